@@ -1,1 +1,12 @@
-//! Placeholder until the crate lands.
+//! Storage and runtime of siltstone: everything that the store asks of the outside world, as traits and one layer,
+//! so that whole runs can be replayed from a seed and every fault can be injected.
+
+pub mod error;
+pub mod map;
+pub mod storage;
+
+pub use error::{Result, StorageError, StorageErrorKind};
+pub use map::{Map, MapOwner};
+pub use storage::{Access, Capabilities, Epoch, Lease, ObjectMeta, ReadFile, ReadRange, Storage, WriteFile};
+pub mod runtime;
+pub use runtime::{Condvar, Instant, JoinHandle, Mutex, MutexGuard, Runtime};

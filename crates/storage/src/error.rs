@@ -1,0 +1,93 @@
+//! The one error of storages: which call failed, on which object, at which offset, and of what class.
+
+use std::fmt;
+use std::io;
+
+/// Result of a storage call.
+pub type Result<T> = std::result::Result<T, StorageError>;
+
+/// What class of failure a storage call met; callers decide by this, never by a message's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StorageErrorKind {
+    /// The named object does not exist.
+    NotFound,
+    /// An exclusive create found the name taken.
+    AlreadyExists,
+    /// No room (ENOSPC, EDQUOT). Retrying after space was freed is sound.
+    NoSpace,
+    /// The lease is held by another writer.
+    LeaseHeld,
+    /// The caller's epoch is older than the current lease: it is no longer the writer.
+    Fenced,
+    /// A read past the object's end.
+    UnexpectedEof,
+    /// Missing permissions or a read-only file system.
+    PermissionDenied,
+    /// The storage lacks this capability.
+    Unsupported,
+    /// A name or an argument that no storage accepts.
+    InvalidInput,
+    /// A mapped page could not be read (SIGBUS was caught; the map is marked failed).
+    MapFailed,
+    /// Any other I/O error.
+    Io,
+}
+
+/// A failed storage call: operation, object, offset, class and the operating system's own error.
+#[derive(Debug, Clone)]
+pub struct StorageError {
+    /// The class of the failure.
+    pub kind: StorageErrorKind,
+    /// The operation, for example `append` or `sync_dir`.
+    pub op: &'static str,
+    /// The object's name or path as the user knows it.
+    pub name: String,
+    /// Byte offset in the object, where there is one.
+    pub offset: Option<u64>,
+    /// Details, for example the operating system's message.
+    pub detail: String,
+}
+
+impl StorageError {
+    /// An error of `kind` for `op` on `name`.
+    pub fn new(kind: StorageErrorKind, op: &'static str, name: impl Into<String>, detail: impl Into<String>) -> Self {
+        StorageError { kind, op, name: name.into(), offset: None, detail: detail.into() }
+    }
+
+    /// The same error with a byte offset.
+    pub fn at(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// Classifies an operating system error.
+    pub fn from_io(op: &'static str, name: impl Into<String>, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => StorageErrorKind::NotFound,
+            io::ErrorKind::AlreadyExists => StorageErrorKind::AlreadyExists,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StorageErrorKind::NoSpace,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StorageErrorKind::PermissionDenied,
+            io::ErrorKind::UnexpectedEof => StorageErrorKind::UnexpectedEof,
+            _ => StorageErrorKind::Io,
+        };
+        StorageError::new(kind, op, name, error.to_string())
+    }
+
+    /// Whether this is a full disk.
+    pub fn is_no_space(&self) -> bool {
+        self.kind == StorageErrorKind::NoSpace
+    }
+}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.op, self.name)?;
+        if let Some(offset) = self.offset {
+            write!(f, " at byte {offset}")?;
+        }
+        write!(f, ": {}", self.detail)
+    }
+}
+
+impl std::error::Error for StorageError {}

@@ -1,0 +1,196 @@
+//! The storage trait: one flat folder of named objects.
+//!
+//! What it is: everything that the store keeps (log segments, manifests, tables, the pointer to the current
+//! manifest) is an object in a [`Storage`]. An object is created exclusively, written by appends, made durable
+//! by an explicit sync, and then either immutable (tables), or append-only (log, manifest).
+//!
+//! Invariants that every implementation keeps:
+//! - **S1** A name becomes durable by [`Storage::sync_dir`], bytes by [`WriteFile::sync`]; nothing else is promised
+//!   about power loss. What was written survives a kill of the process on local files.
+//! - **S2** [`Storage::replace`] is atomic and durable when it returns: readers see the old or the new bytes.
+//! - **S3** Every changing call carries the epoch of the lease; a storage whose leases expire refuses older ones.
+//! - **S4** A read either fills the whole buffer or fails.
+//! - **S5** Destructors make no storage calls. Dropping a file closes it, that is all.
+//!
+//! Threading: all methods may be called from any thread. A [`WriteFile`] has one appender at a time (the
+//! caller's duty; implementations serialise), while `sync` may run beside an append: it covers the bytes whose
+//! append returned before it was called.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::map::Map;
+
+/// A writer's turn on a storage. Larger epochs fence smaller ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Epoch(pub u64);
+
+/// A held lease. It ends when it is dropped or the process dies.
+pub trait Lease: Send + Sync {
+    /// The epoch to pass with every changing call.
+    fn epoch(&self) -> Epoch;
+}
+
+/// Name and length of an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectMeta {
+    /// The object's name.
+    pub name: String,
+    /// Its length in bytes.
+    pub len: u64,
+}
+
+/// What a storage can do beyond the required calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// [`ReadFile::map`] gives maps.
+    pub maps: bool,
+    /// [`Storage::link`] works.
+    pub links: bool,
+    /// A kill of the process keeps what was appended (local files: the page cache). False across a link.
+    pub survives_kill: bool,
+}
+
+/// How an object will be read; a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Point reads.
+    Random,
+    /// Front to back, soon: read ahead.
+    Sequential,
+    /// All of it, now.
+    WillNeed,
+    /// Not again soon.
+    DontNeed,
+}
+
+/// One range of a vectored read.
+pub struct ReadRange<'a> {
+    /// Byte offset in the object.
+    pub offset: u64,
+    /// Filled whole.
+    pub buf: &'a mut [u8],
+}
+
+/// A named, flat folder of objects. See the module for the invariants.
+///
+/// Names match `[A-Za-z0-9._-]{1,100}` and do not start with a dot.
+pub trait Storage: Send + Sync + 'static {
+    /// A word for messages: a path, or `memory`.
+    fn describe(&self) -> String;
+
+    /// What this storage can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Takes the one writer's lease called `name`, or fails with `LeaseHeld` (message: by whom, if known).
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>>;
+
+    /// Creates an object, empty, exclusively.
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>>;
+
+    /// Renames the finished object `old` to the free name `new` and opens it for overwriting from offset 0. Its
+    /// bytes stay (they are *reserved* space); its length stays. Used for log segments and for output files that
+    /// are still in the page cache.
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>>;
+
+    /// Opens an object for reading.
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>>;
+
+    /// Reads a small object whole (the manifest's pointer).
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        let file = self.open(name)?;
+        let mut buf = vec![0; file.len() as usize];
+        file.read_at(0, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// All objects, sorted by name. Leases are not listed.
+    fn list(&self) -> Result<Vec<ObjectMeta>>;
+
+    /// Deletes an object. Files open for reading stay readable.
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()>;
+
+    /// Renames `old` to `new`, replacing `new` if it is there. Durable after `sync_dir`.
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()>;
+
+    /// Gives an object a second name (for checkpoints). A capability.
+    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()>;
+
+    /// Makes creations, renames and deletions that returned before this call durable.
+    fn sync_dir(&self, epoch: Epoch) -> Result<()>;
+
+    /// Replaces a small object atomically and durably (S2).
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()>;
+
+    /// Free bytes, where the storage knows them.
+    fn free_bytes(&self) -> Option<u64>;
+}
+
+/// An object being written. Appends go to the write position, which starts at 0.
+pub trait WriteFile: Send + Sync {
+    /// The object's name.
+    fn name(&self) -> &str;
+
+    /// Where the next append goes, in bytes.
+    fn position(&self) -> u64;
+
+    /// Appends all of `parts`, in order, as one write where possible. After an error the position is unchanged
+    /// and the bytes from it on are unknown.
+    fn append(&self, parts: &[&[u8]]) -> Result<()>;
+
+    /// Makes sure that the object has written (not only allocated) space up to `len` bytes, without moving the
+    /// position: appends within it need no new space. Zeros where nothing was written before.
+    fn reserve(&self, len: u64) -> Result<()>;
+
+    /// Length of the object, reserved space included.
+    fn len(&self) -> u64;
+
+    /// Whether the object has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes the bytes (and the length) durable that were appended or reserved before this call. After an error
+    /// the bytes since the last successful sync are lost for good: never call it again for them (the kernel
+    /// reports a write-back error once).
+    fn sync(&self) -> Result<()>;
+
+    /// Starts writing bytes back without waiting; a hint that never fails.
+    fn start_writeback(&self, _from: u64, _len: u64) {}
+
+    /// Cuts the object at the position (recycled output files that turned out shorter).
+    fn truncate_to_position(&self) -> Result<()>;
+}
+
+/// An object open for reading.
+pub trait ReadFile: Send + Sync {
+    /// The object's name.
+    fn name(&self) -> &str;
+
+    /// Length in bytes when it was opened.
+    fn len(&self) -> u64;
+
+    /// Whether the object has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `buf` from `offset` (S4).
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Fills several ranges; implementations may do them at once.
+    fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        for range in ranges {
+            self.read_at(range.offset, range.buf)?;
+        }
+        Ok(())
+    }
+
+    /// A hint about coming reads.
+    fn advise(&self, _access: Access, _offset: u64, _len: u64) {}
+
+    /// A view of the whole object in memory, if the storage has maps.
+    fn map(&self) -> Result<Option<Map>> {
+        Ok(None)
+    }
+}
