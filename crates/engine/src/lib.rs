@@ -1,1 +1,5 @@
-//! Placeholder until the crate lands.
+//! An embedded key-value store on a log-structured merge tree that keeps writers from waiting for compaction.
+
+pub mod error;
+
+pub use error::{Error, ErrorKind, Result};
