@@ -1,1 +1,22 @@
-//! Placeholder until the crate lands.
+//! Tables and jobs of siltstone: bytes in, bytes out; no threads of its own, no engine.
+//!
+//! A table is an immutable sorted file of entries: `blocks | filter | index | range deletes | properties | footer`.
+//! [`TableWriter`](writer::TableWriter) writes one from a stream of entries, [`TableReader`](reader::TableReader)
+//! looks keys up in it. `docs/format/table.md` has the bytes, `docs/rfc/0002a-table-format.md` the reasons.
+//!
+//! Rules of the crate: bytes from disk are never believed before they are checked, and never cause a panic, an
+//! unbounded allocation or an access out of bounds; damage is a [`TableError::Corruption`] that names file, offset,
+//! expected and found.
+
+pub mod block;
+pub mod checksum;
+pub mod coding;
+pub mod compress;
+pub mod error;
+pub mod filter;
+pub mod key;
+pub mod limits;
+
+pub use compress::Codec;
+pub use error::{Damage, Result, TableError};
+pub use key::Kind;

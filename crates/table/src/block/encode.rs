@@ -1,0 +1,290 @@
+//! Gathers a block's entries and writes its header and columns.
+//!
+//! The builder holds keys and trailers; values are the caller's: it has them in its output already, before the
+//! header. A block is a pure function of its entries.
+//!
+//! Threading: one owner. Buffers are kept from block to block.
+
+use super::header::{
+    FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS, FLAG_VALUES_COMPRESSED,
+    HEADER_BYTES,
+};
+use crate::compress::Codec;
+use crate::key::common_prefix;
+
+/// Zero bytes kept after the gathered keys, so that heads are read eight bytes at a time.
+const SLACK: usize = 8;
+
+/// The entries of one block.
+#[derive(Default)]
+pub struct BlockBuilder {
+    /// All user keys, one after the other, then [`SLACK`] bytes.
+    keys: Vec<u8>,
+    /// Where each key ends in `keys`.
+    key_ends: Vec<u32>,
+    trailers: Vec<u64>,
+    /// Where each value ends, counted from the block's first value.
+    value_ends: Vec<u32>,
+    value_bytes: u64,
+    /// Longest common prefix of two neighbours whose user keys differ.
+    longest_shared: usize,
+    shortest_key: usize,
+    longest_key: usize,
+    scratch: Vec<u8>,
+}
+
+impl BlockBuilder {
+    /// An empty block.
+    pub fn new() -> BlockBuilder {
+        BlockBuilder {
+            keys: vec![0; SLACK],
+            ..BlockBuilder::default()
+        }
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.trailers.len()
+    }
+
+    /// Whether there are no entries.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.trailers.is_empty()
+    }
+
+    /// Bytes of all values.
+    #[inline]
+    pub fn value_bytes(&self) -> u64 {
+        self.value_bytes
+    }
+
+    /// The user key of entry `i`.
+    #[inline]
+    pub fn key(&self, i: usize) -> &[u8] {
+        let start = if i == 0 {
+            0
+        } else {
+            self.key_ends[i - 1] as usize
+        };
+        &self.keys[start..self.key_ends[i] as usize]
+    }
+
+    /// The last entry's user key and trailer.
+    #[inline]
+    pub fn last(&self) -> Option<(&[u8], u64)> {
+        let n = self.len();
+        (n > 0).then(|| (self.key(n - 1), self.trailers[n - 1]))
+    }
+
+    /// Forgets the entries and keeps the buffers.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+        self.keys.resize(SLACK, 0);
+        self.key_ends.clear();
+        self.trailers.clear();
+        self.value_ends.clear();
+        self.value_bytes = 0;
+        self.longest_shared = 0;
+    }
+
+    /// Adds the next entry in order. `shared` is the common prefix of its user key and the one before in this
+    /// block; ignored for the first.
+    #[inline]
+    pub fn push(&mut self, user_key: &[u8], trailer: u64, value_len: usize, shared: usize) {
+        let end = self.keys.len() - SLACK;
+        if let Some(previous_end) = self.key_ends.last() {
+            let previous_len = *previous_end as usize
+                - self.key_ends.iter().rev().nth(1).map_or(0, |e| *e as usize);
+            if shared < user_key.len() || shared < previous_len {
+                self.longest_shared = self.longest_shared.max(shared);
+            }
+            self.shortest_key = self.shortest_key.min(user_key.len());
+            self.longest_key = self.longest_key.max(user_key.len());
+        } else {
+            self.shortest_key = user_key.len();
+            self.longest_key = user_key.len();
+        }
+        self.keys.truncate(end);
+        self.keys.extend_from_slice(user_key);
+        self.keys.extend_from_slice(&[0; SLACK]);
+        self.key_ends.push((end + user_key.len()) as u32);
+        self.trailers.push(trailer);
+        self.value_bytes += value_len as u64;
+        self.value_ends.push(self.value_bytes as u32);
+    }
+
+    /// Adds an entry, comparing it with the one before.
+    pub fn push_entry(&mut self, user_key: &[u8], trailer: u64, value_len: usize) {
+        let shared = self
+            .last()
+            .map_or(0, |(last, _)| common_prefix(last, user_key));
+        self.push(user_key, trailer, value_len, shared);
+    }
+
+    /// Appends header, columns and checksum to `out`. `values_crc` covers the values as stored, which are compressed
+    /// if `values_compressed`; the columns are compressed if that gains enough. Returns the block's checksum.
+    ///
+    /// The block must not be empty.
+    pub fn encode(
+        &mut self,
+        values_crc: u32,
+        values_compressed: bool,
+        codec: Codec,
+        out: &mut Vec<u8>,
+    ) -> u32 {
+        let start = out.len();
+        let flags_at = start + 6;
+        self.encode_columns(values_crc, out);
+        if values_compressed {
+            out[flags_at] |= FLAG_VALUES_COMPRESSED;
+        }
+        self.scratch.clear();
+        if codec.compress(&out[start + HEADER_BYTES..], &mut self.scratch) {
+            out.truncate(start + HEADER_BYTES);
+            out.extend_from_slice(&self.scratch);
+            out[flags_at] |= FLAG_COLUMNS_COMPRESSED;
+        }
+        let crc = crate::checksum::crc32c(&out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+        crc
+    }
+
+    fn encode_columns(&self, values_crc: u32, out: &mut Vec<u8>) {
+        let n = self.len();
+        debug_assert!(n > 0 && n <= crate::limits::MAX_BLOCK_ENTRIES);
+        let first = self.key(0);
+        let prefix_len = common_prefix(first, self.key(n - 1));
+        let head_width = if self.longest_shared < prefix_len + 4 {
+            4
+        } else {
+            8
+        };
+        let fixed_keys = self.shortest_key == self.longest_key;
+        let pads = !fixed_keys && self.shortest_key < prefix_len + head_width;
+        let (mut min, mut max) = (u64::MAX, 0);
+        let (mut kinds_and, mut kinds_or) = (u64::MAX, 0);
+        for t in &self.trailers {
+            min = min.min(*t);
+            max = max.max(*t);
+            kinds_and &= t;
+            kinds_or |= t;
+        }
+        let kinds_differ = (kinds_and ^ kinds_or) & 0xff != 0;
+        let base_seq = min >> 8;
+        let seq_width = (64 - ((max >> 8) - base_seq).leading_zeros()).div_ceil(8) as usize;
+        let value_len = self.value_ends[0];
+        let fixed_values = self
+            .value_ends
+            .iter()
+            .enumerate()
+            .all(|(i, e)| *e as u64 == (i as u64 + 1) * value_len as u64);
+        let value_width = match (fixed_values, self.value_bytes <= u16::MAX as u64) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 4,
+        };
+        let mut flags = 0;
+        for (set, flag) in [
+            (pads, FLAG_PADS),
+            (kinds_differ, FLAG_KINDS),
+            (fixed_keys, FLAG_FIXED_KEYS),
+        ] {
+            flags |= if set { flag } else { 0 };
+        }
+        let base = base_seq << 8 | if kinds_differ { 0 } else { min & 0xff };
+
+        let header = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        // Heads, and how many bytes the tails have.
+        let skip = prefix_len + head_width;
+        let keys = self.keys.as_slice();
+        let mut tail_bytes = 0;
+        let mut start = 0;
+        for end in &self.key_ends {
+            let end = *end as usize;
+            let suffix = start + prefix_len;
+            let eight = keys[suffix..suffix + 8]
+                .first_chunk::<8>()
+                .map_or(0, |b| u64::from_be_bytes(*b));
+            let len = end - suffix;
+            // Bytes of the next key, which the eight may hold, are not part of the head.
+            let head = if len >= 8 {
+                eight
+            } else {
+                eight & !(u64::MAX >> (8 * len))
+            };
+            if head_width == 4 {
+                out.extend_from_slice(&((head >> 32) as u32).to_le_bytes());
+            } else {
+                out.extend_from_slice(&head.to_le_bytes());
+            }
+            tail_bytes += (end - start).saturating_sub(skip);
+            start = end;
+        }
+        // Tails.
+        start = 0;
+        for end in &self.key_ends {
+            let end = *end as usize;
+            if end - start > skip {
+                out.extend_from_slice(&keys[start + skip..end]);
+            }
+            start = end;
+        }
+        if !fixed_keys {
+            let wide = tail_bytes > u16::MAX as usize;
+            let (mut start, mut tail_end) = (0, 0);
+            for end in &self.key_ends {
+                tail_end += (*end as usize - start).saturating_sub(skip);
+                start = *end as usize;
+                if wide {
+                    out.extend_from_slice(&(tail_end as u32).to_le_bytes());
+                } else {
+                    out.extend_from_slice(&(tail_end as u16).to_le_bytes());
+                }
+            }
+        }
+        if pads {
+            let mut start = 0;
+            for end in &self.key_ends {
+                let suffix = *end as usize - start - prefix_len;
+                start = *end as usize;
+                out.push(head_width.saturating_sub(suffix) as u8);
+            }
+        }
+        if seq_width > 0 {
+            for t in &self.trailers {
+                out.extend_from_slice(&((t >> 8) - base_seq).to_le_bytes()[..seq_width]);
+            }
+        }
+        if kinds_differ {
+            out.extend(self.trailers.iter().map(|t| *t as u8));
+        }
+        let starts = || std::iter::once(0).chain(self.value_ends[..n - 1].iter().copied());
+        match value_width {
+            2 => starts().for_each(|s| out.extend_from_slice(&(s as u16).to_le_bytes())),
+            4 => starts().for_each(|s| out.extend_from_slice(&s.to_le_bytes())),
+            _ => {}
+        }
+        out.extend_from_slice(&first[..prefix_len]);
+
+        let h = &mut out[header..header + HEADER_BYTES];
+        h[0..2].copy_from_slice(&(n as u16).to_le_bytes());
+        h[2..4].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+        h[4] = head_width as u8;
+        h[5] = seq_width as u8;
+        h[6] = flags;
+        h[7] = value_width as u8;
+        h[8..16].copy_from_slice(&base.to_le_bytes());
+        h[16..20].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
+        h[20..24].copy_from_slice(&(tail_bytes as u32).to_le_bytes());
+        h[24..28].copy_from_slice(&values_crc.to_le_bytes());
+        let key_len = if fixed_keys {
+            self.longest_key as u16
+        } else {
+            0
+        };
+        h[28..30].copy_from_slice(&key_len.to_le_bytes());
+    }
+}

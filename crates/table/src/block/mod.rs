@@ -1,0 +1,25 @@
+//! Blocks: the columnar unit in which a table stores, verifies, caches and searches entries.
+//!
+//! ```text
+//! values | HEADER | heads | tails | tail_ends | pads | seqs | kinds | value_starts | prefix | crc32c
+//! ```
+//! A key is the block's common prefix, a fixed-width head and a tail. No entry depends on the one before it: a search
+//! touches two or three cache lines, and a device can decode one entry a thread. The header holds the checksum of the
+//! values, and the block's own checksum covers header and columns; so a lookup that ends without a value reads none,
+//! and the block's checksum still stands for all of it. See `docs/format/table.md` for the bytes.
+//!
+//! A block is a pure function of its entries, except for compression, which only promises to decode to them.
+//!
+//! Parts: [`encode`] builds, [`header`] parses, [`search`] looks up, [`decode`] decodes a whole block at once.
+
+pub mod decode;
+pub mod encode;
+pub mod header;
+pub mod search;
+#[cfg(test)]
+mod tests;
+
+pub use decode::{Block, Decoded, open_stored};
+pub use encode::BlockBuilder;
+pub use header::{CHECKSUM_BYTES, HEADER_BYTES, Header};
+pub use search::View;

@@ -1,0 +1,391 @@
+//! Searching a block: which entry a key is at, and what an entry holds.
+//!
+//! A [`View`] is a header and where its columns and values lie in some [`Bytes`], be it a heap buffer or a map of the
+//! file. A search touches the lines of the heads that a binary search asks, then the one tail, sequence number and
+//! value start that it ends at.
+//!
+//! Invariants: columns were checked to lie within the bytes; what is read from them (tail ends, value starts) is
+//! checked before it is followed, and a contradiction is a [`Damage`], never a panic.
+//!
+//! Threading: shared and immutable.
+
+use std::cmp::Ordering;
+
+use super::header::{FLAG_KINDS, FLAG_PADS, HEADER_BYTES, Header};
+use crate::coding::{Bytes, head, partition_point};
+use crate::error::Damage;
+use crate::key::Kind;
+
+/// A block whose columns are not compressed, in a heap buffer or in a map.
+#[derive(Debug)]
+pub struct View<'a, B: Bytes + ?Sized> {
+    bytes: &'a B,
+    /// Offset of the header.
+    at: usize,
+    /// Offset of the first value. The values may be elsewhere (compressed); then only their ranges count.
+    values: usize,
+    h: Header,
+}
+
+impl<B: Bytes + ?Sized> Clone for View<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Bytes + ?Sized> Copy for View<'_, B> {}
+
+impl<'a, B: Bytes + ?Sized> View<'a, B> {
+    /// The block whose header is at `at` and whose values begin at `values`.
+    #[inline]
+    pub fn new(bytes: &'a B, at: usize, values: usize) -> Result<View<'a, B>, Damage> {
+        let h = Header::parse(bytes, at)?;
+        View::with_header(bytes, at, values, h)
+    }
+
+    /// The same with a header that was parsed before.
+    #[inline]
+    pub fn with_header(
+        bytes: &'a B,
+        at: usize,
+        values: usize,
+        h: Header,
+    ) -> Result<View<'a, B>, Damage> {
+        match at.checked_add(h.end) {
+            Some(end) if end <= bytes.len() => Ok(View {
+                bytes,
+                at,
+                values,
+                h,
+            }),
+            _ => Err(Damage::new(
+                "end of a block's columns",
+                0,
+                bytes.len() as u64,
+                (at as u64).saturating_add(h.end as u64),
+            )),
+        }
+    }
+
+    /// The view of a heap block whose lengths were checked when it was made.
+    #[inline(always)]
+    pub(super) fn new_unchecked_len(bytes: &'a B, at: usize, h: Header) -> View<'a, B> {
+        View {
+            bytes,
+            at,
+            values: 0,
+            h,
+        }
+    }
+
+    /// The header.
+    #[inline(always)]
+    pub fn header(&self) -> &Header {
+        &self.h
+    }
+
+    /// Number of entries.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.h.n
+    }
+
+    /// Whether there are no entries; never, for a block that was parsed.
+    pub fn is_empty(&self) -> bool {
+        self.h.n == 0
+    }
+
+    /// The head of entry `i`.
+    #[inline(always)]
+    pub fn head(&self, i: usize) -> u64 {
+        if self.h.head_width == 4 {
+            self.bytes.u32(self.at + HEADER_BYTES + 4 * i) as u64
+        } else {
+            self.bytes.u64(self.at + HEADER_BYTES + 8 * i)
+        }
+    }
+
+    #[inline]
+    fn tail_end(&self, i: usize) -> usize {
+        if self.h.tail_end_width == 2 {
+            self.bytes.u16(self.at + self.h.tail_ends + 2 * i) as usize
+        } else {
+            self.bytes.u32(self.at + self.h.tail_ends + 4 * i) as usize
+        }
+    }
+
+    /// Offset (in the bytes) and length of the tail of entry `i`, and the length of its key after the prefix.
+    #[inline]
+    pub(super) fn tail(&self, i: usize) -> Result<(usize, usize, usize), Damage> {
+        let h = &self.h;
+        if h.tail_end_width == 0 {
+            return Ok((
+                self.at + h.tails + i * h.tail_len,
+                h.tail_len,
+                h.key_len - h.prefix_len,
+            ));
+        }
+        let start = if i == 0 { 0 } else { self.tail_end(i - 1) };
+        let end = self.tail_end(i);
+        if start > end || end > h.tail_bytes {
+            return Err(Damage::new(
+                "tail end",
+                (h.tail_ends + i * h.tail_end_width) as u64,
+                h.tail_bytes as u64,
+                end as u64,
+            ));
+        }
+        let len = end - start;
+        let mut suffix = h.head_width + len;
+        if h.has(FLAG_PADS) {
+            let pad = self.bytes.u8(self.at + h.pads + i) as usize;
+            if pad > 0 {
+                if pad > h.head_width || len > 0 {
+                    return Err(Damage::new(
+                        "pad",
+                        (h.pads + i) as u64,
+                        h.head_width as u64,
+                        pad as u64,
+                    ));
+                }
+                suffix -= pad;
+            }
+        }
+        Ok((self.at + h.tails + start, len, suffix))
+    }
+
+    /// Length of the user key of entry `i` in bytes.
+    pub fn key_len(&self, i: usize) -> Result<usize, Damage> {
+        Ok(self.h.prefix_len + self.tail(i)?.2)
+    }
+
+    /// Replaces `out` by the user key of entry `i`.
+    pub fn key_into(&self, i: usize, out: &mut Vec<u8>) -> Result<(), Damage> {
+        let (tail, tail_len, suffix) = self.tail(i)?;
+        let h = &self.h;
+        let total = h.prefix_len + suffix;
+        out.resize(total, 0);
+        let mut ok = self
+            .bytes
+            .copy_to(self.at + h.prefix, &mut out[..h.prefix_len]);
+        let x = self.head(i) << if h.head_width == 4 { 32 } else { 0 };
+        let in_head = suffix.min(h.head_width);
+        out[h.prefix_len..h.prefix_len + in_head].copy_from_slice(&x.to_be_bytes()[..in_head]);
+        ok &= self.bytes.copy_to(tail, &mut out[total - tail_len..]);
+        if ok {
+            Ok(())
+        } else {
+            Err(Damage::new("key", 0, total as u64, 0))
+        }
+    }
+
+    /// The order of the key of entry `i` after the prefix against `suffix`, given that their heads are equal.
+    #[inline]
+    fn compare_after_head(&self, i: usize, suffix: &[u8]) -> Result<Ordering, Damage> {
+        let (tail, tail_len, len) = self.tail(i)?;
+        let width = self.h.head_width;
+        if len <= width || suffix.len() <= width {
+            // Equal zero-padded heads: the shorter of the two is a prefix of the other.
+            return Ok(len.cmp(&suffix.len()));
+        }
+        Ok(self.bytes.compare(tail, tail_len, &suffix[width..]))
+    }
+
+    /// The trailer of entry `i`. An unknown kind is damage.
+    #[inline]
+    pub fn trailer(&self, i: usize) -> Result<u64, Damage> {
+        let h = &self.h;
+        let seq = (h.base >> 8).wrapping_add(
+            self.bytes
+                .uint(self.at + h.seqs + i * h.seq_width, h.seq_width),
+        );
+        let kind = if h.has(FLAG_KINDS) {
+            self.bytes.u8(self.at + h.kinds + i)
+        } else {
+            h.base as u8
+        };
+        match Kind::from_u8(kind) {
+            Some(Kind::RangeDelete) | None => Err(Damage::new(
+                "kind of an entry",
+                (h.kinds + i) as u64,
+                Kind::ValueAddress as u64,
+                kind as u64,
+            )),
+            Some(_) => Ok(seq << 8 | kind as u64),
+        }
+    }
+
+    /// Where the value of entry `i` begins, counted from the block's first value, and its length.
+    #[inline]
+    pub fn value_range(&self, i: usize) -> Result<(usize, usize), Damage> {
+        let h = &self.h;
+        if h.value_width == 0 {
+            return Ok((i * h.value_len, h.value_len));
+        }
+        let start_at = |i: usize| {
+            if h.value_width == 2 {
+                self.bytes.u16(self.at + h.value_starts + 2 * i) as usize
+            } else {
+                self.bytes.u32(self.at + h.value_starts + 4 * i) as usize
+            }
+        };
+        let start = start_at(i);
+        let end = if i + 1 == h.n {
+            h.value_bytes
+        } else {
+            start_at(i + 1)
+        };
+        if start > end || end > h.value_bytes {
+            return Err(Damage::new(
+                "value start",
+                (h.value_starts + i * h.value_width) as u64,
+                end as u64,
+                start as u64,
+            ));
+        }
+        Ok((start, end - start))
+    }
+
+    /// The bytes that the block lies in.
+    #[inline(always)]
+    pub fn bytes(&self) -> &'a B {
+        self.bytes
+    }
+
+    /// Offset of the header in the bytes.
+    #[inline(always)]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Offset of the first value in the bytes.
+    #[inline(always)]
+    pub fn values(&self) -> usize {
+        self.values
+    }
+
+    /// Asks the processor for the lines that a search of this block begins with.
+    #[inline]
+    pub fn prefetch(&self) {
+        for line in 0..4 {
+            self.bytes.prefetch(self.at + 64 * line);
+        }
+    }
+
+    /// Asks for the lines of sequence numbers, value starts and prefix.
+    #[inline]
+    fn prefetch_result(&self, i: usize) {
+        let h = &self.h;
+        self.bytes
+            .prefetch(self.at + h.tails + i * h.tail_bytes / h.n);
+        self.bytes.prefetch(self.at + h.seqs + i * h.seq_width);
+        self.bytes.prefetch(self.at + h.prefix);
+        if h.value_width == 0 {
+            self.bytes.prefetch(self.values + i * h.value_len);
+        } else {
+            self.bytes
+                .prefetch(self.at + h.value_starts + i * h.value_width);
+        }
+    }
+
+    /// Among entries with the head `x`, from the first such entry `low` on: how many come before (suffix, trailer).
+    fn search_equal_heads(
+        &self,
+        low: usize,
+        x: u64,
+        suffix: &[u8],
+        trailer: u64,
+    ) -> Result<usize, Damage> {
+        let single = low + 1 == self.h.n || self.head(low + 1) != x;
+        let (mut lo, mut hi) = (low, low + 1);
+        if !single {
+            hi = low + partition_point(self.h.n - low, |i| self.head(low + i) <= x);
+        }
+        while lo < hi {
+            let mid = lo + (hi - lo) / 2;
+            let order = match self.compare_after_head(mid, suffix)? {
+                Ordering::Equal => trailer.cmp(&self.trailer(mid)?),
+                unequal => unequal,
+            };
+            if order == Ordering::Less {
+                lo = mid + 1;
+            } else {
+                hi = mid;
+            }
+        }
+        Ok(lo)
+    }
+
+    /// The first entry at or after (`user_key`, `trailer`) in the order of entries; `len()` if there is none.
+    pub fn seek(&self, user_key: &[u8], trailer: u64) -> Result<usize, Damage> {
+        let h = &self.h;
+        let common = h.prefix_len.min(user_key.len());
+        match self
+            .bytes
+            .compare(self.at + h.prefix, common, &user_key[..common])
+        {
+            Ordering::Less => return Ok(h.n),
+            Ordering::Greater => return Ok(0),
+            Ordering::Equal if user_key.len() < h.prefix_len => return Ok(0),
+            Ordering::Equal => {}
+        }
+        let suffix = &user_key[h.prefix_len..];
+        let x = head(suffix, h.head_width);
+        let low = self.lower_bound(x);
+        if low == h.n || self.head(low) != x {
+            return Ok(low);
+        }
+        self.search_equal_heads(low, x, suffix, trailer)
+    }
+
+    #[inline(always)]
+    fn lower_bound(&self, x: u64) -> usize {
+        let heads = self.at + HEADER_BYTES;
+        if self.h.head_width == 4 {
+            partition_point(self.h.n, |i| (self.bytes.u32(heads + 4 * i) as u64) < x)
+        } else {
+            partition_point(self.h.n, |i| self.bytes.u64(heads + 8 * i) < x)
+        }
+    }
+
+    /// The newest version of `user_key` whose trailer is at most `limit`: its entry and trailer.
+    #[inline]
+    pub fn get(&self, user_key: &[u8], limit: u64) -> Result<Option<(usize, u64)>, Damage> {
+        let h = &self.h;
+        if user_key.len() < h.prefix_len {
+            return Ok(None);
+        }
+        let (prefix, suffix) = user_key.split_at(h.prefix_len);
+        let x = head(suffix, h.head_width);
+        let mut i = self.lower_bound(x);
+        if i == h.n || self.head(i) != x {
+            return Ok(None);
+        }
+        self.prefetch_result(i);
+        if i + 1 < h.n && self.head(i + 1) == x {
+            i = self.search_equal_heads(i, x, suffix, limit)?;
+            if i == h.n || self.head(i) != x {
+                return Ok(None);
+            }
+        }
+        if self.compare_after_head(i, suffix)? != Ordering::Equal
+            || self.bytes.compare(self.at + h.prefix, h.prefix_len, prefix) != Ordering::Equal
+        {
+            return Ok(None);
+        }
+        let trailer = self.trailer(i)?;
+        Ok((trailer <= limit).then_some((i, trailer)))
+    }
+}
+
+impl<'a> View<'a, [u8]> {
+    /// The value of entry `i`, in place.
+    #[inline]
+    pub fn value(&self, i: usize) -> Result<&'a [u8], Damage> {
+        let (start, len) = self.value_range(i)?;
+        let start = self.values + start;
+        self.bytes
+            .get(start..start + len)
+            .ok_or_else(|| Damage::new("value", 0, (start + len) as u64, self.bytes.len() as u64))
+    }
+}
