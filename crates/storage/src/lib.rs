@@ -1,12 +1,20 @@
 //! Storage and runtime of siltstone: everything that the store asks of the outside world, as traits and one layer,
 //! so that whole runs can be replayed from a seed and every fault can be injected.
 
+#![deny(unsafe_code)]
+
 pub mod error;
+pub mod files;
 pub mod map;
+pub mod name;
+pub mod op;
+mod sigbus;
 pub mod storage;
 
 pub use error::{Result, StorageError, StorageErrorKind};
-pub use map::{Map, MapOwner};
+pub use files::FileStorage;
+pub use map::{Map, MapOwner, MapView};
+pub use op::{CallCounts, OpKind};
 pub use storage::{Access, Capabilities, Epoch, Lease, ObjectMeta, ReadFile, ReadRange, Storage, WriteFile};
 pub mod runtime;
 pub use runtime::{Condvar, Instant, JoinHandle, Mutex, MutexGuard, Runtime};

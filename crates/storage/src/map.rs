@@ -1,18 +1,34 @@
-//! A map view of an immutable object. It is no `&[u8]`: its bytes may turn to zeros under an I/O error, so
-//! accessors check bounds, decode each field once and copy out. See `docs/rfc/0002`.
+//! A map view of an immutable object. It is no `&[u8]`: its bytes may turn to zeros under an I/O error (a page of a
+//! mapped file that can no longer be read), so accessors check bounds, decode each field once and copy out.
 //!
-//! (Interface; the storage crate's owner finishes the implementation behind it.)
+//! Rules:
+//! - Every access is bounds-checked; out of bounds gives `None` or `false`, never a panic.
+//! - Fields are read by one volatile load each, so a value that was checked is the value that is used, whatever
+//!   happens to the page in between.
+//! - What was read may be believed only after [`Map::failed`], asked after the last touch, said no.
+//! - Nothing here hands out a reference into the mapped memory. Bulk reads (`copy_to`, `compare`, `crc32c`) go
+//!   through raw pointers: the memory is readable for the owner's life, and torn or zeroed bytes are merely wrong
+//!   bytes, which the failed mark then disowns.
+//!
+//! Threading: a view is read-only and may be used from any thread.
 
+use std::cmp::Ordering;
+use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{self, AtomicBool};
+
+use crate::storage::Access;
 
 /// Keeps whatever the view points into alive (a kernel mapping, or a buffer of the memory storage).
 pub trait MapOwner: Send + Sync {
     /// Set by the SIGBUS handler once a page of this map could not be read.
     fn failed(&self) -> &AtomicBool;
+
+    /// A hint about coming reads of `len` bytes at `offset` of the mapping.
+    fn advise(&self, _access: Access, _offset: u64, _len: u64) {}
 }
 
-/// A bounds-checked view of an object's bytes.
+/// A bounds-checked view of an object's bytes that keeps the object's memory alive.
 #[derive(Clone)]
 pub struct Map {
     ptr: *const u8,
@@ -21,17 +37,58 @@ pub struct Map {
 }
 
 // SAFETY: the view is read-only memory that lives as long as `owner`, which is Send + Sync.
+#[allow(unsafe_code)]
 unsafe impl Send for Map {}
 // SAFETY: as above; every access is a read.
+#[allow(unsafe_code)]
 unsafe impl Sync for Map {}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Map").field("len", &self.len).field("failed", &self.failed()).finish()
+    }
+}
+
+/// Heap bytes behind a map.
+struct HeapOwner {
+    failed: AtomicBool,
+    // Read through the map's pointer only.
+    _bytes: Arc<[u8]>,
+}
+
+impl MapOwner for HeapOwner {
+    fn failed(&self) -> &AtomicBool {
+        &self.failed
+    }
+}
 
 impl Map {
     /// A view of `len` bytes at `ptr`.
     ///
     /// # Safety
     /// `ptr..ptr + len` must stay readable (zeros after a failed page count as readable) until `owner` is dropped.
+    #[allow(unsafe_code)]
     pub unsafe fn new(ptr: *const u8, len: usize, owner: Arc<dyn MapOwner>) -> Map {
         Map { ptr, len, owner }
+    }
+
+    /// A view of heap bytes. It never fails by itself; `failed` marks it as if a page of it had been lost (fault
+    /// injection).
+    pub fn from_bytes(bytes: Arc<[u8]>, failed: bool) -> Map {
+        let (ptr, len) = (bytes.as_ptr(), bytes.len());
+        Map { ptr, len, owner: Arc::new(HeapOwner { failed: AtomicBool::new(failed), _bytes: bytes }) }
+    }
+
+    /// The view as a cheap, copyable borrow: hot loops use this, it holds no reference count.
+    #[inline]
+    pub fn view(&self) -> MapView<'_> {
+        MapView { ptr: self.ptr, len: self.len, map: PhantomData }
+    }
+
+    /// `len` bytes at `offset` as a cheap borrow; `None` out of bounds.
+    #[inline]
+    pub fn sub(&self, offset: usize, len: usize) -> Option<MapView<'_>> {
+        self.view().sub(offset, len)
     }
 
     /// Length in bytes.
@@ -49,31 +106,340 @@ impl Map {
     /// Whether a page of it failed. Ask after the last touch, before anything read from it is believed.
     #[inline]
     pub fn failed(&self) -> bool {
-        self.owner.failed().load(Ordering::Acquire)
+        // The fence orders the reads of the map before the load of the mark: a reader that got zeros of the
+        // replacement page (on any thread) must not miss the mark that was set before that page was put in.
+        atomic::fence(atomic::Ordering::Acquire);
+        self.owner.failed().load(atomic::Ordering::Relaxed)
+    }
+
+    /// A hint about coming reads of `len` bytes at `offset`.
+    pub fn advise(&self, access: Access, offset: u64, len: u64) {
+        self.owner.advise(access, offset, len);
     }
 
     /// Copies `buf.len()` bytes from `offset`; false if that is out of bounds.
     #[inline]
     pub fn copy_to(&self, offset: usize, buf: &mut [u8]) -> bool {
-        match offset.checked_add(buf.len()) {
-            Some(end) if end <= self.len => {
-                // SAFETY: in bounds by the check; the memory is readable by the contract of `new`.
-                unsafe { std::ptr::copy_nonoverlapping(self.ptr.add(offset), buf.as_mut_ptr(), buf.len()) };
-                true
-            }
-            _ => false,
-        }
+        self.view().copy_to(offset, buf)
     }
 
     /// Asks the processor to fetch the line at `offset`; out of bounds does nothing.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
+        self.view().prefetch(offset)
+    }
+
+    /// See [`MapView::read_u8`].
+    #[inline]
+    pub fn read_u8(&self, offset: usize) -> Option<u8> {
+        self.view().read_u8(offset)
+    }
+
+    /// See [`MapView::read_u16`].
+    #[inline]
+    pub fn read_u16(&self, offset: usize) -> Option<u16> {
+        self.view().read_u16(offset)
+    }
+
+    /// See [`MapView::read_u32`].
+    #[inline]
+    pub fn read_u32(&self, offset: usize) -> Option<u32> {
+        self.view().read_u32(offset)
+    }
+
+    /// See [`MapView::read_u64`].
+    #[inline]
+    pub fn read_u64(&self, offset: usize) -> Option<u64> {
+        self.view().read_u64(offset)
+    }
+
+    /// See [`MapView::crc32c`].
+    pub fn crc32c(&self, offset: usize, len: usize) -> Option<u32> {
+        self.view().crc32c(offset, len)
+    }
+}
+
+/// A borrowed part of a [`Map`]: pointer and length, nothing else, so that it lives in two registers.
+#[derive(Clone, Copy)]
+pub struct MapView<'a> {
+    ptr: *const u8,
+    len: usize,
+    map: PhantomData<&'a Map>,
+}
+
+// SAFETY: as for `Map`, whose borrow it is.
+#[allow(unsafe_code)]
+unsafe impl Send for MapView<'_> {}
+// SAFETY: as for `Map`.
+#[allow(unsafe_code)]
+unsafe impl Sync for MapView<'_> {}
+
+impl std::fmt::Debug for MapView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MapView").field("len", &self.len).finish()
+    }
+}
+
+/// Alignment 1 makes a volatile load of an unaligned field legal, and it still compiles to one plain load.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T: Copy>(T);
+
+macro_rules! read_int {
+    ($(#[$doc:meta])* $name:ident, $int:ty) => {
+        $(#[$doc])*
+        #[inline]
+        #[allow(unsafe_code)]
+        pub fn $name(self, offset: usize) -> Option<$int> {
+            const BYTES: usize = size_of::<$int>();
+            if self.len < BYTES || offset > self.len - BYTES {
+                return None;
+            }
+            // SAFETY: `offset + BYTES <= len` by the check; the memory is readable while the map is borrowed.
+            // Alignment 1. Volatile: one load, never repeated by the compiler, so a checked value stays checked.
+            let Unaligned(value) = unsafe { self.ptr.add(offset).cast::<Unaligned<$int>>().read_volatile() };
+            Some(<$int>::from_le(value))
+        }
+    };
+}
+
+impl<'a> MapView<'a> {
+    /// Length in bytes.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the view is empty.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes at `offset`; `None` out of bounds.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn sub(self, offset: usize, len: usize) -> Option<MapView<'a>> {
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: `offset <= self.len`, so the pointer stays within the mapping or one past its end.
+        Some(MapView { ptr: unsafe { self.ptr.add(offset) }, len, map: PhantomData })
+    }
+
+    read_int!(
+        /// The byte at `offset`; `None` out of bounds.
+        read_u8,
+        u8
+    );
+    read_int!(
+        /// The little-endian number at `offset`; `None` out of bounds.
+        read_u16,
+        u16
+    );
+    read_int!(
+        /// The little-endian number at `offset`; `None` out of bounds.
+        read_u32,
+        u32
+    );
+    read_int!(
+        /// The little-endian number at `offset`; `None` out of bounds.
+        read_u64,
+        u64
+    );
+
+    /// Copies `buf.len()` bytes from `offset`; false if that is out of bounds.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn copy_to(self, offset: usize, buf: &mut [u8]) -> bool {
+        if offset > self.len || buf.len() > self.len - offset {
+            return false;
+        }
+        // SAFETY: in bounds by the check; `buf` is an exclusive borrow of other memory, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr.add(offset), buf.as_mut_ptr(), buf.len()) };
+        true
+    }
+
+    /// Appends `len` bytes from `offset` to `out`; false (and nothing appended) if that is out of bounds.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn append_to(self, offset: usize, len: usize, out: &mut Vec<u8>) -> bool {
+        if offset > self.len || len > self.len - offset {
+            return false;
+        }
+        out.reserve(len);
+        // SAFETY: the source is in bounds by the check; `reserve` made room for `len` bytes at the end of `out`,
+        // and they are written before the length covers them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ptr.add(offset), out.as_mut_ptr().add(out.len()), len);
+            out.set_len(out.len() + len);
+        }
+        true
+    }
+
+    /// Compares the whole view with `other`, bytewise, as slices compare.
+    #[inline]
+    pub fn compare(self, other: &[u8]) -> Ordering {
+        self.memcmp(other, self.len.min(other.len())).then(self.len.cmp(&other.len()))
+    }
+
+    /// Whether the view holds exactly `other`'s bytes.
+    #[inline]
+    pub fn equals(self, other: &[u8]) -> bool {
+        self.len == other.len() && self.memcmp(other, self.len) == Ordering::Equal
+    }
+
+    /// Compares the view's first bytes with `prefix`: `Equal` if it starts with it, otherwise as slices compare.
+    #[inline]
+    pub fn compare_prefix(self, prefix: &[u8]) -> Ordering {
+        let common = self.len.min(prefix.len());
+        self.memcmp(prefix, common).then(if self.len < prefix.len() { Ordering::Less } else { Ordering::Equal })
+    }
+
+    /// How many of the first bytes are the same in both.
+    pub fn common_prefix(self, other: &[u8]) -> usize {
+        let limit = self.len.min(other.len());
+        let mut at = 0;
+        while at + 8 <= limit {
+            let word: [u8; 8] = other[at..at + 8].try_into().unwrap_or_default();
+            let diff = self.read_u64(at).unwrap_or(0) ^ u64::from_le_bytes(word);
+            if diff != 0 {
+                return at + (diff.trailing_zeros() / 8) as usize;
+            }
+            at += 8;
+        }
+        while at < limit && self.read_u8(at) == Some(other[at]) {
+            at += 1;
+        }
+        at
+    }
+
+    /// `n` must not exceed either length.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn memcmp(self, other: &[u8], n: usize) -> Ordering {
+        debug_assert!(n <= self.len && n <= other.len());
+        // SAFETY: both ranges are readable for `n` bytes. Raw pointers, not references: should a page turn to zeros
+        // in between, the answer is merely some ordering.
+        let order = unsafe { libc::memcmp(self.ptr.cast(), other.as_ptr().cast(), n) };
+        order.cmp(&0)
+    }
+
+    /// Asks the processor to fetch the line at `offset`; out of bounds does nothing.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn prefetch(self, offset: usize) {
         if offset < self.len {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a prefetch of a mapped address has no architectural effect.
             unsafe {
-                std::arch::x86_64::_mm_prefetch(self.ptr.add(offset) as *const i8, std::arch::x86_64::_MM_HINT_T0);
+                std::arch::x86_64::_mm_prefetch(self.ptr.add(offset).cast::<i8>(), std::arch::x86_64::_MM_HINT_T0);
             }
         }
+    }
+
+    /// The CRC-32C of `len` bytes at `offset`; `None` out of bounds.
+    pub fn crc32c(self, offset: usize, len: usize) -> Option<u32> {
+        let mut crc = 0;
+        self.for_each_piece(offset, len, |piece| crc = crc32c::crc32c_append(crc, piece)).then_some(crc)
+    }
+
+    /// Hands `len` bytes from `offset` to `take`, in order, in pieces copied out to a small buffer (it stays in the
+    /// first-level cache: the copy costs little, and `take` may treat the bytes as unchanging). False out of bounds.
+    pub fn for_each_piece(self, offset: usize, len: usize, mut take: impl FnMut(&[u8])) -> bool {
+        let Some(range) = self.sub(offset, len) else { return false };
+        let mut buf = [0u8; 4096];
+        let mut at = 0;
+        while at < len {
+            let n = (len - at).min(buf.len());
+            if !range.copy_to(at, &mut buf[..n]) {
+                return false;
+            }
+            take(&buf[..n]);
+            at += n;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(bytes: &[u8]) -> Map {
+        Map::from_bytes(bytes.into(), false)
+    }
+
+    #[test]
+    fn numbers_and_bounds() {
+        let m = map(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(m.read_u8(8), Some(9));
+        assert_eq!(m.read_u8(9), None);
+        assert_eq!(m.read_u16(7), Some(0x0908));
+        assert_eq!(m.read_u16(8), None);
+        assert_eq!(m.read_u32(1), Some(0x0504_0302));
+        assert_eq!(m.read_u32(6), None);
+        assert_eq!(m.read_u64(1), Some(0x0908_0706_0504_0302));
+        assert_eq!(m.read_u64(2), None);
+        assert_eq!(m.read_u64(usize::MAX), None);
+        assert_eq!(m.read_u64(usize::MAX - 7), None);
+        let empty = map(&[]);
+        assert!(empty.is_empty());
+        assert_eq!(empty.read_u8(0), None);
+        assert!(empty.copy_to(0, &mut []));
+        assert!(!empty.copy_to(1, &mut []));
+    }
+
+    #[test]
+    fn sub_views_stay_inside() {
+        let m = map(b"0123456789");
+        let s = m.sub(2, 5).unwrap();
+        assert!(s.equals(b"23456"));
+        assert!(s.sub(1, 4).unwrap().equals(b"3456"));
+        assert!(s.sub(1, 5).is_none());
+        assert!(s.sub(5, 0).unwrap().is_empty());
+        assert!(s.sub(6, 0).is_none());
+        assert!(m.sub(usize::MAX, 2).is_none());
+        assert_eq!(s.read_u8(5), None);
+        let mut out = b"x".to_vec();
+        assert!(s.append_to(1, 3, &mut out));
+        assert!(!s.append_to(3, 3, &mut out));
+        assert_eq!(out, b"x345");
+    }
+
+    #[test]
+    fn comparisons_are_those_of_slices() {
+        let words: [&[u8]; 9] =
+            [b"", b"a", b"ab", b"abc", b"b", b"\xff", b"\xff\x00", b"aaaaaaaaaaaa", b"aaaaaaaaaaab"];
+        for a in words {
+            for b in words {
+                let m = map(a);
+                assert_eq!(m.view().compare(b), a.cmp(b), "{a:?} {b:?}");
+                assert_eq!(m.view().equals(b), a == b);
+                assert_eq!(m.view().compare_prefix(b).is_eq(), a.starts_with(b), "{a:?} {b:?}");
+                if !a.starts_with(b) {
+                    assert_eq!(m.view().compare_prefix(b), a.cmp(b));
+                }
+                assert_eq!(m.view().common_prefix(b), a.iter().zip(b).take_while(|(x, y)| x == y).count());
+            }
+        }
+    }
+
+    #[test]
+    fn checksum_in_pieces() {
+        let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        let m = map(&bytes);
+        for (offset, len) in [(0, 0), (0, 1), (1, 4096), (5, 8192), (0, 20_000), (20_000, 0), (4095, 4097)] {
+            assert_eq!(m.crc32c(offset, len), Some(crc32c::crc32c(&bytes[offset..offset + len])));
+        }
+        assert_eq!(m.crc32c(1, 20_000), None);
+        m.prefetch(0);
+        m.prefetch(usize::MAX);
+    }
+
+    #[test]
+    fn failed_mark_shows() {
+        assert!(!map(b"x").failed());
+        assert!(Map::from_bytes(b"x".as_slice().into(), true).failed());
     }
 }

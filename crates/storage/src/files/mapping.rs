@@ -1,0 +1,152 @@
+//! A read-only mapping of a file, and the map views that hang on it.
+//!
+//! Files of 2 MiB and more are mapped at a 2 MiB boundary: page cache in 2 MiB folios (which large writes make) is
+//! then mapped by huge entries. The mapping starts with `MADV_RANDOM`: a cold point read must not read ahead 128 KiB;
+//! whoever scans says so with `advise`, which asks for huge pages and read-ahead on that range.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::map::{Map, MapOwner};
+use crate::sigbus::{self, Registration};
+use crate::storage::Access;
+
+const HUGE_BYTES: usize = 2 << 20;
+
+/// A mapped file. Dropping it unmaps; no storage call is made then.
+pub(super) struct FileMapping {
+    start: *mut u8,
+    /// Length of the file; the mapping goes on to the end of its last page.
+    len: usize,
+    mapped: usize,
+    failed: Box<AtomicBool>,
+    /// `None` only while dropping.
+    registration: Option<Registration>,
+}
+
+// SAFETY: read-only memory; all methods may run from any thread.
+unsafe impl Send for FileMapping {}
+// SAFETY: as above.
+unsafe impl Sync for FileMapping {}
+
+impl FileMapping {
+    /// Maps the first `len` (> 0) bytes of `file`.
+    pub(super) fn new(file: &File, len: usize) -> io::Result<FileMapping> {
+        let page = sigbus::page_bytes();
+        let mapped = len
+            .checked_next_multiple_of(page)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the file is too large to map"))?;
+        // SAFETY: a fresh mapping; where an address is fixed, it lies in a reservation made just now for it.
+        let start = unsafe { map_aligned(file, mapped)? };
+        let mut mapping =
+            FileMapping { start, len, mapped, failed: Box::new(AtomicBool::new(false)), registration: None };
+        let from = start as usize;
+        // SAFETY: the mark lives in a box that the mapping owns and outlives the registration (see `drop`); nothing
+        // but map views, which know about zeros, reads the range.
+        mapping.registration = Some(unsafe { sigbus::register(from, from + mapped, &raw const *mapping.failed)? });
+        // SAFETY: advice about our own mapping; it changes no contents.
+        let _ = unsafe { rustix::mm::madvise(start.cast(), mapped, Advice::Random) };
+        Ok(mapping)
+    }
+
+    /// A view of the whole file.
+    pub(super) fn view(self: &Arc<Self>) -> Map {
+        // SAFETY: `start..start + len` stays mapped until the last Arc is gone; unreadable pages become zeros.
+        unsafe { Map::new(self.start, self.len, Arc::clone(self) as Arc<dyn MapOwner>) }
+    }
+}
+
+impl MapOwner for FileMapping {
+    fn failed(&self) -> &AtomicBool {
+        &self.failed
+    }
+
+    fn advise(&self, access: Access, offset: u64, len: u64) {
+        let page = sigbus::page_bytes();
+        let Ok(offset) = usize::try_from(offset) else { return };
+        if offset >= self.mapped {
+            return;
+        }
+        let from = offset & !(page - 1);
+        let to = offset.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(self.mapped);
+        let advise = |advice| {
+            // SAFETY: within our own mapping by the clamps above; none of these advices changes contents of a file
+            // mapping (it is shared and read-only, so dropped pages come back from the file).
+            let _ = unsafe { rustix::mm::madvise(self.start.add(from).cast(), to - from, advice) };
+        };
+        match access {
+            Access::Random => advise(Advice::Random),
+            Access::Sequential => {
+                advise(Advice::Sequential);
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                advise(Advice::LinuxHugepage);
+            }
+            Access::WillNeed => advise(Advice::WillNeed),
+            Access::DontNeed => advise(Advice::DontNeed),
+        }
+    }
+}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        // First, so that the handler never overmaps memory that somebody else got meanwhile.
+        self.registration = None;
+        // SAFETY: our own mapping; the last view is gone, or this would not run.
+        let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.mapped) };
+    }
+}
+
+/// Maps `mapped` bytes (whole pages) of `file`, at a 2 MiB boundary if there are that many.
+///
+/// # Safety
+/// As for mmap; nothing is asked of the caller beyond giving a length in whole pages.
+unsafe fn map_aligned(file: &File, mapped: usize) -> io::Result<*mut u8> {
+    if mapped >= HUGE_BYTES {
+        if let Some(room) = mapped.checked_add(HUGE_BYTES) {
+            // SAFETY: a fresh anonymous reservation at an address that the kernel chooses.
+            if let Ok(reserved) =
+                unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) }
+            {
+                let base = reserved as usize;
+                let aligned = base.next_multiple_of(HUGE_BYTES);
+                // SAFETY: `aligned..aligned + mapped` lies within the reservation, which nobody else knows of.
+                let result = unsafe {
+                    rustix::mm::mmap(
+                        reserved.byte_add(aligned - base),
+                        mapped,
+                        ProtFlags::READ,
+                        MapFlags::SHARED | MapFlags::FIXED,
+                        file,
+                        0,
+                    )
+                };
+                let head = aligned - base;
+                let tail = room - head - mapped;
+                // SAFETY: what is unmapped belongs to the reservation and is not part of the mapping.
+                unsafe {
+                    if result.is_err() {
+                        let _ = rustix::mm::munmap(reserved, room);
+                    } else {
+                        if head > 0 {
+                            let _ = rustix::mm::munmap(reserved, head);
+                        }
+                        if tail > 0 {
+                            let _ = rustix::mm::munmap(reserved.byte_add(head + mapped), tail);
+                        }
+                    }
+                }
+                return Ok(result?.cast());
+            }
+        }
+    }
+    // SAFETY: a fresh mapping at an address that the kernel chooses.
+    let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+    Ok(start.cast())
+}

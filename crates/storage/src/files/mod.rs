@@ -1,0 +1,296 @@
+//! A local directory as a storage.
+//!
+//! Invariants: nothing is written before a lease is taken (creating the directory itself aside); all names are
+//! resolved relative to the directory opened at the start, so a renamed directory stays the same storage; temporary
+//! files (`.<name>.tmp`) and lease files (`LOCK.<name>`) are never listed; a lease file is never deleted.
+//! A sync is `fdatasync` (on macOS `F_FULLFSYNC`), of the directory `fsync`.
+//!
+//! Only the file system's own errors are reported; the epoch is not checked here, because a lock on an open file
+//! cannot expire while its holder lives.
+//!
+//! Threading: everything may be called from any thread.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::name::{LEASE_PREFIX, check_lease_name, check_object_name, is_object_name};
+use crate::storage::{Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Storage, WriteFile};
+
+mod lease;
+mod mapping;
+mod read;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+const TEMP_SUFFIX: &str = ".tmp";
+
+/// A directory of the local file system as a [`Storage`].
+#[derive(Debug)]
+pub struct FileStorage {
+    path: PathBuf,
+    dir: File,
+}
+
+impl FileStorage {
+    /// Opens the directory `path`; creates it (durably) if it is not there.
+    ///
+    /// # Errors
+    /// When the directory cannot be created or opened, or is a file.
+    pub fn open_or_create(path: impl AsRef<Path>) -> Result<FileStorage> {
+        let path = path.as_ref();
+        create_dir_durably(path)?;
+        FileStorage::open_existing(path)
+    }
+
+    /// Opens the directory `path`. Writes nothing.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such directory; others when it cannot be opened.
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<FileStorage> {
+        let path = path.as_ref();
+        let shown = path.display().to_string();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match retry(|| rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => {
+                let detail = "there is no such directory";
+                return Err(StorageError::new(StorageErrorKind::NotFound, "open_directory", shown, detail));
+            }
+            Err(Errno::NOTDIR) => {
+                let detail = "this is not a directory; a store is a directory of its own";
+                return Err(StorageError::new(StorageErrorKind::InvalidInput, "open_directory", shown, detail));
+            }
+            Err(e) => return Err(StorageError::from_io("open_directory", shown, &e.into())),
+        };
+        Ok(FileStorage { path: path.to_path_buf(), dir: File::from(dir) })
+    }
+
+    /// The directory's path as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn shown(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    fn error(&self, op: &'static str, name: &str, error: Errno) -> StorageError {
+        StorageError::from_io(op, self.shown(name), &io::Error::from(error))
+    }
+
+    fn open_at(&self, op: &'static str, name: &str, flags: OFlags) -> Result<File> {
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = retry(|| rustix::fs::openat(&self.dir, name, flags, mode)).map_err(|e| self.error(op, name, e))?;
+        Ok(File::from(fd))
+    }
+
+    fn fsync_dir(&self, op: &'static str) -> Result<()> {
+        self.dir.sync_all().map_err(|e| StorageError::from_io(op, self.path.display().to_string(), &e))
+    }
+
+    /// Renames without replacing.
+    fn rename_to_free_name(&self, op: &'static str, old: &str, new: &str) -> Result<()> {
+        #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+        match retry(|| {
+            rustix::fs::renameat_with(&self.dir, old, &self.dir, new, rustix::fs::RenameFlags::NOREPLACE)
+        }) {
+            Ok(()) => return Ok(()),
+            // A file system or kernel without the flag.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            Err(Errno::EXIST) => return Err(self.error(op, new, Errno::EXIST)),
+            Err(e) => return Err(self.error(op, old, e)),
+        }
+        // Under the one writer's lease nobody else takes the name between look and rename.
+        match retry(|| rustix::fs::statat(&self.dir, new, AtFlags::SYMLINK_NOFOLLOW)) {
+            Err(Errno::NOENT) => {}
+            Ok(_) => return Err(self.error(op, new, Errno::EXIST)),
+            Err(e) => return Err(self.error(op, new, e)),
+        }
+        retry(|| rustix::fs::renameat(&self.dir, old, &self.dir, new)).map_err(|e| self.error(op, old, e))
+    }
+
+    /// Calls `f` with the name of every regular file and its length.
+    fn for_each_file(&self, mut f: impl FnMut(&str, u64)) -> Result<()> {
+        let fail = |e: Errno| StorageError::from_io("list", self.path.display().to_string(), &e.into());
+        for entry in rustix::fs::Dir::read_from(&self.dir).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            match retry(|| rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)) {
+                Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
+                    f(name, u64::try_from(stat.st_size).unwrap_or(0));
+                }
+                // Deleted since, or no regular file.
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(self.error("list", name, e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what a crash in the middle of `replace` left behind. Failing is harmless: the next `replace` of that
+    /// name overwrites it.
+    fn clean_temps(&self) -> Result<()> {
+        let mut temps = Vec::new();
+        self.for_each_file(|name, _| {
+            let inner = name.strip_prefix('.').and_then(|n| n.strip_suffix(TEMP_SUFFIX));
+            if inner.is_some_and(is_object_name) {
+                temps.push(name.to_owned());
+            }
+        })?;
+        for temp in temps {
+            let _ = retry(|| rustix::fs::unlinkat(&self.dir, temp.as_str(), AtFlags::empty()));
+        }
+        Ok(())
+    }
+}
+
+/// Repeats a system call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> std::result::Result<T, Errno>) -> std::result::Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Creates `path` and what is missing above it, and makes each new entry durable in its parent.
+fn create_dir_durably(path: &Path) -> Result<()> {
+    let fail = |p: &Path, e: &io::Error| StorageError::from_io("create_directory", p.display().to_string(), e);
+    let mut missing = Vec::new();
+    let mut at = path;
+    while !at.as_os_str().is_empty() {
+        match std::fs::metadata(at) {
+            Ok(_) => break,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => missing.push(at),
+            Err(e) => return Err(fail(at, &e)),
+        }
+        match at.parent() {
+            Some(parent) => at = parent,
+            None => break,
+        }
+    }
+    for dir in missing.iter().rev() {
+        match std::fs::create_dir(dir) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(e) => return Err(fail(dir, &e)),
+        }
+        let parent = match dir.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        File::open(parent).and_then(|p| p.sync_all()).map_err(|e| fail(parent, &e))?;
+    }
+    Ok(())
+}
+
+impl Storage for FileStorage {
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { maps: true, links: true, survives_kill: true }
+    }
+
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        check_lease_name(name)?;
+        let file_name = format!("{LEASE_PREFIX}{name}");
+        let file = self.open_at("lease", &file_name, OFlags::RDWR | OFlags::CREATE)?;
+        let lease = lease::take(file, &self.shown(&file_name))?;
+        self.clean_temps()?;
+        Ok(Box::new(lease))
+    }
+
+    fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("create", name)?;
+        let file = self.open_at("create", name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        Ok(Arc::new(write::FileWriter::new(name, self.shown(name), file, 0)))
+    }
+
+    fn recycle(&self, _epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("recycle", old)?;
+        check_object_name("recycle", new)?;
+        // Opened first: after the rename nothing can fail any more.
+        let file = self.open_at("recycle", old, OFlags::RDWR)?;
+        let len = file.metadata().map_err(|e| StorageError::from_io("recycle", self.shown(old), &e))?.len();
+        self.rename_to_free_name("recycle", old, new)?;
+        Ok(Arc::new(write::FileWriter::new(new, self.shown(new), file, len)))
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        check_object_name("open", name)?;
+        let file = self.open_at("open", name, OFlags::RDONLY)?;
+        Ok(Arc::new(read::FileReader::new(name, self.shown(name), file)?))
+    }
+
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        let mut objects = Vec::new();
+        self.for_each_file(|name, len| {
+            if is_object_name(name) {
+                objects.push(ObjectMeta { name: name.to_owned(), len });
+            }
+        })?;
+        objects.sort_unstable();
+        Ok(objects)
+    }
+
+    fn delete(&self, _epoch: Epoch, name: &str) -> Result<()> {
+        check_object_name("delete", name)?;
+        retry(|| rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())).map_err(|e| self.error("delete", name, e))
+    }
+
+    fn rename(&self, _epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        check_object_name("rename", old)?;
+        check_object_name("rename", new)?;
+        retry(|| rustix::fs::renameat(&self.dir, old, &self.dir, new)).map_err(|e| self.error("rename", old, e))
+    }
+
+    fn link(&self, _epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        check_object_name("link", old)?;
+        check_object_name("link", new)?;
+        retry(|| rustix::fs::linkat(&self.dir, old, &self.dir, new, AtFlags::empty())).map_err(|e| {
+            let name = if e == Errno::EXIST { new } else { old };
+            self.error("link", name, e)
+        })
+    }
+
+    fn sync_dir(&self, _epoch: Epoch) -> Result<()> {
+        self.fsync_dir("sync_dir")
+    }
+
+    fn replace(&self, _epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        check_object_name("replace", name)?;
+        let temp = format!(".{name}{TEMP_SUFFIX}");
+        let file = self.open_at("replace", &temp, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
+        let written = file
+            .write_all_at(bytes, 0)
+            .and_then(|()| file.sync_all())
+            .map_err(|e| StorageError::from_io("replace", self.shown(name), &e))
+            .and_then(|()| {
+                retry(|| rustix::fs::renameat(&self.dir, temp.as_str(), &self.dir, name))
+                    .map_err(|e| self.error("replace", name, e))
+            });
+        if let Err(e) = written {
+            let _ = retry(|| rustix::fs::unlinkat(&self.dir, temp.as_str(), AtFlags::empty()));
+            return Err(e);
+        }
+        self.fsync_dir("replace")
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let stat = rustix::fs::fstatvfs(&self.dir).ok()?;
+        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}

@@ -1,0 +1,86 @@
+//! A file open for reading.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+
+use super::mapping::FileMapping;
+use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::map::{Map, MapOwner};
+use crate::storage::{Access, ReadFile};
+
+pub(super) struct FileReader {
+    name: String,
+    /// The path as the user knows it, for messages.
+    shown: String,
+    file: File,
+    len: u64,
+    /// Made by the first `map`; all views share it.
+    mapping: Mutex<Option<Arc<FileMapping>>>,
+}
+
+impl FileReader {
+    pub(super) fn new(name: &str, shown: String, file: File) -> Result<FileReader> {
+        let len = file.metadata().map_err(|e| StorageError::from_io("open", &shown, &e))?.len();
+        Ok(FileReader { name: name.to_owned(), shown, file, len, mapping: Mutex::new(None) })
+    }
+
+    fn mapping(&self) -> Option<Arc<FileMapping>> {
+        self.mapping.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+impl ReadFile for FileReader {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| {
+            if e.kind() == io::ErrorKind::UnexpectedEof {
+                let detail = format!("wanted {} bytes, the file has {}", buf.len(), self.len);
+                StorageError::new(StorageErrorKind::UnexpectedEof, "read", &self.shown, detail).at(offset)
+            } else {
+                StorageError::from_io("read", &self.shown, &e).at(offset)
+            }
+        })
+    }
+
+    fn advise(&self, access: Access, offset: u64, len: u64) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            use rustix::fs::Advice;
+            let advice = match access {
+                Access::Random => Advice::Random,
+                Access::Sequential => Advice::Sequential,
+                Access::WillNeed => Advice::WillNeed,
+                Access::DontNeed => Advice::DontNeed,
+            };
+            let _ = rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(len), advice);
+        }
+        if let Some(mapping) = self.mapping() {
+            mapping.advise(access, offset, len);
+        }
+    }
+
+    fn map(&self) -> Result<Option<Map>> {
+        if self.len == 0 {
+            return Ok(Some(Map::from_bytes(Arc::from([]), false)));
+        }
+        let Ok(len) = usize::try_from(self.len) else { return Ok(None) };
+        let mut mapping = self.mapping.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(mapping) = &*mapping {
+            return Ok(Some(mapping.view()));
+        }
+        let fresh =
+            Arc::new(FileMapping::new(&self.file, len).map_err(|e| StorageError::from_io("map", &self.shown, &e))?);
+        let view = fresh.view();
+        *mapping = Some(fresh);
+        Ok(Some(view))
+    }
+}

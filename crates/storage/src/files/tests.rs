@@ -1,0 +1,265 @@
+use super::*;
+use crate::storage::Access;
+use std::sync::Arc;
+
+fn fresh() -> (tempfile::TempDir, FileStorage, Box<dyn Lease>) {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open_or_create(dir.path().join("store")).unwrap();
+    let lease = storage.lease("writer").unwrap();
+    (dir, storage, lease)
+}
+
+fn kind<T>(result: Result<T>) -> StorageErrorKind {
+    result.err().expect("this call must fail").kind
+}
+
+fn write(storage: &FileStorage, epoch: Epoch, name: &str, bytes: &[u8]) {
+    storage.create(epoch, name).unwrap().append(&[bytes]).unwrap();
+}
+
+#[test]
+fn create_append_read() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[b"hello ", b"", b"world"]).unwrap();
+    w.append(&[]).unwrap();
+    w.append(&[b"!"]).unwrap();
+    assert_eq!((w.position(), w.len()), (12, 12));
+    w.sync().unwrap();
+    w.start_writeback(0, 12);
+    s.sync_dir(e).unwrap();
+    assert_eq!(s.read_small("a").unwrap(), b"hello world!");
+    assert_eq!(kind(s.create(e, "a")), StorageErrorKind::AlreadyExists);
+    let r = s.open("a").unwrap();
+    let mut buf = [0; 5];
+    r.read_at(6, &mut buf).unwrap();
+    assert_eq!(&buf, b"world");
+    let err = r.read_at(9, &mut buf).unwrap_err();
+    assert_eq!((err.kind, err.offset), (StorageErrorKind::UnexpectedEof, Some(9)));
+    assert!(err.to_string().contains("/store/a at byte 9"), "{err}");
+}
+
+#[test]
+fn many_parts_in_one_append() {
+    let (_dir, s, lease) = fresh();
+    let w = s.create(lease.epoch(), "a").unwrap();
+    let bytes: Vec<Vec<u8>> = (0..1000u32).map(|i| vec![i as u8; (i % 17) as usize]).collect();
+    let parts: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+    w.append(&parts).unwrap();
+    assert_eq!(s.read_small("a").unwrap(), bytes.concat());
+}
+
+#[test]
+fn reserve_keeps_bytes_and_position() {
+    let (_dir, s, lease) = fresh();
+    let w = s.create(lease.epoch(), "log").unwrap();
+    w.append(&[b"abc"]).unwrap();
+    w.reserve(3 << 20).unwrap();
+    assert_eq!((w.position(), w.len()), (3, 3 << 20));
+    w.reserve(10).unwrap();
+    assert_eq!(w.len(), 3 << 20);
+    w.append(&[b"def"]).unwrap();
+    let bytes = s.read_small("log").unwrap();
+    assert_eq!(bytes.len(), 3 << 20);
+    assert_eq!(&bytes[..6], b"abcdef");
+    assert!(bytes[6..].iter().all(|b| *b == 0));
+    w.truncate_to_position().unwrap();
+    assert_eq!((w.position(), w.len()), (6, 6));
+    assert_eq!(s.read_small("log").unwrap(), b"abcdef");
+}
+
+#[test]
+fn recycle_keeps_old_bytes() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    write(&s, e, "1.log", b"0123456789");
+    write(&s, e, "taken", b"");
+    assert_eq!(kind(s.recycle(e, "1.log", "taken")), StorageErrorKind::AlreadyExists);
+    assert_eq!(kind(s.recycle(e, "1.log", "1.log")), StorageErrorKind::AlreadyExists);
+    assert_eq!(kind(s.recycle(e, "none", "x")), StorageErrorKind::NotFound);
+    let w = s.recycle(e, "1.log", "2.log").unwrap();
+    assert_eq!((w.name(), w.position(), w.len()), ("2.log", 0, 10));
+    w.append(&[b"ab"]).unwrap();
+    assert_eq!(s.read_small("2.log").unwrap(), b"ab23456789");
+    assert_eq!(kind(s.open("1.log")), StorageErrorKind::NotFound);
+}
+
+#[test]
+fn list_shows_objects_only() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    write(&s, e, "b", b"12");
+    write(&s, e, "a", b"1");
+    std::fs::create_dir(s.path().join("sub")).unwrap();
+    std::fs::write(s.path().join(".a.tmp"), b"left over").unwrap();
+    std::fs::write(s.path().join("not an object"), b"").unwrap();
+    let names: Vec<_> = s.list().unwrap().into_iter().map(|o| (o.name, o.len)).collect();
+    assert_eq!(names, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+    assert!(s.path().join("LOCK.writer").exists());
+    drop(lease);
+    assert!(s.path().join(".a.tmp").exists());
+    let _lease = s.lease("writer").unwrap();
+    assert!(!s.path().join(".a.tmp").exists(), "taking the lease cleans up");
+    assert!(s.path().join("not an object").exists(), "what is not ours stays");
+}
+
+#[test]
+fn replace_rename_link_delete() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    s.replace(e, "CURRENT", b"one").unwrap();
+    s.replace(e, "CURRENT", b"two!").unwrap();
+    assert_eq!(s.read_small("CURRENT").unwrap(), b"two!");
+    assert!(!s.path().join(".CURRENT.tmp").exists());
+    write(&s, e, "a", b"a");
+    write(&s, e, "b", b"b");
+    let open_b = s.open("b").unwrap();
+    s.rename(e, "a", "b").unwrap();
+    assert_eq!(s.read_small("b").unwrap(), b"a");
+    let mut buf = [0];
+    open_b.read_at(0, &mut buf).unwrap();
+    assert_eq!(&buf, b"b", "an open file stays what it was");
+    s.link(e, "b", "c").unwrap();
+    assert_eq!(kind(s.link(e, "b", "c")), StorageErrorKind::AlreadyExists);
+    assert_eq!(kind(s.link(e, "none", "d")), StorageErrorKind::NotFound);
+    s.delete(e, "b").unwrap();
+    assert_eq!(s.read_small("c").unwrap(), b"a");
+    assert_eq!(kind(s.delete(e, "b")), StorageErrorKind::NotFound);
+    assert_eq!(kind(s.rename(e, "b", "x")), StorageErrorKind::NotFound);
+    assert!(s.free_bytes().unwrap() > 0);
+}
+
+#[test]
+fn bad_names_touch_nothing() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    for name in ["", "../x", ".x", "a/b", "LOCK.writer"] {
+        assert_eq!(kind(s.create(e, name)), StorageErrorKind::InvalidInput);
+        assert_eq!(kind(s.open(name)), StorageErrorKind::InvalidInput);
+        assert_eq!(kind(s.delete(e, name)), StorageErrorKind::InvalidInput);
+        assert_eq!(kind(s.replace(e, name, b"")), StorageErrorKind::InvalidInput);
+        assert_eq!(kind(s.rename(e, "a", name)), StorageErrorKind::InvalidInput);
+    }
+    assert_eq!(kind(s.lease("a/b")), StorageErrorKind::InvalidInput);
+    assert!(s.list().unwrap().is_empty());
+}
+
+#[test]
+fn a_link_to_elsewhere_is_not_followed() {
+    let (dir, s, lease) = fresh();
+    std::fs::write(dir.path().join("outside"), b"secret").unwrap();
+    std::os::unix::fs::symlink(dir.path().join("outside"), s.path().join("a")).unwrap();
+    assert!(s.open("a").is_err());
+    assert!(s.recycle(lease.epoch(), "a", "b").is_err());
+    assert!(s.list().unwrap().is_empty());
+}
+
+#[test]
+fn leases_exclude_handles_of_one_process() {
+    let (_dir, s, lease) = fresh();
+    let other = FileStorage::open_existing(s.path()).unwrap();
+    for storage in [&s, &other] {
+        let e = storage.lease("writer").err().unwrap();
+        assert_eq!(e.kind, StorageErrorKind::LeaseHeld);
+        assert!(e.to_string().contains(&format!("pid {}", std::process::id())), "{e}");
+    }
+    let second_name = other.lease("other").unwrap();
+    let first = lease.epoch();
+    drop(lease);
+    let again = other.lease("writer").unwrap();
+    assert!(again.epoch() > first);
+    assert!(second_name.epoch() > Epoch(0));
+}
+
+#[test]
+fn opening_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(kind(FileStorage::open_existing(dir.path().join("none"))), StorageErrorKind::NotFound);
+    assert!(!dir.path().join("none").exists());
+    std::fs::write(dir.path().join("file"), b"").unwrap();
+    assert_eq!(kind(FileStorage::open_existing(dir.path().join("file"))), StorageErrorKind::InvalidInput);
+    assert!(FileStorage::open_or_create(dir.path().join("file")).is_err());
+    let deep = dir.path().join("x/y/z");
+    drop(FileStorage::open_or_create(&deep).unwrap());
+    let s = FileStorage::open_existing(&deep).unwrap();
+    assert!(s.list().unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(&deep).unwrap().count(), 0);
+}
+
+#[test]
+fn maps_show_the_file_and_outlive_it() {
+    let (_dir, s, lease) = fresh();
+    for len in [0usize, 1, 4095, 4096, 4097, (2 << 20) - 1, 2 << 20, (2 << 20) + 5000] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + i / 4096) as u8).collect();
+        write(&s, lease.epoch(), "t", &bytes);
+        let r = s.open("t").unwrap();
+        let map = r.map().unwrap().unwrap();
+        let again = r.map().unwrap().unwrap();
+        for access in [Access::Random, Access::Sequential, Access::WillNeed, Access::DontNeed] {
+            r.advise(access, 0, len as u64);
+            r.advise(access, 4097, u64::MAX);
+            map.advise(access, u64::MAX, 1);
+        }
+        drop(r);
+        s.delete(lease.epoch(), "t").unwrap();
+        assert_eq!(map.len(), len);
+        assert!(map.view().equals(&bytes));
+        assert!(again.view().equals(&bytes));
+        assert!(!map.failed());
+        assert_eq!(map.read_u8(len), None);
+    }
+}
+
+#[test]
+fn a_lost_page_reads_as_zeros_and_marks_the_map() {
+    let (_dir, s, lease) = fresh();
+    for pages in [8usize, 600] {
+        let name = format!("t{pages}");
+        write(&s, lease.epoch(), &name, &vec![7u8; pages * 4096]);
+        write(&s, lease.epoch(), &format!("other{pages}"), &[9u8; 8192]);
+        let map = s.open(&name).unwrap().map().unwrap().unwrap();
+        let other = s.open(&format!("other{pages}")).unwrap().map().unwrap().unwrap();
+        assert_eq!(map.read_u8(0), Some(7));
+        let file = std::fs::OpenOptions::new().write(true).open(s.path().join(&name)).unwrap();
+        file.set_len(4096).unwrap();
+        assert_eq!(map.read_u32(100), Some(0x0707_0707));
+        assert!(!map.failed());
+        assert_eq!(map.read_u64(5 * 4096 + 8), Some(0));
+        assert!(map.failed());
+        // In bulk, over many lost pages, on several threads at once.
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut buf = vec![1u8; (pages - 1) * 4096];
+                    assert!(map.copy_to(4096, &mut buf));
+                    assert!(buf.iter().all(|b| *b == 0));
+                    assert!(map.failed());
+                    assert!(map.crc32c(0, pages * 4096).is_some());
+                });
+            }
+        });
+        assert_eq!(other.read_u8(8191), Some(9));
+        assert!(!other.failed(), "only the map that lost a page is marked");
+    }
+}
+
+#[test]
+fn appends_and_syncs_run_beside_each_other() {
+    let (_dir, s, lease) = fresh();
+    let w: Arc<dyn WriteFile> = s.create(lease.epoch(), "log").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..200u32 {
+                w.append(&[&i.to_le_bytes()]).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..10 {
+                w.sync().unwrap();
+            }
+        });
+    });
+    let bytes = s.read_small("log").unwrap();
+    assert_eq!(bytes, (0..200u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+}

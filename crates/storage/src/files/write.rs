@@ -1,0 +1,209 @@
+//! A file being written: appends at its position, space written ahead, one explicit sync.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::storage::WriteFile;
+
+/// How many parts go into one system call.
+const PARTS_A_CALL: usize = 64;
+
+/// Zeros are written in calls of this size: large ones make large folios and few extents.
+const ZEROS_BYTES: usize = 1 << 20;
+static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
+
+pub(super) struct FileWriter {
+    name: String,
+    /// The path as the user knows it, for messages.
+    shown: String,
+    file: File,
+    /// Serialises whoever moves the position or the length.
+    writing: Mutex<()>,
+    position: AtomicU64,
+    len: AtomicU64,
+    /// A sync failed: the kernel says so once, so this file says so from then on.
+    sync_failed: AtomicBool,
+}
+
+impl FileWriter {
+    /// `len`: the file's length, whose bytes are to be overwritten from 0.
+    pub(super) fn new(name: &str, shown: String, file: File, len: u64) -> FileWriter {
+        FileWriter {
+            name: name.to_owned(),
+            shown,
+            file,
+            writing: Mutex::new(()),
+            position: AtomicU64::new(0),
+            len: AtomicU64::new(len),
+            sync_failed: AtomicBool::new(false),
+        }
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn error(&self, op: &'static str, error: &io::Error) -> StorageError {
+        StorageError::from_io(op, &self.shown, error)
+    }
+
+    fn grown_to(&self, end: u64) {
+        self.len.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Writes all of `parts` at `offset`; on an error says how many bytes had landed.
+    fn write_parts(&self, parts: &[&[u8]], offset: u64) -> std::result::Result<u64, (u64, io::Error)> {
+        let mut done = 0u64;
+        let mut part = 0;
+        let mut skip = 0; // bytes of `parts[part]` that are written already
+        while part < parts.len() {
+            if parts[part].len() == skip {
+                part += 1;
+                skip = 0;
+                continue;
+            }
+            let at = offset + done;
+            match self.write_some(&parts[part..], skip, at) {
+                Ok(0) => return Err((done, io::Error::from(io::ErrorKind::WriteZero))),
+                Ok(mut n) => {
+                    done += n as u64;
+                    while n > 0 {
+                        let rest = parts[part].len() - skip;
+                        if n < rest {
+                            skip += n;
+                            break;
+                        }
+                        n -= rest;
+                        part += 1;
+                        skip = 0;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err((done, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// One system call's worth; the first `skip` bytes of the first part are left out.
+    fn write_some(&self, parts: &[&[u8]], skip: usize, offset: u64) -> io::Result<usize> {
+        let first = &parts[0][skip..];
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if parts.len() > 1 {
+            let mut slices: [IoSlice<'_>; PARTS_A_CALL] = std::array::from_fn(|_| IoSlice::new(&[]));
+            let count = parts.len().min(PARTS_A_CALL);
+            slices[0] = IoSlice::new(first);
+            for (slice, part) in slices[1..].iter_mut().zip(&parts[1..count]) {
+                *slice = IoSlice::new(part);
+            }
+            return Ok(rustix::io::pwritev(&self.file, &slices[..count], offset)?);
+        }
+        self.file.write_at(first, offset)
+    }
+}
+
+impl WriteFile for FileWriter {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn position(&self) -> u64 {
+        self.position.load(Ordering::Acquire)
+    }
+
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        let _writing = self.writing();
+        let position = self.position.load(Ordering::Acquire);
+        match self.write_parts(parts, position) {
+            Ok(done) => {
+                self.grown_to(position + done);
+                self.position.store(position + done, Ordering::Release);
+                Ok(())
+            }
+            Err((done, e)) => {
+                self.grown_to(position + done);
+                Err(self.error("append", &e).at(position + done))
+            }
+        }
+    }
+
+    fn reserve(&self, len: u64) -> Result<()> {
+        let _writing = self.writing();
+        let old = self.len.load(Ordering::Acquire);
+        if len <= old {
+            return Ok(());
+        }
+        // Blocks first: few extents, and a full disk shows before anything was written. Then the zeros: only
+        // written space is sure to take appends (unwritten extents still change metadata at each sync).
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let allocated = loop {
+            match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), old, len - old) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => break Ok(()),
+                result => break result.map_err(io::Error::from),
+            }
+        };
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let allocated: io::Result<()> = Ok(());
+        let mut at = old;
+        let written = allocated.and_then(|()| {
+            while at < len {
+                let n = usize::try_from(len - at).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
+                self.file.write_all_at(&ZEROS[..n], at)?;
+                at += n as u64;
+            }
+            Ok(())
+        });
+        if let Err(e) = written {
+            // Give back what was taken: the file is as before, and the space is there for others.
+            let _ = self.file.set_len(old);
+            return Err(self.error("reserve", &e).at(at));
+        }
+        self.grown_to(len);
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.sync_failed.load(Ordering::Acquire) {
+            return Err(StorageError::new(
+                StorageErrorKind::Io,
+                "sync",
+                &self.shown,
+                "an earlier sync of this file failed; what it covered is lost and another sync cannot save it",
+            ));
+        }
+        self.file.sync_data().map_err(|e| {
+            self.sync_failed.store(true, Ordering::Release);
+            self.error("sync", &e)
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn start_writeback(&self, from: u64, len: u64) {
+        use std::os::fd::AsRawFd;
+        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
+        // A length of 0 would mean "to the end of the file".
+        if len > 0 {
+            // SAFETY: a valid descriptor; the call touches no memory of ours. Its errors do not consume the error
+            // that the next sync reports.
+            unsafe { libc::sync_file_range(self.file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) };
+        }
+    }
+
+    fn truncate_to_position(&self) -> Result<()> {
+        let _writing = self.writing();
+        let position = self.position.load(Ordering::Acquire);
+        self.file.set_len(position).map_err(|e| self.error("truncate_to_position", &e).at(position))?;
+        self.len.store(position, Ordering::Release);
+        Ok(())
+    }
+}

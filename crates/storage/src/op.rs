@@ -1,0 +1,128 @@
+//! The kinds of storage calls, for counting, tracing and for aiming faults.
+
+/// A kind of storage call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // each is the call of the same name in `Storage`, `WriteFile` or `ReadFile`
+pub enum OpKind {
+    Lease,
+    Create,
+    Recycle,
+    Open,
+    List,
+    Delete,
+    Rename,
+    Link,
+    SyncDir,
+    Replace,
+    FreeBytes,
+    Append,
+    Reserve,
+    Sync,
+    StartWriteback,
+    Truncate,
+    Read,
+    Map,
+    Advise,
+}
+
+impl OpKind {
+    /// All kinds.
+    pub const ALL: [OpKind; 19] = [
+        OpKind::Lease,
+        OpKind::Create,
+        OpKind::Recycle,
+        OpKind::Open,
+        OpKind::List,
+        OpKind::Delete,
+        OpKind::Rename,
+        OpKind::Link,
+        OpKind::SyncDir,
+        OpKind::Replace,
+        OpKind::FreeBytes,
+        OpKind::Append,
+        OpKind::Reserve,
+        OpKind::Sync,
+        OpKind::StartWriteback,
+        OpKind::Truncate,
+        OpKind::Read,
+        OpKind::Map,
+        OpKind::Advise,
+    ];
+
+    /// Whether such a call changes what is stored, or what of it is durable. Leases count: they hand out epochs.
+    pub const fn is_change(self) -> bool {
+        matches!(
+            self,
+            OpKind::Lease
+                | OpKind::Create
+                | OpKind::Recycle
+                | OpKind::Delete
+                | OpKind::Rename
+                | OpKind::Link
+                | OpKind::SyncDir
+                | OpKind::Replace
+                | OpKind::Append
+                | OpKind::Reserve
+                | OpKind::Sync
+                | OpKind::Truncate
+        )
+    }
+
+    /// Whether such a call reads what is stored.
+    pub const fn is_read(self) -> bool {
+        matches!(self, OpKind::Open | OpKind::List | OpKind::Read | OpKind::Map)
+    }
+
+    /// The call's name, as errors give it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OpKind::Lease => "lease",
+            OpKind::Create => "create",
+            OpKind::Recycle => "recycle",
+            OpKind::Open => "open",
+            OpKind::List => "list",
+            OpKind::Delete => "delete",
+            OpKind::Rename => "rename",
+            OpKind::Link => "link",
+            OpKind::SyncDir => "sync_dir",
+            OpKind::Replace => "replace",
+            OpKind::FreeBytes => "free_bytes",
+            OpKind::Append => "append",
+            OpKind::Reserve => "reserve",
+            OpKind::Sync => "sync",
+            OpKind::StartWriteback => "start_writeback",
+            OpKind::Truncate => "truncate_to_position",
+            OpKind::Read => "read",
+            OpKind::Map => "map",
+            OpKind::Advise => "advise",
+        }
+    }
+}
+
+/// How many calls of each kind were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts {
+    counts: [u64; OpKind::ALL.len()],
+}
+
+impl CallCounts {
+    pub(crate) fn add(&mut self, kind: OpKind) {
+        self.counts[kind as usize] += 1;
+    }
+
+    /// Calls of one kind.
+    pub fn of(&self, kind: OpKind) -> u64 {
+        self.counts[kind as usize]
+    }
+
+    /// Calls of all kinds.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Calls that change something.
+    pub fn changes(&self) -> u64 {
+        OpKind::ALL.iter().filter(|k| k.is_change()).map(|k| self.of(*k)).sum()
+    }
+}
