@@ -17,4 +17,5 @@ pub use map::{Map, MapOwner, MapView};
 pub use op::{CallCounts, OpKind};
 pub use storage::{Access, Capabilities, Epoch, Lease, ObjectMeta, ReadFile, ReadRange, Storage, WriteFile};
 pub mod runtime;
+pub mod sim;
 pub use runtime::{Condvar, Instant, JoinHandle, Mutex, MutexGuard, Runtime};

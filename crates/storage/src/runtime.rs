@@ -1,13 +1,23 @@
 //! The runtime layer: mutex, condition variable, spawn, join, clock, randomness. In production these are std's; in
-//! simulation they hand over to a seeded scheduler.
-//!
-//! (Interface with the production half; the storage crate's owner adds the simulated half behind it.)
+//! simulation ([`crate::sim`]) they hand over to a seeded scheduler.
 //!
 //! Rules for code above it (`table`, `engine`): every lock, wait, task, clock and random number comes from here; a
 //! runtime lock may be held across a storage call, nothing else may; destructors make no storage calls.
+//!
+//! How it is built: a [`Mutex`] is always a std mutex. A simulated one has a second part that decides, before the
+//! std mutex is touched, who may take it; so production pays one predictable branch a lock, a guard dereferences
+//! without any, and simulation needs no `unsafe` for the data. A simulated task never blocks in the operating
+//! system on a runtime lock, because it asks for the std mutex only when the scheduler says that it is free.
+//!
+//! Threading: everything here may be shared between tasks of one runtime. In simulation, use from an OS thread that
+//! is no task of the run panics and names the seed.
 
+use std::panic::Location;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as StdMutexGuard};
 use std::time::Duration;
+
+use crate::sim;
 
 /// A point in time: nanoseconds since the runtime began. Monotonic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -33,79 +43,190 @@ impl Instant {
 impl std::ops::Add<Duration> for Instant {
     type Output = Instant;
     fn add(self, d: Duration) -> Instant {
-        Instant { nanos: self.nanos.saturating_add(d.as_nanos() as u64) }
+        Instant {
+            nanos: self.nanos.saturating_add(saturating_nanos(d)),
+        }
     }
+}
+
+/// A duration's nanoseconds; the longest duration that fits (584 years) for longer ones.
+pub(crate) fn saturating_nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A cloneable handle on the runtime.
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    start: std::time::Instant,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Threads { start: std::time::Instant },
+    Sim(sim::Handle),
 }
 
 impl Runtime {
     /// The production runtime: std's threads, locks and clock.
     pub fn threads() -> Runtime {
-        Runtime { start: std::time::Instant::now() }
+        Runtime {
+            kind: Kind::Threads {
+                start: std::time::Instant::now(),
+            },
+        }
     }
+
+    /// The handle that a simulated task gets.
+    pub(crate) fn simulated(handle: sim::Handle) -> Runtime {
+        Runtime {
+            kind: Kind::Sim(handle),
+        }
+    }
+
+    /// The simulated half, if this is a simulated runtime.
+    pub(crate) fn sim(&self) -> Option<&sim::Handle> {
+        match &self.kind {
+            Kind::Threads { .. } => None,
+            Kind::Sim(handle) => Some(handle),
+        }
+    }
+
     /// Whether this is the simulated runtime.
     pub fn is_simulated(&self) -> bool {
-        false
+        self.sim().is_some()
     }
-    /// Monotonic time.
+
+    /// Monotonic time. In simulation it moves only when no task can run; asking does not move it.
     pub fn now(&self) -> Instant {
-        Instant::from_nanos(self.start.elapsed().as_nanos() as u64)
+        match &self.kind {
+            Kind::Threads { start } => Instant::from_nanos(saturating_nanos(start.elapsed())),
+            Kind::Sim(sim) => sim.now(),
+        }
     }
+
     /// Microseconds since 1970, for humans and properties; never for ordering.
     pub fn unix_micros(&self) -> u64 {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)
+        match &self.kind {
+            Kind::Threads { .. } => std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(u64::MAX)),
+            Kind::Sim(sim) => sim.unix_micros(),
+        }
     }
-    /// A random number (salts, store ids).
+
+    /// A random number (salts, store ids). In simulation it comes from the seed.
     pub fn random_u64(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};
-        std::collections::hash_map::RandomState::new().build_hasher().finish()
+        match &self.kind {
+            Kind::Threads { .. } => std::collections::hash_map::RandomState::new()
+                .build_hasher()
+                .finish(),
+            Kind::Sim(sim) => sim.random_u64(),
+        }
     }
+
     /// Waits for `duration`.
+    #[track_caller]
     pub fn sleep(&self, duration: Duration) {
-        std::thread::sleep(duration)
+        match &self.kind {
+            Kind::Threads { .. } => std::thread::sleep(duration),
+            Kind::Sim(sim) => sim.sleep(duration, Location::caller()),
+        }
     }
-    /// A point where another task may run; nothing in production.
+
+    /// A point where another task may run; nothing in production. Every storage call is one.
     #[inline]
-    pub fn yield_point(&self) {}
-    /// A new mutex of this runtime.
+    pub fn yield_point(&self) {
+        if let Kind::Sim(sim) = &self.kind {
+            sim.yield_point();
+        }
+    }
+
+    /// As [`Runtime::yield_point`], and mixes `detail` (a number that says which call on what: an operation, a hash
+    /// of the object's name, an offset; never an address) into the trace's digest, so that two runs of one seed
+    /// whose storage calls come in another order have different traces even if the tasks alternate alike.
+    #[inline]
+    pub fn yield_point_at(&self, detail: u64) {
+        if let Kind::Sim(sim) = &self.kind {
+            sim.note(detail);
+            sim.yield_point();
+        }
+    }
+
+    /// A new mutex of this runtime. Reports name the place of this call.
+    #[track_caller]
     pub fn mutex<T>(&self, value: T) -> Mutex<T> {
-        Mutex { inner: StdMutex::new(value) }
+        let made_at = Location::caller();
+        let sim = self.sim().map(|sim| sim.lock(made_at));
+        Mutex {
+            inner: StdMutex::new(value),
+            sim,
+        }
     }
-    /// A new condition variable of this runtime.
+
+    /// A new condition variable of this runtime. Reports name the place of this call.
+    #[track_caller]
     pub fn condvar(&self) -> Condvar {
-        Condvar { inner: StdCondvar::new() }
+        let made_at = Location::caller();
+        let sim = self.sim().map(|sim| sim.condvar(made_at));
+        Condvar {
+            inner: StdCondvar::new(),
+            waiters: AtomicUsize::new(0),
+            sim,
+        }
     }
+
     /// Starts a task. The name shows in debuggers and deadlock reports.
     ///
     /// # Errors
-    /// When the operating system refuses a thread.
+    /// When the operating system refuses a thread (in simulation: memory for a stack).
     pub fn spawn<T, F>(&self, name: &str, f: F) -> std::io::Result<JoinHandle<T>>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        Ok(JoinHandle { inner: std::thread::Builder::new().name(name.into()).spawn(f)? })
+        let kind = match &self.kind {
+            Kind::Threads { .. } => {
+                JoinKind::Std(std::thread::Builder::new().name(name.into()).spawn(f)?)
+            }
+            Kind::Sim(sim) => JoinKind::Sim(sim.spawn(name, f)?),
+        };
+        Ok(JoinHandle { kind })
     }
 }
 
 /// A task that can be joined.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
-    inner: std::thread::JoinHandle<T>,
+    kind: JoinKind<T>,
+}
+
+#[derive(Debug)]
+enum JoinKind<T> {
+    Std(std::thread::JoinHandle<T>),
+    Sim(sim::TaskHandle<T>),
 }
 
 impl<T> JoinHandle<T> {
     /// Waits for the task's end.
     ///
     /// # Errors
-    /// The panic's payload, if the task panicked.
+    /// The panic's payload, if the task panicked. In simulation a panic ends the run, so that the only payload is
+    /// [`sim::Killed`], for a task whose process was killed.
+    #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
-        self.inner.join()
+        match self.kind {
+            JoinKind::Std(handle) => handle.join(),
+            JoinKind::Sim(handle) => handle.join(Location::caller()),
+        }
+    }
+
+    /// Whether the task has ended, without waiting.
+    pub fn is_finished(&self) -> bool {
+        match &self.kind {
+            JoinKind::Std(handle) => handle.is_finished(),
+            JoinKind::Sim(handle) => handle.is_finished(),
+        }
     }
 }
 
@@ -114,28 +235,93 @@ impl<T> JoinHandle<T> {
 #[derive(Debug)]
 pub struct Mutex<T> {
     inner: StdMutex<T>,
+    /// Who may take `inner`, in simulation.
+    sim: Option<sim::SimLock>,
 }
 
 /// Access to a locked value.
+///
+/// The fields drop in this order: the std mutex is free before the scheduler hears of it.
 pub struct MutexGuard<'a, T> {
     inner: StdMutexGuard<'a, T>,
+    hold: Hold<'a, T>,
+}
+
+/// The simulated part of a guard: the mutex to give back to the scheduler; none in production.
+struct Hold<'a, T>(Option<&'a Mutex<T>>);
+
+impl<T> Drop for Hold<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(Mutex { sim: Some(sim), .. }) = self.0 {
+            sim.release();
+        }
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
 }
 
 impl<T> Mutex<T> {
     /// Waits for the lock.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { inner: self.inner.lock().unwrap_or_else(|e| e.into_inner()) }
+        if let Some(sim) = &self.sim {
+            return self.lock_simulated(sim);
+        }
+        MutexGuard {
+            inner: self.inner.lock().unwrap_or_else(|e| e.into_inner()),
+            hold: Hold(None),
+        }
     }
+
+    #[cold]
+    #[track_caller]
+    fn lock_simulated(&self, sim: &sim::SimLock) -> MutexGuard<'_, T> {
+        sim.acquire(Location::caller());
+        self.take_granted(sim)
+    }
+
+    /// The guard for a lock that the scheduler has just granted to this task.
+    fn take_granted(&self, sim: &sim::SimLock) -> MutexGuard<'_, T> {
+        match self.inner.try_lock() {
+            Ok(inner) => MutexGuard {
+                inner,
+                hold: Hold(Some(self)),
+            },
+            Err(std::sync::TryLockError::Poisoned(e)) => MutexGuard {
+                inner: e.into_inner(),
+                hold: Hold(Some(self)),
+            },
+            // Only this module locks `inner`, and in simulation only after the scheduler granted it.
+            Err(std::sync::TryLockError::WouldBlock) => sim.granted_but_held(),
+        }
+    }
+
     /// The lock if it is free.
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        if let Some(sim) = &self.sim {
+            return sim.try_acquire().then(|| self.take_granted(sim));
+        }
         match self.inner.try_lock() {
-            Ok(inner) => Some(MutexGuard { inner }),
-            Err(std::sync::TryLockError::Poisoned(e)) => Some(MutexGuard { inner: e.into_inner() }),
+            Ok(inner) => Some(MutexGuard {
+                inner,
+                hold: Hold(None),
+            }),
+            Err(std::sync::TryLockError::Poisoned(e)) => Some(MutexGuard {
+                inner: e.into_inner(),
+                hold: Hold(None),
+            }),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
+
     /// The value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(|e| e.into_inner())
@@ -158,27 +344,94 @@ impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
 }
 
 /// A condition variable of the runtime. It counts waiters: a notify without any is a load.
+///
+/// What a waiter waits for must change under the mutex that it waits with (as with std's, else a wake-up can be
+/// lost).
 #[derive(Debug)]
 pub struct Condvar {
     inner: StdCondvar,
+    /// Tasks inside `wait`; production only. Raised while the mutex is held, so whoever changed the condition under
+    /// that mutex after the waiter had looked at it also sees the raised count.
+    waiters: AtomicUsize,
+    sim: Option<sim::SimCondvar>,
 }
 
 impl Condvar {
     /// Releases the lock, waits for a notification, takes the lock again. May wake without one.
+    #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard { inner: self.inner.wait(guard.inner).unwrap_or_else(|e| e.into_inner()) }
+        if let Some(sim) = &self.sim {
+            return self.wait_simulated(sim, guard, None, Location::caller()).0;
+        }
+        let MutexGuard { inner, hold } = guard;
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let inner = self.inner.wait(inner).unwrap_or_else(|e| e.into_inner());
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        MutexGuard { inner, hold }
     }
+
     /// As `wait`, at most `timeout`; the flag says whether the time ran out.
-    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> (MutexGuard<'a, T>, bool) {
-        let (inner, timed_out) = self.inner.wait_timeout(guard.inner, timeout).unwrap_or_else(|e| e.into_inner());
-        (MutexGuard { inner }, timed_out.timed_out())
+    #[track_caller]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        if let Some(sim) = &self.sim {
+            return self.wait_simulated(sim, guard, Some(timeout), Location::caller());
+        }
+        let MutexGuard { inner, hold } = guard;
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let (inner, timed_out) = self
+            .inner
+            .wait_timeout(inner, timeout)
+            .unwrap_or_else(|e| e.into_inner());
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        (MutexGuard { inner, hold }, timed_out.timed_out())
     }
+
+    #[cold]
+    fn wait_simulated<'a, T>(
+        &self,
+        sim: &sim::SimCondvar,
+        guard: MutexGuard<'a, T>,
+        timeout: Option<Duration>,
+        at: &'static Location<'static>,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let Some(
+            mutex @ Mutex {
+                sim: Some(lock), ..
+            },
+        ) = guard.hold.0
+        else {
+            panic!(
+                "a simulated condition variable waits with a mutex of the production runtime, at {at}"
+            );
+        };
+        // No other task runs between this and the wait below: giving back a lock is no hand-over.
+        drop(guard);
+        let timed_out = sim.wait(timeout, at);
+        lock.acquire(at);
+        (mutex.take_granted(lock), timed_out)
+    }
+
     /// Wakes one waiter.
+    #[inline]
     pub fn notify_one(&self) {
-        self.inner.notify_one()
+        match &self.sim {
+            Some(sim) => sim.notify_one(),
+            None if self.waiters.load(Ordering::SeqCst) != 0 => self.inner.notify_one(),
+            None => {}
+        }
     }
+
     /// Wakes all waiters.
+    #[inline]
     pub fn notify_all(&self) {
-        self.inner.notify_all()
+        match &self.sim {
+            Some(sim) => sim.notify_all(),
+            None if self.waiters.load(Ordering::SeqCst) != 0 => self.inner.notify_all(),
+            None => {}
+        }
     }
 }
