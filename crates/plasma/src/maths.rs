@@ -62,7 +62,7 @@ pub(crate) fn sin_cos_turns(turns: f64) -> (f64, f64) {
         cos = 1.0 - cos * square * of_cos;
     }
     sin *= angle;
-    match quarters.rem_euclid(4.0) as u8 {
+    match quarters as i64 & 3 {
         0 => (sin, cos),
         1 => (cos, -sin),
         2 => (-sin, -cos),

@@ -85,7 +85,10 @@ impl Simulation {
             .map_err(|_| ConfigError {
                 setting: "particles",
                 found: count.to_string(),
-                expected: format!("a number that {} bytes of memory are free for", 24 * count),
+                expected: format!(
+                    "a number that {} bytes of memory are free for",
+                    24 * count as u64
+                ),
                 advice: "each particle takes 24 bytes; take fewer",
             })?;
 

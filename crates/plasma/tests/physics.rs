@@ -64,7 +64,7 @@ fn cold_beams_grow_at_the_rate_of_theory() {
         };
         let (measured, theory) = (measured_rate(&config), config.growth_rate(1));
         assert!(
-            (measured / theory - 1.0).abs() < 0.03,
+            (measured / theory - 1.0).abs() < 0.01,
             "length {length}, v0 {beam_velocity}: measured {measured}, theory {theory}"
         );
     }
@@ -224,14 +224,14 @@ fn energy_momentum_and_charge_are_conserved_through_saturation() {
             let now = plasma.diagnostics();
             let drift = now.total_energy / first.total_energy - 1.0;
             assert!(
-                drift.abs() < 5e-3,
+                drift.abs() < 2e-3,
                 "{start:?} energy {drift:e} at {}",
                 now.time
             );
             // Momentum against that of one beam.
             let slip = (now.momentum - first.momentum) / (0.5 * plasma.config().length);
             assert!(
-                slip.abs() < 1e-11,
+                slip.abs() < 1e-13,
                 "{start:?} momentum {slip:e} at {}",
                 now.time
             );
