@@ -5,17 +5,20 @@
 
 pub mod error;
 pub mod files;
+pub mod memory;
 pub mod map;
 pub mod name;
 pub mod op;
+mod prng;
 mod sigbus;
 pub mod storage;
 
 pub use error::{Result, StorageError, StorageErrorKind};
 pub use files::FileStorage;
+pub use memory::{CrashPolicy, CrashReport, Mark, MemoryStorage, Replay};
 pub use map::{Map, MapOwner, MapView};
 pub use op::{CallCounts, OpKind};
-pub use storage::{Access, Capabilities, Epoch, Lease, ObjectMeta, ReadFile, ReadRange, Storage, WriteFile};
+pub use storage::{Access, Capabilities, Epoch, Lease, InjectedFault, ObjectMeta, ReadFile, ReadRange, Storage, WriteFile};
 pub mod runtime;
 pub mod sim;
 pub use runtime::{Condvar, Instant, JoinHandle, Mutex, MutexGuard, Runtime};

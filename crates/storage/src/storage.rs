@@ -124,6 +124,27 @@ pub trait Storage: Send + Sync + 'static {
 
     /// Free bytes, where the storage knows them.
     fn free_bytes(&self) -> Option<u64>;
+
+    /// For fault injection: what a directory sync whose write-back failed does to the creations, renames and
+    /// deletions that it should have made durable: they show, but never become durable. False: not supported.
+    #[doc(hidden)]
+    fn inject_lost_names(&self) -> bool {
+        false
+    }
+}
+
+/// What a fault-injecting wrapper asks of the storage below it; see [`WriteFile::inject`].
+#[derive(Clone, Copy, Debug)]
+pub enum InjectedFault<'a> {
+    /// The bytes since the last sync stay readable until a crash but never become durable, as after a failed sync.
+    LoseUnsynced,
+    /// The first `keep_bytes` of `parts` land at the position, which does not move.
+    ShortAppend {
+        /// As given to `append`.
+        parts: &'a [&'a [u8]],
+        /// How many bytes land.
+        keep_bytes: u64,
+    },
 }
 
 /// An object being written. Appends go to the write position, which starts at 0.
@@ -160,6 +181,12 @@ pub trait WriteFile: Send + Sync {
 
     /// Cuts the object at the position (recycled output files that turned out shorter).
     fn truncate_to_position(&self) -> Result<()>;
+
+    /// For fault injection: leaves what the named failure leaves. False: not supported, nothing was done.
+    #[doc(hidden)]
+    fn inject(&self, _fault: InjectedFault<'_>) -> bool {
+        false
+    }
 }
 
 /// An object open for reading.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::{Result, StorageError, StorageErrorKind};
-use crate::storage::WriteFile;
+use crate::storage::{InjectedFault, WriteFile};
 
 /// How many parts go into one system call.
 const PARTS_A_CALL: usize = 64;
@@ -205,5 +205,30 @@ impl WriteFile for FileWriter {
         self.file.set_len(position).map_err(|e| self.error("truncate_to_position", &e).at(position))?;
         self.len.store(position, Ordering::Release);
         Ok(())
+    }
+
+    fn inject(&self, fault: InjectedFault<'_>) -> bool {
+        match fault {
+            // The kernel's page cache cannot be told to forget.
+            InjectedFault::LoseUnsynced => false,
+            InjectedFault::ShortAppend { parts, keep_bytes } => {
+                let _writing = self.writing();
+                let position = self.position.load(Ordering::Acquire);
+                let mut left = keep_bytes;
+                let kept: Vec<&[u8]> = parts
+                    .iter()
+                    .map(|part| {
+                        let n = usize::try_from(left).unwrap_or(usize::MAX).min(part.len());
+                        left -= n as u64;
+                        &part[..n]
+                    })
+                    .collect();
+                let done = match self.write_parts(&kept, position) {
+                    Ok(done) | Err((done, _)) => done,
+                };
+                self.grown_to(position + done);
+                true
+            }
+        }
     }
 }

@@ -1,0 +1,282 @@
+//! What a power loss leaves of a state.
+//!
+//! Always kept: bytes and lengths that a successful sync covered, names that a directory sync covered, what
+//! `replace` wrote. Everything else is decided per page, per sector, per length and per change of the directory,
+//! independently of each other and of the order in which it happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::inode::{Inode, PAGE_BYTES, Page, SECTOR_BYTES, pages_for, zero_page};
+use super::state::{DirChange, State};
+use crate::prng::Prng;
+
+/// What happens to unsynced things at a power loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashPolicy {
+    /// All of them are lost.
+    LoseUnsynced,
+    /// All of them had reached the medium.
+    KeepUnsynced,
+    /// Any of them, as the seed says: pages in any order, torn between sectors, in an earlier version, with bytes of
+    /// deleted objects in fresh space; lengths; each creation, rename and deletion for itself.
+    Seeded(u64),
+}
+
+/// How often each kind of outcome happened in one crash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrashReport {
+    /// Unsynced pages that survived.
+    pub pages_kept_count: u64,
+    /// Unsynced pages that fell back to their durable bytes, or to zeros.
+    pub pages_lost_count: u64,
+    /// Pages with some sectors new and some old.
+    pub pages_torn_count: u64,
+    /// Pages that hold bytes from between the last sync and the crash.
+    pub pages_older_count: u64,
+    /// Fresh pages that hold bytes of a deleted object.
+    pub pages_stale_count: u64,
+    /// A lost page below a surviving one of the same object.
+    pub holes_count: u64,
+    /// Objects whose unsynced length survived.
+    pub lengths_kept_count: u64,
+    /// Objects that fell back to their durable length.
+    pub lengths_lost_count: u64,
+    /// Objects with a length from in between.
+    pub lengths_between_count: u64,
+    /// Unsynced creations (and links) that survived, and that were lost.
+    pub creates_kept_count: u64,
+    /// See `creates_kept_count`.
+    pub creates_lost_count: u64,
+    /// Unsynced renames that survived.
+    pub renames_kept_count: u64,
+    /// Unsynced renames that were lost.
+    pub renames_lost_count: u64,
+    /// Unsynced deletions that survived.
+    pub deletes_kept_count: u64,
+    /// Unsynced deletions that were lost.
+    pub deletes_lost_count: u64,
+    /// A change of the directory that survived although an earlier one was lost.
+    pub names_reordered_count: u64,
+    /// An object's name survived, all its unsynced pages did not.
+    pub names_without_bytes_count: u64,
+}
+
+impl CrashReport {
+    /// All counts by name.
+    pub fn counts(&self) -> [(&'static str, u64); 17] {
+        [
+            ("pages_kept", self.pages_kept_count),
+            ("pages_lost", self.pages_lost_count),
+            ("pages_torn", self.pages_torn_count),
+            ("pages_older", self.pages_older_count),
+            ("pages_stale", self.pages_stale_count),
+            ("holes", self.holes_count),
+            ("lengths_kept", self.lengths_kept_count),
+            ("lengths_lost", self.lengths_lost_count),
+            ("lengths_between", self.lengths_between_count),
+            ("creates_kept", self.creates_kept_count),
+            ("creates_lost", self.creates_lost_count),
+            ("renames_kept", self.renames_kept_count),
+            ("renames_lost", self.renames_lost_count),
+            ("deletes_kept", self.deletes_kept_count),
+            ("deletes_lost", self.deletes_lost_count),
+            ("names_reordered", self.names_reordered_count),
+            ("names_without_bytes", self.names_without_bytes_count),
+        ]
+    }
+}
+
+/// Chances in per mille. Drawn anew for each seed, and for some objects anew: uniform chances would hardly ever lose
+/// all of one file and nothing of another, which is what breaks stores.
+#[derive(Clone, Copy)]
+struct Rates {
+    page_kept: u32,
+    page_torn: u32,
+    page_older: u32,
+    page_stale: u32,
+    length_kept: u32,
+    length_between: u32,
+    name_kept: u32,
+}
+
+impl Rates {
+    const LOSE: Rates = Rates {
+        page_kept: 0,
+        page_torn: 0,
+        page_older: 0,
+        page_stale: 0,
+        length_kept: 0,
+        length_between: 0,
+        name_kept: 0,
+    };
+    const KEEP: Rates = Rates { page_kept: 1000, length_kept: 1000, name_kept: 1000, ..Rates::LOSE };
+
+    fn draw(rng: &mut Prng) -> Rates {
+        const SOME: [u32; 6] = [0, 100, 500, 900, 1000, 1000];
+        let mut some = |all: &[u32]| all[rng.below(all.len() as u64) as usize];
+        let mut rates = Rates {
+            page_kept: some(&SOME),
+            page_torn: some(&[0, 0, 100, 500]),
+            page_older: some(&[0, 0, 200, 500]),
+            page_stale: some(&[0, 0, 0, 300]),
+            length_kept: some(&SOME),
+            length_between: some(&[0, 200, 500]),
+            name_kept: some(&SOME),
+        };
+        // The classic shapes, often enough to be met in a few tries.
+        match rng.below(8) {
+            0 => rates = Rates { name_kept: 1000, length_kept: 1000, ..Rates::LOSE }, // names without bytes
+            1 => rates = Rates { name_kept: 0, ..Rates::KEEP },                       // bytes without names
+            2 => rates = Rates { length_kept: 0, ..Rates::KEEP },                     // bytes past an old length
+            _ => {}
+        }
+        rates
+    }
+}
+
+/// The state after a power loss: all of it durable.
+pub(super) fn crash(state: &State, policy: CrashPolicy) -> (State, CrashReport) {
+    let mut report = CrashReport::default();
+    let mut rng = Prng::new(match policy {
+        CrashPolicy::Seeded(seed) => seed,
+        CrashPolicy::LoseUnsynced | CrashPolicy::KeepUnsynced => 0,
+    });
+    let base = match policy {
+        CrashPolicy::LoseUnsynced => Rates::LOSE,
+        CrashPolicy::KeepUnsynced => Rates::KEEP,
+        CrashPolicy::Seeded(_) => Rates::draw(&mut rng),
+    };
+
+    let names = crash_names(state, base, &mut rng, &mut report);
+    let named: BTreeSet<u64> = names.values().copied().collect();
+    let mut inodes = BTreeMap::new();
+    for ino in named {
+        let Some(inode) = state.inodes.get(&ino) else { continue };
+        let rates = match policy {
+            CrashPolicy::Seeded(_) if rng.chance(300) => Rates::draw(&mut rng),
+            _ => base,
+        };
+        inodes.insert(ino, crash_inode(inode, rates, &state.stale, &mut rng, &mut report));
+    }
+    let image = State {
+        inodes,
+        durable_names: names.clone(),
+        names,
+        next_ino: state.next_ino,
+        next_op: state.next_op,
+        epoch: state.epoch,
+        ..State::default()
+    };
+    (image, report)
+}
+
+fn crash_names(state: &State, rates: Rates, rng: &mut Prng, report: &mut CrashReport) -> BTreeMap<String, u64> {
+    let mut names = state.durable_names.clone();
+    let mut lost_before = false;
+    for op in &state.pending {
+        let kept = !op.lost && rng.chance(rates.name_kept);
+        let (kept_count, lost_count) = match &op.change {
+            DirChange::Set { .. } => (&mut report.creates_kept_count, &mut report.creates_lost_count),
+            DirChange::Remove { .. } => (&mut report.deletes_kept_count, &mut report.deletes_lost_count),
+            DirChange::Move { .. } => (&mut report.renames_kept_count, &mut report.renames_lost_count),
+        };
+        if kept {
+            *kept_count += 1;
+            report.names_reordered_count += u64::from(lost_before);
+            op.change.apply(&mut names);
+        } else {
+            *lost_count += 1;
+            lost_before = true;
+        }
+    }
+    names
+}
+
+fn crash_inode(inode: &Inode, rates: Rates, stale: &[Page], rng: &mut Prng, report: &mut CrashReport) -> Inode {
+    let len = crash_len(inode, rates, rng, report);
+    let mut pages = Vec::with_capacity(pages_for(len));
+    let mut lost_below = false;
+    let (mut kept, mut lost) = (0u64, 0u64);
+    for index in 0..pages_for(len) {
+        let durable = inode.durable.get(index);
+        let (Some(dirty), Some(written)) = (inode.dirty.get(&index), inode.pages.get(index)) else {
+            pages.push(durable.cloned().unwrap_or_else(zero_page));
+            continue;
+        };
+        let old = match durable {
+            Some(page) => Arc::clone(page),
+            None if !stale.is_empty() && rng.chance(rates.page_stale) => {
+                report.pages_stale_count += 1;
+                Arc::clone(&stale[rng.below(stale.len() as u64) as usize])
+            }
+            None => zero_page(),
+        };
+        let page = if rng.chance(rates.page_torn) {
+            report.pages_torn_count += 1;
+            lost_below = true;
+            tear(&old, written, dirty.older.last(), rng)
+        } else if !dirty.older.is_empty() && rng.chance(rates.page_older) {
+            report.pages_older_count += 1;
+            lost_below = true;
+            Arc::clone(&dirty.older[rng.below(dirty.older.len() as u64) as usize])
+        } else if rng.chance(rates.page_kept) {
+            kept += 1;
+            report.holes_count += u64::from(lost_below);
+            Arc::clone(written)
+        } else {
+            lost += 1;
+            lost_below = true;
+            old
+        };
+        pages.push(page);
+    }
+    report.pages_kept_count += kept;
+    report.pages_lost_count += lost;
+    report.names_without_bytes_count += u64::from(kept == 0 && lost > 0);
+    // Bytes past the end are zeros, whatever the page held: growing later must show zeros there.
+    let within = (len % PAGE_BYTES as u64) as usize;
+    if let Some(last) = pages.last_mut() {
+        if within > 0 && last[within..].iter().any(|b| *b != 0) {
+            Arc::make_mut(last)[within..].fill(0);
+        }
+    }
+    Inode::durable_from(pages, len)
+}
+
+fn crash_len(inode: &Inode, rates: Rates, rng: &mut Prng, report: &mut CrashReport) -> u64 {
+    if !inode.len_dirty {
+        return inode.durable_len;
+    }
+    if rng.chance(rates.length_between) {
+        let between: Vec<u64> =
+            inode.older_lens.iter().copied().filter(|l| *l != inode.len && *l != inode.durable_len).collect();
+        if !between.is_empty() {
+            report.lengths_between_count += 1;
+            return between[rng.below(between.len() as u64) as usize];
+        }
+    }
+    if rng.chance(rates.length_kept) {
+        report.lengths_kept_count += 1;
+        inode.len
+    } else {
+        report.lengths_lost_count += 1;
+        inode.durable_len
+    }
+}
+
+/// Some sectors of each.
+fn tear(old: &Page, new: &Page, between: Option<&Page>, rng: &mut Prng) -> Page {
+    let mut page = **old;
+    let mut choice = rng.next();
+    for (at, sector) in page.chunks_mut(SECTOR_BYTES).enumerate() {
+        let range = at * SECTOR_BYTES..(at + 1) * SECTOR_BYTES;
+        match (choice & 3, between) {
+            (0, _) => {}
+            (1, Some(between)) => sector.copy_from_slice(&between[range]),
+            _ => sector.copy_from_slice(&new[range]),
+        }
+        choice >>= 2;
+    }
+    Arc::new(page)
+}

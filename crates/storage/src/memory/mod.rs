@@ -1,0 +1,399 @@
+//! A storage in memory that can lose power.
+//!
+//! It knows, per object, which 4 KiB pages were written and which are durable, and which changes of the directory
+//! are durable. From that it gives images: [`MemoryStorage::kill`] (the process died: everything is there, unsynced
+//! things still unsynced) and [`MemoryStorage::crash`] (the power failed: any part of what was not synced is gone,
+//! see [`CrashPolicy`]). A journal gives such images for every prefix of one recorded run.
+//!
+//! Rules:
+//! - S1-S5 of [`crate::storage`] hold, and no more than these: a sync covers what was appended before it was called,
+//!   `replace` makes its own name durable and no other.
+//! - Images share nothing that changes with the storage they came from; leases are not part of an image.
+//! - A map shows the object as it was when it was mapped first through its handle, and keeps that memory alive.
+//! - With [`MemoryStorage::set_leases_expire`], a lease may be taken over while its holder lives; its changing calls
+//!   then fail with `Fenced`.
+//!
+//! Threading: one mutex around everything, never held across [`Runtime::yield_point`], which every call passes first
+//! (a sync passes it a second time, between seeing what it must cover and covering it).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::name::{check_lease_name, check_object_name};
+use crate::op::{CallCounts, OpKind};
+use crate::runtime::Runtime;
+use crate::storage::{Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Storage, WriteFile};
+
+mod crash;
+mod handle;
+mod inode;
+mod journal;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use crash::{CrashPolicy, CrashReport};
+pub use journal::{Mark, Replay};
+
+use handle::{MemoryReader, MemoryWriter};
+use inode::{PAGE_BYTES, pages_for};
+use journal::{Change, Journal};
+use state::{Effect, State};
+
+/// A [`Storage`] in memory. Cloning gives another handle on the same storage.
+#[derive(Clone)]
+pub struct MemoryStorage {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Runtime,
+    core: Mutex<Core>,
+}
+
+struct Core {
+    state: State,
+    journal: Option<Journal>,
+    counts: CallCounts,
+    capacity: Option<u64>,
+    leases_expire: bool,
+    /// By lease name: the newest epoch, and whether its holder still holds it.
+    leases: BTreeMap<String, (u64, Arc<AtomicBool>)>,
+    /// Which lease an epoch was given for.
+    epochs: BTreeMap<u64, String>,
+}
+
+impl Core {
+    fn change(&mut self, kind: OpKind, effect: Effect) {
+        self.state.apply(&effect);
+        if let Some(journal) = &mut self.journal {
+            journal.changes.push(Change { kind, effect });
+        }
+    }
+
+    /// S3: refuses the changing calls of a writer whose lease somebody else has taken over.
+    fn check_epoch(&self, kind: OpKind, name: &str, epoch: Epoch) -> Result<()> {
+        let newer = self.epochs.get(&epoch.0).and_then(|lease| self.leases.get(lease)).map(|(newest, _)| *newest);
+        match newer {
+            Some(newest) if newest > epoch.0 => Err(StorageError::new(
+                StorageErrorKind::Fenced,
+                kind.name(),
+                name,
+                format!("epoch {} is over: another writer holds the lease with epoch {newest}", epoch.0),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many more pages there is room for.
+    fn free_pages(&self) -> u64 {
+        match self.capacity {
+            None => u64::MAX,
+            Some(capacity) => (capacity / PAGE_BYTES as u64).saturating_sub(self.state.used_pages()),
+        }
+    }
+
+    fn no_space(&self, kind: OpKind, name: &str) -> StorageError {
+        let detail = format!("no space left: the capacity is {} bytes", self.capacity.unwrap_or(u64::MAX));
+        StorageError::new(StorageErrorKind::NoSpace, kind.name(), name, detail)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The start of every call: others may run first, then it is counted.
+    fn enter(&self, kind: OpKind) -> MutexGuard<'_, Core> {
+        self.runtime.yield_point();
+        let mut core = self.lock();
+        core.counts.add(kind);
+        core
+    }
+}
+
+struct MemoryLease {
+    epoch: Epoch,
+    held: Arc<AtomicBool>,
+}
+
+impl Lease for MemoryLease {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl Drop for MemoryLease {
+    fn drop(&mut self) {
+        self.held.store(false, Ordering::Release);
+    }
+}
+
+fn not_found(kind: OpKind, name: &str) -> StorageError {
+    StorageError::new(StorageErrorKind::NotFound, kind.name(), name, "there is no such object")
+}
+
+fn exists(kind: OpKind, name: &str) -> StorageError {
+    StorageError::new(StorageErrorKind::AlreadyExists, kind.name(), name, "the name is taken")
+}
+
+impl MemoryStorage {
+    /// An empty storage; its calls are hand-over points of `runtime`.
+    pub fn new(runtime: &Runtime) -> MemoryStorage {
+        MemoryStorage::from_state(runtime, State::default(), None)
+    }
+
+    fn from_state(runtime: &Runtime, state: State, capacity: Option<u64>) -> MemoryStorage {
+        let core = Core {
+            state,
+            journal: None,
+            counts: CallCounts::default(),
+            capacity,
+            leases_expire: false,
+            leases: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+        };
+        MemoryStorage { inner: Arc::new(Inner { runtime: runtime.clone(), core: Mutex::new(core) }) }
+    }
+
+    /// What a power loss now leaves. The storage itself goes on unharmed.
+    pub fn crash(&self, policy: CrashPolicy) -> MemoryStorage {
+        self.crash_in(&self.inner.runtime, policy).0
+    }
+
+    /// As [`crash`](Self::crash), for another runtime (that of the next simulated life), with what was lost.
+    pub fn crash_in(&self, runtime: &Runtime, policy: CrashPolicy) -> (MemoryStorage, CrashReport) {
+        let core = self.inner.lock();
+        let (state, report) = crash::crash(&core.state, policy);
+        (MemoryStorage::from_state(runtime, state, core.capacity), report)
+    }
+
+    /// What a kill of the process now leaves: everything; what was unsynced still is.
+    pub fn kill(&self) -> MemoryStorage {
+        self.kill_in(&self.inner.runtime)
+    }
+
+    /// As [`kill`](Self::kill), for another runtime.
+    pub fn kill_in(&self, runtime: &Runtime) -> MemoryStorage {
+        let core = self.inner.lock();
+        MemoryStorage::from_state(runtime, core.state.image(), core.capacity)
+    }
+
+    /// Starts recording changes, from the present state; an older journal is thrown away.
+    pub fn start_journal(&self) {
+        let mut core = self.inner.lock();
+        core.journal = Some(Journal { base: core.state.image(), changes: Vec::new(), marks: Vec::new() });
+    }
+
+    /// How many changes were recorded. 0 without a journal.
+    pub fn journal_len(&self) -> u64 {
+        self.inner.lock().journal.as_ref().map_or(0, |j| j.changes.len() as u64)
+    }
+
+    /// Records `label` at the present place of the journal, for example that a batch was acknowledged. Gives the
+    /// place: the number of changes before it.
+    pub fn mark(&self, label: impl Into<String>) -> u64 {
+        let mut core = self.inner.lock();
+        let Some(journal) = &mut core.journal else { return 0 };
+        let at = journal.changes.len() as u64;
+        journal.marks.push(Mark { at, label: label.into() });
+        at
+    }
+
+    /// A walk through the journal, from its start. Empty without a journal.
+    pub fn replay(&self) -> Replay {
+        let core = self.inner.lock();
+        let (state, changes, marks) = match &core.journal {
+            Some(j) => (j.base.image(), j.changes.as_slice().into(), j.marks.clone()),
+            None => (core.state.image(), Arc::from([]), Vec::new()),
+        };
+        Replay { state, changes, marks, at: 0, runtime: self.inner.runtime.clone(), capacity: core.capacity }
+    }
+
+    /// What a power loss after the first `n` recorded changes leaves. For many `n`, use [`replay`](Self::replay).
+    pub fn crash_at(&self, n: u64, policy: CrashPolicy) -> MemoryStorage {
+        let mut replay = self.replay();
+        replay.advance_to(n);
+        replay.crash(policy).0
+    }
+
+    /// Calls so far, by kind.
+    pub fn counts(&self) -> CallCounts {
+        self.inner.lock().counts
+    }
+
+    /// Limits the bytes (in whole pages) of all objects together; `None`: no limit. Objects already there stay.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.inner.lock().capacity = bytes;
+    }
+
+    /// Bytes of all objects that have a name or are open, in whole pages.
+    pub fn used_bytes(&self) -> u64 {
+        self.inner.lock().state.used_pages() * PAGE_BYTES as u64
+    }
+
+    /// Whether a lease may be taken over while its holder lives (as leases across a link are, when they expire).
+    pub fn set_leases_expire(&self, expire: bool) {
+        self.inner.lock().leases_expire = expire;
+    }
+
+    fn writer(&self, core: &Core, ino: u64, name: &str, epoch: Epoch) -> Arc<dyn WriteFile> {
+        let handles = core.state.inodes.get(&ino).map(|i| Arc::clone(&i.handles)).unwrap_or_default();
+        Arc::new(MemoryWriter::new(Arc::clone(&self.inner), ino, name, epoch, handles))
+    }
+}
+
+impl std::fmt::Debug for MemoryStorage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let core = self.inner.lock();
+        f.debug_struct("MemoryStorage").field("names", &core.state.names).finish_non_exhaustive()
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn describe(&self) -> String {
+        "memory".into()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { maps: true, links: true, survives_kill: true }
+    }
+
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        check_lease_name(name)?;
+        let mut core = self.inner.enter(OpKind::Lease);
+        if let Some((epoch, held)) = core.leases.get(name) {
+            if held.load(Ordering::Acquire) && !core.leases_expire {
+                return Err(StorageError::new(
+                    StorageErrorKind::LeaseHeld,
+                    "lease",
+                    name,
+                    format!("another writer holds it (epoch {epoch} in this process); close that one first"),
+                ));
+            }
+        }
+        core.change(OpKind::Lease, Effect::Epoch);
+        let epoch = core.state.epoch;
+        let held = Arc::new(AtomicBool::new(true));
+        core.leases.insert(name.to_owned(), (epoch, Arc::clone(&held)));
+        core.epochs.insert(epoch, name.to_owned());
+        Ok(Box::new(MemoryLease { epoch: Epoch(epoch), held }))
+    }
+
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("create", name)?;
+        let mut core = self.inner.enter(OpKind::Create);
+        core.check_epoch(OpKind::Create, name, epoch)?;
+        if core.state.names.contains_key(name) {
+            return Err(exists(OpKind::Create, name));
+        }
+        let ino = core.state.next_ino;
+        core.change(OpKind::Create, Effect::Create { name: name.to_owned() });
+        Ok(self.writer(&core, ino, name, epoch))
+    }
+
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("recycle", old)?;
+        check_object_name("recycle", new)?;
+        let mut core = self.inner.enter(OpKind::Recycle);
+        core.check_epoch(OpKind::Recycle, old, epoch)?;
+        let Some(&ino) = core.state.names.get(old) else { return Err(not_found(OpKind::Recycle, old)) };
+        if core.state.names.contains_key(new) {
+            return Err(exists(OpKind::Recycle, new));
+        }
+        core.change(OpKind::Recycle, Effect::Rename { old: old.to_owned(), new: new.to_owned() });
+        Ok(self.writer(&core, ino, new, epoch))
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        check_object_name("open", name)?;
+        let core = self.inner.enter(OpKind::Open);
+        let Some((ino, inode)) = core.state.inode(name) else { return Err(not_found(OpKind::Open, name)) };
+        let handles = Arc::clone(&inode.handles);
+        Ok(Arc::new(MemoryReader::new(Arc::clone(&self.inner), ino, name, inode.len, handles)))
+    }
+
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        let core = self.inner.enter(OpKind::List);
+        let len = |ino: &u64| core.state.inodes.get(ino).map_or(0, |i| i.len);
+        Ok(core.state.names.iter().map(|(name, ino)| ObjectMeta { name: name.clone(), len: len(ino) }).collect())
+    }
+
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        check_object_name("delete", name)?;
+        let mut core = self.inner.enter(OpKind::Delete);
+        core.check_epoch(OpKind::Delete, name, epoch)?;
+        if !core.state.names.contains_key(name) {
+            return Err(not_found(OpKind::Delete, name));
+        }
+        core.change(OpKind::Delete, Effect::Delete { name: name.to_owned() });
+        Ok(())
+    }
+
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        check_object_name("rename", old)?;
+        check_object_name("rename", new)?;
+        let mut core = self.inner.enter(OpKind::Rename);
+        core.check_epoch(OpKind::Rename, old, epoch)?;
+        let Some(&ino) = core.state.names.get(old) else { return Err(not_found(OpKind::Rename, old)) };
+        // Two names of one object: POSIX says that nothing happens.
+        if core.state.names.get(new) != Some(&ino) {
+            core.change(OpKind::Rename, Effect::Rename { old: old.to_owned(), new: new.to_owned() });
+        }
+        Ok(())
+    }
+
+    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        check_object_name("link", old)?;
+        check_object_name("link", new)?;
+        let mut core = self.inner.enter(OpKind::Link);
+        core.check_epoch(OpKind::Link, old, epoch)?;
+        if !core.state.names.contains_key(old) {
+            return Err(not_found(OpKind::Link, old));
+        }
+        if core.state.names.contains_key(new) {
+            return Err(exists(OpKind::Link, new));
+        }
+        core.change(OpKind::Link, Effect::Link { old: old.to_owned(), new: new.to_owned() });
+        Ok(())
+    }
+
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        let core = self.inner.enter(OpKind::SyncDir);
+        core.check_epoch(OpKind::SyncDir, "directory", epoch)?;
+        // It covers what came before the call, no more.
+        let through = core.state.next_op;
+        drop(core);
+        self.inner.runtime.yield_point();
+        let mut core = self.inner.lock();
+        core.check_epoch(OpKind::SyncDir, "directory", epoch)?;
+        core.change(OpKind::SyncDir, Effect::SyncDir { through });
+        Ok(())
+    }
+
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        check_object_name("replace", name)?;
+        let mut core = self.inner.enter(OpKind::Replace);
+        core.check_epoch(OpKind::Replace, name, epoch)?;
+        if pages_for(bytes.len() as u64) as u64 > core.free_pages() {
+            return Err(core.no_space(OpKind::Replace, name));
+        }
+        core.change(OpKind::Replace, Effect::Replace { name: name.to_owned(), bytes: bytes.into() });
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let core = self.inner.enter(OpKind::FreeBytes);
+        core.capacity?;
+        Some(core.free_pages() * PAGE_BYTES as u64)
+    }
+
+    fn inject_lost_names(&self) -> bool {
+        self.inner.lock().change(OpKind::SyncDir, Effect::LoseNames);
+        true
+    }
+}

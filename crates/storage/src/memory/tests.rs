@@ -1,0 +1,182 @@
+use super::*;
+
+fn storage() -> (MemoryStorage, Epoch) {
+    let s = MemoryStorage::new(&Runtime::threads());
+    let e = s.lease("writer").unwrap().epoch();
+    (s, e)
+}
+
+fn kind<T>(result: Result<T>) -> StorageErrorKind {
+    result.err().expect("this call must fail").kind
+}
+
+#[test]
+fn synced_survives_unsynced_does_not() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[b"one"]).unwrap();
+    w.sync().unwrap();
+    assert!(s.crash(CrashPolicy::LoseUnsynced).list().unwrap().is_empty(), "the name was not synced");
+    s.sync_dir(e).unwrap();
+    w.append(&[b"two"]).unwrap();
+    assert_eq!(s.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(), b"one");
+    assert_eq!(s.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(), b"onetwo");
+    let killed = s.kill();
+    assert_eq!(killed.read_small("a").unwrap(), b"onetwo");
+    assert_eq!(killed.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(), b"one", "a kill syncs nothing");
+}
+
+#[test]
+fn rename_and_bytes_are_durable_independently() {
+    let (s, e) = storage();
+    let w = s.create(e, "1.log").unwrap();
+    w.append(&[b"old old old"]).unwrap();
+    w.sync().unwrap();
+    s.sync_dir(e).unwrap();
+    let w = s.recycle(e, "1.log", "2.log").unwrap();
+    w.append(&[b"new"]).unwrap();
+    let bytes_only = {
+        w.sync().unwrap();
+        s.crash(CrashPolicy::LoseUnsynced)
+    };
+    assert_eq!(bytes_only.read_small("1.log").unwrap(), b"new old old");
+    w.append(&[b"+"]).unwrap();
+    s.sync_dir(e).unwrap();
+    let name_only = s.crash(CrashPolicy::LoseUnsynced);
+    assert_eq!(name_only.read_small("2.log").unwrap(), b"new old old");
+    assert_eq!(kind(name_only.open("1.log")), StorageErrorKind::NotFound);
+}
+
+#[test]
+fn replace_is_durable_and_alone() {
+    let (s, e) = storage();
+    drop(s.create(e, "other").unwrap());
+    drop(s.create(e, "tmp").unwrap());
+    s.rename(e, "tmp", "CURRENT").unwrap();
+    s.replace(e, "CURRENT", b"v1").unwrap();
+    for seed in 0..50 {
+        let image = s.crash(CrashPolicy::Seeded(seed));
+        assert_eq!(image.read_small("CURRENT").unwrap(), b"v1", "seed {seed}");
+    }
+    assert_eq!(s.crash(CrashPolicy::LoseUnsynced).list().unwrap().len(), 1, "replace syncs its own name only");
+}
+
+#[test]
+fn a_failed_sync_loses_pages_that_still_show() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    s.sync_dir(e).unwrap();
+    w.append(&[&[1; 4096]]).unwrap();
+    assert!(w.inject(crate::storage::InjectedFault::LoseUnsynced));
+    w.append(&[&[2; 4096]]).unwrap();
+    w.sync().unwrap();
+    assert_eq!(s.kill().read_small("a").unwrap()[0], 1);
+    let image = s.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap();
+    assert_eq!((image.len(), image[0], image[4096]), (8192, 0, 2));
+    drop(s.create(e, "b").unwrap());
+    assert!(s.inject_lost_names());
+    s.sync_dir(e).unwrap();
+    assert_eq!(s.list().unwrap().len(), 2);
+    assert_eq!(s.crash(CrashPolicy::KeepUnsynced).list().unwrap().len(), 1);
+}
+
+#[test]
+fn leases_fence() {
+    let s = MemoryStorage::new(&Runtime::threads());
+    let old = s.lease("writer").unwrap();
+    assert_eq!(kind(s.lease("writer")), StorageErrorKind::LeaseHeld);
+    let other = s.lease("other").unwrap();
+    let w = s.create(old.epoch(), "a").unwrap();
+    s.set_leases_expire(true);
+    let new = s.lease("writer").unwrap();
+    assert!(new.epoch() > old.epoch());
+    let e = old.epoch();
+    assert_eq!(kind(w.append(&[b"x"])), StorageErrorKind::Fenced);
+    assert_eq!(kind(w.append(&[])), StorageErrorKind::Fenced);
+    assert_eq!(kind(w.reserve(1)), StorageErrorKind::Fenced);
+    assert_eq!(kind(w.sync()), StorageErrorKind::Fenced);
+    assert_eq!(kind(w.truncate_to_position()), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.create(e, "b")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.recycle(e, "a", "b")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.delete(e, "a")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.rename(e, "a", "b")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.link(e, "a", "b")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.sync_dir(e)), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.replace(e, "a", b"")), StorageErrorKind::Fenced);
+    assert!(s.open("a").unwrap().is_empty(), "nothing of it happened");
+    drop(s.create(new.epoch(), "n").unwrap());
+    drop(s.create(other.epoch(), "o").unwrap());
+    // The images are free to be leased, with larger epochs.
+    assert!(s.kill().lease("writer").unwrap().epoch() > new.epoch());
+    assert!(s.crash(CrashPolicy::LoseUnsynced).lease("writer").unwrap().epoch() > new.epoch());
+}
+
+#[test]
+fn journal_gives_every_prefix() {
+    let (s, e) = storage();
+    drop(s.create(e, "before").unwrap());
+    s.start_journal();
+    let w = s.create(e, "a").unwrap();
+    s.sync_dir(e).unwrap();
+    w.append(&[b"x"]).unwrap();
+    w.sync().unwrap();
+    let at = s.mark("x is synced");
+    w.append(&[b"y"]).unwrap();
+    s.delete(e, "a").unwrap();
+    s.sync_dir(e).unwrap();
+    assert_eq!((at, s.journal_len()), (4, 7));
+    let names = |s: &MemoryStorage| s.list().unwrap().into_iter().map(|o| (o.name, o.len)).collect::<Vec<_>>();
+    let lens: Vec<_> = (0..=7).map(|n| names(&s.crash_at(n, CrashPolicy::LoseUnsynced))).collect();
+    let with_a = |len| vec![("a".to_owned(), len), ("before".to_owned(), 0)];
+    let expected =
+        [vec![], vec![], with_a(0), with_a(0), with_a(1), with_a(1), with_a(1), vec![("before".to_owned(), 0)]];
+    assert_eq!(lens, expected);
+    let mut replay = s.replay();
+    assert_eq!((replay.len(), replay.kind(3)), (7, Some(OpKind::Sync)));
+    replay.advance_to(3);
+    assert!(replay.marks_so_far().is_empty());
+    replay.advance_to(4);
+    assert_eq!(replay.marks_so_far(), [Mark { at: 4, label: "x is synced".into() }]);
+    replay.advance_to(u64::MAX);
+    assert_eq!(names(&replay.kill_in(&Runtime::threads())), names(&s));
+}
+
+#[test]
+fn capacity() {
+    let (s, e) = storage();
+    assert_eq!(s.free_bytes(), None);
+    s.set_capacity(Some(3 * 4096));
+    let w = s.create(e, "a").unwrap();
+    w.append(&[&[1; 4096]]).unwrap();
+    let err = w.append(&[&[2; 3 * 4096]]).unwrap_err();
+    assert_eq!((err.kind, w.position(), w.len()), (StorageErrorKind::NoSpace, 4096, 3 * 4096));
+    assert_eq!(s.free_bytes(), Some(0));
+    assert_eq!(kind(s.replace(e, "c", b"x")), StorageErrorKind::NoSpace);
+    s.replace(e, "empty", b"").unwrap();
+    w.truncate_to_position().unwrap();
+    assert_eq!(kind(w.reserve(4 * 4096)), StorageErrorKind::NoSpace);
+    assert_eq!(w.len(), 4096);
+    w.reserve(3 * 4096).unwrap();
+    w.append(&[&[3; 2 * 4096]]).unwrap();
+    s.delete(e, "a").unwrap();
+    assert_eq!(s.used_bytes(), 3 * 4096, "an open object keeps its space");
+    drop(w);
+    assert_eq!(s.used_bytes(), 0);
+    let w = s.create(e, "b").unwrap();
+    s.set_capacity(Some(0));
+    assert_eq!(kind(w.append(&[b"x"])), StorageErrorKind::NoSpace);
+    s.set_capacity(None);
+    w.append(&[b"x"]).unwrap();
+}
+
+#[test]
+fn a_map_keeps_its_bytes() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[b"hello"]).unwrap();
+    let map = s.open("a").unwrap().map().unwrap().unwrap();
+    let image = s.crash(CrashPolicy::LoseUnsynced);
+    s.delete(e, "a").unwrap();
+    drop((s, w, image));
+    assert!(map.view().equals(b"hello"));
+}
