@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use siltstone_storage::{StorageError, StorageErrorKind};
+use siltstone_table::TableError;
 
 /// Result of an engine call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -335,6 +336,40 @@ impl From<StorageError> for Error {
     }
 }
 
+impl From<TableError> for Error {
+    #[cold]
+    fn from(error: TableError) -> Error {
+        match error {
+            TableError::Storage(error) => error.into(),
+            TableError::Corruption {
+                file,
+                offset,
+                what,
+                expected,
+                found,
+            } => Error::corruption(file, format!("a table is damaged: {what}"))
+                .at(offset)
+                .expected(format!("{expected:#x}"))
+                .found(format!("{found:#x}")),
+            TableError::UnsupportedVersion {
+                file,
+                found,
+                supported,
+            } => Error::unsupported("a table has an unknown format version")
+                .in_file(file)
+                .expected(supported)
+                .found(found)
+                .advice("open the store with the version of siltstone that wrote it"),
+            TableError::UnsupportedFeature { file, tag } => Error::unsupported(format!(
+                "a table needs the feature {tag:#06x}, which is not known here"
+            ))
+            .in_file(file)
+            .advice("open the store with a newer version of siltstone"),
+            other => Error::new(ErrorKind::InvalidArgument, other.to_string()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,6 +422,28 @@ mod tests {
         let poisoned = Error::poisoned(&error);
         assert_eq!(poisoned.kind(), ErrorKind::Poisoned);
         assert!(poisoned.to_string().contains("no space left"), "{poisoned}");
+    }
+
+    #[test]
+    fn table_errors_keep_place_and_values() {
+        let table = TableError::Corruption {
+            file: "000000000007.table".into(),
+            offset: 512,
+            what: "block checksum",
+            expected: 1,
+            found: 2,
+        };
+        let error = Error::from(table);
+        assert!(error.is_corruption());
+        assert_eq!(
+            (error.file(), error.offset()),
+            (Some("000000000007.table"), Some(512))
+        );
+        assert!(error.to_string().contains("block checksum"), "{error}");
+        assert_eq!(
+            Error::from(TableError::Misuse("keys out of order")).kind(),
+            ErrorKind::InvalidArgument
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! An embedded key-value store on a log-structured merge tree that keeps writers from waiting for compaction.
 
 pub mod error;
+pub mod manifest;
+pub mod version;
 
 pub use error::{Error, ErrorKind, Result};
