@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod manifest;
+pub mod memtable;
 pub mod version;
 
 pub use error::{Error, ErrorKind, Result};

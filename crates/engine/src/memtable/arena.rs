@@ -1,0 +1,268 @@
+//! Arenas: the memory of memtables, faulted in once and reused whole.
+//!
+//! Faulting in 64 MiB takes 5 to 200 ms, so a store does it once for each arena that it needs at the same time, not
+//! once for each memtable. An arena goes back to its pool when its memtable is dropped; the pool keeps a fixed number
+//! and gives the rest back to the system. Nothing here blocks or makes a storage call, so this may happen in a
+//! destructor, on any thread: the pool's shelf is a row of atomic pointers.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The most that one arena may hold, in bytes: what 32-bit offsets in units of 8 bytes reach.
+pub const MAX_ARENA_BYTES: usize = (u32::MAX as usize) * 8;
+/// The least that an arena holds, in bytes.
+pub const MIN_ARENA_BYTES: usize = 16 << 10;
+const PAGE_BYTES: usize = 4096;
+#[cfg(all(target_os = "linux", not(miri)))]
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// The most arenas that a pool keeps for reuse.
+const SHELF_COUNT: usize = 16;
+
+/// No arena could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// More than 32-bit offsets reach.
+    #[error(
+        "a memtable of {wanted_bytes} bytes was asked for, but one holds at most {MAX_ARENA_BYTES}: split the batch"
+    )]
+    TooLarge {
+        /// What was asked for.
+        wanted_bytes: usize,
+    },
+    /// The system gave no memory.
+    #[error(
+        "the system gave no {wanted_bytes} bytes of memory for a memtable ({source}): lower the memtable size or free memory"
+    )]
+    NoMemory {
+        /// What was asked for.
+        wanted_bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Keeps arenas of one size for reuse. A clone is another handle to the same pool.
+#[derive(Clone)]
+pub struct ArenaPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    arena_bytes: usize,
+    keep_count: usize,
+    prefault: bool,
+    shelf: [AtomicPtr<u8>; SHELF_COUNT],
+    held_bytes: AtomicU64,
+}
+
+/// Memory for one memtable. Dropping it gives it back to its pool.
+pub struct Arena {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Whether another memtable used it before, so that it is not all zeros.
+    used: bool,
+    pool: Arc<Shared>,
+}
+
+// SAFETY: an arena owns its memory, and only hands out a raw pointer to it.
+unsafe impl Send for Arena {}
+// SAFETY: as above; nothing in it changes while it is shared.
+unsafe impl Sync for Arena {}
+
+impl ArenaPool {
+    /// A pool of arenas of `arena_bytes` (rounded up to whole pages) that keeps up to `keep_count` of them (at most
+    /// 16) when they are not used. With `prefault`, a new arena's pages are brought in at once, which takes
+    /// milliseconds, rather than one by one as the memtable grows.
+    pub fn new(arena_bytes: usize, keep_count: usize, prefault: bool) -> ArenaPool {
+        let arena_bytes = arena_bytes
+            .clamp(MIN_ARENA_BYTES, MAX_ARENA_BYTES - PAGE_BYTES)
+            .next_multiple_of(PAGE_BYTES);
+        ArenaPool {
+            shared: Arc::new(Shared {
+                arena_bytes,
+                keep_count: keep_count.min(SHELF_COUNT),
+                prefault,
+                shelf: [const { AtomicPtr::new(std::ptr::null_mut()) }; SHELF_COUNT],
+                held_bytes: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// A kept arena or a new one; a new one of its own size if `min_bytes` is more than the pool's arenas hold.
+    pub fn take(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
+        let shared = &self.shared;
+        if min_bytes > MAX_ARENA_BYTES - PAGE_BYTES {
+            return Err(ArenaError::TooLarge {
+                wanted_bytes: min_bytes,
+            });
+        }
+        let mut bytes = shared.arena_bytes;
+        if min_bytes > bytes {
+            bytes = min_bytes.next_multiple_of(PAGE_BYTES);
+        } else {
+            for place in &shared.shelf[..shared.keep_count] {
+                // Acquire: what the last user wrote comes before what the next one does.
+                if let Some(start) =
+                    NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire))
+                {
+                    return Ok(Arena {
+                        start,
+                        bytes,
+                        used: true,
+                        pool: shared.clone(),
+                    });
+                }
+            }
+        }
+        let start = map(bytes, shared.prefault).map_err(|source| ArenaError::NoMemory {
+            wanted_bytes: bytes,
+            source,
+        })?;
+        shared.held_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(Arena {
+            start,
+            bytes,
+            used: false,
+            pool: shared.clone(),
+        })
+    }
+
+    /// Size of an ordinary arena, in bytes.
+    pub fn arena_bytes(&self) -> usize {
+        self.shared.arena_bytes
+    }
+
+    /// Bytes of all arenas that exist: in use, and kept for reuse.
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.held_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Arena {
+    /// Size, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Whether it may hold bytes other than zero.
+    pub(super) fn is_used(&self) -> bool {
+        self.used
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let pool = &*self.pool;
+        if self.bytes == pool.arena_bytes {
+            for place in &pool.shelf[..pool.keep_count] {
+                // Release: what this memtable wrote comes before what the next one does.
+                let put = place.compare_exchange(
+                    std::ptr::null_mut(),
+                    self.start.as_ptr(),
+                    Ordering::Release,
+                    Ordering::Relaxed,
+                );
+                if put.is_ok() {
+                    return;
+                }
+            }
+        }
+        pool.held_bytes
+            .fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        // SAFETY: the arena came from `map` with this size, and is not used after this.
+        unsafe { unmap(self.start, self.bytes) };
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for place in &mut self.shelf {
+            if let Some(start) = NonNull::new(*place.get_mut()) {
+                // SAFETY: arenas on the shelf came from `map` with this size, and nobody else knows them.
+                unsafe { unmap(start, self.arena_bytes) };
+            }
+        }
+    }
+}
+
+/// Zeroed memory, aligned to a page, and to a huge page if it is larger than one.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn map(bytes: usize, prefault: bool) -> io::Result<NonNull<u8>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    let huge = bytes >= HUGE_PAGE_BYTES;
+    let slack = if huge { HUGE_PAGE_BYTES } else { 0 };
+    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+    let all = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes + slack,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )?
+    };
+    let all = all.cast::<u8>();
+    let before = if huge {
+        all.align_offset(HUGE_PAGE_BYTES)
+    } else {
+        0
+    };
+    // SAFETY: `before` is at most `slack`; all three parts lie in the new mapping and are whole pages, and the two that
+    // are unmapped are not used. The advice changes no contents: the pages are new.
+    unsafe {
+        let start = all.add(before);
+        if before > 0 {
+            munmap(all.cast(), before)?;
+        }
+        if slack > before {
+            munmap(start.add(bytes).cast(), slack - before)?;
+        }
+        if huge {
+            // Only advice: a kernel without huge pages refuses it, and everything works with small ones.
+            let _ = madvise(start.cast(), bytes, Advice::LinuxHugepage);
+        }
+        if prefault && madvise(start.cast(), bytes, Advice::LinuxPopulateWrite).is_err() {
+            // Kernels before 5.14: touch every page.
+            for page in (0..bytes).step_by(PAGE_BYTES) {
+                start.add(page).write_volatile(0);
+            }
+        }
+        NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+    }
+}
+
+/// # Safety
+/// `start` came from `map(bytes, _)`, and is not used afterwards.
+#[cfg(all(target_os = "linux", not(miri)))]
+unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: by the caller's word. An error would mean that the range was never mapped; there is nothing to do then.
+    let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn layout(bytes: usize) -> io::Result<std::alloc::Layout> {
+    std::alloc::Layout::from_size_align(bytes, PAGE_BYTES)
+        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn map(bytes: usize, _prefault: bool) -> io::Result<NonNull<u8>> {
+    // SAFETY: an arena is never of size zero.
+    let start = unsafe { std::alloc::alloc_zeroed(layout(bytes)?) };
+    NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+/// # Safety
+/// `start` came from `map(bytes, _)`, and is not used afterwards.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
+    if let Ok(layout) = layout(bytes) {
+        // SAFETY: by the caller's word; `map` used the same layout.
+        unsafe { std::alloc::dealloc(start.as_ptr(), layout) };
+    }
+}

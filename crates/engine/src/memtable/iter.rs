@@ -1,0 +1,209 @@
+//! A cursor over all versions of a memtable, in internal key order: user keys ascending, numbers descending.
+//!
+//! It copies a leaf's record offsets and walks the copy, so that between leaves it looks at nothing that changes.
+//! Forward it follows the copied neighbour: whatever a split moved since the copy was made is in the copy. Backward it
+//! walks down again to the largest key below the copy's first. So an entry that was there when the cursor was placed
+//! is never passed over; later ones may or may not show.
+
+use std::sync::Arc;
+
+use super::Memtable;
+use super::tree::{Aim, LeafCopy};
+
+/// How many records ahead of the cursor are asked for.
+const AHEAD: usize = 8;
+
+/// A cursor over a memtable. It stands on an entry or nowhere (`is_valid`), and keeps the memtable alive.
+pub struct MemtableIter {
+    memtable: Arc<Memtable>,
+    leaf: LeafCopy,
+    slot: usize,
+    /// The entry it stands on, 0 if none.
+    record: u32,
+}
+
+impl Memtable {
+    /// A cursor over all versions. It stands nowhere until it is placed.
+    pub fn iter(self: &Arc<Self>) -> MemtableIter {
+        MemtableIter {
+            memtable: self.clone(),
+            leaf: LeafCopy::EMPTY,
+            slot: 0,
+            record: 0,
+        }
+    }
+}
+
+impl MemtableIter {
+    /// Whether the cursor stands on an entry.
+    #[inline]
+    pub fn is_valid(&self) -> bool {
+        self.record != 0
+    }
+
+    #[inline]
+    fn standing(&self) -> u32 {
+        assert!(
+            self.record != 0,
+            "a memtable cursor that stands on no entry was asked for one"
+        );
+        self.record
+    }
+
+    /// The user key. Panics if the cursor stands nowhere, as do `seq`, `kind` and `value`.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        self.memtable.tree.key(self.standing())
+    }
+
+    /// The sequence number.
+    #[inline]
+    pub fn seq(&self) -> u64 {
+        self.memtable.tree.records.seq(self.standing())
+    }
+
+    /// The kind, as its number.
+    #[inline]
+    pub fn kind(&self) -> u8 {
+        self.memtable.tree.records.kind(self.standing())
+    }
+
+    /// The value.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        self.memtable.tree.records.value(self.standing())
+    }
+
+    /// The memtable that the cursor reads.
+    pub fn memtable(&self) -> &Arc<Memtable> {
+        &self.memtable
+    }
+
+    /// Stands on the newest version of the key in the current slot, or further right if the slots are used up.
+    #[inline]
+    fn stand_forward(&mut self) {
+        let tree = &self.memtable.tree;
+        while self.slot >= self.leaf.count {
+            if self.leaf.next == 0 {
+                self.record = 0;
+                return;
+            }
+            tree.copy_next(self.leaf.next, &mut self.leaf);
+            self.slot = 0;
+            for &record in &self.leaf.records[..self.leaf.count.min(AHEAD)] {
+                tree.records.prefetch(record);
+            }
+        }
+        self.record = self.leaf.records[self.slot];
+        if let Some(&ahead) = self.leaf.records[..self.leaf.count].get(self.slot + AHEAD) {
+            tree.records.prefetch(ahead);
+        }
+    }
+
+    /// Stands on the oldest version of the key left of the current slot.
+    fn stand_backward(&mut self) {
+        let tree = &self.memtable.tree;
+        if self.slot == 0 {
+            if self.leaf.count == 0 {
+                self.record = 0;
+                return;
+            }
+            // The bound is a record's key, which stays where it is while the copy is replaced.
+            let first = tree.key(self.leaf.records[0]);
+            self.slot = tree.copy_leaf(Aim::Below(first), &mut self.leaf);
+            if self.slot == 0 {
+                self.record = 0;
+                return;
+            }
+        }
+        self.slot -= 1;
+        self.record = tree.records.oldest(self.leaf.records[self.slot]);
+    }
+
+    /// Stands on the first entry.
+    pub fn seek_to_first(&mut self) {
+        self.slot = self.memtable.tree.copy_leaf(Aim::First, &mut self.leaf);
+        self.stand_forward();
+    }
+
+    /// Stands on the last entry: the oldest version of the largest key.
+    pub fn seek_to_last(&mut self) {
+        self.slot = self.memtable.tree.copy_leaf(Aim::Last, &mut self.leaf);
+        self.stand_backward();
+    }
+
+    /// Stands on the first entry at or after (`user_key`, `seq`): the key's newest version with a number of at most
+    /// `seq`, or the next key's newest.
+    pub fn seek(&mut self, user_key: &[u8], seq: u64) {
+        self.slot = self
+            .memtable
+            .tree
+            .copy_leaf(Aim::At(user_key), &mut self.leaf);
+        self.stand_forward();
+        if self.record != 0 && self.key() == user_key {
+            self.record = self.memtable.tree.records.visible(self.record, seq);
+            if self.record == 0 {
+                self.slot += 1;
+                self.stand_forward();
+            }
+        }
+    }
+
+    /// Stands on the last entry at or before (`user_key`, `seq`): the key's oldest version with a number of at least
+    /// `seq`, or the oldest version of the key before.
+    pub fn seek_for_prev(&mut self, user_key: &[u8], seq: u64) {
+        let tree = &self.memtable.tree;
+        self.slot = tree.copy_leaf(Aim::At(user_key), &mut self.leaf);
+        if self.slot < self.leaf.count && tree.key(self.leaf.records[self.slot]) == user_key {
+            let newest = self.leaf.records[self.slot];
+            if tree.records.seq(newest) >= seq {
+                // The version just above the newest one below `seq`.
+                self.record = match seq
+                    .checked_sub(1)
+                    .map_or(0, |below| tree.records.visible(newest, below))
+                {
+                    0 => tree.records.oldest(newest),
+                    below => tree.records.newer(newest, below),
+                };
+                return;
+            }
+        }
+        if self.slot == 0 && self.leaf.count == 0 {
+            self.record = 0;
+            return;
+        }
+        self.stand_backward();
+    }
+
+    /// Goes to the next entry; from the last one, or from nowhere, to nowhere.
+    #[inline]
+    pub fn next(&mut self) {
+        if self.record == 0 {
+            return;
+        }
+        let older = self.memtable.tree.records.older(self.record);
+        if older != 0 {
+            self.record = older;
+            return;
+        }
+        self.slot += 1;
+        self.stand_forward();
+    }
+
+    /// Goes to the entry before; from the first one, or from nowhere, to nowhere.
+    pub fn prev(&mut self) {
+        if self.record == 0 {
+            return;
+        }
+        let newer = self
+            .memtable
+            .tree
+            .records
+            .newer(self.leaf.records[self.slot], self.record);
+        if newer != 0 {
+            self.record = newer;
+            return;
+        }
+        self.stand_backward();
+    }
+}

@@ -1,0 +1,540 @@
+//! One node of the memtable's tree, and the protocol by which one writer changes it under readers without locks.
+//!
+//! A node is a header and up to `N` slots in ascending key order. A slot has a *head*, the 8 key bytes after the
+//! node's *skip* as a big-endian number (missing bytes are zero), and the offset of a record that holds the key.
+//! Heads that tie are settled by full keys. All keys of a node share its first `skip` bytes; where a key that is
+//! routed here need not share them (the node is *checked*), a search compares that prefix first.
+//!
+//! Protocol. The version is even at rest. The writer makes it odd, changes words, makes it even again; a reader
+//! takes an even version, reads, and believes what it read only if the version is still the same. Two changes need
+//! no version: a slot appended at the end (the slot is stored before the count), and a slot's record replaced by a
+//! newer record of the same key. Every word is an atomic, so a torn view is a wrong view but never a data race;
+//! a slot below a count that a reader has loaded was stored before that count, so its record offset always names a
+//! finished record, even in a torn view. Why each ordering is there is said where it is used; `tests/memtable_loom.rs`
+//! compiles this very file against loom's atomics and fails when one of them is weakened.
+//!
+//! Threading: any number of readers, one writer.
+
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+/// The words of one node. The real ones lie in an arena; loom has its own.
+pub(crate) trait Words: Copy {
+    /// Loads the 4 bytes at byte offset `at`.
+    fn load32(self, at: usize, order: Ordering) -> u32;
+    /// Stores the 4 bytes at byte offset `at`.
+    fn store32(self, at: usize, value: u32, order: Ordering);
+    /// Loads the 8 bytes at byte offset `at`.
+    fn load64(self, at: usize, order: Ordering) -> u64;
+    /// Stores the 8 bytes at byte offset `at`.
+    fn store64(self, at: usize, value: u64, order: Ordering);
+    /// A memory fence.
+    fn fence(order: Ordering);
+    /// Called by a reader that found the node half changed, for the `round`-th time in a row.
+    fn wait(round: u32);
+}
+
+/// Gives the key of a published record.
+pub(crate) trait Keys {
+    /// The user key of the record at `record`, which a node's slot named.
+    fn key(&self, record: u32) -> &[u8];
+}
+
+/// Where a key stands in a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Number of slots whose keys are smaller.
+    pub(crate) position: usize,
+    /// The record in the slot at `position` if its key is equal, else 0.
+    pub(crate) record: u32,
+}
+
+/// A node with room for `N` slots and, in an inner node, `N + 1` children.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<W, const N: usize> {
+    words: W,
+}
+
+const VERSION: usize = 0;
+const COUNT: usize = 4;
+/// Skip, and `CHECKED`.
+const SKIP: usize = 8;
+/// Record of the smallest key that may be routed here; 0 if there is no bound.
+const LOW: usize = 12;
+/// Record of the smallest key that may no longer be routed here; 0 if there is no bound.
+const HIGH: usize = 16;
+/// A leaf's right neighbour, 0 at the end.
+const NEXT: usize = 20;
+const HEADS: usize = 32;
+const CHECKED: u32 = 1 << 31;
+
+/// The 8 bytes after `skip` as a number; bytes that are missing count as zero.
+#[inline(always)]
+pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
+    // A torn skip may lie beyond the key; any answer will do, since the version check rejects it.
+    let rest = key.get(skip..).unwrap_or(&[]);
+    if let Some(first) = rest.first_chunk::<8>() {
+        return u64::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 8];
+    bytes[..rest.len()].copy_from_slice(rest);
+    u64::from_be_bytes(bytes)
+}
+
+/// Length of the longest common prefix.
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let length = a.len().min(b.len());
+    let mut at = 0;
+    while at + 8 <= length {
+        let left = u64::from_le_bytes(a[at..at + 8].try_into().unwrap_or_default());
+        let right = u64::from_le_bytes(b[at..at + 8].try_into().unwrap_or_default());
+        if left != right {
+            return at + ((left ^ right).trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    while at < length && a[at] == b[at] {
+        at += 1;
+    }
+    at
+}
+
+impl<W: Words, const N: usize> Node<W, N> {
+    const RECORDS: usize = HEADS + 8 * N;
+    const CHILDREN: usize = HEADS + 12 * N;
+    /// Size of a leaf, in whole cache lines.
+    pub(crate) const LEAF_BYTES: usize = (HEADS + 12 * N).next_multiple_of(64);
+    /// Size of an inner node, in whole cache lines.
+    pub(crate) const INNER_BYTES: usize = (HEADS + 12 * N + 4 * (N + 1)).next_multiple_of(64);
+
+    #[inline(always)]
+    pub(crate) fn at(words: W) -> Self {
+        Node { words }
+    }
+
+    // ---- what readers do ----
+
+    /// Waits until nobody changes the node; returns its version.
+    #[inline(always)]
+    pub(crate) fn begin_read(self) -> u32 {
+        let mut round = 0;
+        loop {
+            // Acquire: whatever made this version is visible to the reads that follow.
+            let version = self.words.load32(VERSION, Acquire);
+            if version & 1 == 0 {
+                return version;
+            }
+            W::wait(round);
+            round = round.saturating_add(1);
+        }
+    }
+
+    /// Whether everything read since `begin_read` returned `version` was of that version.
+    #[inline(always)]
+    pub(crate) fn validate(self, version: u32) -> bool {
+        // If one of the earlier loads saw a word stored after the release fence in `lock`, this fence pairs with
+        // that one, and the load below sees the odd version or a later one.
+        W::fence(Acquire);
+        self.words.load32(VERSION, Relaxed) == version
+    }
+
+    /// Number of slots in use. Slots below it are safe to read.
+    #[inline(always)]
+    pub(crate) fn count(self) -> usize {
+        // Acquire: an appended slot is stored before the count that covers it.
+        (self.words.load32(COUNT, Acquire) as usize).min(N)
+    }
+
+    /// The record of a slot below the count.
+    #[inline(always)]
+    pub(crate) fn record(self, slot: usize) -> u32 {
+        // Acquire: the record's bytes, written before its offset was stored, are about to be read, and that happens
+        // before the version is validated.
+        self.words.load32(Self::RECORDS + 4 * slot, Acquire)
+    }
+
+    /// The child left of separator `slot`; the last one is that of the count.
+    #[inline(always)]
+    pub(crate) fn child(self, slot: usize) -> u32 {
+        // Acquire: the child's words were stored before its offset.
+        self.words.load32(Self::CHILDREN + 4 * slot, Acquire)
+    }
+
+    /// A leaf's right neighbour, 0 at the end.
+    #[inline(always)]
+    pub(crate) fn next(self) -> u32 {
+        self.words.load32(NEXT, Acquire)
+    }
+
+    #[inline(always)]
+    fn head_of(self, slot: usize) -> u64 {
+        self.words.load64(HEADS + 8 * slot, Relaxed)
+    }
+
+    /// Number of slots among the first `count` with heads below `wanted`. Has no branch that depends on keys: a
+    /// mispredicted one costs more than all loads of the search.
+    #[inline(always)]
+    fn lower_bound(self, count: usize, wanted: u64) -> usize {
+        let mut base = 0;
+        let mut left = count;
+        while left > 1 {
+            let half = left / 2;
+            let below = self.head_of(base + half - 1) < wanted;
+            base = std::hint::select_unpredictable(below, base + half, base);
+            left -= half;
+        }
+        if left == 1 {
+            base += usize::from(self.head_of(base) < wanted);
+        }
+        base
+    }
+
+    /// Where `key` stands. In a torn view the answer is wrong, but its record is still one that was published.
+    #[inline(always)]
+    pub(crate) fn search(self, key: &[u8], keys: &impl Keys) -> Place {
+        let count = self.count();
+        let skip = self.words.load32(SKIP, Relaxed);
+        if skip > CHECKED && count > 0 {
+            let skip = (skip & !CHECKED) as usize;
+            let first = keys.key(self.record(0));
+            let prefix = first.get(..skip).unwrap_or(first);
+            match key[..key.len().min(skip)].cmp(prefix) {
+                Order::Less => {
+                    return Place {
+                        position: 0,
+                        record: 0,
+                    };
+                }
+                Order::Greater => {
+                    return Place {
+                        position: count,
+                        record: 0,
+                    };
+                }
+                Order::Equal => {}
+            }
+        }
+        let wanted = head(key, (skip & !CHECKED) as usize);
+        let position = self.lower_bound(count, wanted);
+        if position == count || self.head_of(position) != wanted {
+            return Place {
+                position,
+                record: 0,
+            };
+        }
+        self.search_ties(position, count, wanted, key, keys)
+    }
+
+    /// Full comparisons among the slots from `low` on whose heads are `wanted`.
+    #[inline(always)]
+    fn search_ties(
+        self,
+        low: usize,
+        count: usize,
+        wanted: u64,
+        key: &[u8],
+        keys: &impl Keys,
+    ) -> Place {
+        if low + 1 == count || self.head_of(low + 1) != wanted {
+            let record = self.record(low);
+            return match keys.key(record).cmp(key) {
+                Order::Less => Place {
+                    position: low + 1,
+                    record: 0,
+                },
+                Order::Equal => Place {
+                    position: low,
+                    record,
+                },
+                Order::Greater => Place {
+                    position: low,
+                    record: 0,
+                },
+            };
+        }
+        self.search_many_ties(low, count, wanted, key, keys)
+    }
+
+    #[inline(never)]
+    fn search_many_ties(
+        self,
+        mut low: usize,
+        count: usize,
+        wanted: u64,
+        key: &[u8],
+        keys: &impl Keys,
+    ) -> Place {
+        let mut high = count;
+        let mut end = low + 1;
+        while end < high {
+            let middle = (end + high) / 2;
+            if self.head_of(middle) <= wanted {
+                end = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        while low < high {
+            let middle = (low + high) / 2;
+            let record = self.record(middle);
+            match keys.key(record).cmp(key) {
+                Order::Less => low = middle + 1,
+                Order::Equal => {
+                    return Place {
+                        position: middle,
+                        record,
+                    };
+                }
+                Order::Greater => high = middle,
+            }
+        }
+        Place {
+            position: low,
+            record: 0,
+        }
+    }
+
+    // ---- what the writer does ----
+
+    /// Makes a new node, which nobody else knows yet, empty.
+    pub(crate) fn init(self, low: u32, high: u32, next: u32) {
+        self.words.store32(VERSION, 0, Relaxed);
+        self.words.store32(COUNT, 0, Relaxed);
+        self.words.store32(SKIP, 0, Relaxed);
+        self.words.store32(LOW, low, Relaxed);
+        self.words.store32(HIGH, high, Relaxed);
+        self.words.store32(NEXT, next, Relaxed);
+    }
+
+    /// Sends readers away. Pairs with `unlock`.
+    #[inline(always)]
+    pub(crate) fn lock(self) {
+        let version = self.words.load32(VERSION, Relaxed);
+        debug_assert!(version & 1 == 0, "the writer locked a node twice");
+        self.words
+            .store32(VERSION, version.wrapping_add(1), Relaxed);
+        // A reader that sees any of the stores that follow also sees the odd version (`validate`), and the bytes of
+        // every record that they name, which were written before.
+        W::fence(Release);
+    }
+
+    /// Lets readers in again.
+    #[inline(always)]
+    pub(crate) fn unlock(self) {
+        let version = self.words.load32(VERSION, Relaxed);
+        debug_assert!(
+            version & 1 == 1,
+            "the writer unlocked a node that was not locked"
+        );
+        self.words
+            .store32(VERSION, version.wrapping_add(1), Release);
+    }
+
+    #[inline(always)]
+    fn skip(self) -> usize {
+        (self.words.load32(SKIP, Relaxed) & !CHECKED) as usize
+    }
+
+    #[inline(always)]
+    fn set_slot(self, slot: usize, head: u64, record: u32) {
+        self.words.store64(HEADS + 8 * slot, head, Relaxed);
+        // Release: on the append path nothing else orders the record's bytes before its offset. Elsewhere the fence
+        // in `lock` would do; on x86-64 the two cost the same.
+        self.words
+            .store32(Self::RECORDS + 4 * slot, record, Release);
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_child(self, slot: usize, child: u32) {
+        self.words
+            .store32(Self::CHILDREN + 4 * slot, child, Release);
+    }
+
+    #[inline(always)]
+    fn set_count(self, count: usize) {
+        debug_assert!(count <= N);
+        self.words.store32(COUNT, count as u32, Release);
+    }
+
+    /// Record of the upper bound, 0 if there is none.
+    pub(crate) fn high(self) -> u32 {
+        self.words.load32(HIGH, Relaxed)
+    }
+
+    /// Sets the upper bound. The caller holds the lock.
+    pub(crate) fn set_high(self, record: u32) {
+        self.words.store32(HIGH, record, Relaxed);
+    }
+
+    /// Sets the right neighbour. The caller holds the lock.
+    pub(crate) fn set_next(self, next: u32) {
+        self.words.store32(NEXT, next, Release);
+    }
+
+    /// Puts a newer record of the same key into a slot.
+    #[inline(always)]
+    pub(crate) fn overwrite(self, slot: usize, record: u32) {
+        self.words
+            .store32(Self::RECORDS + 4 * slot, record, Release);
+    }
+
+    /// Whether a key that is routed here shares the skipped prefix.
+    #[inline(always)]
+    fn shares_prefix(self, key: &[u8], keys: &impl Keys) -> bool {
+        let skip = self.words.load32(SKIP, Relaxed);
+        if skip <= CHECKED || self.count() == 0 {
+            return true;
+        }
+        let skip = (skip & !CHECKED) as usize;
+        key.len() >= skip && key[..skip] == keys.key(self.record(0))[..skip]
+    }
+
+    /// Adds a leaf slot at `position`, which `search` gave. The leaf is not full and not locked.
+    #[inline(always)]
+    pub(crate) fn insert(self, position: usize, key: &[u8], record: u32, keys: &impl Keys) {
+        let count = self.count();
+        debug_assert!(count < N && position <= count);
+        if !self.shares_prefix(key, keys) {
+            self.lock();
+            self.shorten_skip(key, keys);
+            self.shift_in(position, count, head(key, self.skip()), record);
+            self.unlock();
+            return;
+        }
+        let head = head(key, self.skip());
+        if position == count {
+            self.set_slot(count, head, record);
+            self.set_count(count + 1);
+            return;
+        }
+        self.lock();
+        self.shift_in(position, count, head, record);
+        self.unlock();
+    }
+
+    #[inline(always)]
+    fn shift_in(self, position: usize, count: usize, head: u64, record: u32) {
+        let mut slot = count;
+        while slot > position {
+            let moved = self.words.load64(HEADS + 8 * (slot - 1), Relaxed);
+            self.words.store64(HEADS + 8 * slot, moved, Relaxed);
+            slot -= 1;
+        }
+        let mut slot = count;
+        while slot > position {
+            let moved = self.words.load32(Self::RECORDS + 4 * (slot - 1), Relaxed);
+            self.words.store32(Self::RECORDS + 4 * slot, moved, Relaxed);
+            slot -= 1;
+        }
+        self.set_slot(position, head, record);
+        self.set_count(count + 1);
+    }
+
+    /// Adds a separator at `position` and the child right of it. The caller holds the lock, or the node is new.
+    pub(crate) fn insert_child(
+        self,
+        position: usize,
+        separator: u32,
+        child: u32,
+        keys: &impl Keys,
+    ) {
+        let count = self.count();
+        debug_assert!(count < N && position <= count);
+        let key = keys.key(separator);
+        if !self.shares_prefix(key, keys) {
+            self.shorten_skip(key, keys);
+        }
+        let mut slot = count + 1;
+        while slot > position + 1 {
+            self.set_child(slot, self.child(slot - 1));
+            slot -= 1;
+        }
+        self.set_child(position + 1, child);
+        self.shift_in(position, count, head(key, self.skip()), separator);
+    }
+
+    /// Moves the slots from `from` on into `right`, an empty new node. The caller holds the lock.
+    pub(crate) fn move_slots(self, from: usize, right: Self) {
+        let count = self.count();
+        right
+            .words
+            .store32(SKIP, self.words.load32(SKIP, Relaxed), Relaxed);
+        for slot in from..count {
+            right.set_slot(slot - from, self.head_of(slot), self.record(slot));
+        }
+        right.set_count(count - from);
+        self.set_count(from);
+    }
+
+    /// Moves the separators after `middle` and their children into `right`, drops the one at `middle`, and returns
+    /// its record: it moves up. The caller holds the lock.
+    pub(crate) fn move_children(self, middle: usize, right: Self) -> u32 {
+        let count = self.count();
+        let up = self.record(middle);
+        for slot in middle + 1..=count {
+            right.set_child(slot - middle - 1, self.child(slot));
+        }
+        self.move_slots(middle + 1, right);
+        self.set_count(middle);
+        up
+    }
+
+    fn bounds_prefix(self, keys: &impl Keys) -> Option<usize> {
+        let (low, high) = (self.words.load32(LOW, Relaxed), self.high());
+        (low != 0 && high != 0).then(|| common_prefix(keys.key(low), keys.key(high)))
+    }
+
+    fn entries_prefix(self, keys: &impl Keys) -> usize {
+        match self.count() {
+            0 => 0,
+            count => common_prefix(keys.key(self.record(0)), keys.key(self.record(count - 1))),
+        }
+    }
+
+    fn has_ties(self) -> bool {
+        (1..self.count()).any(|slot| self.head_of(slot - 1) == self.head_of(slot))
+    }
+
+    /// Chooses the skip anew after slots or bounds changed. Raising it costs a visit to every record, so it is done
+    /// only where it pays. The caller holds the lock, or the node is new.
+    pub(crate) fn renew_skip(self, keys: &impl Keys) {
+        let current = self.skip();
+        let bounds = self.bounds_prefix(keys);
+        // Everything that is routed here shares this much.
+        let free = bounds.unwrap_or(0);
+        let ties = self.has_ties();
+        let mut chosen = current;
+        if current <= free {
+            if free - current >= 4 || ties {
+                chosen = free;
+            }
+        } else if bounds.is_some() && current - free < 4 {
+            chosen = free;
+        }
+        if chosen == current && ties {
+            // Longer than what the bounds promise: searches will have to check it.
+            chosen = self.entries_prefix(keys).max(current);
+        }
+        self.set_skip(chosen, free, keys);
+    }
+
+    /// Shortens the skip to what the entries share with `key`. The caller holds the lock.
+    #[cold]
+    fn shorten_skip(self, key: &[u8], keys: &impl Keys) {
+        let shared = common_prefix(key, keys.key(self.record(0)));
+        let free = self.bounds_prefix(keys).unwrap_or(0);
+        self.set_skip(shared, free, keys);
+    }
+
+    fn set_skip(self, skip: usize, free: usize, keys: &impl Keys) {
+        let changed = skip != self.skip();
+        let checked = if skip > free { CHECKED } else { 0 };
+        self.words.store32(SKIP, skip as u32 | checked, Relaxed);
+        if changed {
+            for slot in 0..self.count() {
+                let head = head(keys.key(self.record(slot)), skip);
+                self.words.store64(HEADS + 8 * slot, head, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The tree over an arena: how nodes find each other, and how readers walk down. `write` has the changes.
+//!
+//! Invariants:
+//! - Leaves are at level 0; `root` holds the root's offset and its level in one word.
+//! - A child's keys lie at or above the separator left of it and below the separator right of it. Keys are never
+//!   taken out, a node keeps its smallest keys when it splits, and a separator is the smallest key of what is right
+//!   of it; so a leaf with a lower bound contains that very key, and no leaf but an empty tree's root is empty.
+//! - A split changes nodes from some ancestor down to a leaf. The writer locks all of them, topmost first. A reader
+//!   therefore takes a child's version and *then* validates the parent: if the parent still stands, that version
+//!   belongs to a child that the parent's separators describe.
+//!
+//! Threading: any number of readers, one writer.
+
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+use super::node::{Keys, Node, Place, Words};
+use super::record::{GRANULE_BYTES, Records, prefetch};
+
+/// Slots of a node.
+pub(super) const NODE_SLOTS: usize = 61;
+/// More levels than an arena's worth of nodes can have: inner nodes have at least five children, most over thirty.
+pub(super) const MAX_LEVELS: usize = 12;
+
+pub(super) type ArenaNode = Node<ArenaWords, NODE_SLOTS>;
+
+/// A node's words in an arena.
+#[derive(Clone, Copy)]
+pub(super) struct ArenaWords {
+    start: *const u8,
+}
+
+/// Lets another thread have the processor. The engine has no other place that waits outside the runtime: here the
+/// writer is between two stores, holds no lock and makes no call, so it needs nothing but processor time to go on;
+/// and in a simulated runtime it never hands over there, so that nobody ever gets here.
+#[allow(clippy::disallowed_methods)]
+fn yield_to_the_writer() {
+    std::thread::yield_now();
+}
+
+impl Words for ArenaWords {
+    #[inline(always)]
+    fn load32(self, at: usize, order: Ordering) -> u32 {
+        // SAFETY: `start` is the start of a node in the arena (`Tree::node`), `at` an aligned offset within it, and
+        // all access to these bytes is atomic once another thread may know of them.
+        unsafe { (*self.start.add(at).cast::<AtomicU32>()).load(order) }
+    }
+
+    #[inline(always)]
+    fn store32(self, at: usize, value: u32, order: Ordering) {
+        // SAFETY: as for `load32`.
+        unsafe { (*self.start.add(at).cast::<AtomicU32>()).store(value, order) }
+    }
+
+    #[inline(always)]
+    fn load64(self, at: usize, order: Ordering) -> u64 {
+        // SAFETY: as for `load32`.
+        unsafe { (*self.start.add(at).cast::<AtomicU64>()).load(order) }
+    }
+
+    #[inline(always)]
+    fn store64(self, at: usize, value: u64, order: Ordering) {
+        // SAFETY: as for `load32`.
+        unsafe { (*self.start.add(at).cast::<AtomicU64>()).store(value, order) }
+    }
+
+    #[inline(always)]
+    fn fence(order: Ordering) {
+        fence(order);
+    }
+
+    #[cold]
+    fn wait(round: u32) {
+        if round < 64 {
+            std::hint::spin_loop();
+        } else {
+            yield_to_the_writer();
+        }
+    }
+}
+
+/// The nodes and records of one arena.
+pub(super) struct Tree {
+    base: *mut u8,
+    pub(super) records: Records,
+    /// Offset of the root in granules, and its level in the upper half.
+    root: AtomicU64,
+}
+
+/// What a walk down is after.
+#[derive(Clone, Copy)]
+pub(super) enum Aim<'k> {
+    /// The leaf that holds or would hold the key.
+    At(&'k [u8]),
+    /// The leaf that holds the largest key below, if there is one.
+    Below(&'k [u8]),
+    /// The first leaf.
+    First,
+    /// The last leaf.
+    Last,
+}
+
+/// A leaf's contents at one moment.
+pub(super) struct LeafCopy {
+    pub(super) records: [u32; NODE_SLOTS],
+    pub(super) count: usize,
+    pub(super) next: u32,
+}
+
+impl LeafCopy {
+    pub(super) const EMPTY: LeafCopy = LeafCopy {
+        records: [0; NODE_SLOTS],
+        count: 0,
+        next: 0,
+    };
+}
+
+impl Tree {
+    /// A tree whose root is the node at offset `root`, an empty leaf.
+    ///
+    /// # Safety
+    /// `base` is the start of an arena that outlives the tree, all offsets that ever enter nodes, and `root`, lie in
+    /// it, and other bytes of these nodes and records are not changed by anybody but the tree's writer.
+    pub(super) unsafe fn new(base: *mut u8, root: u32) -> Tree {
+        // SAFETY: by the caller's word.
+        let records = unsafe { Records::new(base) };
+        let tree = Tree {
+            base,
+            records,
+            root: AtomicU64::new(u64::from(root)),
+        };
+        tree.node(root).init(0, 0, 0);
+        tree
+    }
+
+    #[inline(always)]
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    #[inline(always)]
+    fn address(&self, offset: u32) -> *const u8 {
+        debug_assert!(offset != 0);
+        // SAFETY: node offsets lie in the arena (`new`).
+        unsafe { self.base.add(offset as usize * GRANULE_BYTES) }
+    }
+
+    #[inline(always)]
+    pub(super) fn node(&self, offset: u32) -> ArenaNode {
+        Node::at(ArenaWords {
+            start: self.address(offset),
+        })
+    }
+
+    /// Asks for all lines of a node. Asking for some of them only was measured to be slower.
+    #[inline(always)]
+    pub(super) fn prefetch_node(&self, offset: u32) {
+        let start = self.address(offset);
+        for line in (0..ArenaNode::LEAF_BYTES).step_by(64) {
+            prefetch(start.wrapping_add(line));
+        }
+    }
+
+    /// The root's offset and level.
+    #[inline(always)]
+    pub(super) fn root(&self) -> (u32, usize) {
+        let root = self.root.load(Acquire);
+        (root as u32, (root >> 32) as usize)
+    }
+
+    /// Sets the root; the old one is locked by the writer.
+    pub(super) fn set_root(&self, offset: u32, level: usize) {
+        self.root
+            .store(u64::from(offset) | (level as u64) << 32, Ordering::Release);
+    }
+
+    /// The child of an inner node that `key` belongs to.
+    #[inline(always)]
+    pub(super) fn route(&self, node: ArenaNode, key: &[u8]) -> usize {
+        let Place { position, record } = node.search(key, &self.records);
+        position + usize::from(record != 0)
+    }
+
+    /// One attempt to walk down. `route` says which child to take; a leaf and its version come back, or nothing if a
+    /// split got in the way.
+    #[inline(always)]
+    fn try_descend(&self, route: impl Fn(ArenaNode) -> usize) -> Option<(ArenaNode, u32)> {
+        let root = self.root.load(Acquire);
+        let (offset, level) = (root as u32, (root >> 32) as usize);
+        let mut node = self.node(offset);
+        let mut version = node.begin_read();
+        // A new root is stored before the old one is unlocked: if that has happened, this version came after it and
+        // the load sees the new root.
+        if self.root.load(Relaxed) != root {
+            return None;
+        }
+        for _ in 0..level {
+            let offset = node.child(route(node));
+            self.prefetch_node(offset);
+            let child = self.node(offset);
+            let child_version = child.begin_read();
+            if !node.validate(version) {
+                return None;
+            }
+            (node, version) = (child, child_version);
+        }
+        Some((node, version))
+    }
+
+    /// The newest record of `key`, 0 if there is none.
+    #[inline(always)]
+    pub(super) fn find(&self, key: &[u8]) -> u32 {
+        loop {
+            if let Some((leaf, version)) = self.try_descend(|node| self.route(node, key)) {
+                let place = leaf.search(key, &self.records);
+                if leaf.validate(version) {
+                    return place.record;
+                }
+            }
+        }
+    }
+
+    /// Copies the leaf that `aim` is after and returns the place in it: for `At` that of the first key at or above
+    /// (the count if all are below), for `Below` the number of keys below, for `First` 0, for `Last` the count.
+    pub(super) fn copy_leaf(&self, aim: Aim<'_>, copy: &mut LeafCopy) -> usize {
+        loop {
+            let found = match aim {
+                Aim::At(key) => self.try_descend(|node| self.route(node, key)),
+                Aim::Below(key) => {
+                    self.try_descend(|node| node.search(key, &self.records).position)
+                }
+                Aim::First => self.try_descend(|_| 0),
+                Aim::Last => self.try_descend(|node| node.count()),
+            };
+            let Some((leaf, version)) = found else {
+                continue;
+            };
+            self.read_leaf(leaf, copy);
+            let position = match aim {
+                Aim::At(key) | Aim::Below(key) => leaf.search(key, &self.records).position,
+                Aim::First => 0,
+                Aim::Last => copy.count,
+            };
+            // An append between the copy and the search may put the position beyond the copy; it is still right: all
+            // keys of the copy are below.
+            if leaf.validate(version) {
+                return position.min(copy.count);
+            }
+        }
+    }
+
+    /// Copies the leaf at `offset`, which a leaf's copy named as its neighbour.
+    pub(super) fn copy_next(&self, offset: u32, copy: &mut LeafCopy) {
+        let leaf = self.node(offset);
+        loop {
+            let version = leaf.begin_read();
+            self.read_leaf(leaf, copy);
+            if leaf.validate(version) {
+                return;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn read_leaf(&self, leaf: ArenaNode, copy: &mut LeafCopy) {
+        copy.count = leaf.count();
+        for (slot, record) in copy.records[..copy.count].iter_mut().enumerate() {
+            *record = leaf.record(slot);
+        }
+        copy.next = leaf.next();
+        if copy.next != 0 {
+            self.prefetch_node(copy.next);
+        }
+    }
+
+    /// The key of a published record.
+    #[inline(always)]
+    pub(super) fn key(&self, record: u32) -> &[u8] {
+        self.records.key(record)
+    }
+}
