@@ -432,6 +432,11 @@ impl Core {
             // Killed. Whether destructors panicked on the way, or somebody caught the unwinding and returned, is
             // of no interest: the process is dead.
             state.retire(me, Phase::Ended);
+            if state.unwinders.is_empty() {
+                // It killed its own process, and unwound first: the others' destructors may join it.
+                let group = state.tasks[me as usize].group;
+                state = self.unwind_members(state, me, group);
+            }
             return match state.unwinders.pop() {
                 Some(unwinder) => {
                     state.current = unwinder;
@@ -453,16 +458,15 @@ impl Core {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
             return self.leave(self.state());
         }
-        let group = state.tasks[me as usize].group;
-        if group != GroupId(0)
-            && state.groups[group.0 as usize].main == me
-            && state.groups[group.0 as usize].alive
-        {
-            // As a process whose main returns.
-            state = self.kill_members(state, me, group);
-        }
         state.tasks[me as usize].returned = true;
         state.retire(me, Phase::Ended);
+        let group = state.tasks[me as usize].group;
+        let process = &state.groups[group.0 as usize];
+        if group != GroupId(0) && process.main == me && process.alive {
+            // As a process whose main returns.
+            self.kill_members(&mut state, me, group);
+            state = self.unwind_members(state, me, group);
+        }
         if me == 0 {
             state.current = DRIVER;
             return self.leave(state);
@@ -515,8 +519,9 @@ impl Core {
             return;
         }
         let own = state.tasks[me as usize].group == group;
-        state = self.kill_members(state, me, group);
+        self.kill_members(&mut state, me, group);
         if !own || state.phase(me) == Phase::Unwinding {
+            drop(self.unwind_members(state, me, group));
             return;
         }
         state.counters.killed += 1;
@@ -541,8 +546,8 @@ impl Core {
         unreachable!("a killed task is never scheduled");
     }
 
-    /// Takes every task of `group` but `me` out of the schedule for good, all at once, then reclaims their stacks.
-    fn kill_members<'a>(&'a self, mut state: Guard<'a>, me: TaskId, group: GroupId) -> Guard<'a> {
+    /// Takes every task of `group` but `me` out of the schedule for good, all at once.
+    fn kill_members(&self, state: &mut State, me: TaskId, group: GroupId) {
         state.groups[group.0 as usize].alive = false;
         state.note(me, Point::Kill, u64::from(group.0));
         let mut members: Vec<TaskId> = state
@@ -550,13 +555,19 @@ impl Core {
             .filter(|&id| id != me && state.tasks[id as usize].group == group)
             .collect();
         members.sort_unstable();
-        for &id in &members {
+        for id in members {
             state.retire(id, Phase::Killed);
             state.counters.killed += 1;
         }
+    }
+
+    /// Reclaims the stacks of a killed group, if they are to be reclaimed.
+    fn unwind_members<'a>(&'a self, mut state: Guard<'a>, me: TaskId, group: GroupId) -> Guard<'a> {
         if self.config.reclaim != Reclaim::Never && !panicking() {
-            for id in members {
-                state = self.unwind(state, me, id);
+            for id in 0..state.tasks.len() as TaskId {
+                if state.tasks[id as usize].group == group {
+                    state = self.unwind(state, me, id);
+                }
             }
         }
         state
@@ -584,6 +595,7 @@ impl Core {
         };
         if state.current != me {
             // The unwinding failed and ended the run: on to the driver, through whatever nests in between.
+            state.task(me).phase = Phase::Leaked;
             drop(self.switch(state, me));
             unreachable!("after a failed unwinding every other task stays where it is");
         }
