@@ -1,6 +1,7 @@
 //! An embedded key-value store on a log-structured merge tree that keeps writers from waiting for compaction.
 
 pub mod batch;
+pub mod compaction;
 pub mod error;
 pub mod log;
 pub mod manifest;

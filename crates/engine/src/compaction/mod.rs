@@ -1,0 +1,3 @@
+//! Compaction: which tables to merge next, and what the jobs that do it need to know.
+
+pub mod pick;

@@ -1,0 +1,700 @@
+//! Picks, drawn and told in text.
+//!
+//! A version is drawn line by line: `L0 (lo,hi]: tables` is a run (drawn newest first), `L2: tables` a level. A table
+//! is `id[first..last]`, with `)` for a table that only has a range delete, and may have `*MiB`, `!` (every entry is
+//! a delete) and `^` (needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`, `span level [a..b]`,
+//! `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::version::{AddTable, KeyspaceEdit, RunSlot};
+
+const MIB: u64 = 1 << 20;
+
+struct Drawing {
+    version: KeyspaceVersion,
+    options: PickOptions,
+    jobs: Vec<Reservation>,
+    unsettled: Vec<SeqRange>,
+}
+
+fn draw_seqs(text: &str) -> SeqRange {
+    let (lo, hi) = text
+        .trim_start_matches('(')
+        .trim_end_matches(']')
+        .split_once(',')
+        .expect(text);
+    SeqRange::new(lo.parse().expect(text), hi.parse().expect(text))
+}
+
+fn draw_range(text: &str) -> KeyRange {
+    let (start, end) = text.trim_start_matches('[').split_once("..").expect(text);
+    match (end.strip_suffix(']'), end.strip_suffix(')')) {
+        (Some(end), _) => KeyRange::closed(start.as_bytes(), end.as_bytes()),
+        (_, Some(end)) => KeyRange::half_open(start.as_bytes(), end.as_bytes()),
+        _ => panic!("{text}"),
+    }
+}
+
+fn draw_table(text: &str, seq: u64) -> Arc<TableMeta> {
+    let (id, rest) = text.split_at(text.find('[').expect(text));
+    let close = rest.find([']', ')']).expect(text);
+    let (range, marks) = rest.split_at(close + 1);
+    let bounds = draw_range(range);
+    let id = id.parse().expect(text);
+    let mut table = TableMeta {
+        id,
+        location: 0,
+        name: format!("{id}.table"),
+        min_seq: seq,
+        max_seq: seq,
+        raw_bytes: 10 * MIB,
+        file_bytes: 10 * MIB,
+        entries: 1000,
+        deletes: 0,
+        range_deletes: 0,
+        digest: 0,
+        points: None,
+        bounds: bounds.clone(),
+        sequence_override: None,
+        flags: 0,
+    };
+    match bounds.end.key() {
+        Some(end) if range.ends_with(']') => {
+            table.points = Some((bounds.start.clone(), end.into()))
+        }
+        _ => (table.entries, table.range_deletes) = (0, 1),
+    }
+    let mut marks = marks.chars().peekable();
+    while let Some(mark) = marks.next() {
+        match mark {
+            '!' => table.deletes = table.entries,
+            '^' => table.flags = TABLE_NEEDS_REWRITE,
+            '*' => {
+                let mut number = String::new();
+                while let Some(digit) = marks.next_if(char::is_ascii_digit) {
+                    number.push(digit);
+                }
+                table.file_bytes = number.parse::<u64>().expect(text) * MIB;
+                table.raw_bytes = table.file_bytes;
+            }
+            _ => panic!("{text}"),
+        }
+    }
+    Arc::new(table)
+}
+
+fn draw(text: &str) -> Drawing {
+    let mut options = PickOptions {
+        level1_bytes: 100 * MIB,
+        max_job_bytes: 1000 * MIB,
+        table_bytes: 10 * MIB,
+        l0_trigger_count: 2,
+        ..PickOptions::default()
+    };
+    let (mut jobs, mut unsettled, mut edit) = (Vec::new(), Vec::new(), KeyspaceEdit::new(1));
+    let mut run_id = 1000;
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |i: usize| words[i].parse::<u64>().expect(line);
+        match words[0] {
+            "L0" => {
+                let seqs = draw_seqs(words[1].trim_end_matches(':'));
+                edit.covered.push(seqs);
+                for table in &words[2..] {
+                    let run = Some(RunSlot { id: run_id, seqs });
+                    edit.add.push(AddTable {
+                        level: 0,
+                        run,
+                        table: draw_table(table, seqs.hi),
+                    });
+                }
+                run_id += 1;
+            }
+            "unsettled" => unsettled.push(draw_seqs(words[1])),
+            "reserved" => {
+                let tables = words[1..]
+                    .iter()
+                    .map(|id| id.parse().expect(line))
+                    .collect();
+                jobs.push(Reservation {
+                    tables,
+                    spans: Vec::new(),
+                });
+            }
+            "span" => {
+                let spans = vec![(number(1) as u8, draw_range(words[2]))];
+                jobs.push(Reservation {
+                    tables: BTreeSet::new(),
+                    spans,
+                });
+            }
+            "trigger" => options.l0_trigger_count = number(1) as usize,
+            "intra" => {
+                (options.l0_intra_count, options.l0_intra_min_count) =
+                    (number(1) as usize, number(2) as usize)
+            }
+            "level1" => options.level1_bytes = number(1) * MIB,
+            "factor" => options.level_factor = number(1),
+            "max" => options.max_job_bytes = number(1) * MIB,
+            level => {
+                let level = level
+                    .trim_start_matches('L')
+                    .trim_end_matches(':')
+                    .parse()
+                    .expect(line);
+                edit.add.extend(words[1..].iter().map(|t| AddTable {
+                    level,
+                    run: None,
+                    table: draw_table(t, 1),
+                }));
+            }
+        }
+    }
+    let version = KeyspaceVersion::new(1).apply(&edit).expect(text);
+    Drawing {
+        version,
+        options,
+        jobs,
+        unsettled,
+    }
+}
+
+impl Drawing {
+    fn input(&self) -> PickInput<'_> {
+        PickInput {
+            version: &self.version,
+            options: &self.options,
+            jobs: &self.jobs,
+            unsettled: &self.unsettled,
+        }
+    }
+}
+
+fn tell(choice: Option<Choice>) -> String {
+    let Some(choice) = choice else {
+        return "nothing".into();
+    };
+    let kind = match choice.kind {
+        ChoiceKind::Merge => "merge",
+        ChoiceKind::TrivialMove => "move",
+        ChoiceKind::IntraL0 => "intra",
+        ChoiceKind::Rewrite => "rewrite",
+    };
+    let mut text = format!("{kind} L{}->L{}:", choice.from, choice.to);
+    for input in &choice.inputs {
+        let ids: Vec<String> = input.tables.iter().map(|t| t.id.to_string()).collect();
+        write!(text, " L{} {}", input.level, ids.join("+")).unwrap();
+    }
+    write!(text, " {}", choice.range).unwrap();
+    if let Some(seqs) = choice.output_seqs {
+        write!(text, " {seqs}").unwrap();
+    }
+    assert!(!choice.reason.is_empty());
+    text
+}
+
+#[track_caller]
+fn picks(expected: &str, drawing: &str) {
+    let drawing = draw(drawing);
+    let choice = pick(&drawing.input());
+    if let Some(choice) = &choice {
+        lands(&drawing, choice);
+    }
+    assert_eq!(tell(choice), expected);
+}
+
+/// What a choice's outputs would be is taken by the version: none of its invariants breaks.
+#[track_caller]
+fn lands(drawing: &Drawing, choice: &Choice) -> KeyspaceVersion {
+    let mut edit = KeyspaceEdit {
+        remove: choice.removals(),
+        ..KeyspaceEdit::new(1)
+    };
+    let run = choice.output_seqs.map(|seqs| RunSlot {
+        id: 5000 + drawing.version.covered().ranges().len() as u64,
+        seqs,
+    });
+    if choice.kind == ChoiceKind::TrivialMove {
+        edit.add.extend(choice.tables().map(|t| AddTable {
+            level: choice.to,
+            run,
+            table: t.clone(),
+        }));
+    } else {
+        let first = choice.tables().next().unwrap();
+        let max_id = drawing.version.tables().map(|(_, t)| t.id).max().unwrap();
+        let table = TableMeta {
+            id: max_id + 1,
+            bounds: choice.range.clone(),
+            file_bytes: choice.input_bytes,
+            min_seq: first.max_seq,
+            ..(**first).clone()
+        };
+        edit.add.push(AddTable {
+            level: choice.to,
+            run,
+            table: Arc::new(table),
+        });
+    }
+    drawing
+        .version
+        .apply(&edit)
+        .expect("the version takes what was picked")
+}
+
+#[test]
+fn nothing_is_due() {
+    picks("nothing", "");
+    picks("nothing", "L0 (0,10]: 1[a..z]");
+    picks("nothing", "L1: 1[a..c] 2[d..f]");
+    picks("nothing", "L6: 1[a..z]*9000");
+}
+
+#[test]
+fn level_0_goes_down_whole() {
+    picks(
+        "merge L0->L1: L0 3+4 L0 1 L1 10+11 [a..y]",
+        "L0 (10,20]: 3[b..d] 4[e..k]
+         L0 (0,10]: 1[a..m]
+         L1: 10[a..c] 11[k..y] 12[z..zz]",
+    );
+}
+
+#[test]
+fn story_14_an_older_memtable_holds_everything_back() {
+    // M1 (0,100] still flushes: nothing may leave level 0.
+    picks(
+        "nothing",
+        "L0 (200,300]: 2[a..m]
+         L0 (100,200]: 1[a..m]!
+         unsettled (0,100]
+         unsettled (300,400]",
+    );
+    // The newest memtable holds nothing back.
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..m]",
+        "L0 (200,300]: 2[a..m]
+         L0 (100,200]: 1[a..m]!
+         unsettled (300,400]",
+    );
+}
+
+#[test]
+fn story_15_only_what_is_older_than_a_redirected_run_goes_down() {
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..m]",
+        "L0 (300,400]: 4[a..m]
+         L0 (200,300]: 3[a..m]
+         unsettled (100,200]
+         L0 (50,100]: 2[a..m]
+         L0 (0,50]: 1[a..m]",
+    );
+    // Newer runs may merge among themselves, but not over its slot.
+    picks(
+        "intra L0->L0: L0 6 L0 5 L0 4 [a..m] (200, 500]",
+        "L0 (400,500]: 6[a..m]
+         L0 (300,400]: 5[a..m]
+         L0 (200,300]: 4[a..m]
+         unsettled (100,200]
+         L0 (50,100]: 2[a..m]
+         L0 (0,50]: 1[a..m]
+         reserved 1 2
+         intra 3 3",
+    );
+    picks(
+        "nothing",
+        "L0 (300,400]: 5[a..m]
+         L0 (200,300]: 4[a..m]
+         unsettled (100,200]
+         L0 (50,100]: 2[a..m]
+         L0 (0,50]: 1[a..m]
+         span 1 [a..z]
+         intra 3 3",
+    );
+}
+
+#[test]
+fn story_16_levels_are_compared_by_keys_only() {
+    // The table of L1 has smaller numbers than that of L2; still it is the newer one for its keys.
+    picks(
+        "merge L1->L2: L1 1 L2 2 [a..d]",
+        "level1 5
+         L1: 1[a..c]
+         L2: 2[b..d] 3[x..z]",
+    );
+}
+
+#[test]
+fn a_reserved_run_holds_back_what_overlaps_it() {
+    picks(
+        "move L0->L1: L0 3 [x..z]",
+        "trigger 1
+         L0 (20,30]: 2[a..m] 3[x..z]
+         L0 (0,20]: 1[b..c]
+         reserved 1
+         span 1 [b..c]",
+    );
+    // Through a chain: 3 overlaps 2, which overlaps 1.
+    picks(
+        "nothing",
+        "trigger 1
+         L0 (30,40]: 3[f..h]
+         L0 (20,30]: 2[c..f]
+         L0 (0,20]: 1[a..c]
+         reserved 1",
+    );
+}
+
+#[test]
+fn work_on_level_1_is_a_wall() {
+    // The right piece has more bytes.
+    picks(
+        "merge L0->L1: L0 4 L0 2 L1 12 [n..x]",
+        "L0 (20,30]: 3[a..c] 4[n..q]*20
+         L0 (0,20]: 1[a..d] 2[o..p]
+         L1: 10[a..b] 11[f..h] 12[p..x]
+         reserved 11",
+    );
+    picks(
+        "nothing",
+        "L0 (20,30]: 3[a..m]
+         L0 (0,20]: 1[a..m]
+         L1: 11[f..h]
+         reserved 11",
+    );
+    // A table over the wall stays, and so does a newer one over that table, on both sides of the wall.
+    picks(
+        "nothing",
+        "L0 (20,30]: 3[a..c] 4[n..q]
+         L0 (0,20]: 1[b..o]
+         L1: 11[f..h]
+         reserved 11",
+    );
+}
+
+#[test]
+fn too_much_for_one_job_takes_the_oldest() {
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..m]",
+        "max 15
+         L0 (30,40]: 4[a..m]
+         L0 (20,30]: 3[a..m]
+         L0 (10,20]: 2[a..m]
+         L0 (0,10]: 1[a..m]",
+    );
+}
+
+#[test]
+fn disjoint_runs_move() {
+    picks(
+        "move L0->L1: L0 2 L0 1 [a..d]",
+        "L0 (10,20]: 2[c..d]
+         L0 (0,10]: 1[a..b]
+         L1: 9[x..z]",
+    );
+    // Not if they have to be rewritten, not if they are small, not if tombstones could go.
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..d]",
+        "L0 (10,20]: 2[c..d]^\n L0 (0,10]: 1[a..b]",
+    );
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..d]",
+        "L0 (10,20]: 2[c..d]*1\n L0 (0,10]: 1[a..b]*1",
+    );
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..d]",
+        "L0 (10,20]: 2[c..d]!\n L0 (0,10]: 1[a..b]",
+    );
+    // A range delete alone, with something below that it deletes: it moves on.
+    picks(
+        "move L0->L1: L0 1 [c..d)",
+        "trigger 1\n L0 (0,10]: 1[c..d)\n L2: 7[c..d]",
+    );
+    picks(
+        "merge L0->L1: L0 1 [c..d)",
+        "trigger 1\n L0 (0,10]: 1[c..d)",
+    );
+    // Its end is not part of it.
+    picks(
+        "move L0->L1: L0 1 [c..d)",
+        "trigger 1\n L0 (0,10]: 1[c..d)\n L1: 8[d..e]\n L2: 7[c..d]",
+    );
+    picks(
+        "merge L0->L1: L0 1 L1 8 [c..e]",
+        "trigger 1\n L0 (0,10]: 1[c..d]\n L1: 8[d..e]\n L2: 7[c..d]",
+    );
+}
+
+#[test]
+fn the_table_with_the_fewest_below_goes() {
+    picks(
+        "merge L1->L2: L1 3 L2 23 [m..o]",
+        "level1 15
+         L1: 1[a..c] 2[d..j] 3[m..n]
+         L2: 20[a..b] 21[c..e] 22[f..h] 23[n..o]",
+    );
+    // Of equal counts, the fewest bytes.
+    picks(
+        "merge L1->L2: L1 2 L2 21 [d..e]",
+        "level1 15
+         L1: 1[a..b] 2[d..e]
+         L2: 20[a..b]*9 21[d..e]*8",
+    );
+    // Free moves first, one table each.
+    picks(
+        "move L1->L2: L1 2 [d..e]",
+        "level1 15
+         L1: 1[a..b] 2[d..e] 3[f..g]
+         L2: 20[a..b]*9",
+    );
+}
+
+#[test]
+fn neighbours_that_cost_nothing_come_along() {
+    picks(
+        "merge L1->L2: L1 1+2+3 L2 20 [a..j]",
+        "level1 15
+         L1: 1[a..b] 2[d..e] 3[f..g] 4[k..n]
+         L2: 20[a..j] 21[k..l] 22[m..z]",
+    );
+    picks(
+        "merge L1->L2: L1 1 L2 20 [a..j]",
+        "level1 15
+         max 25
+         L1: 1[a..b] 2[d..e] 3[f..g] 4[k..n]
+         L2: 20[a..j] 21[k..l] 22[m..z]",
+    );
+}
+
+#[test]
+fn reserved_tables_and_spans_are_left_alone() {
+    let below = "level1 5
+         L1: 1[a..b] 2[d..e] 3[g..h]
+         L2: 20[a..c] 21[d..e]*20 22[g..i]*30\n";
+    picks("merge L1->L2: L1 1 L2 20 [a..c]", below);
+    picks(
+        "merge L1->L2: L1 2 L2 21 [d..e]",
+        &format!("{below} reserved 1"),
+    );
+    picks(
+        "merge L1->L2: L1 2 L2 21 [d..e]",
+        &format!("{below} reserved 20"),
+    );
+    picks(
+        "merge L1->L2: L1 3 L2 22 [g..i]",
+        &format!("{below} reserved 20\n span 1 [d..d]"),
+    );
+    picks(
+        "nothing",
+        &format!("{below} reserved 20 21\n span 2 [i..j]"),
+    );
+    // What is reserved does not count: the level is not due any more.
+    picks("nothing", "level1 15\n L1: 1[a..b] 2[d..e]\n reserved 1");
+}
+
+#[test]
+fn the_highest_score_wins() {
+    picks(
+        "merge L2->L3: L2 3 L3 4 [x..z]",
+        "level1 5
+         factor 2
+         L0 (10,20]: 2[a..b]
+         L0 (0,10]: 1[a..b]
+         L2: 3[x..z]*30
+         L3: 4[x..y]",
+    );
+    // If it cannot go, the next one does.
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..b]",
+        "level1 5
+         factor 2
+         L0 (10,20]: 2[a..b]
+         L0 (0,10]: 1[a..b]
+         L2: 3[x..z]*30
+         L3: 4[x..y]
+         reserved 4",
+    );
+}
+
+#[test]
+fn newer_runs_merge_while_older_ones_are_on_their_way() {
+    let runs = "L0 (60,70]: 7[a..m]
+         L0 (50,60]: 6[a..m]
+         L0 (40,50]: 5[a..m]
+         L0 (30,40]: 4[a..m]
+         L0 (20,30]: 3[a..m]
+         L0 (10,20]: 2[a..m]
+         L0 (0,10]: 1[a..m]
+         reserved 1 2\n";
+    picks("nothing", &format!("{runs} intra 6 3"));
+    picks(
+        "intra L0->L0: L0 7 L0 6 L0 5 L0 4 L0 3 [a..m] (20, 70]",
+        &format!("{runs} intra 5 3"),
+    );
+    // A large run is not read again for small ones.
+    picks(
+        "intra L0->L0: L0 7 L0 6 L0 5 [a..m] (40, 70]",
+        &runs
+            .replace("4[a..m]", "4[a..m]*500")
+            .replace("reserved", "intra 5 3\n reserved"),
+    );
+    // A gap in the slots (a source that is not installed) is not bridged.
+    picks(
+        "nothing",
+        &runs
+            .replace("L0 (50,60]: 6[a..m]", "")
+            .replace("reserved", "intra 3 4\n reserved"),
+    );
+}
+
+#[test]
+fn a_move_that_would_cost_later_is_a_merge() {
+    let mut grandparents = String::from("trigger 1\n L0 (0,10]: 1[a..b]\n L2:");
+    for i in 0..41 {
+        write!(grandparents, " {}[a{i:02}..a{i:02}x]", 100 + i).unwrap();
+    }
+    picks("merge L0->L1: L0 1 [a..b]", &grandparents);
+}
+
+#[test]
+fn by_hand_everything_goes_to_the_bottom() {
+    let mut drawing = draw(
+        "trigger 100
+         L0 (10,20]: 4[a..b] 5[x..z]
+         L0 (0,10]: 3[b..c]
+         L1: 10[b..d] 11[y..z]
+         L3: 30[a..d] 31[x..z]",
+    );
+    let manual = ManualRange {
+        range: KeyRange::closed(b"a", b"a"),
+        rewrite_bottom: true,
+        first_new_table_id: 32,
+    };
+    let mut told = Vec::new();
+    loop {
+        match pick_manual(&drawing.input(), &manual) {
+            ManualStep::Job(choice) => {
+                drawing.version = lands(&drawing, &choice);
+                drawing.version.check().unwrap();
+                told.push(tell(Some(choice)));
+            }
+            step => {
+                assert_eq!(step, ManualStep::Done);
+                break;
+            }
+        }
+        assert!(told.len() < 20, "{told:?}");
+    }
+    // The older run comes along because 4 overlaps it; the other side of the runs stays. The outputs are new, so the
+    // bottom is not rewritten a second time.
+    assert_eq!(
+        told,
+        [
+            "merge L0->L1: L0 4 L0 3 L1 10 [a..d]",
+            "move L1->L2: L1 32 [a..d]",
+            "merge L2->L3: L2 32 L3 30 [a..d]",
+        ]
+    );
+    let bottom = ManualRange {
+        range: KeyRange::all(),
+        rewrite_bottom: true,
+        first_new_table_id: 1000,
+    };
+    let drawing = draw("L3: 30[a..d] 31[x..z]\n L5: 50[b..c] 51[n..o]");
+    let ManualStep::Job(choice) = pick_manual(&drawing.input(), &bottom) else {
+        panic!("no job")
+    };
+    assert_eq!(
+        tell(Some(choice)),
+        "merge L3->L4: L3 30+31 [a..z]".replace("merge", "move")
+    );
+    let drawing = draw("L5: 50[b..c] 51[n..o] 52[p..q]\n reserved 52\n max 15");
+    let ManualStep::Job(choice) = pick_manual(&drawing.input(), &bottom) else {
+        panic!("no job")
+    };
+    assert_eq!(tell(Some(choice)), "rewrite L5->L5: L5 50 [b..c]");
+    let none = ManualRange {
+        rewrite_bottom: false,
+        ..bottom
+    };
+    assert_eq!(pick_manual(&drawing.input(), &none), ManualStep::Done);
+    let waits = draw("L0 (10,20]: 1[a..b]\n unsettled (0,10]");
+    assert_eq!(pick_manual(&waits.input(), &none), ManualStep::Wait);
+}
+
+#[test]
+fn soft_cuts_are_the_starts_of_the_tables_below() {
+    let drawing = draw("L2: 1[a..c] 2[d..e] 3[f..g)");
+    assert_eq!(
+        soft_cuts(&drawing.version, 1, &KeyRange::closed(b"a", b"f")),
+        [Key::from(*b"d"), Key::from(*b"f")]
+    );
+}
+
+#[test]
+fn scores_leave_out_what_is_reserved() {
+    let drawing = draw(
+        "trigger 4\n level1 20\n L0 (10,20]: 1[a..b]\n L0 (0,10]: 2[a..b]\n L1: 3[a..b] 4[c..d]\n reserved 2 3",
+    );
+    assert_eq!(scores(&drawing.input())[..3], [0.25, 0.5, 0.0]);
+}
+
+#[test]
+fn older_data_is_where_a_tombstone_must_stay() {
+    let told = |text: &str| {
+        let drawing = draw(text);
+        let choice = pick(&drawing.input()).expect(text);
+        let ranges = older_ranges(&drawing.version, &choice, &drawing.unsettled);
+        ranges
+            .iter()
+            .map(KeyRange::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let runs = "L0 (10,20]: 2[a..m]\n L0 (0,10]: 1[c..d]\n L1: 9[a..b] 8[x..z]\n";
+    assert_eq!(told(runs), "");
+    assert_eq!(
+        told(&format!(
+            "{runs} L2: 20[b..c] 21[y..z]\n L4: 40[c..e] 41[l..p]"
+        )),
+        "[b..e] [l..m]"
+    );
+    // Within level 0 everything below is older, and older runs are.
+    let intra = "trigger 1\n L0 (30,40]: 4[a..m]\n L0 (20,30]: 3[a..m]\n L0 (0,20]: 1[c..d]\n L1: 9[l..z]\n reserved 1\n span 1 [a..z]\n intra 2 2";
+    assert_eq!(told(intra), "[c..d] [l..m]");
+    // A source that is not installed may hold anything.
+    assert_eq!(
+        told(&format!("{intra}\n unsettled (0,0]\n unsettled (20,20]")),
+        "[c..d] [l..m]"
+    );
+    let redirected = "L0 (30,40]: 4[a..m]\n L0 (20,30]: 3[a..m]\n unsettled (0,20]\n intra 2 2";
+    assert_eq!(told(redirected), "[a..m]");
+}
+
+#[test]
+fn hard_cuts_share_the_bytes() {
+    let drawing = draw(
+        "L0 (10,20]: 2[a..z]*40
+         L0 (0,10]: 1[a..z]*40
+         L1: 10[a..c] 11[d..f] 12[g..i] 13[j..l] 14[m..o] 15[p..r] 16[s..u] 17[v..z]",
+    );
+    let choice = pick(&drawing.input()).unwrap();
+    let none = |_: &TableMeta| Vec::new();
+    let cuts = |parallel, min| {
+        let cuts = hard_cuts(&choice, parallel, min, &none);
+        String::from_utf8(cuts.concat()).unwrap()
+    };
+    assert_eq!(cuts(4, 1), "gms");
+    assert_eq!(cuts(2, 1), "m");
+    assert_eq!(cuts(1, 1), "");
+    assert_eq!(cuts(4, 1000 * MIB), "");
+    assert_eq!(cuts(100, 1), "dgjmpsv");
+    // With anchors, tables that span everything can be cut.
+    let drawing = draw("L0 (10,20]: 2[a..z]*40\n L0 (0,10]: 1[a..z]*40");
+    let choice = pick(&drawing.input()).unwrap();
+    assert_eq!(hard_cuts(&choice, 4, 1, &none), Vec::<Key>::new());
+    let anchors = |_: &TableMeta| vec![Key::from(*b"g"), Key::from(*b"m"), Key::from(*b"s")];
+    assert_eq!(hard_cuts(&choice, 4, 1, &anchors).concat(), b"gms");
+}
