@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod error;
+pub mod fault;
 pub mod files;
 pub mod memory;
 pub mod map;
@@ -14,6 +15,7 @@ mod sigbus;
 pub mod storage;
 
 pub use error::{Result, StorageError, StorageErrorKind};
+pub use fault::FaultStorage;
 pub use files::FileStorage;
 pub use memory::{CrashPolicy, CrashReport, Mark, MemoryStorage, Replay};
 pub use map::{Map, MapOwner, MapView};

@@ -1,0 +1,355 @@
+//! A storage that fails on purpose, and that keeps a trace of what was asked of it.
+//!
+//! [`FaultStorage`] wraps any [`Storage`]. [`Rule`]s say which call meets which [`Fault`]; while it is disarmed,
+//! rules neither count nor fire. Counts and trace go on in either case.
+//!
+//! What a failed call leaves: nothing, except where the fault says otherwise. A failed sync loses what it covered,
+//! a short append leaves a prefix; both need the storage below to play along ([`WriteFile::inject`]: the memory
+//! storage does both, files the short append).
+//!
+//! Threading: the rules are under a mutex that is held for no call below and for no wait; the order of calls that
+//! run at the same time is the order in which they ask for their verdict (rules) or end (trace).
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::op::{CallCounts, OpKind};
+use crate::prng::Prng;
+use crate::runtime::Runtime;
+use crate::storage::{Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Storage, WriteFile};
+
+mod handle;
+mod plan;
+mod trace;
+
+#[cfg(test)]
+mod tests;
+
+pub use plan::{Calls, Fault, Repeat, Rule};
+
+use handle::{FaultReader, FaultWriter};
+use plan::RuleState;
+use trace::{Event, Trace};
+
+/// A fault that fired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fired {
+    /// Which rule, in the order of [`FaultStorage::add`], from 0.
+    pub rule: usize,
+    /// The number of the call among all calls through this storage, from 0.
+    pub call: u64,
+    /// The call's kind.
+    pub kind: OpKind,
+    /// The object's name.
+    pub name: String,
+    /// What happened.
+    pub fault: Fault,
+}
+
+/// A [`Storage`] with faults. Cloning gives another handle on the same one.
+#[derive(Clone)]
+pub struct FaultStorage {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inner: Arc<dyn Storage>,
+    runtime: Runtime,
+    control: Mutex<Control>,
+}
+
+#[derive(Default)]
+struct Control {
+    armed: bool,
+    rules: Vec<RuleState>,
+    fired: Vec<Fired>,
+    counts: CallCounts,
+    trace: Option<Trace>,
+}
+
+/// What is to happen to a call.
+#[derive(Default)]
+struct Verdict {
+    delay: Duration,
+    failure: Option<Failure>,
+    short_read: bool,
+    failed_map: bool,
+    /// Bits to flip at offsets of the object.
+    flips: Vec<(u64, u8)>,
+    /// Seeds of flips whose place is drawn from what is read.
+    random_flips: Vec<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Failure {
+    kind: StorageErrorKind,
+    after: bool,
+    short_per_mille: Option<u32>,
+}
+
+impl Failure {
+    fn error(self, kind: OpKind, name: &str) -> StorageError {
+        let when = if self.after { "after the call had taken effect" } else { "by a fault rule" };
+        StorageError::new(self.kind, kind.name(), name, format!("injected error, {when}"))
+    }
+}
+
+impl Verdict {
+    /// Flips what the rules ask for in bytes that start at `offset` of the object.
+    fn flip(&self, offset: u64, bytes: &mut [u8]) {
+        for (at, mask) in &self.flips {
+            let index = at.checked_sub(offset).and_then(|i| usize::try_from(i).ok());
+            if let Some(byte) = index.and_then(|i| bytes.get_mut(i)) {
+                *byte ^= mask;
+            }
+        }
+        for seed in &self.random_flips {
+            let mut rng = Prng::new(*seed);
+            let bits = bytes.len() as u64 * 8;
+            if bits > 0 {
+                let bit = rng.below(bits);
+                bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    fn flips_anything(&self) -> bool {
+        !self.flips.is_empty() || !self.random_flips.is_empty()
+    }
+}
+
+impl Shared {
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Counts the call, asks the rules, and waits if they say so.
+    fn enter(&self, kind: OpKind, name: &str) -> Verdict {
+        let mut verdict = Verdict::default();
+        {
+            let mut guard = self.control();
+            let control = &mut *guard;
+            let call = control.counts.total();
+            control.counts.add(kind);
+            if !control.armed {
+                return verdict;
+            }
+            for (index, state) in control.rules.iter_mut().enumerate() {
+                if !state.fires(kind, name) {
+                    continue;
+                }
+                let fault = state.rule.fault;
+                control.fired.push(Fired { rule: index, call, kind, name: name.to_owned(), fault });
+                let mut fail = |kind, after, short_per_mille| {
+                    verdict.failure.get_or_insert(Failure { kind, after, short_per_mille });
+                };
+                match fault {
+                    Fault::Fail(kind) => fail(kind, false, None),
+                    Fault::FailAfter(kind) => fail(kind, true, None),
+                    Fault::ShortAppend { per_mille, kind } => fail(kind, false, Some(per_mille.min(1000))),
+                    Fault::ShortRead => verdict.short_read = true,
+                    Fault::FlipAt { offset, mask } => verdict.flips.push((offset, mask)),
+                    Fault::FlipRandom { seed } => {
+                        verdict.random_flips.push(seed ^ call.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                    }
+                    Fault::FailedMap => verdict.failed_map = true,
+                    Fault::Delay(delay) => verdict.delay = verdict.delay.saturating_add(delay),
+                }
+            }
+        }
+        if !verdict.delay.is_zero() {
+            self.runtime.sleep(verdict.delay);
+        }
+        verdict
+    }
+
+    fn traced(&self) -> bool {
+        self.control().trace.is_some()
+    }
+
+    fn record(&self, event: &Event<'_>) {
+        if let Some(trace) = &mut self.control().trace {
+            trace.record(event);
+        }
+    }
+
+    /// One call without bytes: verdict, call, trace.
+    fn call<T>(&self, kind: OpKind, name: &str, at: u64, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let verdict = self.enter(kind, name);
+        let result = match verdict.failure {
+            None => call(),
+            Some(failure) if failure.after => call().and_then(|_| Err(failure.error(kind, name))),
+            Some(failure) => Err(failure.error(kind, name)),
+        };
+        let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
+        self.record(&Event { kind, name, at, len: 0, bytes: 0, outcome });
+        result
+    }
+}
+
+impl FaultStorage {
+    /// Wraps `inner`; armed, without rules. Delays use `runtime`'s clock.
+    pub fn new(inner: Arc<dyn Storage>, runtime: &Runtime) -> FaultStorage {
+        let control = Control { armed: true, ..Control::default() };
+        FaultStorage { shared: Arc::new(Shared { inner, runtime: runtime.clone(), control: Mutex::new(control) }) }
+    }
+
+    /// The storage below.
+    pub fn inner(&self) -> &Arc<dyn Storage> {
+        &self.shared.inner
+    }
+
+    /// Adds a rule, which counts calls from now on. Gives its number, from 0.
+    pub fn add(&self, rule: Rule) -> usize {
+        let mut control = self.shared.control();
+        control.rules.push(RuleState::new(rule));
+        control.rules.len() - 1
+    }
+
+    /// Forgets all rules and what fired.
+    pub fn clear(&self) {
+        let mut control = self.shared.control();
+        control.rules.clear();
+        control.fired.clear();
+    }
+
+    /// Lets rules count and fire.
+    pub fn arm(&self) {
+        self.shared.control().armed = true;
+    }
+
+    /// Stops rules from counting and firing.
+    pub fn disarm(&self) {
+        self.shared.control().armed = false;
+    }
+
+    /// The faults that fired, in order.
+    pub fn fired(&self) -> Vec<Fired> {
+        self.shared.control().fired.clone()
+    }
+
+    /// How often rule number `rule` fired.
+    pub fn fired_count(&self, rule: usize) -> u64 {
+        self.shared.control().rules.get(rule).map_or(0, |r| r.fired)
+    }
+
+    /// Calls so far, by kind, failed ones included.
+    pub fn counts(&self) -> CallCounts {
+        self.shared.control().counts
+    }
+
+    /// Starts a trace (an older one is thrown away); with a log, a line a call is kept as well.
+    pub fn start_trace(&self, with_log: bool) {
+        self.shared.control().trace = Some(Trace::new(with_log));
+    }
+
+    /// The digest of all calls since the trace began, with their bytes and outcomes. `None` without a trace.
+    pub fn trace_digest(&self) -> Option<u64> {
+        self.shared.control().trace.as_ref().map(Trace::digest)
+    }
+
+    /// The trace's lines; empty without a log.
+    pub fn trace_log(&self) -> Vec<String> {
+        self.shared.control().trace.as_ref().map(Trace::log).unwrap_or_default()
+    }
+
+    fn writer(&self, inner: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        Arc::new(FaultWriter::new(Arc::clone(&self.shared), inner))
+    }
+}
+
+impl std::fmt::Debug for FaultStorage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let control = self.shared.control();
+        f.debug_struct("FaultStorage")
+            .field("inner", &self.shared.inner.describe())
+            .field("armed", &control.armed)
+            .field("rules", &control.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Tells the second names of two renames apart in a trace.
+fn second(name: &str) -> u64 {
+    xxh3_64(name.as_bytes())
+}
+
+impl Storage for FaultStorage {
+    fn describe(&self) -> String {
+        self.shared.inner.describe()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.shared.inner.capabilities()
+    }
+
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        self.shared.call(OpKind::Lease, name, 0, || self.shared.inner.lease(name))
+    }
+
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let file = self.shared.call(OpKind::Create, name, 0, || self.shared.inner.create(epoch, name))?;
+        Ok(self.writer(file))
+    }
+
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        let call = || self.shared.inner.recycle(epoch, old, new);
+        let file = self.shared.call(OpKind::Recycle, old, second(new), call)?;
+        Ok(self.writer(file))
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        let file = self.shared.call(OpKind::Open, name, 0, || self.shared.inner.open(name))?;
+        Ok(Arc::new(FaultReader::new(Arc::clone(&self.shared), file)))
+    }
+
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.shared.call(OpKind::List, "", 0, || self.shared.inner.list())
+    }
+
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.shared.call(OpKind::Delete, name, 0, || self.shared.inner.delete(epoch, name))
+    }
+
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.shared.call(OpKind::Rename, old, second(new), || self.shared.inner.rename(epoch, old, new))
+    }
+
+    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.shared.call(OpKind::Link, old, second(new), || self.shared.inner.link(epoch, old, new))
+    }
+
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        let kind = OpKind::SyncDir;
+        let verdict = self.shared.enter(kind, "");
+        let result = match verdict.failure {
+            None => self.shared.inner.sync_dir(epoch),
+            Some(failure) if failure.after => {
+                self.shared.inner.sync_dir(epoch).and_then(|()| Err(failure.error(kind, "directory")))
+            }
+            Some(failure) => {
+                self.shared.inner.inject_lost_names();
+                Err(failure.error(kind, "directory"))
+            }
+        };
+        let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
+        self.shared.record(&Event { kind, name: "", at: 0, len: 0, bytes: 0, outcome });
+        result
+    }
+
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.shared.call(OpKind::Replace, name, xxh3_64(bytes), || self.shared.inner.replace(epoch, name, bytes))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.shared.enter(OpKind::FreeBytes, "");
+        self.shared.inner.free_bytes()
+    }
+
+    fn inject_lost_names(&self) -> bool {
+        self.shared.inner.inject_lost_names()
+    }
+}

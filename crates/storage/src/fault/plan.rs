@@ -1,0 +1,195 @@
+//! What goes wrong, and when: rules, each counting the calls that it is about.
+
+use std::time::Duration;
+
+use crate::error::StorageErrorKind;
+use crate::op::OpKind;
+
+/// Which calls a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// All calls.
+    Any,
+    /// Calls that change something ([`OpKind::is_change`]).
+    Changes,
+    /// Calls that read something ([`OpKind::is_read`]).
+    Reads,
+    /// Calls of one kind.
+    Kind(OpKind),
+}
+
+impl Calls {
+    fn include(self, kind: OpKind) -> bool {
+        match self {
+            Calls::Any => true,
+            Calls::Changes => kind.is_change(),
+            Calls::Reads => kind.is_read(),
+            Calls::Kind(k) => k == kind,
+        }
+    }
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails and does nothing. A sync (of bytes or names) that fails so *loses* what it should have made durable:
+    /// it still shows, but no later sync saves it, as with a kernel whose write-back failed.
+    Fail(StorageErrorKind),
+    /// It takes effect, and fails nevertheless: a reply that was lost, or an error after the deed.
+    FailAfter(StorageErrorKind),
+    /// An append of which this many per mille of the bytes land before it fails; other calls just fail.
+    ShortAppend {
+        /// Part of the bytes that lands, 0 to 1000.
+        per_mille: u32,
+        /// The error that is reported.
+        kind: StorageErrorKind,
+    },
+    /// A read that fills a part of the buffer and fails with `UnexpectedEof`; other calls are left alone.
+    ShortRead,
+    /// A read, or a map, in which the byte at this offset of the object comes back with these bits flipped.
+    FlipAt {
+        /// Byte offset in the object.
+        offset: u64,
+        /// Bits to flip.
+        mask: u8,
+    },
+    /// A read, or a map, in which one bit, chosen by the seed and the call's number, is flipped.
+    FlipRandom {
+        /// Chooses the bit.
+        seed: u64,
+    },
+    /// A map that is marked failed and shows zeros.
+    FailedMap,
+    /// The call takes this much longer (on the runtime's clock), before it does anything.
+    Delay(Duration),
+}
+
+/// How often a rule fires once it has come to its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// For one call.
+    Once,
+    /// For this many calls.
+    Times(u64),
+    /// For that call and all that follow.
+    ForGood,
+}
+
+/// A fault with its place: the `nth` call (from 0) of those that match.
+///
+/// ```
+/// use siltstone_storage::fault::{Fault, Rule};
+/// use siltstone_storage::{OpKind, StorageErrorKind};
+/// let rule = Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("000007").nth(2).for_good();
+/// # let _ = rule;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which calls it counts.
+    pub calls: Calls,
+    /// Only calls on objects whose names start so; calls without a name have the name `""`.
+    pub name_prefix: String,
+    /// Which of the matching calls is the first to fail, from 0.
+    pub nth: u64,
+    /// For how long.
+    pub repeat: Repeat,
+    /// What happens.
+    pub fault: Fault,
+}
+
+impl Rule {
+    fn new(calls: Calls, fault: Fault) -> Rule {
+        Rule { calls, name_prefix: String::new(), nth: 0, repeat: Repeat::Once, fault }
+    }
+
+    /// About calls of one kind.
+    pub fn on(kind: OpKind, fault: Fault) -> Rule {
+        Rule::new(Calls::Kind(kind), fault)
+    }
+
+    /// About calls that change something.
+    pub fn on_changes(fault: Fault) -> Rule {
+        Rule::new(Calls::Changes, fault)
+    }
+
+    /// About calls that read something.
+    pub fn on_reads(fault: Fault) -> Rule {
+        Rule::new(Calls::Reads, fault)
+    }
+
+    /// About all calls.
+    pub fn on_any(fault: Fault) -> Rule {
+        Rule::new(Calls::Any, fault)
+    }
+
+    /// Only on objects whose names start with `prefix`.
+    pub fn named(mut self, prefix: impl Into<String>) -> Rule {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// Starting with the `n`-th (from 0) matching call.
+    pub fn nth(mut self, n: u64) -> Rule {
+        self.nth = n;
+        self
+    }
+
+    /// For this many calls.
+    pub fn times(mut self, count: u64) -> Rule {
+        self.repeat = Repeat::Times(count);
+        self
+    }
+
+    /// For that call and all that follow.
+    pub fn for_good(mut self) -> Rule {
+        self.repeat = Repeat::ForGood;
+        self
+    }
+
+    /// Whether this fault can do anything to a call of this kind; only such calls are counted.
+    fn affects(&self, kind: OpKind) -> bool {
+        match self.fault {
+            Fault::ShortRead => kind == OpKind::Read,
+            Fault::FlipAt { .. } | Fault::FlipRandom { .. } => matches!(kind, OpKind::Read | OpKind::Map),
+            Fault::FailedMap => kind == OpKind::Map,
+            Fault::Fail(_) | Fault::FailAfter(_) | Fault::ShortAppend { .. } => {
+                // These calls cannot report an error.
+                !matches!(kind, OpKind::FreeBytes | OpKind::StartWriteback | OpKind::Advise)
+            }
+            Fault::Delay(_) => true,
+        }
+    }
+}
+
+/// A rule at work.
+#[derive(Debug)]
+pub(super) struct RuleState {
+    pub(super) rule: Rule,
+    seen: u64,
+    pub(super) fired: u64,
+}
+
+impl RuleState {
+    pub(super) fn new(rule: Rule) -> RuleState {
+        RuleState { rule, seen: 0, fired: 0 }
+    }
+
+    /// Counts the call if it matches; says whether the rule fires for it.
+    pub(super) fn fires(&mut self, kind: OpKind, name: &str) -> bool {
+        let rule = &self.rule;
+        if !rule.calls.include(kind) || !rule.affects(kind) || !name.starts_with(&rule.name_prefix) {
+            return false;
+        }
+        let number = self.seen;
+        self.seen += 1;
+        let last = match rule.repeat {
+            Repeat::Once => rule.nth,
+            Repeat::Times(count) if count == 0 => return false,
+            Repeat::Times(count) => rule.nth.saturating_add(count - 1),
+            Repeat::ForGood => u64::MAX,
+        };
+        let fires = (rule.nth..=last).contains(&number);
+        self.fired += u64::from(fires);
+        fires
+    }
+}

@@ -1,0 +1,193 @@
+use super::*;
+use crate::memory::{CrashPolicy, MemoryStorage};
+
+fn setup() -> (MemoryStorage, FaultStorage, Epoch) {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let faults = FaultStorage::new(Arc::new(memory.clone()), &runtime);
+    let epoch = faults.lease("writer").unwrap().epoch();
+    (memory, faults, epoch)
+}
+
+fn kind<T>(result: Result<T>) -> StorageErrorKind {
+    result.err().expect("this call must fail").kind
+}
+
+const IO: Fault = Fault::Fail(StorageErrorKind::Io);
+
+/// A fixed run of 9 changing calls and 3 reading ones; stops at the first error.
+fn scenario(s: &FaultStorage, e: Epoch) -> Result<()> {
+    let w = s.create(e, "a")?;
+    w.reserve(8192)?;
+    w.append(&[b"hello"])?;
+    w.truncate_to_position()?;
+    w.sync()?;
+    s.rename(e, "a", "b")?;
+    s.sync_dir(e)?;
+    s.replace(e, "CURRENT", b"b")?;
+    let mut buf = [0; 5];
+    s.open("b")?.read_at(0, &mut buf)?;
+    s.open("b")?.map()?;
+    s.delete(e, "b")
+}
+
+#[test]
+fn every_nth_change_can_fail() {
+    let (_, s, e) = setup();
+    let before = s.counts().changes();
+    scenario(&s, e).unwrap();
+    let total = s.counts().changes() - before;
+    assert_eq!(total, 9);
+    for n in 0..total + 2 {
+        for for_good in [false, true] {
+            let (_, s, e) = setup();
+            let rule = Rule::on_changes(Fault::Fail(StorageErrorKind::NoSpace)).nth(n);
+            s.add(if for_good { rule.for_good() } else { rule });
+            let result = scenario(&s, e);
+            assert_eq!(result.is_err(), n < total, "{n}");
+            if n < total {
+                assert_eq!(kind(result), StorageErrorKind::NoSpace);
+                assert_eq!(s.fired_count(0), 1);
+                assert_eq!(s.create(e, "later").is_err(), for_good);
+            } else {
+                assert!(s.fired().is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn kind_name_and_times() {
+    let (_, s, e) = setup();
+    s.add(Rule::on(OpKind::Create, IO).named("log").nth(1).times(2));
+    assert!(s.create(e, "table").is_ok());
+    assert!(s.create(e, "log1").is_ok());
+    assert!(s.create(e, "log2").is_err());
+    s.disarm();
+    assert!(s.create(e, "log3").is_ok());
+    s.arm();
+    assert!(s.create(e, "log4").is_err());
+    assert!(s.create(e, "log5").is_ok());
+    let fired = s.fired();
+    assert_eq!(fired.len(), 2);
+    assert_eq!((fired[1].rule, fired[1].kind, fired[1].name.as_str()), (0, OpKind::Create, "log4"));
+    s.clear();
+    assert!(s.fired().is_empty());
+    assert_eq!(s.counts().of(OpKind::Create), 6);
+}
+
+#[test]
+fn a_short_append_leaves_a_prefix() {
+    let (_, s, e) = setup();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[b"0123"]).unwrap();
+    s.add(Rule::on(OpKind::Append, Fault::ShortAppend { per_mille: 500, kind: StorageErrorKind::NoSpace }));
+    let err = w.append(&[b"ab", b"cdef"]).unwrap_err();
+    assert_eq!((err.kind, err.offset, w.position()), (StorageErrorKind::NoSpace, Some(7), 4));
+    assert_eq!(s.read_small("a").unwrap(), b"0123abc");
+    w.append(&[b"XY"]).unwrap();
+    assert_eq!(s.read_small("a").unwrap(), b"0123XYc");
+}
+
+#[test]
+fn a_failed_sync_is_never_made_good() {
+    let (m, s, e) = setup();
+    let w = s.create(e, "a").unwrap();
+    s.sync_dir(e).unwrap();
+    s.add(Rule::on(OpKind::Sync, IO));
+    w.append(&[b"lost"]).unwrap();
+    assert_eq!(kind(w.sync()), StorageErrorKind::Io);
+    w.sync().unwrap();
+    assert_eq!(s.read_small("a").unwrap(), b"lost", "it still shows");
+    // The second sync made the length durable, the bytes are gone.
+    assert_eq!(m.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(), [0; 4]);
+    s.add(Rule::on(OpKind::SyncDir, IO));
+    drop(s.create(e, "b").unwrap());
+    assert!(s.sync_dir(e).is_err());
+    s.sync_dir(e).unwrap();
+    assert!(s.open("b").is_ok());
+    assert_eq!(kind(m.crash(CrashPolicy::KeepUnsynced).open("b")), StorageErrorKind::NotFound);
+}
+
+#[test]
+fn after_the_deed() {
+    let (m, s, e) = setup();
+    let after = Fault::FailAfter(StorageErrorKind::Io);
+    s.add(Rule::on(OpKind::Replace, after));
+    s.add(Rule::on(OpKind::Sync, after));
+    s.add(Rule::on(OpKind::Append, after));
+    s.add(Rule::on(OpKind::SyncDir, after));
+    assert!(s.replace(e, "CURRENT", b"new").is_err());
+    assert_eq!(m.crash(CrashPolicy::LoseUnsynced).read_small("CURRENT").unwrap(), b"new");
+    let w = s.create(e, "a").unwrap();
+    assert!(w.append(&[b"x"]).is_err());
+    assert_eq!((w.position(), w.len()), (0, 1));
+    assert!(w.sync().is_err());
+    assert!(s.sync_dir(e).is_err());
+    assert_eq!(m.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(), b"x");
+}
+
+#[test]
+fn flips_short_reads_and_failed_maps() {
+    let (_, s, e) = setup();
+    s.create(e, "a").unwrap().append(&[&[0; 100]]).unwrap();
+    let r = s.open("a").unwrap();
+    let flip = s.add(Rule::on_reads(Fault::FlipAt { offset: 50, mask: 0x81 }).named("a").for_good());
+    let mut buf = [0; 10];
+    r.read_at(45, &mut buf).unwrap();
+    assert_eq!(buf, [0, 0, 0, 0, 0, 0x81, 0, 0, 0, 0]);
+    r.read_at(0, &mut buf).unwrap();
+    assert_eq!(buf, [0; 10]);
+    let map = r.map().unwrap().unwrap();
+    assert_eq!((map.read_u8(49), map.read_u8(50)), (Some(0), Some(0x81)));
+    assert_eq!(s.fired_count(flip), 3);
+    s.clear();
+    s.add(Rule::on_reads(Fault::FlipRandom { seed: 7 }).for_good());
+    let mut places = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let mut all = [0; 100];
+        r.read_at(0, &mut all).unwrap();
+        assert_eq!(all.iter().map(|b| b.count_ones()).sum::<u32>(), 1);
+        places.insert(all.iter().position(|b| *b != 0));
+    }
+    assert!(places.len() > 5);
+    s.clear();
+    s.add(Rule::on(OpKind::Read, Fault::ShortRead));
+    assert_eq!(kind(r.read_at(0, &mut buf)), StorageErrorKind::UnexpectedEof);
+    r.read_at(0, &mut buf).unwrap();
+    s.add(Rule::on(OpKind::Map, Fault::FailedMap));
+    assert!(r.map().unwrap().unwrap().failed());
+    assert!(!r.map().unwrap().unwrap().failed());
+}
+
+#[test]
+fn traces_tell_runs_apart() {
+    let run = |text: &[u8], fail: bool| {
+        let (_, s, e) = setup();
+        s.start_trace(true);
+        let w = s.create(e, "a").unwrap();
+        if fail {
+            s.add(Rule::on(OpKind::Append, IO));
+        }
+        let _ = w.append(&[text]);
+        let _ = s.read_small("a");
+        (s.trace_digest().unwrap(), s.trace_log())
+    };
+    assert_eq!(run(b"x", false), run(b"x", false));
+    assert_ne!(run(b"x", false).0, run(b"y", false).0);
+    assert_ne!(run(b"x", false).0, run(b"x", true).0);
+    let (_, log) = run(b"x", true);
+    assert_eq!(log.len(), 4, "{log:?}");
+    assert!(log[1].starts_with("1 append \"a\" at 0 len 1") && log[1].ends_with(" Io"), "{log:?}");
+}
+
+#[test]
+fn delays_use_the_runtime() {
+    let (_, s, e) = setup();
+    let before = s.shared.runtime.now();
+    s.add(Rule::on_any(Fault::Delay(Duration::from_millis(2))).times(2));
+    drop(s.create(e, "a").unwrap());
+    s.list().unwrap();
+    assert!(s.shared.runtime.now().since(before) >= Duration::from_millis(4));
+    assert_eq!(s.fired().len(), 2);
+}

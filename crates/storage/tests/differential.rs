@@ -1,0 +1,204 @@
+//! The local directory and the memory storage do the same: random operations, equal answers, equal error kinds,
+//! equal contents.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use siltstone_storage::{
+    Epoch, FileStorage, MemoryStorage, ReadFile, ReadRange, Result, Runtime, Storage, StorageErrorKind, WriteFile,
+};
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create(usize),
+    Recycle(usize, usize),
+    Rename(usize, usize),
+    Link(usize, usize),
+    Delete(usize),
+    Replace(usize, Vec<u8>),
+    Open(usize),
+    ReadSmall(usize),
+    Append(usize, Vec<Vec<u8>>),
+    Reserve(usize, u64),
+    Truncate(usize),
+    Sync(usize),
+    SyncDir,
+    Read(usize, u64, usize),
+    Map(usize),
+    CloseWriter(usize),
+    CloseReader(usize),
+}
+
+const NAMES: [&str; 6] = ["a", "b", "000001.log", "LOCK.x", "bad name", "c"];
+
+fn op() -> impl Strategy<Value = Op> {
+    let name = 0..NAMES.len();
+    let bytes = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..40),
+        (any::<u8>(), 4000usize..9000).prop_map(|(b, n)| vec![b; n]),
+    ];
+    let handle = 0usize..8;
+    prop_oneof![
+        4 => name.clone().prop_map(Op::Create),
+        2 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Recycle(a, b)),
+        2 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Rename(a, b)),
+        2 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Link(a, b)),
+        2 => name.clone().prop_map(Op::Delete),
+        1 => (name.clone(), bytes.clone()).prop_map(|(n, b)| Op::Replace(n, b)),
+        3 => name.clone().prop_map(Op::Open),
+        2 => name.prop_map(Op::ReadSmall),
+        10 => (handle.clone(), prop::collection::vec(bytes, 0..4)).prop_map(|(h, p)| Op::Append(h, p)),
+        2 => (handle.clone(), 0u64..20_000).prop_map(|(h, n)| Op::Reserve(h, n)),
+        2 => handle.clone().prop_map(Op::Truncate),
+        1 => handle.clone().prop_map(Op::Sync),
+        1 => Just(Op::SyncDir),
+        8 => (handle.clone(), 0u64..20_000, 0usize..5000).prop_map(|(h, o, n)| Op::Read(h, o, n)),
+        2 => handle.clone().prop_map(Op::Map),
+        1 => handle.clone().prop_map(Op::CloseWriter),
+        1 => handle.prop_map(Op::CloseReader),
+    ]
+}
+
+/// One side: a storage and its open handles.
+struct Side {
+    storage: Box<dyn Storage>,
+    epoch: Epoch,
+    writers: Vec<Arc<dyn WriteFile>>,
+    readers: Vec<Arc<dyn ReadFile>>,
+}
+
+/// What an operation answered, in a form that both sides can be compared by.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Done,
+    Failed(StorageErrorKind, Option<u64>),
+    Bytes(Vec<u8>),
+    State(String, u64, u64),
+    NoHandle,
+}
+
+impl Side {
+    fn new(storage: Box<dyn Storage>) -> Side {
+        let epoch = storage.lease("writer").expect("free").epoch();
+        Side { storage, epoch, writers: Vec::new(), readers: Vec::new() }
+    }
+
+    fn answer<T>(result: Result<T>, f: impl FnOnce(T) -> Answer) -> Answer {
+        result.map_or_else(|e| Answer::Failed(e.kind, e.offset), f)
+    }
+
+    fn add_writer(&mut self, w: Arc<dyn WriteFile>) -> Answer {
+        let answer = Answer::State(w.name().into(), w.position(), w.len());
+        self.writers.push(w);
+        answer
+    }
+
+    fn apply(&mut self, op: &Op) -> Answer {
+        let e = self.epoch;
+        let done = |()| Answer::Done;
+        match op {
+            Op::Create(n) => match self.storage.create(e, NAMES[*n]) {
+                Ok(w) => self.add_writer(w),
+                Err(e) => Answer::Failed(e.kind, e.offset),
+            },
+            Op::Recycle(a, b) => match self.storage.recycle(e, NAMES[*a], NAMES[*b]) {
+                Ok(w) => self.add_writer(w),
+                Err(e) => Answer::Failed(e.kind, e.offset),
+            },
+            Op::Rename(a, b) => Side::answer(self.storage.rename(e, NAMES[*a], NAMES[*b]), done),
+            Op::Link(a, b) => Side::answer(self.storage.link(e, NAMES[*a], NAMES[*b]), done),
+            Op::Delete(n) => Side::answer(self.storage.delete(e, NAMES[*n]), done),
+            Op::Replace(n, bytes) => Side::answer(self.storage.replace(e, NAMES[*n], bytes), done),
+            Op::ReadSmall(n) => Side::answer(self.storage.read_small(NAMES[*n]), Answer::Bytes),
+            Op::SyncDir => Side::answer(self.storage.sync_dir(e), done),
+            Op::Open(n) => match self.storage.open(NAMES[*n]) {
+                Ok(r) => {
+                    let answer = Answer::State(r.name().into(), 0, r.len());
+                    self.readers.push(r);
+                    answer
+                }
+                Err(e) => Answer::Failed(e.kind, e.offset),
+            },
+            Op::Append(h, parts) => {
+                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
+                let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                Side::answer(w.append(&parts), |()| Answer::State(w.name().into(), w.position(), w.len()))
+            }
+            Op::Reserve(h, len) => {
+                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
+                Side::answer(w.reserve(*len), |()| Answer::State(w.name().into(), w.position(), w.len()))
+            }
+            Op::Truncate(h) => {
+                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
+                Side::answer(w.truncate_to_position(), |()| Answer::State(w.name().into(), w.position(), w.len()))
+            }
+            Op::Sync(h) => {
+                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
+                w.start_writeback(0, w.len());
+                Side::answer(w.sync(), done)
+            }
+            Op::Read(h, offset, n) => {
+                let Some(r) = self.readers.get(*h) else { return Answer::NoHandle };
+                let (mut a, mut b) = (vec![0; *n], vec![0; *n / 2]);
+                let mut ranges =
+                    [ReadRange { offset: *offset, buf: &mut a }, ReadRange { offset: *offset / 2, buf: &mut b }];
+                let result = r.read_ranges(&mut ranges);
+                Side::answer(result, |()| Answer::Bytes([a, b].concat()))
+            }
+            Op::Map(h) => {
+                // A fresh handle: a mapping of an object that is written meanwhile may differ.
+                let Some(r) = self.readers.get(*h) else { return Answer::NoHandle };
+                let Ok(r) = self.storage.open(r.name()) else { return Answer::NoHandle };
+                let map = r.map().expect("maps work").expect("a capability of both");
+                let mut bytes = vec![0; map.len()];
+                assert!(map.copy_to(0, &mut bytes) && !map.failed());
+                assert_eq!(map.crc32c(0, bytes.len()), Some(crc32c::crc32c(&bytes)));
+                Answer::Bytes(bytes)
+            }
+            Op::CloseWriter(h) => {
+                if *h < self.writers.len() {
+                    self.writers.remove(*h);
+                }
+                Answer::Done
+            }
+            Op::CloseReader(h) => {
+                if *h < self.readers.len() {
+                    self.readers.remove(*h);
+                }
+                Answer::Done
+            }
+        }
+    }
+
+    fn contents(&self) -> Vec<(String, u64, Vec<u8>)> {
+        let objects = self.storage.list().expect("list");
+        objects.into_iter().map(|o| (o.name.clone(), o.len, self.storage.read_small(&o.name).expect("read"))).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_and_memory_agree(ops in prop::collection::vec(op(), 1..80)) {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = MemoryStorage::new(&Runtime::threads());
+        let mut files = Side::new(Box::new(FileStorage::open_or_create(dir.path()).unwrap()));
+        let mut mem = Side::new(Box::new(memory.clone()));
+        memory.start_journal();
+        for (i, op) in ops.iter().enumerate() {
+            let (a, b) = (files.apply(op), mem.apply(op));
+            prop_assert_eq!(a, b, "operation {}: {:?}", i, op);
+        }
+        let contents = files.contents();
+        prop_assert_eq!(&contents, &mem.contents());
+        // The journal replays to the same contents; so does a reopened directory.
+        let mut replay = memory.replay();
+        replay.advance_to(u64::MAX);
+        let replayed = Side::new(Box::new(replay.kill_in(&Runtime::threads())));
+        prop_assert_eq!(&contents, &replayed.contents());
+        drop(files);
+        let reopened = Side::new(Box::new(FileStorage::open_existing(dir.path()).unwrap()));
+        prop_assert_eq!(&contents, &reopened.contents());
+    }
+}
