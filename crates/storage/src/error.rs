@@ -51,8 +51,19 @@ pub struct StorageError {
 
 impl StorageError {
     /// An error of `kind` for `op` on `name`.
-    pub fn new(kind: StorageErrorKind, op: &'static str, name: impl Into<String>, detail: impl Into<String>) -> Self {
-        StorageError { kind, op, name: name.into(), offset: None, detail: detail.into() }
+    pub fn new(
+        kind: StorageErrorKind,
+        op: &'static str,
+        name: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        StorageError {
+            kind,
+            op,
+            name: name.into(),
+            offset: None,
+            detail: detail.into(),
+        }
     }
 
     /// The same error with a byte offset.
@@ -67,7 +78,9 @@ impl StorageError {
             io::ErrorKind::NotFound => StorageErrorKind::NotFound,
             io::ErrorKind::AlreadyExists => StorageErrorKind::AlreadyExists,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StorageErrorKind::NoSpace,
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StorageErrorKind::PermissionDenied,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StorageErrorKind::PermissionDenied
+            }
             io::ErrorKind::UnexpectedEof => StorageErrorKind::UnexpectedEof,
             _ => StorageErrorKind::Io,
         };

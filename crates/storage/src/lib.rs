@@ -6,8 +6,8 @@
 pub mod error;
 pub mod fault;
 pub mod files;
-pub mod memory;
 pub mod map;
+pub mod memory;
 pub mod name;
 pub mod op;
 mod prng;
@@ -17,10 +17,13 @@ pub mod storage;
 pub use error::{Result, StorageError, StorageErrorKind};
 pub use fault::FaultStorage;
 pub use files::FileStorage;
-pub use memory::{CrashPolicy, CrashReport, Mark, MemoryStorage, Replay};
 pub use map::{Map, MapOwner, MapView};
+pub use memory::{CrashPolicy, CrashReport, Mark, MemoryStorage, Replay};
 pub use op::{CallCounts, OpKind};
-pub use storage::{Access, Capabilities, Epoch, Lease, InjectedFault, ObjectMeta, ReadFile, ReadRange, Storage, WriteFile};
+pub use storage::{
+    Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadRange, Storage,
+    WriteFile,
+};
 pub mod runtime;
 pub mod sim;
 pub use runtime::{Condvar, Instant, JoinHandle, Mutex, MutexGuard, Runtime};

@@ -45,7 +45,10 @@ unsafe impl Sync for Map {}
 
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Map").field("len", &self.len).field("failed", &self.failed()).finish()
+        f.debug_struct("Map")
+            .field("len", &self.len)
+            .field("failed", &self.failed())
+            .finish()
     }
 }
 
@@ -76,13 +79,24 @@ impl Map {
     /// injection).
     pub fn from_bytes(bytes: Arc<[u8]>, failed: bool) -> Map {
         let (ptr, len) = (bytes.as_ptr(), bytes.len());
-        Map { ptr, len, owner: Arc::new(HeapOwner { failed: AtomicBool::new(failed), _bytes: bytes }) }
+        Map {
+            ptr,
+            len,
+            owner: Arc::new(HeapOwner {
+                failed: AtomicBool::new(failed),
+                _bytes: bytes,
+            }),
+        }
     }
 
     /// The view as a cheap, copyable borrow: hot loops use this, it holds no reference count.
     #[inline]
     pub fn view(&self) -> MapView<'_> {
-        MapView { ptr: self.ptr, len: self.len, map: PhantomData }
+        MapView {
+            ptr: self.ptr,
+            len: self.len,
+            map: PhantomData,
+        }
     }
 
     /// `len` bytes at `offset` as a cheap borrow; `None` out of bounds.
@@ -224,7 +238,12 @@ impl<'a> MapView<'a> {
             return None;
         }
         // SAFETY: `offset <= self.len`, so the pointer stays within the mapping or one past its end.
-        Some(MapView { ptr: unsafe { self.ptr.add(offset) }, len, map: PhantomData })
+        let ptr = unsafe { self.ptr.add(offset) };
+        Some(MapView {
+            ptr,
+            len,
+            map: PhantomData,
+        })
     }
 
     read_int!(
@@ -271,7 +290,11 @@ impl<'a> MapView<'a> {
         // SAFETY: the source is in bounds by the check; `reserve` made room for `len` bytes at the end of `out`,
         // and they are written before the length covers them.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.ptr.add(offset), out.as_mut_ptr().add(out.len()), len);
+            std::ptr::copy_nonoverlapping(
+                self.ptr.add(offset),
+                out.as_mut_ptr().add(out.len()),
+                len,
+            );
             out.set_len(out.len() + len);
         }
         true
@@ -280,7 +303,8 @@ impl<'a> MapView<'a> {
     /// Compares the whole view with `other`, bytewise, as slices compare.
     #[inline]
     pub fn compare(self, other: &[u8]) -> Ordering {
-        self.memcmp(other, self.len.min(other.len())).then(self.len.cmp(&other.len()))
+        self.memcmp(other, self.len.min(other.len()))
+            .then(self.len.cmp(&other.len()))
     }
 
     /// Whether the view holds exactly `other`'s bytes.
@@ -293,7 +317,12 @@ impl<'a> MapView<'a> {
     #[inline]
     pub fn compare_prefix(self, prefix: &[u8]) -> Ordering {
         let common = self.len.min(prefix.len());
-        self.memcmp(prefix, common).then(if self.len < prefix.len() { Ordering::Less } else { Ordering::Equal })
+        self.memcmp(prefix, common)
+            .then(if self.len < prefix.len() {
+                Ordering::Less
+            } else {
+                Ordering::Equal
+            })
     }
 
     /// How many of the first bytes are the same in both.
@@ -333,7 +362,10 @@ impl<'a> MapView<'a> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a prefetch of a mapped address has no architectural effect.
             unsafe {
-                std::arch::x86_64::_mm_prefetch(self.ptr.add(offset).cast::<i8>(), std::arch::x86_64::_MM_HINT_T0);
+                std::arch::x86_64::_mm_prefetch(
+                    self.ptr.add(offset).cast::<i8>(),
+                    std::arch::x86_64::_MM_HINT_T0,
+                );
             }
         }
     }
@@ -341,13 +373,16 @@ impl<'a> MapView<'a> {
     /// The CRC-32C of `len` bytes at `offset`; `None` out of bounds.
     pub fn crc32c(self, offset: usize, len: usize) -> Option<u32> {
         let mut crc = 0;
-        self.for_each_piece(offset, len, |piece| crc = crc32c::crc32c_append(crc, piece)).then_some(crc)
+        self.for_each_piece(offset, len, |piece| crc = crc32c::crc32c_append(crc, piece))
+            .then_some(crc)
     }
 
     /// Hands `len` bytes from `offset` to `take`, in order, in pieces copied out to a small buffer (it stays in the
     /// first-level cache: the copy costs little, and `take` may treat the bytes as unchanging). False out of bounds.
     pub fn for_each_piece(self, offset: usize, len: usize, mut take: impl FnMut(&[u8])) -> bool {
-        let Some(range) = self.sub(offset, len) else { return false };
+        let Some(range) = self.sub(offset, len) else {
+            return false;
+        };
         let mut buf = [0u8; 4096];
         let mut at = 0;
         while at < len {
@@ -409,18 +444,34 @@ mod tests {
 
     #[test]
     fn comparisons_are_those_of_slices() {
-        let words: [&[u8]; 9] =
-            [b"", b"a", b"ab", b"abc", b"b", b"\xff", b"\xff\x00", b"aaaaaaaaaaaa", b"aaaaaaaaaaab"];
+        let words: [&[u8]; 9] = [
+            b"",
+            b"a",
+            b"ab",
+            b"abc",
+            b"b",
+            b"\xff",
+            b"\xff\x00",
+            b"aaaaaaaaaaaa",
+            b"aaaaaaaaaaab",
+        ];
         for a in words {
             for b in words {
                 let m = map(a);
                 assert_eq!(m.view().compare(b), a.cmp(b), "{a:?} {b:?}");
                 assert_eq!(m.view().equals(b), a == b);
-                assert_eq!(m.view().compare_prefix(b).is_eq(), a.starts_with(b), "{a:?} {b:?}");
+                assert_eq!(
+                    m.view().compare_prefix(b).is_eq(),
+                    a.starts_with(b),
+                    "{a:?} {b:?}"
+                );
                 if !a.starts_with(b) {
                     assert_eq!(m.view().compare_prefix(b), a.cmp(b));
                 }
-                assert_eq!(m.view().common_prefix(b), a.iter().zip(b).take_while(|(x, y)| x == y).count());
+                assert_eq!(
+                    m.view().common_prefix(b),
+                    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+                );
             }
         }
     }
@@ -429,8 +480,19 @@ mod tests {
     fn checksum_in_pieces() {
         let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
         let m = map(&bytes);
-        for (offset, len) in [(0, 0), (0, 1), (1, 4096), (5, 8192), (0, 20_000), (20_000, 0), (4095, 4097)] {
-            assert_eq!(m.crc32c(offset, len), Some(crc32c::crc32c(&bytes[offset..offset + len])));
+        for (offset, len) in [
+            (0, 0),
+            (0, 1),
+            (1, 4096),
+            (5, 8192),
+            (0, 20_000),
+            (20_000, 0),
+            (4095, 4097),
+        ] {
+            assert_eq!(
+                m.crc32c(offset, len),
+                Some(crc32c::crc32c(&bytes[offset..offset + len]))
+            );
         }
         assert_eq!(m.crc32c(1, 20_000), None);
         m.prefetch(0);

@@ -15,7 +15,9 @@ fn well_formed(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_MAX_BYTES
         && !name.starts_with('.')
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 /// Whether `name` can be an object's name.
@@ -33,7 +35,12 @@ pub(crate) fn check_object_name(op: &'static str, name: &str) -> Result<()> {
     } else {
         "a name is 1 to 100 of the characters A-Z a-z 0-9 . _ - and does not start with a dot"
     };
-    Err(StorageError::new(StorageErrorKind::InvalidInput, op, name.escape_debug().to_string(), why))
+    Err(StorageError::new(
+        StorageErrorKind::InvalidInput,
+        op,
+        name.escape_debug().to_string(),
+        why,
+    ))
 }
 
 /// Refuses what cannot be a lease's name.
@@ -58,7 +65,18 @@ mod tests {
         for good in ["a", "000012.tbl", "CURRENT", "a_b-c.D", &"x".repeat(100)] {
             assert!(is_object_name(good), "{good}");
         }
-        for bad in ["", ".", "..", ".hidden", "a/b", "a b", "LOCK.writer", "ä", "a\0", &"x".repeat(101)] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "a/b",
+            "a b",
+            "LOCK.writer",
+            "ä",
+            "a\0",
+            &"x".repeat(101),
+        ] {
             assert!(!is_object_name(bad), "{bad:?}");
         }
         assert!(check_lease_name("writer").is_ok());

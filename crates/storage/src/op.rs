@@ -71,7 +71,10 @@ impl OpKind {
 
     /// Whether such a call reads what is stored.
     pub const fn is_read(self) -> bool {
-        matches!(self, OpKind::Open | OpKind::List | OpKind::Read | OpKind::Map)
+        matches!(
+            self,
+            OpKind::Open | OpKind::List | OpKind::Read | OpKind::Map
+        )
     }
 
     /// The call's name, as errors give it.
@@ -123,6 +126,10 @@ impl CallCounts {
 
     /// Calls that change something.
     pub fn changes(&self) -> u64 {
-        OpKind::ALL.iter().filter(|k| k.is_change()).map(|k| self.of(*k)).sum()
+        OpKind::ALL
+            .iter()
+            .filter(|k| k.is_change())
+            .map(|k| self.of(*k))
+            .sum()
     }
 }

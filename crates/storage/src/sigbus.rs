@@ -67,7 +67,11 @@ pub(crate) struct Registration {
 /// # Safety
 /// `failed` must live until the registration is dropped, and the range must be a mapping that may be overmapped
 /// with zeros page by page.
-pub(crate) unsafe fn register(start: usize, end: usize, failed: *const AtomicBool) -> std::io::Result<Registration> {
+pub(crate) unsafe fn register(
+    start: usize,
+    end: usize,
+    failed: *const AtomicBool,
+) -> std::io::Result<Registration> {
     install()?;
     let mut chunk = &REGISTRY;
     loop {
@@ -89,7 +93,8 @@ pub(crate) unsafe fn register(start: usize, end: usize, failed: *const AtomicBoo
             slot.start.store(start, Ordering::Release);
             slot.end.store(end, Ordering::Release);
             slot.failed.store(failed.cast_mut(), Ordering::Release);
-            slot.generation.store(generation.wrapping_add(2), Ordering::Release);
+            slot.generation
+                .store(generation.wrapping_add(2), Ordering::Release);
             return Ok(Registration { slot });
         }
         chunk = next_chunk(chunk);
@@ -103,7 +108,10 @@ fn next_chunk(chunk: &'static Chunk) -> &'static Chunk {
         return unsafe { &*next };
     }
     let fresh = Box::into_raw(Box::new(Chunk::new()));
-    match chunk.next.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    match chunk
+        .next
+        .compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+    {
         // SAFETY: just leaked; never freed from here on.
         Ok(_) => unsafe { &*fresh },
         Err(other) => {
@@ -118,19 +126,25 @@ fn next_chunk(chunk: &'static Chunk) -> &'static Chunk {
 impl Drop for Registration {
     fn drop(&mut self) {
         let generation = self.slot.generation.load(Ordering::Relaxed);
-        self.slot.generation.store(generation.wrapping_add(1), Ordering::Relaxed);
+        self.slot
+            .generation
+            .store(generation.wrapping_add(1), Ordering::Relaxed);
         // The range is cleared before the start shows the slot as free.
         self.slot.end.store(0, Ordering::Release);
         self.slot.failed.store(ptr::null_mut(), Ordering::Release);
         self.slot.start.store(0, Ordering::Release);
-        self.slot.generation.store(generation.wrapping_add(2), Ordering::Release);
+        self.slot
+            .generation
+            .store(generation.wrapping_add(2), Ordering::Release);
     }
 }
 
 /// Bytes of a page of memory.
 pub(crate) fn page_bytes() -> usize {
     // SAFETY: sysconf has no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
+        .unwrap_or(4096)
+        .max(1)
 }
 
 fn install() -> std::io::Result<()> {
@@ -138,7 +152,8 @@ fn install() -> std::io::Result<()> {
     let result = INSTALLED.get_or_init(|| {
         PAGE_BYTES.store(page_bytes(), Ordering::Relaxed);
         // SAFETY: an all-zero sigaction is a valid value (default handler, empty mask, no flags).
-        let previous: &'static mut libc::sigaction = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+        let previous: &'static mut libc::sigaction =
+            Box::leak(Box::new(unsafe { std::mem::zeroed() }));
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
@@ -207,7 +222,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     // SAFETY: errno is always readable and writable; the interrupted code must find it unchanged.
     let saved = unsafe { *errno() };
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
-    let (address, sent_by_a_process) = unsafe { ((*info).si_addr() as usize, (*info).si_code <= 0) };
+    let (address, sent_by_a_process) =
+        unsafe { ((*info).si_addr() as usize, (*info).si_code <= 0) };
     let handled = !sent_by_a_process
         && find(address).is_some_and(|failed| {
             // The mark first: whoever sees the zeros must be able to see it.
@@ -240,7 +256,12 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
 ///
 /// # Safety
 /// Only from a signal handler, with its arguments.
-unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, sent_by_a_process: bool) {
+unsafe fn pass_on(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    sent_by_a_process: bool,
+) {
     // SAFETY: written once before our handler was installed, leaked.
     let previous = unsafe { &*PREVIOUS.load(Ordering::Acquire) };
     match previous.sa_sigaction {
@@ -311,7 +332,8 @@ mod tests {
                     for i in 0..2000 {
                         let start = 0x6000_0000_0000 + t * 0x1000_0000 + i * 0x1000;
                         // SAFETY: the mark outlives the registration; nothing faults there.
-                        let registration = unsafe { register(start, start + 0x1000, &mark).unwrap() };
+                        let registration =
+                            unsafe { register(start, start + 0x1000, &mark).unwrap() };
                         assert_eq!(find(start + 5), Some(&raw const mark));
                         drop(registration);
                         assert_eq!(find(start + 5), None);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use siltstone_storage::{
-    Epoch, FileStorage, MemoryStorage, ReadFile, ReadRange, Result, Runtime, Storage, StorageErrorKind, WriteFile,
+    Epoch, FileStorage, MemoryStorage, ReadFile, ReadRange, Result, Runtime, Storage,
+    StorageErrorKind, WriteFile,
 };
 
 #[derive(Clone, Debug)]
@@ -80,7 +81,12 @@ enum Answer {
 impl Side {
     fn new(storage: Box<dyn Storage>) -> Side {
         let epoch = storage.lease("writer").expect("free").epoch();
-        Side { storage, epoch, writers: Vec::new(), readers: Vec::new() }
+        Side {
+            storage,
+            epoch,
+            writers: Vec::new(),
+            readers: Vec::new(),
+        }
     }
 
     fn answer<T>(result: Result<T>, f: impl FnOnce(T) -> Answer) -> Answer {
@@ -102,7 +108,11 @@ impl Side {
                 Err(e) => Answer::Failed(e.kind, e.offset),
             },
             Op::Recycle(a, b) => match self.storage.recycle(e, NAMES[*a], NAMES[*b]) {
-                Ok(w) => self.add_writer(w),
+                Ok(w) => {
+                    // An object has one writer; the one that finished it must not go on.
+                    self.writers.clear();
+                    self.add_writer(w)
+                }
                 Err(e) => Answer::Failed(e.kind, e.offset),
             },
             Op::Rename(a, b) => Side::answer(self.storage.rename(e, NAMES[*a], NAMES[*b]), done),
@@ -120,35 +130,63 @@ impl Side {
                 Err(e) => Answer::Failed(e.kind, e.offset),
             },
             Op::Append(h, parts) => {
-                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
+                let Some(w) = self.writers.get(*h) else {
+                    return Answer::NoHandle;
+                };
                 let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-                Side::answer(w.append(&parts), |()| Answer::State(w.name().into(), w.position(), w.len()))
+                Side::answer(w.append(&parts), |()| {
+                    Answer::State(w.name().into(), w.position(), w.len())
+                })
             }
             Op::Reserve(h, len) => {
-                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
-                Side::answer(w.reserve(*len), |()| Answer::State(w.name().into(), w.position(), w.len()))
+                let Some(w) = self.writers.get(*h) else {
+                    return Answer::NoHandle;
+                };
+                Side::answer(w.reserve(*len), |()| {
+                    Answer::State(w.name().into(), w.position(), w.len())
+                })
             }
             Op::Truncate(h) => {
-                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
-                Side::answer(w.truncate_to_position(), |()| Answer::State(w.name().into(), w.position(), w.len()))
+                let Some(w) = self.writers.get(*h) else {
+                    return Answer::NoHandle;
+                };
+                Side::answer(w.truncate_to_position(), |()| {
+                    Answer::State(w.name().into(), w.position(), w.len())
+                })
             }
             Op::Sync(h) => {
-                let Some(w) = self.writers.get(*h) else { return Answer::NoHandle };
+                let Some(w) = self.writers.get(*h) else {
+                    return Answer::NoHandle;
+                };
                 w.start_writeback(0, w.len());
                 Side::answer(w.sync(), done)
             }
             Op::Read(h, offset, n) => {
-                let Some(r) = self.readers.get(*h) else { return Answer::NoHandle };
+                let Some(r) = self.readers.get(*h) else {
+                    return Answer::NoHandle;
+                };
                 let (mut a, mut b) = (vec![0; *n], vec![0; *n / 2]);
-                let mut ranges =
-                    [ReadRange { offset: *offset, buf: &mut a }, ReadRange { offset: *offset / 2, buf: &mut b }];
+                let mut ranges = [
+                    ReadRange {
+                        offset: *offset,
+                        buf: &mut a,
+                    },
+                    ReadRange {
+                        offset: *offset / 2,
+                        buf: &mut b,
+                    },
+                ];
                 let result = r.read_ranges(&mut ranges);
                 Side::answer(result, |()| Answer::Bytes([a, b].concat()))
             }
             Op::Map(h) => {
                 // A fresh handle: a mapping of an object that is written meanwhile may differ.
-                let Some(r) = self.readers.get(*h) else { return Answer::NoHandle };
-                let Ok(r) = self.storage.open(r.name()) else { return Answer::NoHandle };
+                let Some(r) = self.readers.get(*h) else {
+                    return Answer::NoHandle;
+                };
+                let Ok(r) = self.storage.open(r.name()) else {
+                    return Answer::NoHandle;
+                };
                 let map = r.map().expect("maps work").expect("a capability of both");
                 let mut bytes = vec![0; map.len()];
                 assert!(map.copy_to(0, &mut bytes) && !map.failed());
@@ -172,7 +210,16 @@ impl Side {
 
     fn contents(&self) -> Vec<(String, u64, Vec<u8>)> {
         let objects = self.storage.list().expect("list");
-        objects.into_iter().map(|o| (o.name.clone(), o.len, self.storage.read_small(&o.name).expect("read"))).collect()
+        objects
+            .into_iter()
+            .map(|o| {
+                (
+                    o.name.clone(),
+                    o.len,
+                    self.storage.read_small(&o.name).expect("read"),
+                )
+            })
+            .collect()
     }
 }
 

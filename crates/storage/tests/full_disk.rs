@@ -21,8 +21,15 @@ fn fill(dir: &str) {
     let error = log.reserve(2 * SIZE).unwrap_err();
     assert_eq!(error.kind, StorageErrorKind::NoSpace, "{error}");
     assert_eq!((log.position(), log.len()), (4, 4));
-    assert_eq!(s.read_small("log").unwrap(), b"head", "a failed reserve leaves the object as it was");
-    assert!(s.free_bytes().unwrap() > SIZE / 2, "and gives the space back");
+    assert_eq!(
+        s.read_small("log").unwrap(),
+        b"head",
+        "a failed reserve leaves the object as it was"
+    );
+    assert!(
+        s.free_bytes().unwrap() > SIZE / 2,
+        "and gives the space back"
+    );
     log.reserve(64 << 10).unwrap();
 
     let table = s.create(e, "table").unwrap();
@@ -35,8 +42,15 @@ fn fill(dir: &str) {
         }
     };
     assert_eq!(error.kind, StorageErrorKind::NoSpace, "{error}");
-    assert_eq!(s.replace(e, "CURRENT", &vec![1; 1 << 20]).unwrap_err().kind, StorageErrorKind::NoSpace);
-    assert_eq!(s.read_small("CURRENT").unwrap(), b"before", "the old pointer stands");
+    assert_eq!(
+        s.replace(e, "CURRENT", &vec![1; 1 << 20]).unwrap_err().kind,
+        StorageErrorKind::NoSpace
+    );
+    assert_eq!(
+        s.read_small("CURRENT").unwrap(),
+        b"before",
+        "the old pointer stands"
+    );
     assert!(s.list().unwrap().iter().all(|o| !o.name.contains("tmp")));
 
     // Reserved space takes appends on the full disk.
@@ -50,7 +64,10 @@ fn fill(dir: &str) {
     // Freed space is usable at once.
     drop(table);
     s.delete(lease.epoch(), "table").unwrap();
-    s.create(lease.epoch(), "again").unwrap().append(&[&block]).unwrap();
+    s.create(lease.epoch(), "again")
+        .unwrap()
+        .append(&[&block])
+        .unwrap();
     s.replace(lease.epoch(), "CURRENT", b"after").unwrap();
     assert_eq!(s.read_small("CURRENT").unwrap(), b"after");
     println!("full disk handled");
@@ -65,7 +82,15 @@ fn full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs -o size=4m tmpfs "$1" || exit 77; exec "$2" full_disk --exact --nocapture"#;
     let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())
         .env(ROLE, dir.path())
@@ -75,7 +100,10 @@ fn full_disk() {
             assert!(String::from_utf8_lossy(&o.stdout).contains("full disk handled"));
         }
         Ok(o) => {
-            let (out, err) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
+            let (out, err) = (
+                String::from_utf8_lossy(&o.stdout),
+                String::from_utf8_lossy(&o.stderr),
+            );
             // 77: no mount; otherwise `unshare` itself was refused before our binary ran at all.
             if o.status.code() == Some(77) || !out.contains("running 1 test") {
                 println!("skipped: a tmpfs in a user namespace is not to be had here: {err}");

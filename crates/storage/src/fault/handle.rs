@@ -22,7 +22,9 @@ impl FaultWriter {
     }
 
     fn append_with(&self, verdict: &Verdict, parts: &[&[u8]], wanted: u64) -> Result<()> {
-        let Some(failure) = verdict.failure else { return self.inner.append(parts) };
+        let Some(failure) = verdict.failure else {
+            return self.inner.append(parts);
+        };
         let keep_bytes = match failure.short_per_mille {
             Some(per_mille) => (u128::from(wanted) * u128::from(per_mille) / 1000) as u64,
             None if failure.after => wanted,
@@ -30,9 +32,12 @@ impl FaultWriter {
         };
         // The bytes land, the position stays: that is what an append that failed may leave.
         if keep_bytes > 0 {
-            self.inner.inject(InjectedFault::ShortAppend { parts, keep_bytes });
+            self.inner
+                .inject(InjectedFault::ShortAppend { parts, keep_bytes });
         }
-        Err(failure.error(OpKind::Append, self.inner.name()).at(self.inner.position() + keep_bytes))
+        Err(failure
+            .error(OpKind::Append, self.inner.name())
+            .at(self.inner.position() + keep_bytes))
     }
 }
 
@@ -53,13 +58,23 @@ impl WriteFile for FaultWriter {
         if self.shared.traced() {
             let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
             let bytes = digest_parts(parts);
-            self.shared.record(&Event { kind: OpKind::Append, name: self.inner.name(), at, len, bytes, outcome });
+            self.shared.record(&Event {
+                kind: OpKind::Append,
+                name: self.inner.name(),
+                at,
+                len,
+                bytes,
+                outcome,
+            });
         }
         result
     }
 
     fn reserve(&self, len: u64) -> Result<()> {
-        self.shared.call(OpKind::Reserve, self.inner.name(), len, || self.inner.reserve(len))
+        self.shared
+            .call(OpKind::Reserve, self.inner.name(), len, || {
+                self.inner.reserve(len)
+            })
     }
 
     fn len(&self) -> u64 {
@@ -72,14 +87,24 @@ impl WriteFile for FaultWriter {
         let at = self.inner.position();
         let result = match verdict.failure {
             None => self.inner.sync(),
-            Some(failure) if failure.after => self.inner.sync().and_then(|()| Err(failure.error(kind, name))),
+            Some(failure) if failure.after => self
+                .inner
+                .sync()
+                .and_then(|()| Err(failure.error(kind, name))),
             Some(failure) => {
                 self.inner.inject(InjectedFault::LoseUnsynced);
                 Err(failure.error(kind, name))
             }
         };
         let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
-        self.shared.record(&Event { kind, name, at, len: 0, bytes: 0, outcome });
+        self.shared.record(&Event {
+            kind,
+            name,
+            at,
+            len: 0,
+            bytes: 0,
+            outcome,
+        });
         result
     }
 
@@ -90,7 +115,10 @@ impl WriteFile for FaultWriter {
 
     fn truncate_to_position(&self) -> Result<()> {
         let at = self.inner.position();
-        self.shared.call(OpKind::Truncate, self.inner.name(), at, || self.inner.truncate_to_position())
+        self.shared
+            .call(OpKind::Truncate, self.inner.name(), at, || {
+                self.inner.truncate_to_position()
+            })
     }
 
     fn inject(&self, fault: InjectedFault<'_>) -> bool {
@@ -125,7 +153,9 @@ impl FaultReader {
             let half = buf.len() / 2;
             buf[half..].fill(0);
             let detail = format!("injected short read: {half} of {} bytes", buf.len());
-            return Err(StorageError::new(StorageErrorKind::UnexpectedEof, "read", name, detail).at(offset));
+            return Err(
+                StorageError::new(StorageErrorKind::UnexpectedEof, "read", name, detail).at(offset),
+            );
         }
         Ok(())
     }
@@ -147,7 +177,14 @@ impl ReadFile for FaultReader {
             let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
             let bytes = if result.is_ok() { xxh3_64(buf) } else { 0 };
             let (name, len) = (self.inner.name(), buf.len() as u64);
-            self.shared.record(&Event { kind: OpKind::Read, name, at: offset, len, bytes, outcome });
+            self.shared.record(&Event {
+                kind: OpKind::Read,
+                name,
+                at: offset,
+                len,
+                bytes,
+                outcome,
+            });
         }
         result
     }
@@ -173,7 +210,14 @@ impl ReadFile for FaultReader {
             None => self.inner.map(),
         };
         let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
-        self.shared.record(&Event { kind, name, at: 0, len: 0, bytes: 0, outcome });
+        self.shared.record(&Event {
+            kind,
+            name,
+            at: 0,
+            len: 0,
+            bytes: 0,
+            outcome,
+        });
         let Some(map) = result? else { return Ok(None) };
         if verdict.failed_map {
             return Ok(Some(Map::from_bytes(vec![0; map.len()].into(), true)));

@@ -92,8 +92,17 @@ struct Failure {
 
 impl Failure {
     fn error(self, kind: OpKind, name: &str) -> StorageError {
-        let when = if self.after { "after the call had taken effect" } else { "by a fault rule" };
-        StorageError::new(self.kind, kind.name(), name, format!("injected error, {when}"))
+        let when = if self.after {
+            "after the call had taken effect"
+        } else {
+            "by a fault rule"
+        };
+        StorageError::new(
+            self.kind,
+            kind.name(),
+            name,
+            format!("injected error, {when}"),
+        )
     }
 }
 
@@ -142,18 +151,32 @@ impl Shared {
                     continue;
                 }
                 let fault = state.rule.fault;
-                control.fired.push(Fired { rule: index, call, kind, name: name.to_owned(), fault });
+                control.fired.push(Fired {
+                    rule: index,
+                    call,
+                    kind,
+                    name: name.to_owned(),
+                    fault,
+                });
                 let mut fail = |kind, after, short_per_mille| {
-                    verdict.failure.get_or_insert(Failure { kind, after, short_per_mille });
+                    verdict.failure.get_or_insert(Failure {
+                        kind,
+                        after,
+                        short_per_mille,
+                    });
                 };
                 match fault {
                     Fault::Fail(kind) => fail(kind, false, None),
                     Fault::FailAfter(kind) => fail(kind, true, None),
-                    Fault::ShortAppend { per_mille, kind } => fail(kind, false, Some(per_mille.min(1000))),
+                    Fault::ShortAppend { per_mille, kind } => {
+                        fail(kind, false, Some(per_mille.min(1000)))
+                    }
                     Fault::ShortRead => verdict.short_read = true,
                     Fault::FlipAt { offset, mask } => verdict.flips.push((offset, mask)),
                     Fault::FlipRandom { seed } => {
-                        verdict.random_flips.push(seed ^ call.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                        verdict
+                            .random_flips
+                            .push(seed ^ call.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                     }
                     Fault::FailedMap => verdict.failed_map = true,
                     Fault::Delay(delay) => verdict.delay = verdict.delay.saturating_add(delay),
@@ -177,7 +200,13 @@ impl Shared {
     }
 
     /// One call without bytes: verdict, call, trace.
-    fn call<T>(&self, kind: OpKind, name: &str, at: u64, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn call<T>(
+        &self,
+        kind: OpKind,
+        name: &str,
+        at: u64,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let verdict = self.enter(kind, name);
         let result = match verdict.failure {
             None => call(),
@@ -185,7 +214,14 @@ impl Shared {
             Some(failure) => Err(failure.error(kind, name)),
         };
         let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
-        self.record(&Event { kind, name, at, len: 0, bytes: 0, outcome });
+        self.record(&Event {
+            kind,
+            name,
+            at,
+            len: 0,
+            bytes: 0,
+            outcome,
+        });
         result
     }
 }
@@ -193,8 +229,17 @@ impl Shared {
 impl FaultStorage {
     /// Wraps `inner`; armed, without rules. Delays use `runtime`'s clock.
     pub fn new(inner: Arc<dyn Storage>, runtime: &Runtime) -> FaultStorage {
-        let control = Control { armed: true, ..Control::default() };
-        FaultStorage { shared: Arc::new(Shared { inner, runtime: runtime.clone(), control: Mutex::new(control) }) }
+        let control = Control {
+            armed: true,
+            ..Control::default()
+        };
+        FaultStorage {
+            shared: Arc::new(Shared {
+                inner,
+                runtime: runtime.clone(),
+                control: Mutex::new(control),
+            }),
+        }
     }
 
     /// The storage below.
@@ -253,7 +298,12 @@ impl FaultStorage {
 
     /// The trace's lines; empty without a log.
     pub fn trace_log(&self) -> Vec<String> {
-        self.shared.control().trace.as_ref().map(Trace::log).unwrap_or_default()
+        self.shared
+            .control()
+            .trace
+            .as_ref()
+            .map(Trace::log)
+            .unwrap_or_default()
     }
 
     fn writer(&self, inner: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
@@ -287,11 +337,14 @@ impl Storage for FaultStorage {
     }
 
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
-        self.shared.call(OpKind::Lease, name, 0, || self.shared.inner.lease(name))
+        self.shared
+            .call(OpKind::Lease, name, 0, || self.shared.inner.lease(name))
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        let file = self.shared.call(OpKind::Create, name, 0, || self.shared.inner.create(epoch, name))?;
+        let file = self.shared.call(OpKind::Create, name, 0, || {
+            self.shared.inner.create(epoch, name)
+        })?;
         Ok(self.writer(file))
     }
 
@@ -302,24 +355,33 @@ impl Storage for FaultStorage {
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        let file = self.shared.call(OpKind::Open, name, 0, || self.shared.inner.open(name))?;
+        let file = self
+            .shared
+            .call(OpKind::Open, name, 0, || self.shared.inner.open(name))?;
         Ok(Arc::new(FaultReader::new(Arc::clone(&self.shared), file)))
     }
 
     fn list(&self) -> Result<Vec<ObjectMeta>> {
-        self.shared.call(OpKind::List, "", 0, || self.shared.inner.list())
+        self.shared
+            .call(OpKind::List, "", 0, || self.shared.inner.list())
     }
 
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.shared.call(OpKind::Delete, name, 0, || self.shared.inner.delete(epoch, name))
+        self.shared.call(OpKind::Delete, name, 0, || {
+            self.shared.inner.delete(epoch, name)
+        })
     }
 
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.shared.call(OpKind::Rename, old, second(new), || self.shared.inner.rename(epoch, old, new))
+        self.shared.call(OpKind::Rename, old, second(new), || {
+            self.shared.inner.rename(epoch, old, new)
+        })
     }
 
     fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.shared.call(OpKind::Link, old, second(new), || self.shared.inner.link(epoch, old, new))
+        self.shared.call(OpKind::Link, old, second(new), || {
+            self.shared.inner.link(epoch, old, new)
+        })
     }
 
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
@@ -327,21 +389,32 @@ impl Storage for FaultStorage {
         let verdict = self.shared.enter(kind, "");
         let result = match verdict.failure {
             None => self.shared.inner.sync_dir(epoch),
-            Some(failure) if failure.after => {
-                self.shared.inner.sync_dir(epoch).and_then(|()| Err(failure.error(kind, "directory")))
-            }
+            Some(failure) if failure.after => self
+                .shared
+                .inner
+                .sync_dir(epoch)
+                .and_then(|()| Err(failure.error(kind, "directory"))),
             Some(failure) => {
                 self.shared.inner.inject_lost_names();
                 Err(failure.error(kind, "directory"))
             }
         };
         let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
-        self.shared.record(&Event { kind, name: "", at: 0, len: 0, bytes: 0, outcome });
+        self.shared.record(&Event {
+            kind,
+            name: "",
+            at: 0,
+            len: 0,
+            bytes: 0,
+            outcome,
+        });
         result
     }
 
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.shared.call(OpKind::Replace, name, xxh3_64(bytes), || self.shared.inner.replace(epoch, name, bytes))
+        self.shared.call(OpKind::Replace, name, xxh3_64(bytes), || {
+            self.shared.inner.replace(epoch, name, bytes)
+        })
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -99,7 +99,13 @@ pub struct Rule {
 
 impl Rule {
     fn new(calls: Calls, fault: Fault) -> Rule {
-        Rule { calls, name_prefix: String::new(), nth: 0, repeat: Repeat::Once, fault }
+        Rule {
+            calls,
+            name_prefix: String::new(),
+            nth: 0,
+            repeat: Repeat::Once,
+            fault,
+        }
     }
 
     /// About calls of one kind.
@@ -150,11 +156,16 @@ impl Rule {
     fn affects(&self, kind: OpKind) -> bool {
         match self.fault {
             Fault::ShortRead => kind == OpKind::Read,
-            Fault::FlipAt { .. } | Fault::FlipRandom { .. } => matches!(kind, OpKind::Read | OpKind::Map),
+            Fault::FlipAt { .. } | Fault::FlipRandom { .. } => {
+                matches!(kind, OpKind::Read | OpKind::Map)
+            }
             Fault::FailedMap => kind == OpKind::Map,
             Fault::Fail(_) | Fault::FailAfter(_) | Fault::ShortAppend { .. } => {
                 // These calls cannot report an error.
-                !matches!(kind, OpKind::FreeBytes | OpKind::StartWriteback | OpKind::Advise)
+                !matches!(
+                    kind,
+                    OpKind::FreeBytes | OpKind::StartWriteback | OpKind::Advise
+                )
             }
             Fault::Delay(_) => true,
         }
@@ -171,20 +182,25 @@ pub(super) struct RuleState {
 
 impl RuleState {
     pub(super) fn new(rule: Rule) -> RuleState {
-        RuleState { rule, seen: 0, fired: 0 }
+        RuleState {
+            rule,
+            seen: 0,
+            fired: 0,
+        }
     }
 
     /// Counts the call if it matches; says whether the rule fires for it.
     pub(super) fn fires(&mut self, kind: OpKind, name: &str) -> bool {
         let rule = &self.rule;
-        if !rule.calls.include(kind) || !rule.affects(kind) || !name.starts_with(&rule.name_prefix) {
+        if !rule.calls.include(kind) || !rule.affects(kind) || !name.starts_with(&rule.name_prefix)
+        {
             return false;
         }
         let number = self.seen;
         self.seen += 1;
         let last = match rule.repeat {
             Repeat::Once => rule.nth,
-            Repeat::Times(count) if count == 0 => return false,
+            Repeat::Times(0) => return false,
             Repeat::Times(count) => rule.nth.saturating_add(count - 1),
             Repeat::ForGood => u64::MAX,
         };

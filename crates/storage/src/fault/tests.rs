@@ -70,7 +70,10 @@ fn kind_name_and_times() {
     assert!(s.create(e, "log5").is_ok());
     let fired = s.fired();
     assert_eq!(fired.len(), 2);
-    assert_eq!((fired[1].rule, fired[1].kind, fired[1].name.as_str()), (0, OpKind::Create, "log4"));
+    assert_eq!(
+        (fired[1].rule, fired[1].kind, fired[1].name.as_str()),
+        (0, OpKind::Create, "log4")
+    );
     s.clear();
     assert!(s.fired().is_empty());
     assert_eq!(s.counts().of(OpKind::Create), 6);
@@ -81,9 +84,18 @@ fn a_short_append_leaves_a_prefix() {
     let (_, s, e) = setup();
     let w = s.create(e, "a").unwrap();
     w.append(&[b"0123"]).unwrap();
-    s.add(Rule::on(OpKind::Append, Fault::ShortAppend { per_mille: 500, kind: StorageErrorKind::NoSpace }));
+    s.add(Rule::on(
+        OpKind::Append,
+        Fault::ShortAppend {
+            per_mille: 500,
+            kind: StorageErrorKind::NoSpace,
+        },
+    ));
     let err = w.append(&[b"ab", b"cdef"]).unwrap_err();
-    assert_eq!((err.kind, err.offset, w.position()), (StorageErrorKind::NoSpace, Some(7), 4));
+    assert_eq!(
+        (err.kind, err.offset, w.position()),
+        (StorageErrorKind::NoSpace, Some(7), 4)
+    );
     assert_eq!(s.read_small("a").unwrap(), b"0123abc");
     w.append(&[b"XY"]).unwrap();
     assert_eq!(s.read_small("a").unwrap(), b"0123XYc");
@@ -100,13 +112,19 @@ fn a_failed_sync_is_never_made_good() {
     w.sync().unwrap();
     assert_eq!(s.read_small("a").unwrap(), b"lost", "it still shows");
     // The second sync made the length durable, the bytes are gone.
-    assert_eq!(m.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(), [0; 4]);
+    assert_eq!(
+        m.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(),
+        [0; 4]
+    );
     s.add(Rule::on(OpKind::SyncDir, IO));
     drop(s.create(e, "b").unwrap());
     assert!(s.sync_dir(e).is_err());
     s.sync_dir(e).unwrap();
     assert!(s.open("b").is_ok());
-    assert_eq!(kind(m.crash(CrashPolicy::KeepUnsynced).open("b")), StorageErrorKind::NotFound);
+    assert_eq!(
+        kind(m.crash(CrashPolicy::KeepUnsynced).open("b")),
+        StorageErrorKind::NotFound
+    );
 }
 
 #[test]
@@ -118,13 +136,21 @@ fn after_the_deed() {
     s.add(Rule::on(OpKind::Append, after));
     s.add(Rule::on(OpKind::SyncDir, after));
     assert!(s.replace(e, "CURRENT", b"new").is_err());
-    assert_eq!(m.crash(CrashPolicy::LoseUnsynced).read_small("CURRENT").unwrap(), b"new");
+    assert_eq!(
+        m.crash(CrashPolicy::LoseUnsynced)
+            .read_small("CURRENT")
+            .unwrap(),
+        b"new"
+    );
     let w = s.create(e, "a").unwrap();
     assert!(w.append(&[b"x"]).is_err());
     assert_eq!((w.position(), w.len()), (0, 1));
     assert!(w.sync().is_err());
     assert!(s.sync_dir(e).is_err());
-    assert_eq!(m.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(), b"x");
+    assert_eq!(
+        m.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(),
+        b"x"
+    );
 }
 
 #[test]
@@ -132,7 +158,14 @@ fn flips_short_reads_and_failed_maps() {
     let (_, s, e) = setup();
     s.create(e, "a").unwrap().append(&[&[0; 100]]).unwrap();
     let r = s.open("a").unwrap();
-    let flip = s.add(Rule::on_reads(Fault::FlipAt { offset: 50, mask: 0x81 }).named("a").for_good());
+    let flip = s.add(
+        Rule::on_reads(Fault::FlipAt {
+            offset: 50,
+            mask: 0x81,
+        })
+        .named("a")
+        .for_good(),
+    );
     let mut buf = [0; 10];
     r.read_at(45, &mut buf).unwrap();
     assert_eq!(buf, [0, 0, 0, 0, 0, 0x81, 0, 0, 0, 0]);
@@ -153,7 +186,10 @@ fn flips_short_reads_and_failed_maps() {
     assert!(places.len() > 5);
     s.clear();
     s.add(Rule::on(OpKind::Read, Fault::ShortRead));
-    assert_eq!(kind(r.read_at(0, &mut buf)), StorageErrorKind::UnexpectedEof);
+    assert_eq!(
+        kind(r.read_at(0, &mut buf)),
+        StorageErrorKind::UnexpectedEof
+    );
     r.read_at(0, &mut buf).unwrap();
     s.add(Rule::on(OpKind::Map, Fault::FailedMap));
     assert!(r.map().unwrap().unwrap().failed());
@@ -178,7 +214,10 @@ fn traces_tell_runs_apart() {
     assert_ne!(run(b"x", false).0, run(b"x", true).0);
     let (_, log) = run(b"x", true);
     assert_eq!(log.len(), 4, "{log:?}");
-    assert!(log[1].starts_with("1 append \"a\" at 0 len 1") && log[1].ends_with(" Io"), "{log:?}");
+    assert!(
+        log[1].starts_with("1 append \"a\" at 0 len 1") && log[1].ends_with(" Io"),
+        "{log:?}"
+    );
 }
 
 #[test]

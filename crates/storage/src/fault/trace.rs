@@ -27,7 +27,11 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn new(with_log: bool) -> Trace {
-        Trace { digest: Xxh3::new(), calls: 0, log: with_log.then(Vec::new) }
+        Trace {
+            digest: Xxh3::new(),
+            calls: 0,
+            log: with_log.then(Vec::new),
+        }
     }
 
     pub(super) fn record(&mut self, event: &Event<'_>) {
@@ -35,13 +39,21 @@ impl Trace {
             Ok(()) => 0u8,
             Err(kind) => 1 + kind as u8,
         };
-        self.digest.update(&[event.kind as u8, outcome, event.name.len() as u8]);
+        self.digest
+            .update(&[event.kind as u8, outcome, event.name.len() as u8]);
         self.digest.update(event.name.as_bytes());
         for number in [event.at, event.len, event.bytes] {
             self.digest.update(&number.to_le_bytes());
         }
         if let Some(log) = &mut self.log {
-            let mut line = format!("{} {} {:?} at {} len {}", self.calls, event.kind.name(), event.name, event.at, event.len);
+            let mut line = format!(
+                "{} {} {:?} at {} len {}",
+                self.calls,
+                event.kind.name(),
+                event.name,
+                event.at,
+                event.len
+            );
             let _ = write!(line, " #{:016x}", event.bytes);
             match event.outcome {
                 Ok(()) => line.push_str(" ok"),

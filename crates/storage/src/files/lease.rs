@@ -55,9 +55,15 @@ fn parse_epoch(text: &str) -> Option<u64> {
 pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     match try_lock(&file) {
         Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.raw_os_error() == Some(libc::EACCES) => {
+        Err(e)
+            if e.kind() == io::ErrorKind::WouldBlock || e.raw_os_error() == Some(libc::EACCES) =>
+        {
             let holder = read_text(&file);
-            let holder = if holder.is_empty() { "an unknown process".to_owned() } else { holder };
+            let holder = if holder.is_empty() {
+                "an unknown process".to_owned()
+            } else {
+                holder
+            };
             return Err(StorageError::new(
                 StorageErrorKind::LeaseHeld,
                 "lease",
@@ -67,14 +73,22 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
         }
         Err(e) => return Err(StorageError::from_io("lease", shown, &e)),
     }
-    let epoch = parse_epoch(&read_text(&file)).unwrap_or(0).saturating_add(1);
+    let epoch = parse_epoch(&read_text(&file))
+        .unwrap_or(0)
+        .saturating_add(1);
     // A full disk must not forbid an open that may be about to free space: the text is then missing, no more.
-    match file.write_all_at(text(epoch).as_bytes(), 0).and_then(|()| file.sync_data()) {
+    match file
+        .write_all_at(text(epoch).as_bytes(), 0)
+        .and_then(|()| file.sync_data())
+    {
         Ok(()) => {}
         Err(e) if StorageError::from_io("lease", shown, &e).is_no_space() => {}
         Err(e) => return Err(StorageError::from_io("lease", shown, &e)),
     }
-    Ok(FileLease { epoch: Epoch(epoch), _file: file })
+    Ok(FileLease {
+        epoch: Epoch(epoch),
+        _file: file,
+    })
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -102,7 +116,8 @@ fn try_lock(file: &File) -> io::Result<()> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn try_lock(file: &File) -> io::Result<()> {
     // flock belongs to the open file description, too.
-    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from)
+    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(io::Error::from)
 }
 
 #[cfg(test)]

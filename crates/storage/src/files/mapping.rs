@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::ptr;
@@ -40,17 +41,22 @@ impl FileMapping {
     /// Maps the first `len` (> 0) bytes of `file`.
     pub(super) fn new(file: &File, len: usize) -> io::Result<FileMapping> {
         let page = sigbus::page_bytes();
-        let mapped = len
-            .checked_next_multiple_of(page)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the file is too large to map"))?;
-        // SAFETY: a fresh mapping; where an address is fixed, it lies in a reservation made just now for it.
-        let start = unsafe { map_aligned(file, mapped)? };
-        let mut mapping =
-            FileMapping { start, len, mapped, failed: Box::new(AtomicBool::new(false)), registration: None };
+        let mapped = len.checked_next_multiple_of(page).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "the file is too large to map")
+        })?;
+        let start = map_aligned(file, mapped)?;
+        let mut mapping = FileMapping {
+            start,
+            len,
+            mapped,
+            failed: Box::new(AtomicBool::new(false)),
+            registration: None,
+        };
         let from = start as usize;
         // SAFETY: the mark lives in a box that the mapping owns and outlives the registration (see `drop`); nothing
         // but map views, which know about zeros, reads the range.
-        mapping.registration = Some(unsafe { sigbus::register(from, from + mapped, &raw const *mapping.failed)? });
+        mapping.registration =
+            Some(unsafe { sigbus::register(from, from + mapped, &raw const *mapping.failed)? });
         // SAFETY: advice about our own mapping; it changes no contents.
         let _ = unsafe { rustix::mm::madvise(start.cast(), mapped, Advice::Random) };
         Ok(mapping)
@@ -70,12 +76,16 @@ impl MapOwner for FileMapping {
 
     fn advise(&self, access: Access, offset: u64, len: u64) {
         let page = sigbus::page_bytes();
-        let Ok(offset) = usize::try_from(offset) else { return };
+        let Ok(offset) = usize::try_from(offset) else {
+            return;
+        };
         if offset >= self.mapped {
             return;
         }
         let from = offset & !(page - 1);
-        let to = offset.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(self.mapped);
+        let to = offset
+            .saturating_add(usize::try_from(len).unwrap_or(usize::MAX))
+            .min(self.mapped);
         let advise = |advice| {
             // SAFETY: within our own mapping by the clamps above; none of these advices changes contents of a file
             // mapping (it is shared and read-only, so dropped pages come back from the file).
@@ -99,54 +109,73 @@ impl Drop for FileMapping {
         // First, so that the handler never overmaps memory that somebody else got meanwhile.
         self.registration = None;
         // SAFETY: our own mapping; the last view is gone, or this would not run.
-        let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.mapped) };
+        unsafe { unmap(self.start.cast(), self.mapped) };
     }
 }
 
 /// Maps `mapped` bytes (whole pages) of `file`, at a 2 MiB boundary if there are that many.
-///
-/// # Safety
-/// As for mmap; nothing is asked of the caller beyond giving a length in whole pages.
-unsafe fn map_aligned(file: &File, mapped: usize) -> io::Result<*mut u8> {
-    if mapped >= HUGE_BYTES {
-        if let Some(room) = mapped.checked_add(HUGE_BYTES) {
-            // SAFETY: a fresh anonymous reservation at an address that the kernel chooses.
-            if let Ok(reserved) =
-                unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) }
-            {
-                let base = reserved as usize;
-                let aligned = base.next_multiple_of(HUGE_BYTES);
-                // SAFETY: `aligned..aligned + mapped` lies within the reservation, which nobody else knows of.
-                let result = unsafe {
-                    rustix::mm::mmap(
-                        reserved.byte_add(aligned - base),
-                        mapped,
-                        ProtFlags::READ,
-                        MapFlags::SHARED | MapFlags::FIXED,
-                        file,
-                        0,
-                    )
-                };
-                let head = aligned - base;
-                let tail = room - head - mapped;
-                // SAFETY: what is unmapped belongs to the reservation and is not part of the mapping.
-                unsafe {
-                    if result.is_err() {
-                        let _ = rustix::mm::munmap(reserved, room);
-                    } else {
-                        if head > 0 {
-                            let _ = rustix::mm::munmap(reserved, head);
-                        }
-                        if tail > 0 {
-                            let _ = rustix::mm::munmap(reserved.byte_add(head + mapped), tail);
-                        }
-                    }
+fn map_aligned(file: &File, mapped: usize) -> io::Result<*mut u8> {
+    if mapped >= HUGE_BYTES
+        && let Some(room) = mapped.checked_add(HUGE_BYTES)
+        && let Some(reserved) = reserve_addresses(room)
+    {
+        let base = reserved as usize;
+        let head = base.next_multiple_of(HUGE_BYTES) - base;
+        let tail = room - head - mapped;
+        // SAFETY: `head..head + mapped` lies within the reservation, which nobody else knows of; a mapping that
+        // fails leaves it as it was or unmapped. What is unmapped afterwards belongs to the reservation too.
+        return unsafe {
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            match rustix::mm::mmap(
+                reserved.byte_add(head),
+                mapped,
+                ProtFlags::READ,
+                flags,
+                file,
+                0,
+            ) {
+                Ok(start) => {
+                    unmap(reserved, head);
+                    unmap(start.byte_add(mapped), tail);
+                    Ok(start.cast())
                 }
-                return Ok(result?.cast());
+                Err(e) => {
+                    unmap(reserved, room);
+                    Err(e.into())
+                }
             }
-        }
+        };
     }
     // SAFETY: a fresh mapping at an address that the kernel chooses.
-    let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+    let start = unsafe {
+        rustix::mm::mmap(
+            ptr::null_mut(),
+            mapped,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            file,
+            0,
+        )
+    }?;
     Ok(start.cast())
+}
+
+/// Address space without memory behind it.
+fn reserve_addresses(len: usize) -> Option<*mut c_void> {
+    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses, not accessible.
+    unsafe {
+        rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)
+    }
+    .ok()
+}
+
+/// Unmaps `len` bytes; nothing if there are none.
+///
+/// # Safety
+/// Nobody may use the range any more.
+unsafe fn unmap(start: *mut c_void, len: usize) {
+    if len > 0 {
+        // SAFETY: by this function's contract.
+        let _ = unsafe { rustix::mm::munmap(start, len) };
+    }
 }

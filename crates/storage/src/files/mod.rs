@@ -63,15 +63,28 @@ impl FileStorage {
             Ok(dir) => dir,
             Err(Errno::NOENT) => {
                 let detail = "there is no such directory";
-                return Err(StorageError::new(StorageErrorKind::NotFound, "open_directory", shown, detail));
+                return Err(StorageError::new(
+                    StorageErrorKind::NotFound,
+                    "open_directory",
+                    shown,
+                    detail,
+                ));
             }
             Err(Errno::NOTDIR) => {
                 let detail = "this is not a directory; a store is a directory of its own";
-                return Err(StorageError::new(StorageErrorKind::InvalidInput, "open_directory", shown, detail));
+                return Err(StorageError::new(
+                    StorageErrorKind::InvalidInput,
+                    "open_directory",
+                    shown,
+                    detail,
+                ));
             }
             Err(e) => return Err(StorageError::from_io("open_directory", shown, &e.into())),
         };
-        Ok(FileStorage { path: path.to_path_buf(), dir: File::from(dir) })
+        Ok(FileStorage {
+            path: path.to_path_buf(),
+            dir: File::from(dir),
+        })
     }
 
     /// The directory's path as it was given.
@@ -90,19 +103,28 @@ impl FileStorage {
     fn open_at(&self, op: &'static str, name: &str, flags: OFlags) -> Result<File> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = retry(|| rustix::fs::openat(&self.dir, name, flags, mode)).map_err(|e| self.error(op, name, e))?;
+        let fd = retry(|| rustix::fs::openat(&self.dir, name, flags, mode))
+            .map_err(|e| self.error(op, name, e))?;
         Ok(File::from(fd))
     }
 
     fn fsync_dir(&self, op: &'static str) -> Result<()> {
-        self.dir.sync_all().map_err(|e| StorageError::from_io(op, self.path.display().to_string(), &e))
+        self.dir
+            .sync_all()
+            .map_err(|e| StorageError::from_io(op, self.path.display().to_string(), &e))
     }
 
     /// Renames without replacing.
     fn rename_to_free_name(&self, op: &'static str, old: &str, new: &str) -> Result<()> {
         #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
         match retry(|| {
-            rustix::fs::renameat_with(&self.dir, old, &self.dir, new, rustix::fs::RenameFlags::NOREPLACE)
+            rustix::fs::renameat_with(
+                &self.dir,
+                old,
+                &self.dir,
+                new,
+                rustix::fs::RenameFlags::NOREPLACE,
+            )
         }) {
             Ok(()) => return Ok(()),
             // A file system or kernel without the flag.
@@ -116,16 +138,22 @@ impl FileStorage {
             Ok(_) => return Err(self.error(op, new, Errno::EXIST)),
             Err(e) => return Err(self.error(op, new, e)),
         }
-        retry(|| rustix::fs::renameat(&self.dir, old, &self.dir, new)).map_err(|e| self.error(op, old, e))
+        retry(|| rustix::fs::renameat(&self.dir, old, &self.dir, new))
+            .map_err(|e| self.error(op, old, e))
     }
 
     /// Calls `f` with the name of every regular file and its length.
     fn for_each_file(&self, mut f: impl FnMut(&str, u64)) -> Result<()> {
-        let fail = |e: Errno| StorageError::from_io("list", self.path.display().to_string(), &e.into());
+        let fail =
+            |e: Errno| StorageError::from_io("list", self.path.display().to_string(), &e.into());
         for entry in rustix::fs::Dir::read_from(&self.dir).map_err(fail)? {
             let entry = entry.map_err(fail)?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            match retry(|| rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)) {
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            match retry(|| {
+                rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            }) {
                 Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
                     f(name, u64::try_from(stat.st_size).unwrap_or(0));
                 }
@@ -142,7 +170,9 @@ impl FileStorage {
     fn clean_temps(&self) -> Result<()> {
         let mut temps = Vec::new();
         self.for_each_file(|name, _| {
-            let inner = name.strip_prefix('.').and_then(|n| n.strip_suffix(TEMP_SUFFIX));
+            let inner = name
+                .strip_prefix('.')
+                .and_then(|n| n.strip_suffix(TEMP_SUFFIX));
             if inner.is_some_and(is_object_name) {
                 temps.push(name.to_owned());
             }
@@ -155,7 +185,9 @@ impl FileStorage {
 }
 
 /// Repeats a system call that a signal interrupted.
-fn retry<T>(mut call: impl FnMut() -> std::result::Result<T, Errno>) -> std::result::Result<T, Errno> {
+fn retry<T>(
+    mut call: impl FnMut() -> std::result::Result<T, Errno>,
+) -> std::result::Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -166,7 +198,9 @@ fn retry<T>(mut call: impl FnMut() -> std::result::Result<T, Errno>) -> std::res
 
 /// Creates `path` and what is missing above it, and makes each new entry durable in its parent.
 fn create_dir_durably(path: &Path) -> Result<()> {
-    let fail = |p: &Path, e: &io::Error| StorageError::from_io("create_directory", p.display().to_string(), e);
+    let fail = |p: &Path, e: &io::Error| {
+        StorageError::from_io("create_directory", p.display().to_string(), e)
+    };
     let mut missing = Vec::new();
     let mut at = path;
     while !at.as_os_str().is_empty() {
@@ -190,7 +224,9 @@ fn create_dir_durably(path: &Path) -> Result<()> {
             Some(p) if !p.as_os_str().is_empty() => p,
             _ => Path::new("."),
         };
-        File::open(parent).and_then(|p| p.sync_all()).map_err(|e| fail(parent, &e))?;
+        File::open(parent)
+            .and_then(|p| p.sync_all())
+            .map_err(|e| fail(parent, &e))?;
     }
     Ok(())
 }
@@ -201,7 +237,11 @@ impl Storage for FileStorage {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { maps: true, links: true, survives_kill: true }
+        Capabilities {
+            maps: true,
+            links: true,
+            survives_kill: true,
+        }
     }
 
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
@@ -216,7 +256,12 @@ impl Storage for FileStorage {
     fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         check_object_name("create", name)?;
         let file = self.open_at("create", name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
-        Ok(Arc::new(write::FileWriter::new(name, self.shown(name), file, 0)))
+        Ok(Arc::new(write::FileWriter::new(
+            name,
+            self.shown(name),
+            file,
+            0,
+        )))
     }
 
     fn recycle(&self, _epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
@@ -224,22 +269,37 @@ impl Storage for FileStorage {
         check_object_name("recycle", new)?;
         // Opened first: after the rename nothing can fail any more.
         let file = self.open_at("recycle", old, OFlags::RDWR)?;
-        let len = file.metadata().map_err(|e| StorageError::from_io("recycle", self.shown(old), &e))?.len();
+        let len = file
+            .metadata()
+            .map_err(|e| StorageError::from_io("recycle", self.shown(old), &e))?
+            .len();
         self.rename_to_free_name("recycle", old, new)?;
-        Ok(Arc::new(write::FileWriter::new(new, self.shown(new), file, len)))
+        Ok(Arc::new(write::FileWriter::new(
+            new,
+            self.shown(new),
+            file,
+            len,
+        )))
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         check_object_name("open", name)?;
         let file = self.open_at("open", name, OFlags::RDONLY)?;
-        Ok(Arc::new(read::FileReader::new(name, self.shown(name), file)?))
+        Ok(Arc::new(read::FileReader::new(
+            name,
+            self.shown(name),
+            file,
+        )?))
     }
 
     fn list(&self) -> Result<Vec<ObjectMeta>> {
         let mut objects = Vec::new();
         self.for_each_file(|name, len| {
             if is_object_name(name) {
-                objects.push(ObjectMeta { name: name.to_owned(), len });
+                objects.push(ObjectMeta {
+                    name: name.to_owned(),
+                    len,
+                });
             }
         })?;
         objects.sort_unstable();
@@ -248,22 +308,26 @@ impl Storage for FileStorage {
 
     fn delete(&self, _epoch: Epoch, name: &str) -> Result<()> {
         check_object_name("delete", name)?;
-        retry(|| rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())).map_err(|e| self.error("delete", name, e))
+        retry(|| rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()))
+            .map_err(|e| self.error("delete", name, e))
     }
 
     fn rename(&self, _epoch: Epoch, old: &str, new: &str) -> Result<()> {
         check_object_name("rename", old)?;
         check_object_name("rename", new)?;
-        retry(|| rustix::fs::renameat(&self.dir, old, &self.dir, new)).map_err(|e| self.error("rename", old, e))
+        retry(|| rustix::fs::renameat(&self.dir, old, &self.dir, new))
+            .map_err(|e| self.error("rename", old, e))
     }
 
     fn link(&self, _epoch: Epoch, old: &str, new: &str) -> Result<()> {
         check_object_name("link", old)?;
         check_object_name("link", new)?;
-        retry(|| rustix::fs::linkat(&self.dir, old, &self.dir, new, AtFlags::empty())).map_err(|e| {
-            let name = if e == Errno::EXIST { new } else { old };
-            self.error("link", name, e)
-        })
+        retry(|| rustix::fs::linkat(&self.dir, old, &self.dir, new, AtFlags::empty())).map_err(
+            |e| {
+                let name = if e == Errno::EXIST { new } else { old };
+                self.error("link", name, e)
+            },
+        )
     }
 
     fn sync_dir(&self, _epoch: Epoch) -> Result<()> {
@@ -273,7 +337,11 @@ impl Storage for FileStorage {
     fn replace(&self, _epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         check_object_name("replace", name)?;
         let temp = format!(".{name}{TEMP_SUFFIX}");
-        let file = self.open_at("replace", &temp, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
+        let file = self.open_at(
+            "replace",
+            &temp,
+            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+        )?;
         let written = file
             .write_all_at(bytes, 0)
             .and_then(|()| file.sync_all())

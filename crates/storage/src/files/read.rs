@@ -22,12 +22,24 @@ pub(super) struct FileReader {
 
 impl FileReader {
     pub(super) fn new(name: &str, shown: String, file: File) -> Result<FileReader> {
-        let len = file.metadata().map_err(|e| StorageError::from_io("open", &shown, &e))?.len();
-        Ok(FileReader { name: name.to_owned(), shown, file, len, mapping: Mutex::new(None) })
+        let len = file
+            .metadata()
+            .map_err(|e| StorageError::from_io("open", &shown, &e))?
+            .len();
+        Ok(FileReader {
+            name: name.to_owned(),
+            shown,
+            file,
+            len,
+            mapping: Mutex::new(None),
+        })
     }
 
     fn mapping(&self) -> Option<Arc<FileMapping>> {
-        self.mapping.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.mapping
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
     }
 }
 
@@ -44,7 +56,8 @@ impl ReadFile for FileReader {
         self.file.read_exact_at(buf, offset).map_err(|e| {
             if e.kind() == io::ErrorKind::UnexpectedEof {
                 let detail = format!("wanted {} bytes, the file has {}", buf.len(), self.len);
-                StorageError::new(StorageErrorKind::UnexpectedEof, "read", &self.shown, detail).at(offset)
+                StorageError::new(StorageErrorKind::UnexpectedEof, "read", &self.shown, detail)
+                    .at(offset)
             } else {
                 StorageError::from_io("read", &self.shown, &e).at(offset)
             }
@@ -72,13 +85,17 @@ impl ReadFile for FileReader {
         if self.len == 0 {
             return Ok(Some(Map::from_bytes(Arc::from([]), false)));
         }
-        let Ok(len) = usize::try_from(self.len) else { return Ok(None) };
+        let Ok(len) = usize::try_from(self.len) else {
+            return Ok(None);
+        };
         let mut mapping = self.mapping.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(mapping) = &*mapping {
             return Ok(Some(mapping.view()));
         }
-        let fresh =
-            Arc::new(FileMapping::new(&self.file, len).map_err(|e| StorageError::from_io("map", &self.shown, &e))?);
+        let fresh = Arc::new(
+            FileMapping::new(&self.file, len)
+                .map_err(|e| StorageError::from_io("map", &self.shown, &e))?,
+        );
         let view = fresh.view();
         *mapping = Some(fresh);
         Ok(Some(view))

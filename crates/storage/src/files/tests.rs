@@ -14,7 +14,11 @@ fn kind<T>(result: Result<T>) -> StorageErrorKind {
 }
 
 fn write(storage: &FileStorage, epoch: Epoch, name: &str, bytes: &[u8]) {
-    storage.create(epoch, name).unwrap().append(&[bytes]).unwrap();
+    storage
+        .create(epoch, name)
+        .unwrap()
+        .append(&[bytes])
+        .unwrap();
 }
 
 #[test]
@@ -36,7 +40,10 @@ fn create_append_read() {
     r.read_at(6, &mut buf).unwrap();
     assert_eq!(&buf, b"world");
     let err = r.read_at(9, &mut buf).unwrap_err();
-    assert_eq!((err.kind, err.offset), (StorageErrorKind::UnexpectedEof, Some(9)));
+    assert_eq!(
+        (err.kind, err.offset),
+        (StorageErrorKind::UnexpectedEof, Some(9))
+    );
     assert!(err.to_string().contains("/store/a at byte 9"), "{err}");
 }
 
@@ -44,7 +51,9 @@ fn create_append_read() {
 fn many_parts_in_one_append() {
     let (_dir, s, lease) = fresh();
     let w = s.create(lease.epoch(), "a").unwrap();
-    let bytes: Vec<Vec<u8>> = (0..1000u32).map(|i| vec![i as u8; (i % 17) as usize]).collect();
+    let bytes: Vec<Vec<u8>> = (0..1000u32)
+        .map(|i| vec![i as u8; (i % 17) as usize])
+        .collect();
     let parts: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
     w.append(&parts).unwrap();
     assert_eq!(s.read_small("a").unwrap(), bytes.concat());
@@ -75,8 +84,14 @@ fn recycle_keeps_old_bytes() {
     let e = lease.epoch();
     write(&s, e, "1.log", b"0123456789");
     write(&s, e, "taken", b"");
-    assert_eq!(kind(s.recycle(e, "1.log", "taken")), StorageErrorKind::AlreadyExists);
-    assert_eq!(kind(s.recycle(e, "1.log", "1.log")), StorageErrorKind::AlreadyExists);
+    assert_eq!(
+        kind(s.recycle(e, "1.log", "taken")),
+        StorageErrorKind::AlreadyExists
+    );
+    assert_eq!(
+        kind(s.recycle(e, "1.log", "1.log")),
+        StorageErrorKind::AlreadyExists
+    );
     assert_eq!(kind(s.recycle(e, "none", "x")), StorageErrorKind::NotFound);
     let w = s.recycle(e, "1.log", "2.log").unwrap();
     assert_eq!((w.name(), w.position(), w.len()), ("2.log", 0, 10));
@@ -94,14 +109,25 @@ fn list_shows_objects_only() {
     std::fs::create_dir(s.path().join("sub")).unwrap();
     std::fs::write(s.path().join(".a.tmp"), b"left over").unwrap();
     std::fs::write(s.path().join("not an object"), b"").unwrap();
-    let names: Vec<_> = s.list().unwrap().into_iter().map(|o| (o.name, o.len)).collect();
+    let names: Vec<_> = s
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|o| (o.name, o.len))
+        .collect();
     assert_eq!(names, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
     assert!(s.path().join("LOCK.writer").exists());
     drop(lease);
     assert!(s.path().join(".a.tmp").exists());
     let _lease = s.lease("writer").unwrap();
-    assert!(!s.path().join(".a.tmp").exists(), "taking the lease cleans up");
-    assert!(s.path().join("not an object").exists(), "what is not ours stays");
+    assert!(
+        !s.path().join(".a.tmp").exists(),
+        "taking the lease cleans up"
+    );
+    assert!(
+        s.path().join("not an object").exists(),
+        "what is not ours stays"
+    );
 }
 
 #[test]
@@ -138,7 +164,10 @@ fn bad_names_touch_nothing() {
         assert_eq!(kind(s.create(e, name)), StorageErrorKind::InvalidInput);
         assert_eq!(kind(s.open(name)), StorageErrorKind::InvalidInput);
         assert_eq!(kind(s.delete(e, name)), StorageErrorKind::InvalidInput);
-        assert_eq!(kind(s.replace(e, name, b"")), StorageErrorKind::InvalidInput);
+        assert_eq!(
+            kind(s.replace(e, name, b"")),
+            StorageErrorKind::InvalidInput
+        );
         assert_eq!(kind(s.rename(e, "a", name)), StorageErrorKind::InvalidInput);
     }
     assert_eq!(kind(s.lease("a/b")), StorageErrorKind::InvalidInput);
@@ -162,7 +191,11 @@ fn leases_exclude_handles_of_one_process() {
     for storage in [&s, &other] {
         let e = storage.lease("writer").err().unwrap();
         assert_eq!(e.kind, StorageErrorKind::LeaseHeld);
-        assert!(e.to_string().contains(&format!("pid {}", std::process::id())), "{e}");
+        assert!(
+            e.to_string()
+                .contains(&format!("pid {}", std::process::id())),
+            "{e}"
+        );
     }
     let second_name = other.lease("other").unwrap();
     let first = lease.epoch();
@@ -175,10 +208,16 @@ fn leases_exclude_handles_of_one_process() {
 #[test]
 fn opening_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(kind(FileStorage::open_existing(dir.path().join("none"))), StorageErrorKind::NotFound);
+    assert_eq!(
+        kind(FileStorage::open_existing(dir.path().join("none"))),
+        StorageErrorKind::NotFound
+    );
     assert!(!dir.path().join("none").exists());
     std::fs::write(dir.path().join("file"), b"").unwrap();
-    assert_eq!(kind(FileStorage::open_existing(dir.path().join("file"))), StorageErrorKind::InvalidInput);
+    assert_eq!(
+        kind(FileStorage::open_existing(dir.path().join("file"))),
+        StorageErrorKind::InvalidInput
+    );
     assert!(FileStorage::open_or_create(dir.path().join("file")).is_err());
     let deep = dir.path().join("x/y/z");
     drop(FileStorage::open_or_create(&deep).unwrap());
@@ -190,13 +229,27 @@ fn opening_writes_nothing() {
 #[test]
 fn maps_show_the_file_and_outlive_it() {
     let (_dir, s, lease) = fresh();
-    for len in [0usize, 1, 4095, 4096, 4097, (2 << 20) - 1, 2 << 20, (2 << 20) + 5000] {
+    for len in [
+        0usize,
+        1,
+        4095,
+        4096,
+        4097,
+        (2 << 20) - 1,
+        2 << 20,
+        (2 << 20) + 5000,
+    ] {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + i / 4096) as u8).collect();
         write(&s, lease.epoch(), "t", &bytes);
         let r = s.open("t").unwrap();
         let map = r.map().unwrap().unwrap();
         let again = r.map().unwrap().unwrap();
-        for access in [Access::Random, Access::Sequential, Access::WillNeed, Access::DontNeed] {
+        for access in [
+            Access::Random,
+            Access::Sequential,
+            Access::WillNeed,
+            Access::DontNeed,
+        ] {
             r.advise(access, 0, len as u64);
             r.advise(access, 4097, u64::MAX);
             map.advise(access, u64::MAX, 1);
@@ -219,9 +272,17 @@ fn a_lost_page_reads_as_zeros_and_marks_the_map() {
         write(&s, lease.epoch(), &name, &vec![7u8; pages * 4096]);
         write(&s, lease.epoch(), &format!("other{pages}"), &[9u8; 8192]);
         let map = s.open(&name).unwrap().map().unwrap().unwrap();
-        let other = s.open(&format!("other{pages}")).unwrap().map().unwrap().unwrap();
+        let other = s
+            .open(&format!("other{pages}"))
+            .unwrap()
+            .map()
+            .unwrap()
+            .unwrap();
         assert_eq!(map.read_u8(0), Some(7));
-        let file = std::fs::OpenOptions::new().write(true).open(s.path().join(&name)).unwrap();
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(s.path().join(&name))
+            .unwrap();
         file.set_len(4096).unwrap();
         assert_eq!(map.read_u32(100), Some(0x0707_0707));
         assert!(!map.failed());
@@ -261,5 +322,8 @@ fn appends_and_syncs_run_beside_each_other() {
         });
     });
     let bytes = s.read_small("log").unwrap();
-    assert_eq!(bytes, (0..200u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+    assert_eq!(
+        bytes,
+        (0..200u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>()
+    );
 }

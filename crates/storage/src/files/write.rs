@@ -56,7 +56,11 @@ impl FileWriter {
     }
 
     /// Writes all of `parts` at `offset`; on an error says how many bytes had landed.
-    fn write_parts(&self, parts: &[&[u8]], offset: u64) -> std::result::Result<u64, (u64, io::Error)> {
+    fn write_parts(
+        &self,
+        parts: &[&[u8]],
+        offset: u64,
+    ) -> std::result::Result<u64, (u64, io::Error)> {
         let mut done = 0u64;
         let mut part = 0;
         let mut skip = 0; // bytes of `parts[part]` that are written already
@@ -94,7 +98,8 @@ impl FileWriter {
         let first = &parts[0][skip..];
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if parts.len() > 1 {
-            let mut slices: [IoSlice<'_>; PARTS_A_CALL] = std::array::from_fn(|_| IoSlice::new(&[]));
+            let mut slices: [IoSlice<'_>; PARTS_A_CALL] =
+                std::array::from_fn(|_| IoSlice::new(&[]));
             let count = parts.len().min(PARTS_A_CALL);
             slices[0] = IoSlice::new(first);
             for (slice, part) in slices[1..].iter_mut().zip(&parts[1..count]) {
@@ -141,7 +146,12 @@ impl WriteFile for FileWriter {
         // written space is sure to take appends (unwritten extents still change metadata at each sync).
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let allocated = loop {
-            match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), old, len - old) {
+            match rustix::fs::fallocate(
+                &self.file,
+                rustix::fs::FallocateFlags::empty(),
+                old,
+                len - old,
+            ) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => break Ok(()),
                 result => break result.map_err(io::Error::from),
@@ -152,7 +162,9 @@ impl WriteFile for FileWriter {
         let mut at = old;
         let written = allocated.and_then(|()| {
             while at < len {
-                let n = usize::try_from(len - at).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
+                let n = usize::try_from(len - at)
+                    .unwrap_or(ZEROS_BYTES)
+                    .min(ZEROS_BYTES);
                 self.file.write_all_at(&ZEROS[..n], at)?;
                 at += n as u64;
             }
@@ -190,19 +202,30 @@ impl WriteFile for FileWriter {
     #[allow(unsafe_code)]
     fn start_writeback(&self, from: u64, len: u64) {
         use std::os::fd::AsRawFd;
-        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
+        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else {
+            return;
+        };
         // A length of 0 would mean "to the end of the file".
         if len > 0 {
             // SAFETY: a valid descriptor; the call touches no memory of ours. Its errors do not consume the error
             // that the next sync reports.
-            unsafe { libc::sync_file_range(self.file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) };
+            unsafe {
+                libc::sync_file_range(
+                    self.file.as_raw_fd(),
+                    from,
+                    len,
+                    libc::SYNC_FILE_RANGE_WRITE,
+                )
+            };
         }
     }
 
     fn truncate_to_position(&self) -> Result<()> {
         let _writing = self.writing();
         let position = self.position.load(Ordering::Acquire);
-        self.file.set_len(position).map_err(|e| self.error("truncate_to_position", &e).at(position))?;
+        self.file
+            .set_len(position)
+            .map_err(|e| self.error("truncate_to_position", &e).at(position))?;
         self.len.store(position, Ordering::Release);
         Ok(())
     }

@@ -110,7 +110,12 @@ impl Rates {
         length_between: 0,
         name_kept: 0,
     };
-    const KEEP: Rates = Rates { page_kept: 1000, length_kept: 1000, name_kept: 1000, ..Rates::LOSE };
+    const KEEP: Rates = Rates {
+        page_kept: 1000,
+        length_kept: 1000,
+        name_kept: 1000,
+        ..Rates::LOSE
+    };
 
     fn draw(rng: &mut Prng) -> Rates {
         const SOME: [u32; 6] = [0, 100, 500, 900, 1000, 1000];
@@ -126,9 +131,25 @@ impl Rates {
         };
         // The classic shapes, often enough to be met in a few tries.
         match rng.below(8) {
-            0 => rates = Rates { name_kept: 1000, length_kept: 1000, ..Rates::LOSE }, // names without bytes
-            1 => rates = Rates { name_kept: 0, ..Rates::KEEP },                       // bytes without names
-            2 => rates = Rates { length_kept: 0, ..Rates::KEEP },                     // bytes past an old length
+            0 => {
+                rates = Rates {
+                    name_kept: 1000,
+                    length_kept: 1000,
+                    ..Rates::LOSE
+                }
+            } // names without bytes
+            1 => {
+                rates = Rates {
+                    name_kept: 0,
+                    ..Rates::KEEP
+                }
+            } // bytes without names
+            2 => {
+                rates = Rates {
+                    length_kept: 0,
+                    ..Rates::KEEP
+                }
+            } // bytes past an old length
             _ => {}
         }
         rates
@@ -152,12 +173,17 @@ pub(super) fn crash(state: &State, policy: CrashPolicy) -> (State, CrashReport) 
     let named: BTreeSet<u64> = names.values().copied().collect();
     let mut inodes = BTreeMap::new();
     for ino in named {
-        let Some(inode) = state.inodes.get(&ino) else { continue };
+        let Some(inode) = state.inodes.get(&ino) else {
+            continue;
+        };
         let rates = match policy {
             CrashPolicy::Seeded(_) if rng.chance(300) => Rates::draw(&mut rng),
             _ => base,
         };
-        inodes.insert(ino, crash_inode(inode, rates, &state.stale, &mut rng, &mut report));
+        inodes.insert(
+            ino,
+            crash_inode(inode, rates, &state.stale, &mut rng, &mut report),
+        );
     }
     let image = State {
         inodes,
@@ -171,15 +197,29 @@ pub(super) fn crash(state: &State, policy: CrashPolicy) -> (State, CrashReport) 
     (image, report)
 }
 
-fn crash_names(state: &State, rates: Rates, rng: &mut Prng, report: &mut CrashReport) -> BTreeMap<String, u64> {
+fn crash_names(
+    state: &State,
+    rates: Rates,
+    rng: &mut Prng,
+    report: &mut CrashReport,
+) -> BTreeMap<String, u64> {
     let mut names = state.durable_names.clone();
     let mut lost_before = false;
     for op in &state.pending {
         let kept = !op.lost && rng.chance(rates.name_kept);
         let (kept_count, lost_count) = match &op.change {
-            DirChange::Set { .. } => (&mut report.creates_kept_count, &mut report.creates_lost_count),
-            DirChange::Remove { .. } => (&mut report.deletes_kept_count, &mut report.deletes_lost_count),
-            DirChange::Move { .. } => (&mut report.renames_kept_count, &mut report.renames_lost_count),
+            DirChange::Set { .. } => (
+                &mut report.creates_kept_count,
+                &mut report.creates_lost_count,
+            ),
+            DirChange::Remove { .. } => (
+                &mut report.deletes_kept_count,
+                &mut report.deletes_lost_count,
+            ),
+            DirChange::Move { .. } => (
+                &mut report.renames_kept_count,
+                &mut report.renames_lost_count,
+            ),
         };
         if kept {
             *kept_count += 1;
@@ -193,7 +233,13 @@ fn crash_names(state: &State, rates: Rates, rng: &mut Prng, report: &mut CrashRe
     names
 }
 
-fn crash_inode(inode: &Inode, rates: Rates, stale: &[Page], rng: &mut Prng, report: &mut CrashReport) -> Inode {
+fn crash_inode(
+    inode: &Inode,
+    rates: Rates,
+    stale: &[Page],
+    rng: &mut Prng,
+    report: &mut CrashReport,
+) -> Inode {
     let len = crash_len(inode, rates, rng, report);
     let mut pages = Vec::with_capacity(pages_for(len));
     let mut lost_below = false;
@@ -236,10 +282,11 @@ fn crash_inode(inode: &Inode, rates: Rates, stale: &[Page], rng: &mut Prng, repo
     report.names_without_bytes_count += u64::from(kept == 0 && lost > 0);
     // Bytes past the end are zeros, whatever the page held: growing later must show zeros there.
     let within = (len % PAGE_BYTES as u64) as usize;
-    if let Some(last) = pages.last_mut() {
-        if within > 0 && last[within..].iter().any(|b| *b != 0) {
-            Arc::make_mut(last)[within..].fill(0);
-        }
+    if let Some(last) = pages.last_mut()
+        && within > 0
+        && last[within..].iter().any(|b| *b != 0)
+    {
+        Arc::make_mut(last)[within..].fill(0);
     }
     Inode::durable_from(pages, len)
 }
@@ -249,8 +296,12 @@ fn crash_len(inode: &Inode, rates: Rates, rng: &mut Prng, report: &mut CrashRepo
         return inode.durable_len;
     }
     if rng.chance(rates.length_between) {
-        let between: Vec<u64> =
-            inode.older_lens.iter().copied().filter(|l| *l != inode.len && *l != inode.durable_len).collect();
+        let between: Vec<u64> = inode
+            .older_lens
+            .iter()
+            .copied()
+            .filter(|l| *l != inode.len && *l != inode.durable_len)
+            .collect();
         if !between.is_empty() {
             report.lengths_between_count += 1;
             return between[rng.below(between.len() as u64) as usize];

@@ -33,9 +33,22 @@ fn joined(parts: &[&[u8]], keep: u64) -> Arc<[u8]> {
 }
 
 impl MemoryWriter {
-    pub(super) fn new(inner: Arc<Inner>, ino: u64, name: &str, epoch: Epoch, handles: Arc<()>) -> MemoryWriter {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        ino: u64,
+        name: &str,
+        epoch: Epoch,
+        handles: Arc<()>,
+    ) -> MemoryWriter {
         let position = AtomicU64::new(0);
-        MemoryWriter { inner, ino, name: name.to_owned(), epoch, position, _handles: handles }
+        MemoryWriter {
+            inner,
+            ino,
+            name: name.to_owned(),
+            epoch,
+            position,
+            _handles: handles,
+        }
     }
 }
 
@@ -55,22 +68,44 @@ impl WriteFile for MemoryWriter {
         let wanted: u64 = parts.iter().map(|p| p.len() as u64).sum();
         let Some(end) = position.checked_add(wanted) else {
             let detail = "the object would be larger than 2^64 bytes";
-            return Err(StorageError::new(StorageErrorKind::InvalidInput, "append", &self.name, detail).at(position));
+            return Err(StorageError::new(
+                StorageErrorKind::InvalidInput,
+                "append",
+                &self.name,
+                detail,
+            )
+            .at(position));
         };
-        let have = core.state.inodes.get(&self.ino).map_or(0, |i| i.pages.len());
+        let have = core
+            .state
+            .inodes
+            .get(&self.ino)
+            .map_or(0, |i| i.pages.len());
         let needed = pages_for(end).saturating_sub(have) as u64;
         let mut fits = wanted;
         if core.capacity.is_some() && needed > 0 {
             let free = core.free_pages();
             if needed > free {
                 // As a full disk does it: what fits lands, then the error comes.
-                fits = (have as u64 + free).saturating_mul(PAGE_BYTES as u64).saturating_sub(position).min(wanted);
+                fits = (have as u64 + free)
+                    .saturating_mul(PAGE_BYTES as u64)
+                    .saturating_sub(position)
+                    .min(wanted);
             }
         }
         let bytes = joined(parts, fits);
-        core.change(OpKind::Append, Effect::Write { ino: self.ino, offset: position, bytes });
+        core.change(
+            OpKind::Append,
+            Effect::Write {
+                ino: self.ino,
+                offset: position,
+                bytes,
+            },
+        );
         if fits < wanted {
-            return Err(core.no_space(OpKind::Append, &self.name).at(position + fits));
+            return Err(core
+                .no_space(OpKind::Append, &self.name)
+                .at(position + fits));
         }
         self.position.store(end, Ordering::Release);
         Ok(())
@@ -79,7 +114,11 @@ impl WriteFile for MemoryWriter {
     fn reserve(&self, len: u64) -> Result<()> {
         let mut core = self.inner.enter(OpKind::Reserve);
         core.check_epoch(OpKind::Reserve, &self.name, self.epoch)?;
-        let have = core.state.inodes.get(&self.ino).map_or(0, |i| i.pages.len());
+        let have = core
+            .state
+            .inodes
+            .get(&self.ino)
+            .map_or(0, |i| i.pages.len());
         let needed = pages_for(len).saturating_sub(have) as u64;
         if needed > 0 && needed > core.free_pages() {
             return Err(core.no_space(OpKind::Reserve, &self.name).at(len));
@@ -89,21 +128,38 @@ impl WriteFile for MemoryWriter {
     }
 
     fn len(&self) -> u64 {
-        self.inner.lock().state.inodes.get(&self.ino).map_or(0, |i| i.len)
+        self.inner
+            .lock()
+            .state
+            .inodes
+            .get(&self.ino)
+            .map_or(0, |i| i.len)
     }
 
     fn sync(&self) -> Result<()> {
         let core = self.inner.enter(OpKind::Sync);
         core.check_epoch(OpKind::Sync, &self.name, self.epoch)?;
-        let seen = core.state.inodes.get(&self.ino).map(|i| (i.version, i.capture()));
+        let seen = core
+            .state
+            .inodes
+            .get(&self.ino)
+            .map(|i| (i.version, i.capture()));
         drop(core);
         self.inner.runtime.yield_point();
         let mut core = self.inner.lock();
         core.check_epoch(OpKind::Sync, &self.name, self.epoch)?;
         let (version, captured) = seen.ok_or_else(|| super::not_found(OpKind::Sync, &self.name))?;
-        let unchanged = core.state.inodes.get(&self.ino).is_some_and(|i| i.version == version);
+        let unchanged = core
+            .state
+            .inodes
+            .get(&self.ino)
+            .is_some_and(|i| i.version == version);
         let ino = self.ino;
-        let effect = if unchanged { Effect::Sync { ino } } else { Effect::SyncCaptured { ino, captured } };
+        let effect = if unchanged {
+            Effect::Sync { ino }
+        } else {
+            Effect::SyncCaptured { ino, captured }
+        };
         core.change(OpKind::Sync, effect);
         Ok(())
     }
@@ -123,10 +179,19 @@ impl WriteFile for MemoryWriter {
     fn inject(&self, fault: InjectedFault<'_>) -> bool {
         let mut core = self.inner.lock();
         match fault {
-            InjectedFault::LoseUnsynced => core.change(OpKind::Sync, Effect::LoseUnsynced { ino: self.ino }),
+            InjectedFault::LoseUnsynced => {
+                core.change(OpKind::Sync, Effect::LoseUnsynced { ino: self.ino })
+            }
             InjectedFault::ShortAppend { parts, keep_bytes } => {
                 let bytes = joined(parts, keep_bytes);
-                core.change(OpKind::Append, Effect::Write { ino: self.ino, offset: self.position(), bytes });
+                core.change(
+                    OpKind::Append,
+                    Effect::Write {
+                        ino: self.ino,
+                        offset: self.position(),
+                        bytes,
+                    },
+                );
             }
         }
         true
@@ -144,8 +209,21 @@ pub(super) struct MemoryReader {
 }
 
 impl MemoryReader {
-    pub(super) fn new(inner: Arc<Inner>, ino: u64, name: &str, len: u64, handles: Arc<()>) -> MemoryReader {
-        MemoryReader { inner, ino, name: name.to_owned(), len, mapped: OnceLock::new(), _handles: handles }
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        ino: u64,
+        name: &str,
+        len: u64,
+        handles: Arc<()>,
+    ) -> MemoryReader {
+        MemoryReader {
+            inner,
+            ino,
+            name: name.to_owned(),
+            len,
+            mapped: OnceLock::new(),
+            _handles: handles,
+        }
     }
 }
 
@@ -160,7 +238,11 @@ impl ReadFile for MemoryReader {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let core = self.inner.enter(OpKind::Read);
-        let inode = core.state.inodes.get(&self.ino).ok_or_else(|| super::not_found(OpKind::Read, &self.name))?;
+        let inode = core
+            .state
+            .inodes
+            .get(&self.ino)
+            .ok_or_else(|| super::not_found(OpKind::Read, &self.name))?;
         match offset.checked_add(buf.len() as u64) {
             Some(end) if end <= inode.len || buf.is_empty() => {
                 inode.read(offset, buf);
@@ -168,7 +250,10 @@ impl ReadFile for MemoryReader {
             }
             _ => {
                 let detail = format!("wanted {} bytes, the object has {}", buf.len(), inode.len);
-                Err(StorageError::new(StorageErrorKind::UnexpectedEof, "read", &self.name, detail).at(offset))
+                Err(
+                    StorageError::new(StorageErrorKind::UnexpectedEof, "read", &self.name, detail)
+                        .at(offset),
+                )
             }
         }
     }
@@ -179,8 +264,14 @@ impl ReadFile for MemoryReader {
 
     fn map(&self) -> Result<Option<Map>> {
         let core = self.inner.enter(OpKind::Map);
-        let inode = core.state.inodes.get(&self.ino).ok_or_else(|| super::not_found(OpKind::Map, &self.name))?;
-        let Ok(len) = usize::try_from(self.len) else { return Ok(None) };
+        let inode = core
+            .state
+            .inodes
+            .get(&self.ino)
+            .ok_or_else(|| super::not_found(OpKind::Map, &self.name))?;
+        let Ok(len) = usize::try_from(self.len) else {
+            return Ok(None);
+        };
         let bytes = self.mapped.get_or_init(|| {
             let mut bytes = vec![0; len];
             inode.read(0, &mut bytes);

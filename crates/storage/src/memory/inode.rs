@@ -65,7 +65,13 @@ pub(super) struct Captured {
 impl Inode {
     /// An object whose bytes are durable.
     pub(super) fn durable_from(pages: Vec<Page>, len: u64) -> Inode {
-        Inode { durable: pages.clone(), durable_len: len, pages, len, ..Inode::default() }
+        Inode {
+            durable: pages.clone(),
+            durable_len: len,
+            pages,
+            len,
+            ..Inode::default()
+        }
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Inode {
@@ -190,9 +196,16 @@ impl Inode {
         let pages = self
             .dirty
             .keys()
-            .filter_map(|index| self.pages.get(*index).map(|page| (*index, Arc::clone(page))))
+            .filter_map(|index| {
+                self.pages
+                    .get(*index)
+                    .map(|page| (*index, Arc::clone(page)))
+            })
             .collect();
-        Captured { pages, len: self.len }
+        Captured {
+            pages,
+            len: self.len,
+        }
     }
 
     /// Makes durable what `captured` saw; what was written since stays unsynced.
@@ -202,7 +215,10 @@ impl Inode {
             if let Some(durable) = self.durable.get_mut(*index) {
                 *durable = Arc::clone(page);
             }
-            let unchanged = self.pages.get(*index).is_some_and(|now| Arc::ptr_eq(now, page));
+            let unchanged = self
+                .pages
+                .get(*index)
+                .is_some_and(|now| Arc::ptr_eq(now, page));
             if unchanged || *index >= self.pages.len() {
                 self.dirty.remove(index);
             } else if let Some(dirty) = self.dirty.get_mut(index) {

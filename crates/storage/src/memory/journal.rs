@@ -90,7 +90,10 @@ impl Replay {
     /// As `crash`, for another runtime.
     pub fn crash_in(&self, runtime: &Runtime, policy: CrashPolicy) -> (MemoryStorage, CrashReport) {
         let (state, report) = crash(&self.state, policy);
-        (MemoryStorage::from_state(runtime, state, self.capacity), report)
+        (
+            MemoryStorage::from_state(runtime, state, self.capacity),
+            report,
+        )
     }
 
     /// The storage as a kill of the process right here leaves it: everything is there, unsynced things are still

@@ -76,13 +76,20 @@ impl Core {
 
     /// S3: refuses the changing calls of a writer whose lease somebody else has taken over.
     fn check_epoch(&self, kind: OpKind, name: &str, epoch: Epoch) -> Result<()> {
-        let newer = self.epochs.get(&epoch.0).and_then(|lease| self.leases.get(lease)).map(|(newest, _)| *newest);
+        let newer = self
+            .epochs
+            .get(&epoch.0)
+            .and_then(|lease| self.leases.get(lease))
+            .map(|(newest, _)| *newest);
         match newer {
             Some(newest) if newest > epoch.0 => Err(StorageError::new(
                 StorageErrorKind::Fenced,
                 kind.name(),
                 name,
-                format!("epoch {} is over: another writer holds the lease with epoch {newest}", epoch.0),
+                format!(
+                    "epoch {} is over: another writer holds the lease with epoch {newest}",
+                    epoch.0
+                ),
             )),
             _ => Ok(()),
         }
@@ -92,12 +99,17 @@ impl Core {
     fn free_pages(&self) -> u64 {
         match self.capacity {
             None => u64::MAX,
-            Some(capacity) => (capacity / PAGE_BYTES as u64).saturating_sub(self.state.used_pages()),
+            Some(capacity) => {
+                (capacity / PAGE_BYTES as u64).saturating_sub(self.state.used_pages())
+            }
         }
     }
 
     fn no_space(&self, kind: OpKind, name: &str) -> StorageError {
-        let detail = format!("no space left: the capacity is {} bytes", self.capacity.unwrap_or(u64::MAX));
+        let detail = format!(
+            "no space left: the capacity is {} bytes",
+            self.capacity.unwrap_or(u64::MAX)
+        );
         StorageError::new(StorageErrorKind::NoSpace, kind.name(), name, detail)
     }
 }
@@ -134,11 +146,21 @@ impl Drop for MemoryLease {
 }
 
 fn not_found(kind: OpKind, name: &str) -> StorageError {
-    StorageError::new(StorageErrorKind::NotFound, kind.name(), name, "there is no such object")
+    StorageError::new(
+        StorageErrorKind::NotFound,
+        kind.name(),
+        name,
+        "there is no such object",
+    )
 }
 
 fn exists(kind: OpKind, name: &str) -> StorageError {
-    StorageError::new(StorageErrorKind::AlreadyExists, kind.name(), name, "the name is taken")
+    StorageError::new(
+        StorageErrorKind::AlreadyExists,
+        kind.name(),
+        name,
+        "the name is taken",
+    )
 }
 
 impl MemoryStorage {
@@ -157,7 +179,12 @@ impl MemoryStorage {
             leases: BTreeMap::new(),
             epochs: BTreeMap::new(),
         };
-        MemoryStorage { inner: Arc::new(Inner { runtime: runtime.clone(), core: Mutex::new(core) }) }
+        MemoryStorage {
+            inner: Arc::new(Inner {
+                runtime: runtime.clone(),
+                core: Mutex::new(core),
+            }),
+        }
     }
 
     /// What a power loss now leaves. The storage itself goes on unharmed.
@@ -169,7 +196,10 @@ impl MemoryStorage {
     pub fn crash_in(&self, runtime: &Runtime, policy: CrashPolicy) -> (MemoryStorage, CrashReport) {
         let core = self.inner.lock();
         let (state, report) = crash::crash(&core.state, policy);
-        (MemoryStorage::from_state(runtime, state, core.capacity), report)
+        (
+            MemoryStorage::from_state(runtime, state, core.capacity),
+            report,
+        )
     }
 
     /// What a kill of the process now leaves: everything; what was unsynced still is.
@@ -186,21 +216,34 @@ impl MemoryStorage {
     /// Starts recording changes, from the present state; an older journal is thrown away.
     pub fn start_journal(&self) {
         let mut core = self.inner.lock();
-        core.journal = Some(Journal { base: core.state.image(), changes: Vec::new(), marks: Vec::new() });
+        core.journal = Some(Journal {
+            base: core.state.image(),
+            changes: Vec::new(),
+            marks: Vec::new(),
+        });
     }
 
     /// How many changes were recorded. 0 without a journal.
     pub fn journal_len(&self) -> u64 {
-        self.inner.lock().journal.as_ref().map_or(0, |j| j.changes.len() as u64)
+        self.inner
+            .lock()
+            .journal
+            .as_ref()
+            .map_or(0, |j| j.changes.len() as u64)
     }
 
     /// Records `label` at the present place of the journal, for example that a batch was acknowledged. Gives the
     /// place: the number of changes before it.
     pub fn mark(&self, label: impl Into<String>) -> u64 {
         let mut core = self.inner.lock();
-        let Some(journal) = &mut core.journal else { return 0 };
+        let Some(journal) = &mut core.journal else {
+            return 0;
+        };
         let at = journal.changes.len() as u64;
-        journal.marks.push(Mark { at, label: label.into() });
+        journal.marks.push(Mark {
+            at,
+            label: label.into(),
+        });
         at
     }
 
@@ -211,7 +254,14 @@ impl MemoryStorage {
             Some(j) => (j.base.image(), j.changes.as_slice().into(), j.marks.clone()),
             None => (core.state.image(), Arc::from([]), Vec::new()),
         };
-        Replay { state, changes, marks, at: 0, runtime: self.inner.runtime.clone(), capacity: core.capacity }
+        Replay {
+            state,
+            changes,
+            marks,
+            at: 0,
+            runtime: self.inner.runtime.clone(),
+            capacity: core.capacity,
+        }
     }
 
     /// What a power loss after the first `n` recorded changes leaves. For many `n`, use [`replay`](Self::replay).
@@ -242,15 +292,28 @@ impl MemoryStorage {
     }
 
     fn writer(&self, core: &Core, ino: u64, name: &str, epoch: Epoch) -> Arc<dyn WriteFile> {
-        let handles = core.state.inodes.get(&ino).map(|i| Arc::clone(&i.handles)).unwrap_or_default();
-        Arc::new(MemoryWriter::new(Arc::clone(&self.inner), ino, name, epoch, handles))
+        let handles = core
+            .state
+            .inodes
+            .get(&ino)
+            .map(|i| Arc::clone(&i.handles))
+            .unwrap_or_default();
+        Arc::new(MemoryWriter::new(
+            Arc::clone(&self.inner),
+            ino,
+            name,
+            epoch,
+            handles,
+        ))
     }
 }
 
 impl std::fmt::Debug for MemoryStorage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let core = self.inner.lock();
-        f.debug_struct("MemoryStorage").field("names", &core.state.names).finish_non_exhaustive()
+        f.debug_struct("MemoryStorage")
+            .field("names", &core.state.names)
+            .finish_non_exhaustive()
     }
 }
 
@@ -260,28 +323,39 @@ impl Storage for MemoryStorage {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { maps: true, links: true, survives_kill: true }
+        Capabilities {
+            maps: true,
+            links: true,
+            survives_kill: true,
+        }
     }
 
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         check_lease_name(name)?;
         let mut core = self.inner.enter(OpKind::Lease);
-        if let Some((epoch, held)) = core.leases.get(name) {
-            if held.load(Ordering::Acquire) && !core.leases_expire {
-                return Err(StorageError::new(
-                    StorageErrorKind::LeaseHeld,
-                    "lease",
-                    name,
-                    format!("another writer holds it (epoch {epoch} in this process); close that one first"),
-                ));
-            }
+        if let Some((epoch, held)) = core.leases.get(name)
+            && held.load(Ordering::Acquire)
+            && !core.leases_expire
+        {
+            return Err(StorageError::new(
+                StorageErrorKind::LeaseHeld,
+                "lease",
+                name,
+                format!(
+                    "another writer holds it (epoch {epoch} in this process); close that one first"
+                ),
+            ));
         }
         core.change(OpKind::Lease, Effect::Epoch);
         let epoch = core.state.epoch;
         let held = Arc::new(AtomicBool::new(true));
-        core.leases.insert(name.to_owned(), (epoch, Arc::clone(&held)));
+        core.leases
+            .insert(name.to_owned(), (epoch, Arc::clone(&held)));
         core.epochs.insert(epoch, name.to_owned());
-        Ok(Box::new(MemoryLease { epoch: Epoch(epoch), held }))
+        Ok(Box::new(MemoryLease {
+            epoch: Epoch(epoch),
+            held,
+        }))
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
@@ -292,7 +366,12 @@ impl Storage for MemoryStorage {
             return Err(exists(OpKind::Create, name));
         }
         let ino = core.state.next_ino;
-        core.change(OpKind::Create, Effect::Create { name: name.to_owned() });
+        core.change(
+            OpKind::Create,
+            Effect::Create {
+                name: name.to_owned(),
+            },
+        );
         Ok(self.writer(&core, ino, name, epoch))
     }
 
@@ -301,26 +380,50 @@ impl Storage for MemoryStorage {
         check_object_name("recycle", new)?;
         let mut core = self.inner.enter(OpKind::Recycle);
         core.check_epoch(OpKind::Recycle, old, epoch)?;
-        let Some(&ino) = core.state.names.get(old) else { return Err(not_found(OpKind::Recycle, old)) };
+        let Some(&ino) = core.state.names.get(old) else {
+            return Err(not_found(OpKind::Recycle, old));
+        };
         if core.state.names.contains_key(new) {
             return Err(exists(OpKind::Recycle, new));
         }
-        core.change(OpKind::Recycle, Effect::Rename { old: old.to_owned(), new: new.to_owned() });
+        core.change(
+            OpKind::Recycle,
+            Effect::Rename {
+                old: old.to_owned(),
+                new: new.to_owned(),
+            },
+        );
         Ok(self.writer(&core, ino, new, epoch))
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         check_object_name("open", name)?;
         let core = self.inner.enter(OpKind::Open);
-        let Some((ino, inode)) = core.state.inode(name) else { return Err(not_found(OpKind::Open, name)) };
+        let Some((ino, inode)) = core.state.inode(name) else {
+            return Err(not_found(OpKind::Open, name));
+        };
         let handles = Arc::clone(&inode.handles);
-        Ok(Arc::new(MemoryReader::new(Arc::clone(&self.inner), ino, name, inode.len, handles)))
+        Ok(Arc::new(MemoryReader::new(
+            Arc::clone(&self.inner),
+            ino,
+            name,
+            inode.len,
+            handles,
+        )))
     }
 
     fn list(&self) -> Result<Vec<ObjectMeta>> {
         let core = self.inner.enter(OpKind::List);
         let len = |ino: &u64| core.state.inodes.get(ino).map_or(0, |i| i.len);
-        Ok(core.state.names.iter().map(|(name, ino)| ObjectMeta { name: name.clone(), len: len(ino) }).collect())
+        Ok(core
+            .state
+            .names
+            .iter()
+            .map(|(name, ino)| ObjectMeta {
+                name: name.clone(),
+                len: len(ino),
+            })
+            .collect())
     }
 
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
@@ -330,7 +433,12 @@ impl Storage for MemoryStorage {
         if !core.state.names.contains_key(name) {
             return Err(not_found(OpKind::Delete, name));
         }
-        core.change(OpKind::Delete, Effect::Delete { name: name.to_owned() });
+        core.change(
+            OpKind::Delete,
+            Effect::Delete {
+                name: name.to_owned(),
+            },
+        );
         Ok(())
     }
 
@@ -339,10 +447,18 @@ impl Storage for MemoryStorage {
         check_object_name("rename", new)?;
         let mut core = self.inner.enter(OpKind::Rename);
         core.check_epoch(OpKind::Rename, old, epoch)?;
-        let Some(&ino) = core.state.names.get(old) else { return Err(not_found(OpKind::Rename, old)) };
+        let Some(&ino) = core.state.names.get(old) else {
+            return Err(not_found(OpKind::Rename, old));
+        };
         // Two names of one object: POSIX says that nothing happens.
         if core.state.names.get(new) != Some(&ino) {
-            core.change(OpKind::Rename, Effect::Rename { old: old.to_owned(), new: new.to_owned() });
+            core.change(
+                OpKind::Rename,
+                Effect::Rename {
+                    old: old.to_owned(),
+                    new: new.to_owned(),
+                },
+            );
         }
         Ok(())
     }
@@ -358,7 +474,13 @@ impl Storage for MemoryStorage {
         if core.state.names.contains_key(new) {
             return Err(exists(OpKind::Link, new));
         }
-        core.change(OpKind::Link, Effect::Link { old: old.to_owned(), new: new.to_owned() });
+        core.change(
+            OpKind::Link,
+            Effect::Link {
+                old: old.to_owned(),
+                new: new.to_owned(),
+            },
+        );
         Ok(())
     }
 
@@ -382,7 +504,13 @@ impl Storage for MemoryStorage {
         if pages_for(bytes.len() as u64) as u64 > core.free_pages() {
             return Err(core.no_space(OpKind::Replace, name));
         }
-        core.change(OpKind::Replace, Effect::Replace { name: name.to_owned(), bytes: bytes.into() });
+        core.change(
+            OpKind::Replace,
+            Effect::Replace {
+                name: name.to_owned(),
+                bytes: bytes.into(),
+            },
+        );
         Ok(())
     }
 

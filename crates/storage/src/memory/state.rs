@@ -58,21 +58,53 @@ impl DirChange {
 #[derive(Clone)]
 pub(super) enum Effect {
     Epoch,
-    Create { name: String },
-    Rename { old: String, new: String },
-    Delete { name: String },
-    Link { old: String, new: String },
-    SyncDir { through: u64 },
+    Create {
+        name: String,
+    },
+    Rename {
+        old: String,
+        new: String,
+    },
+    Delete {
+        name: String,
+    },
+    Link {
+        old: String,
+        new: String,
+    },
+    SyncDir {
+        through: u64,
+    },
     LoseNames,
-    Replace { name: String, bytes: Arc<[u8]> },
-    Write { ino: u64, offset: u64, bytes: Arc<[u8]> },
-    Reserve { ino: u64, len: u64 },
-    Truncate { ino: u64, len: u64 },
+    Replace {
+        name: String,
+        bytes: Arc<[u8]>,
+    },
+    Write {
+        ino: u64,
+        offset: u64,
+        bytes: Arc<[u8]>,
+    },
+    Reserve {
+        ino: u64,
+        len: u64,
+    },
+    Truncate {
+        ino: u64,
+        len: u64,
+    },
     /// A sync of everything written so far.
-    Sync { ino: u64 },
+    Sync {
+        ino: u64,
+    },
     /// A sync beside which more was written.
-    SyncCaptured { ino: u64, captured: Captured },
-    LoseUnsynced { ino: u64 },
+    SyncCaptured {
+        ino: u64,
+        captured: Captured,
+    },
+    LoseUnsynced {
+        ino: u64,
+    },
 }
 
 #[derive(Clone, Default)]
@@ -109,7 +141,11 @@ impl State {
         change.apply(&mut self.names);
         let id = self.next_op;
         self.next_op += 1;
-        self.pending.push(DirOp { id, change, lost: false });
+        self.pending.push(DirOp {
+            id,
+            change,
+            lost: false,
+        });
     }
 
     /// A name is about to stop meaning `ino`: if it is the last one, its space may show up in other objects.
@@ -117,7 +153,9 @@ impl State {
         if self.names.values().filter(|i| **i == ino).count() > 1 {
             return;
         }
-        let Some(inode) = self.inodes.get(&ino) else { return };
+        let Some(inode) = self.inodes.get(&ino) else {
+            return;
+        };
         for page in inode.pages.iter().take(8) {
             if self.stale.len() < STALE_PAGES {
                 self.stale.push(Arc::clone(page));
@@ -135,23 +173,39 @@ impl State {
                 let ino = self.next_ino;
                 self.next_ino += 1;
                 self.inodes.insert(ino, Inode::default());
-                self.pend(DirChange::Set { name: name.clone(), ino });
+                self.pend(DirChange::Set {
+                    name: name.clone(),
+                    ino,
+                });
             }
             Effect::Rename { old, new } => {
-                let Some(&ino) = self.names.get(old) else { return };
+                let Some(&ino) = self.names.get(old) else {
+                    return;
+                };
                 if let Some(&replaced) = self.names.get(new) {
                     self.unlinked(replaced);
                 }
-                self.pend(DirChange::Move { old: old.clone(), new: new.clone(), ino });
+                self.pend(DirChange::Move {
+                    old: old.clone(),
+                    new: new.clone(),
+                    ino,
+                });
             }
             Effect::Delete { name } => {
-                let Some(&ino) = self.names.get(name) else { return };
+                let Some(&ino) = self.names.get(name) else {
+                    return;
+                };
                 self.unlinked(ino);
                 self.pend(DirChange::Remove { name: name.clone() });
             }
             Effect::Link { old, new } => {
-                let Some(&ino) = self.names.get(old) else { return };
-                self.pend(DirChange::Set { name: new.clone(), ino });
+                let Some(&ino) = self.names.get(old) else {
+                    return;
+                };
+                self.pend(DirChange::Set {
+                    name: new.clone(),
+                    ino,
+                });
             }
             Effect::SyncDir { through } => {
                 for op in std::mem::take(&mut self.pending) {
@@ -170,8 +224,9 @@ impl State {
                 }
                 // Changes of this very name that are still pending happened before; applied later they would undo
                 // what is promised here. Others stay pending: `replace` promises its own name, no more.
-                let (mine, others): (Vec<_>, Vec<_>) =
-                    std::mem::take(&mut self.pending).into_iter().partition(|op| op.change.touches(name));
+                let (mine, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
+                    .into_iter()
+                    .partition(|op| op.change.touches(name));
                 self.pending = others;
                 for op in mine.iter().filter(|op| !op.lost) {
                     op.change.apply(&mut self.durable_names);
@@ -220,19 +275,28 @@ impl State {
 
     /// Forgets objects that no name (durable, pending or present) and no handle can reach.
     pub(super) fn collect(&mut self) {
-        let mut reachable: BTreeSet<u64> = self.names.values().chain(self.durable_names.values()).copied().collect();
+        let mut reachable: BTreeSet<u64> = self
+            .names
+            .values()
+            .chain(self.durable_names.values())
+            .copied()
+            .collect();
         for op in &self.pending {
             if let DirChange::Set { ino, .. } | DirChange::Move { ino, .. } = &op.change {
                 reachable.insert(*ino);
             }
         }
-        self.inodes.retain(|ino, inode| reachable.contains(ino) || inode.is_open());
+        self.inodes
+            .retain(|ino, inode| reachable.contains(ino) || inode.is_open());
     }
 
     /// Pages of all objects that have a name or an open handle.
     pub(super) fn used_pages(&self) -> u64 {
         let named: BTreeSet<u64> = self.names.values().copied().collect();
-        let used = self.inodes.iter().filter(|(ino, inode)| named.contains(ino) || inode.is_open());
+        let used = self
+            .inodes
+            .iter()
+            .filter(|(ino, inode)| named.contains(ino) || inode.is_open());
         used.map(|(_, inode)| inode.pages.len() as u64).sum()
     }
 }

@@ -16,14 +16,33 @@ fn synced_survives_unsynced_does_not() {
     let w = s.create(e, "a").unwrap();
     w.append(&[b"one"]).unwrap();
     w.sync().unwrap();
-    assert!(s.crash(CrashPolicy::LoseUnsynced).list().unwrap().is_empty(), "the name was not synced");
+    assert!(
+        s.crash(CrashPolicy::LoseUnsynced)
+            .list()
+            .unwrap()
+            .is_empty(),
+        "the name was not synced"
+    );
     s.sync_dir(e).unwrap();
     w.append(&[b"two"]).unwrap();
-    assert_eq!(s.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(), b"one");
-    assert_eq!(s.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(), b"onetwo");
+    assert_eq!(
+        s.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(),
+        b"one"
+    );
+    assert_eq!(
+        s.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(),
+        b"onetwo"
+    );
     let killed = s.kill();
     assert_eq!(killed.read_small("a").unwrap(), b"onetwo");
-    assert_eq!(killed.crash(CrashPolicy::LoseUnsynced).read_small("a").unwrap(), b"one", "a kill syncs nothing");
+    assert_eq!(
+        killed
+            .crash(CrashPolicy::LoseUnsynced)
+            .read_small("a")
+            .unwrap(),
+        b"one",
+        "a kill syncs nothing"
+    );
 }
 
 #[test]
@@ -58,7 +77,11 @@ fn replace_is_durable_and_alone() {
         let image = s.crash(CrashPolicy::Seeded(seed));
         assert_eq!(image.read_small("CURRENT").unwrap(), b"v1", "seed {seed}");
     }
-    assert_eq!(s.crash(CrashPolicy::LoseUnsynced).list().unwrap().len(), 1, "replace syncs its own name only");
+    assert_eq!(
+        s.crash(CrashPolicy::LoseUnsynced).list().unwrap().len(),
+        1,
+        "replace syncs its own name only"
+    );
 }
 
 #[test]
@@ -108,7 +131,13 @@ fn leases_fence() {
     drop(s.create(other.epoch(), "o").unwrap());
     // The images are free to be leased, with larger epochs.
     assert!(s.kill().lease("writer").unwrap().epoch() > new.epoch());
-    assert!(s.crash(CrashPolicy::LoseUnsynced).lease("writer").unwrap().epoch() > new.epoch());
+    assert!(
+        s.crash(CrashPolicy::LoseUnsynced)
+            .lease("writer")
+            .unwrap()
+            .epoch()
+            > new.epoch()
+    );
 }
 
 #[test]
@@ -125,18 +154,40 @@ fn journal_gives_every_prefix() {
     s.delete(e, "a").unwrap();
     s.sync_dir(e).unwrap();
     assert_eq!((at, s.journal_len()), (4, 7));
-    let names = |s: &MemoryStorage| s.list().unwrap().into_iter().map(|o| (o.name, o.len)).collect::<Vec<_>>();
-    let lens: Vec<_> = (0..=7).map(|n| names(&s.crash_at(n, CrashPolicy::LoseUnsynced))).collect();
+    let names = |s: &MemoryStorage| {
+        s.list()
+            .unwrap()
+            .into_iter()
+            .map(|o| (o.name, o.len))
+            .collect::<Vec<_>>()
+    };
+    let lens: Vec<_> = (0..=7)
+        .map(|n| names(&s.crash_at(n, CrashPolicy::LoseUnsynced)))
+        .collect();
     let with_a = |len| vec![("a".to_owned(), len), ("before".to_owned(), 0)];
-    let expected =
-        [vec![], vec![], with_a(0), with_a(0), with_a(1), with_a(1), with_a(1), vec![("before".to_owned(), 0)]];
+    let expected = [
+        vec![],
+        vec![],
+        with_a(0),
+        with_a(0),
+        with_a(1),
+        with_a(1),
+        with_a(1),
+        vec![("before".to_owned(), 0)],
+    ];
     assert_eq!(lens, expected);
     let mut replay = s.replay();
     assert_eq!((replay.len(), replay.kind(3)), (7, Some(OpKind::Sync)));
     replay.advance_to(3);
     assert!(replay.marks_so_far().is_empty());
     replay.advance_to(4);
-    assert_eq!(replay.marks_so_far(), [Mark { at: 4, label: "x is synced".into() }]);
+    assert_eq!(
+        replay.marks_so_far(),
+        [Mark {
+            at: 4,
+            label: "x is synced".into()
+        }]
+    );
     replay.advance_to(u64::MAX);
     assert_eq!(names(&replay.kill_in(&Runtime::threads())), names(&s));
 }
@@ -149,7 +200,10 @@ fn capacity() {
     let w = s.create(e, "a").unwrap();
     w.append(&[&[1; 4096]]).unwrap();
     let err = w.append(&[&[2; 3 * 4096]]).unwrap_err();
-    assert_eq!((err.kind, w.position(), w.len()), (StorageErrorKind::NoSpace, 4096, 3 * 4096));
+    assert_eq!(
+        (err.kind, w.position(), w.len()),
+        (StorageErrorKind::NoSpace, 4096, 3 * 4096)
+    );
     assert_eq!(s.free_bytes(), Some(0));
     assert_eq!(kind(s.replace(e, "c", b"x")), StorageErrorKind::NoSpace);
     s.replace(e, "empty", b"").unwrap();
