@@ -14,9 +14,15 @@ pub mod coding;
 pub mod compress;
 pub mod error;
 pub mod filter;
+pub mod footer;
+pub mod index;
 pub mod key;
 pub mod limits;
+pub mod properties;
+pub mod rangedel;
+pub mod writer;
 
 pub use compress::Codec;
 pub use error::{Damage, Result, TableError};
 pub use key::Kind;
+pub use writer::{TableSummary, TableWriter, WriterOptions};

@@ -16,7 +16,6 @@ use crate::key::common_prefix;
 const SLACK: usize = 8;
 
 /// The entries of one block.
-#[derive(Default)]
 pub struct BlockBuilder {
     /// All user keys, one after the other, then [`SLACK`] bytes.
     keys: Vec<u8>,
@@ -33,12 +32,25 @@ pub struct BlockBuilder {
     scratch: Vec<u8>,
 }
 
+impl Default for BlockBuilder {
+    fn default() -> Self {
+        BlockBuilder::new()
+    }
+}
+
 impl BlockBuilder {
     /// An empty block.
     pub fn new() -> BlockBuilder {
         BlockBuilder {
             keys: vec![0; SLACK],
-            ..BlockBuilder::default()
+            key_ends: Vec::new(),
+            trailers: Vec::new(),
+            value_ends: Vec::new(),
+            value_bytes: 0,
+            longest_shared: 0,
+            shortest_key: 0,
+            longest_key: 0,
+            scratch: Vec::new(),
         }
     }
 
@@ -58,6 +70,21 @@ impl BlockBuilder {
     #[inline]
     pub fn value_bytes(&self) -> u64 {
         self.value_bytes
+    }
+
+    /// Bytes of all user keys.
+    #[inline]
+    pub fn key_bytes(&self) -> u64 {
+        (self.keys.len().saturating_sub(SLACK)) as u64
+    }
+
+    /// The last entry's user key; empty if there is no entry.
+    #[inline]
+    pub fn last_key(&self) -> &[u8] {
+        match self.len() {
+            0 => &[],
+            n => self.key(n - 1),
+        }
     }
 
     /// The user key of entry `i`.

@@ -1,0 +1,453 @@
+//! The index of a table: which block a key is in, and where that block lies.
+//!
+//! For each block it holds a separator (an internal key): at or after the block's last entry, before the next
+//! block's first. Between blocks it is the right user key up to and with its first byte that differs from the left
+//! one, with the highest trailer; between versions of one user key, the left entry's internal key; the last block's is
+//! its own last entry's. Nearly all have the highest trailer, so trailers are kept for the others only.
+//!
+//! A search is free of unpredictable branches: eight bytes of each separator, after the prefix that all share, stand
+//! in an array of integers; only separators with equal integers are compared by their bytes.
+//!
+//! Invariants (checked when a stored index is opened): separators ascend strictly; blocks lie one after the other,
+//! without gaps, each with its header inside.
+//!
+//! Threading: immutable once built, and shared.
+
+use std::cmp::Ordering;
+
+use crate::block::{CHECKSUM_BYTES, HEADER_BYTES};
+use crate::coding::{Cursor, head, partition_point, prefetch_line};
+use crate::error::{Damage, Result, TableError};
+use crate::key::{HIGHEST_TRAILER, common_prefix, compare_internal};
+use crate::limits::{MAX_KEY_BYTES, MAX_TABLE_BYTES};
+
+/// Bytes before the first column of a stored index.
+pub const INDEX_HEADER_BYTES: usize = 16;
+
+/// Where a block lies in its file, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its first byte: the first value.
+    pub start: u64,
+    /// Its header.
+    pub anchor: u64,
+    /// Its end, after the checksum.
+    pub end: u64,
+}
+
+impl Place {
+    /// Stored length in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// Gathers an index while a table is written.
+#[derive(Clone, Debug, Default)]
+pub struct IndexBuilder {
+    places: Vec<(u64, u64)>,
+    separators: Vec<u8>,
+    separator_ends: Vec<u32>,
+    trailers: Vec<(u32, u64)>,
+}
+
+impl IndexBuilder {
+    /// An index without blocks.
+    pub fn new() -> IndexBuilder {
+        IndexBuilder::default()
+    }
+
+    /// Number of blocks.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are no blocks.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Adds the next block: its header's offset, its end, and its separator.
+    ///
+    /// # Errors
+    /// If the table has too many blocks or separators of 4 GiB.
+    pub fn push(&mut self, anchor: u64, end: u64, separator: &[u8], trailer: u64) -> Result<()> {
+        let bytes = self.separators.len() as u64 + separator.len() as u64;
+        if bytes > u32::MAX as u64
+            || self.places.len() >= u32::MAX as usize
+            || end > MAX_TABLE_BYTES
+        {
+            let (what, limit, found) = if end > MAX_TABLE_BYTES {
+                ("size of a table in bytes", MAX_TABLE_BYTES, end)
+            } else {
+                (
+                    "size of a table's index keys in bytes",
+                    u32::MAX as u64,
+                    bytes,
+                )
+            };
+            return Err(TableError::Limit { what, limit, found });
+        }
+        if trailer != HIGHEST_TRAILER {
+            self.trailers.push((self.places.len() as u32, trailer));
+        }
+        self.places.push((anchor, end));
+        self.separators.extend_from_slice(separator);
+        self.separator_ends.push(self.separators.len() as u32);
+        Ok(())
+    }
+
+    fn separator(&self, i: usize) -> &[u8] {
+        let start = if i == 0 {
+            0
+        } else {
+            self.separator_ends[i - 1] as usize
+        };
+        &self.separators[start..self.separator_ends[i] as usize]
+    }
+
+    /// Appends the stored index, without its checksum.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let n = self.len();
+        let prefix = if n == 0 { &[][..] } else { self.separator(0) };
+        let prefix = &prefix[..if n == 0 {
+            0
+        } else {
+            common_prefix(prefix, self.separator(n - 1))
+        }];
+        let c = prefix.len();
+        let wide = self.places.last().is_some_and(|p| p.1 > u32::MAX as u64);
+        out.extend_from_slice(&(n as u32).to_le_bytes());
+        out.extend_from_slice(&(c as u16).to_le_bytes());
+        out.extend_from_slice(&[if wide { 8 } else { 4 }, 0]);
+        out.extend_from_slice(&((self.separators.len() - n * c) as u32).to_le_bytes());
+        out.extend_from_slice(&(self.trailers.len() as u32).to_le_bytes());
+        for i in 0..n {
+            out.extend_from_slice(&head(&self.separator(i)[c..], 8).to_le_bytes());
+        }
+        let mut offset = |x: u64| {
+            if wide {
+                out.extend_from_slice(&x.to_le_bytes());
+            } else {
+                out.extend_from_slice(&(x as u32).to_le_bytes());
+            }
+        };
+        self.places.iter().for_each(|p| offset(p.0));
+        self.places.iter().for_each(|p| offset(p.1));
+        for (i, end) in self.separator_ends.iter().enumerate() {
+            out.extend_from_slice(&(end - ((i + 1) * c) as u32).to_le_bytes());
+        }
+        self.trailers
+            .iter()
+            .for_each(|t| out.extend_from_slice(&t.0.to_le_bytes()));
+        self.trailers
+            .iter()
+            .for_each(|t| out.extend_from_slice(&t.1.to_le_bytes()));
+        for i in 0..n {
+            out.extend_from_slice(&self.separator(i)[c..]);
+        }
+        out.extend_from_slice(prefix);
+    }
+}
+
+/// An index in memory.
+#[derive(Clone, Debug)]
+pub struct Index {
+    prefix: Box<[u8]>,
+    heads: Box<[u64]>,
+    /// Each block's header and end; a block starts where the one before ends.
+    places: Box<[(u64, u64)]>,
+    separators: Box<[u8]>,
+    separator_ends: Box<[u32]>,
+    /// Block numbers of separators whose trailer is not the highest, ascending, and these trailers.
+    trailers: Box<[(u32, u64)]>,
+}
+
+impl Index {
+    /// Opens a stored index (without its checksum) of a table with `blocks_bytes` of blocks, and checks all of it.
+    pub fn decode(bytes: &[u8], blocks_bytes: u64) -> std::result::Result<Index, Damage> {
+        let mut c = Cursor::new(bytes);
+        let n = c.u32("index block count")? as usize;
+        let prefix_len = c.u16("index prefix length")? as usize;
+        let width = c.u16("index offset width")? as usize;
+        let separator_bytes = c.u32("index separator bytes")? as usize;
+        let m = c.u32("index trailer count")? as usize;
+        if width != 4 && width != 8 {
+            return Err(Damage::new("index offset width", 6, 4, width as u64));
+        }
+        // Everything is bounded by the section's length: `Cursor` takes nothing that is not there.
+        let heads = c.u64s("index heads", n)?;
+        let mut offsets = |what| {
+            if width == 8 {
+                c.u64s(what, n)
+            } else {
+                Ok(c.u32s(what, n)?.into_iter().map(u64::from).collect())
+            }
+        };
+        let anchors = offsets("index anchors")?;
+        let ends = offsets("index ends")?;
+        let separator_ends = c.u32s("index separator ends", n)?;
+        let numbers = c.u32s("index trailer numbers", m)?;
+        let trailer_values = c.u64s("index trailers", m)?;
+        let separators_at = c.position();
+        let separators = c.take("index separators", separator_bytes)?;
+        let prefix = c.take("index prefix", prefix_len)?;
+        c.finish("index length")?;
+
+        let mut start = 0;
+        for (i, (anchor, end)) in anchors.iter().zip(&ends).enumerate() {
+            let least = (HEADER_BYTES + CHECKSUM_BYTES) as u64;
+            if *anchor < start || *end < anchor.saturating_add(least) {
+                let at = INDEX_HEADER_BYTES + 8 * n + i * width;
+                return Err(Damage::new("index anchor", at as u64, start, *anchor));
+            }
+            start = *end;
+        }
+        if start != blocks_bytes {
+            let at = INDEX_HEADER_BYTES + 8 * n + 2 * n * width;
+            return Err(Damage::new(
+                "index end of the last block",
+                at as u64,
+                blocks_bytes,
+                start,
+            ));
+        }
+        if separator_ends.windows(2).any(|w| w[0] > w[1])
+            || separator_ends.last().map_or(0, |e| *e as usize) != separator_bytes
+        {
+            let found = separator_ends.last().map_or(0, |e| *e as u64);
+            return Err(Damage::new(
+                "index separator ends",
+                separators_at as u64,
+                separator_bytes as u64,
+                found,
+            ));
+        }
+        if numbers.windows(2).any(|w| w[0] >= w[1])
+            || numbers.last().is_some_and(|l| *l as usize >= n)
+        {
+            let found = numbers.last().map_or(0, |e| *e as u64);
+            return Err(Damage::new(
+                "index trailer numbers",
+                separators_at as u64,
+                n as u64,
+                found,
+            ));
+        }
+        let index = Index {
+            prefix: prefix.into(),
+            heads: heads.into_boxed_slice(),
+            places: anchors.into_iter().zip(ends).collect(),
+            separators: separators.into(),
+            separator_ends: separator_ends.into_boxed_slice(),
+            trailers: numbers.into_iter().zip(trailer_values).collect(),
+        };
+        for i in 0..n {
+            let suffix = index.suffix(i);
+            let at = separators_at as u64 + index.separator_ends[i] as u64;
+            if suffix.len() + prefix_len > MAX_KEY_BYTES {
+                return Err(Damage::new(
+                    "index separator length",
+                    at,
+                    MAX_KEY_BYTES as u64,
+                    suffix.len() as u64,
+                ));
+            }
+            if index.heads[i] != head(suffix, 8) {
+                return Err(Damage::new(
+                    "index head",
+                    (INDEX_HEADER_BYTES + 8 * i) as u64,
+                    head(suffix, 8),
+                    index.heads[i],
+                ));
+            }
+            if i > 0
+                && compare_internal(
+                    index.suffix(i - 1),
+                    index.trailer(i - 1),
+                    suffix,
+                    index.trailer(i),
+                ) != Ordering::Less
+            {
+                return Err(Damage::new(
+                    "order of index separators",
+                    at,
+                    i as u64,
+                    i as u64 - 1,
+                ));
+            }
+        }
+        Ok(index)
+    }
+
+    /// Number of blocks.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Whether the table has no blocks.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    #[inline]
+    fn suffix(&self, i: usize) -> &[u8] {
+        let start = if i == 0 {
+            0
+        } else {
+            self.separator_ends[i - 1] as usize
+        };
+        &self.separators[start..self.separator_ends[i] as usize]
+    }
+
+    fn trailer(&self, i: usize) -> u64 {
+        match self.trailers.binary_search_by_key(&(i as u32), |t| t.0) {
+            Ok(at) => self.trailers[at].1,
+            Err(_) => HIGHEST_TRAILER,
+        }
+    }
+
+    /// The separator of block `i`: user key and trailer.
+    pub fn separator(&self, i: usize) -> (Vec<u8>, u64) {
+        ([&self.prefix, self.suffix(i)].concat(), self.trailer(i))
+    }
+
+    /// Where block `i` lies.
+    #[inline]
+    pub fn place(&self, i: usize) -> Place {
+        let (anchor, end) = self.places[i];
+        Place {
+            start: if i == 0 { 0 } else { self.places[i - 1].1 },
+            anchor,
+            end,
+        }
+    }
+
+    /// The only block that can hold the first entry at or after (`user_key`, `trailer`), or if that block ends before
+    /// it, the block before that entry's. `len()` if the table ends before it.
+    #[inline]
+    pub fn find(&self, user_key: &[u8], trailer: u64) -> usize {
+        let n = self.len();
+        let c = self.prefix.len();
+        if c > 0 {
+            let common = c.min(user_key.len());
+            match self.prefix[..common].cmp(&user_key[..common]) {
+                Ordering::Less => return n,
+                Ordering::Greater => return 0,
+                Ordering::Equal if user_key.len() < c => return 0,
+                Ordering::Equal => {}
+            }
+        }
+        let suffix = &user_key[c..];
+        let x = head(suffix, 8);
+        let low = partition_point(n, |i| self.heads[i] < x);
+        if low == n || self.heads[low] != x {
+            return low;
+        }
+        let high = low + partition_point(n - low, |i| self.heads[low + i] <= x);
+        let (mut lo, mut hi) = (low, high);
+        while lo < hi {
+            let mid = lo + (hi - lo) / 2;
+            let order = match self.suffix(mid).cmp(suffix) {
+                Ordering::Equal => trailer.cmp(&self.trailer(mid)),
+                unequal => unequal,
+            };
+            if order == Ordering::Less {
+                lo = mid + 1;
+            } else {
+                hi = mid;
+            }
+        }
+        lo
+    }
+
+    /// Asks the processor for the first line that [`Index::find`] reads.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(middle) = self.heads.get(self.heads.len() / 2) {
+            prefetch_line(middle);
+        }
+    }
+
+    /// Heap bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.prefix.len()
+            + self.heads.len() * (8 + 16 + 4)
+            + self.separators.len()
+            + self.trailers.len() * 16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn build(separators: &[(Vec<u8>, u64)], wide: bool) -> (Vec<u8>, u64) {
+        let mut b = IndexBuilder::new();
+        let mut end = if wide { 5 << 30 } else { 0 };
+        for (key, trailer) in separators {
+            b.push(end + 10, end + 100, key, *trailer).unwrap();
+            end += 100;
+        }
+        let mut out = Vec::new();
+        b.encode(&mut out);
+        (out, end)
+    }
+
+    fn internal_key() -> impl Strategy<Value = (Vec<u8>, u64)> {
+        let byte = prop::sample::select(vec![0u8, 1, 0x80, 0xff]);
+        let key = prop_oneof![
+            prop::collection::vec(byte.clone(), 0..4),
+            prop::collection::vec(byte, 8..20)
+        ];
+        (key, prop_oneof![Just(HIGHEST_TRAILER), 0u64..5])
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_a_linear_search_finds(
+            separators in prop::collection::vec(internal_key(), 1..60),
+            probes in prop::collection::vec(internal_key(), 0..60),
+            prefix in prop::collection::vec(any::<u8>(), 0..3),
+            wide in any::<bool>(),
+        ) {
+            let longer = |k: &(Vec<u8>, u64)| ([prefix.as_slice(), &k.0].concat(), k.1);
+            let mut separators: Vec<_> = separators.iter().map(longer).collect();
+            separators.sort_by(|a, b| compare_internal(&a.0, a.1, &b.0, b.1));
+            separators.dedup();
+            let (bytes, end) = build(&separators, wide);
+            let index = Index::decode(&bytes, end).unwrap();
+            for (i, s) in separators.iter().enumerate() {
+                prop_assert_eq!(&index.separator(i), s);
+            }
+            let inside = probes.iter().map(longer);
+            for (key, trailer) in inside.chain(probes.iter().cloned()).chain(separators.iter().cloned()) {
+                let want = separators.iter().position(|s| compare_internal(&s.0, s.1, &key, trailer).is_ge());
+                prop_assert_eq!(index.find(&key, trailer), want.unwrap_or(separators.len()));
+            }
+        }
+
+        #[test]
+        fn damaged_indexes_never_panic(
+            separators in prop::collection::vec(internal_key(), 0..10),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let mut separators = separators;
+            separators.sort_by(|a, b| compare_internal(&a.0, a.1, &b.0, b.1));
+            separators.dedup();
+            let (mut bytes, end) = build(&separators, false);
+            for (at, byte) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Ok(index) = Index::decode(&bytes, end) {
+                for (key, trailer) in separators {
+                    index.find(&key, trailer);
+                }
+            }
+            let _ = Index::decode(&bytes[..bytes.len() / 2], end);
+        }
+    }
+}

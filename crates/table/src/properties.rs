@@ -1,0 +1,347 @@
+//! The properties of a table: counts, bounds and how it was made, as tag-length-value.
+//!
+//! Nothing in them says who wrote the table, when, or into which file: tables made of the same entries are the same.
+//! A tag with the top bit set must be understood: a reader that does not know it refuses the table. Tags ascend.
+//!
+//! Threading: plain data.
+
+use crate::coding::{Bytes, Cursor};
+use crate::compress::Codec;
+use crate::error::{Damage, Result, TableError};
+use crate::key::MAX_SEQ;
+use crate::limits::{MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MIN_BLOCK_SIZE_BYTES};
+
+/// Set in tags that a reader must understand.
+pub const MUST_UNDERSTAND: u16 = 0x8000;
+
+/// The version of the layout rules (where tables and blocks are cut) that this crate implements.
+pub const LAYOUT_VERSION: u64 = 1;
+
+/// What a table says about itself. Sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Properties {
+    /// Entries, range deletes not included.
+    pub entries: u64,
+    /// Entries of kind put.
+    pub puts: u64,
+    /// Entries of kind delete.
+    pub deletes: u64,
+    /// Sequence numbers of all range delete fragments.
+    pub range_deletes: u64,
+    /// Distinct user keys of entries.
+    pub user_keys: u64,
+    /// Bytes of all entries' user keys.
+    pub key_bytes: u64,
+    /// Bytes of all values, uncompressed.
+    pub value_bytes: u64,
+    /// The first entry's user key, if there is an entry.
+    pub smallest_key: Option<Vec<u8>>,
+    /// The last entry's user key, if there is an entry.
+    pub largest_key: Option<Vec<u8>>,
+    /// The table's left bound, if it is not the first user key: range deletes reach down to it.
+    pub left_bound: Option<Vec<u8>>,
+    /// Smallest sequence number, range deletes included.
+    pub smallest_seq: u64,
+    /// Largest sequence number, range deletes included.
+    pub largest_seq: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// How blocks are compressed.
+    pub codec: Codec,
+    /// Filter bits per distinct user key; 0: no filter.
+    pub bits_per_key: u8,
+    /// The block size that the layout was made with.
+    pub block_size_bytes: u64,
+    /// The version of the layout rules.
+    pub layout_version: u64,
+}
+
+const SMALLEST_KEY: u16 = 8;
+const LARGEST_KEY: u16 = 9;
+const LEFT_BOUND: u16 = 10;
+const CODEC: u16 = 14 | MUST_UNDERSTAND;
+const BITS_PER_KEY: u16 = 15 | MUST_UNDERSTAND;
+const LAYOUT: u16 = 17 | MUST_UNDERSTAND;
+
+impl Properties {
+    /// Raw size of all entries in bytes, as layouts count it.
+    pub fn raw_bytes(&self) -> u64 {
+        self.key_bytes + self.value_bytes + crate::key::ENTRY_OVERHEAD_BYTES * self.entries
+    }
+
+    /// The lower end that range deletes of this table may reach: the left bound, or else the first user key.
+    pub fn left_bound(&self) -> Option<&[u8]> {
+        self.left_bound.as_deref().or(self.smallest_key.as_deref())
+    }
+
+    /// Appends the stored form, without its checksum.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut put = |tag: u16, value: &[u8]| {
+            out.extend_from_slice(&tag.to_le_bytes());
+            out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+            out.extend_from_slice(value);
+        };
+        let counts = [
+            self.entries,
+            self.puts,
+            self.deletes,
+            self.range_deletes,
+            self.user_keys,
+            self.key_bytes,
+            self.value_bytes,
+        ];
+        for (i, count) in counts.iter().enumerate() {
+            put(i as u16 + 1, &count.to_le_bytes());
+        }
+        for (tag, key) in [
+            (SMALLEST_KEY, &self.smallest_key),
+            (LARGEST_KEY, &self.largest_key),
+            (LEFT_BOUND, &self.left_bound),
+        ] {
+            if let Some(key) = key {
+                put(tag, key);
+            }
+        }
+        put(11, &self.smallest_seq.to_le_bytes());
+        put(12, &self.largest_seq.to_le_bytes());
+        put(13, &self.blocks.to_le_bytes());
+        put(CODEC, &[self.codec as u8]);
+        put(BITS_PER_KEY, &[self.bits_per_key]);
+        put(16, &self.block_size_bytes.to_le_bytes());
+        put(LAYOUT, &self.layout_version.to_le_bytes());
+    }
+
+    /// Decodes the stored form, found at `base` of `file`.
+    pub fn decode(bytes: &[u8], file: &str, base: u64) -> Result<Properties> {
+        let damaged = |d: Damage| d.in_file(file, base);
+        let mut p = Properties::default();
+        let mut c = Cursor::new(bytes);
+        let (mut last, mut seen) = (0, 0u32);
+        while c.remaining() > 0 {
+            let at = c.position() as u64;
+            let tag = c.u16("property tag").map_err(damaged)?;
+            let len = c.u32("property length").map_err(damaged)? as usize;
+            let value = c.take("property", len).map_err(damaged)?;
+            let number = tag & !MUST_UNDERSTAND;
+            if number <= last {
+                return Err(damaged(Damage::new(
+                    "order of property tags",
+                    at,
+                    last as u64 + 1,
+                    number as u64,
+                )));
+            }
+            last = number;
+            let expect = |want: usize| {
+                if len == want {
+                    Ok(())
+                } else {
+                    Err(damaged(Damage::new(
+                        "property length",
+                        at + 2,
+                        want as u64,
+                        len as u64,
+                    )))
+                }
+            };
+            let count = || expect(8).map(|()| value.u64(0));
+            let byte = || expect(1).map(|()| value.u8(0));
+            let key = || {
+                if len <= MAX_KEY_BYTES {
+                    Ok(Some(value.to_vec()))
+                } else {
+                    Err(damaged(Damage::new(
+                        "property length",
+                        at + 2,
+                        MAX_KEY_BYTES as u64,
+                        len as u64,
+                    )))
+                }
+            };
+            match tag {
+                1 => p.entries = count()?,
+                2 => p.puts = count()?,
+                3 => p.deletes = count()?,
+                4 => p.range_deletes = count()?,
+                5 => p.user_keys = count()?,
+                6 => p.key_bytes = count()?,
+                7 => p.value_bytes = count()?,
+                SMALLEST_KEY => p.smallest_key = key()?,
+                LARGEST_KEY => p.largest_key = key()?,
+                LEFT_BOUND => p.left_bound = key()?,
+                11 => p.smallest_seq = count()?,
+                12 => p.largest_seq = count()?,
+                13 => p.blocks = count()?,
+                CODEC => {
+                    let number = byte()?;
+                    p.codec =
+                        Codec::from_u8(number).ok_or_else(|| TableError::UnsupportedFeature {
+                            file: file.to_string(),
+                            tag: CODEC,
+                        })?;
+                }
+                BITS_PER_KEY => {
+                    p.bits_per_key = byte()?;
+                    if p.bits_per_key > MAX_BITS_PER_KEY {
+                        let found = p.bits_per_key as u64;
+                        return Err(damaged(Damage::new(
+                            "filter bits per key",
+                            at + 6,
+                            MAX_BITS_PER_KEY as u64,
+                            found,
+                        )));
+                    }
+                }
+                16 => p.block_size_bytes = count()?,
+                LAYOUT => p.layout_version = count()?,
+                _ if tag & MUST_UNDERSTAND != 0 => {
+                    return Err(TableError::UnsupportedFeature {
+                        file: file.to_string(),
+                        tag,
+                    });
+                }
+                _ => {}
+            }
+            if number < 32 {
+                seen |= 1 << number;
+            }
+        }
+        // All but the keys are always there.
+        let always = ((1u32 << 18) - 2) & !(1 << SMALLEST_KEY | 1 << LARGEST_KEY | 1 << LEFT_BOUND);
+        if seen & always != always {
+            return Err(damaged(Damage::new(
+                "properties present",
+                0,
+                always as u64,
+                (seen & always) as u64,
+            )));
+        }
+        if p.layout_version != LAYOUT_VERSION {
+            return Err(TableError::UnsupportedFeature {
+                file: file.to_string(),
+                tag: LAYOUT,
+            });
+        }
+        p.check().map_err(damaged)?;
+        Ok(p)
+    }
+
+    fn check(&self) -> std::result::Result<(), Damage> {
+        let rules = [
+            ("largest entry count", self.entries <= 1 << 40, self.entries),
+            (
+                "user keys, puts and deletes among entries",
+                {
+                    let some = self.puts.checked_add(self.deletes);
+                    self.user_keys <= self.entries && some.is_some_and(|s| s <= self.entries)
+                },
+                self.entries,
+            ),
+            (
+                "block count",
+                self.blocks <= self.entries && (self.blocks == 0) == (self.entries == 0),
+                self.blocks,
+            ),
+            (
+                "key and value bytes",
+                self.key_bytes <= 1 << 48 && self.value_bytes <= 1 << 48,
+                self.key_bytes,
+            ),
+            (
+                "bounds of a table",
+                self.smallest_key.is_some() == (self.entries > 0)
+                    && self.smallest_key.is_some() == self.largest_key.is_some()
+                    && self.smallest_key <= self.largest_key,
+                self.entries,
+            ),
+            (
+                "left bound",
+                match (&self.left_bound, &self.smallest_key) {
+                    (Some(left), Some(smallest)) => left <= smallest,
+                    _ => true,
+                },
+                self.entries,
+            ),
+            (
+                "sequence range",
+                self.smallest_seq <= self.largest_seq && self.largest_seq <= MAX_SEQ,
+                self.largest_seq,
+            ),
+            (
+                "block size",
+                (MIN_BLOCK_SIZE_BYTES..=MAX_BLOCK_SIZE_BYTES).contains(&self.block_size_bytes),
+                self.block_size_bytes,
+            ),
+        ];
+        for (what, kept, found) in rules {
+            if !kept {
+                return Err(Damage::new(what, 0, 0, found));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Properties {
+        Properties {
+            entries: 5,
+            puts: 4,
+            deletes: 1,
+            user_keys: 3,
+            smallest_key: Some(vec![]),
+            largest_key: Some(b"z".to_vec()),
+            smallest_seq: 1,
+            largest_seq: 9,
+            blocks: 2,
+            bits_per_key: 10,
+            block_size_bytes: 8192,
+            layout_version: LAYOUT_VERSION,
+            ..Properties::default()
+        }
+    }
+
+    #[test]
+    fn round_trip_and_unknown_tags() {
+        let p = some();
+        let mut bytes = Vec::new();
+        p.encode(&mut bytes);
+        assert_eq!(Properties::decode(&bytes, "t", 0).unwrap(), p);
+        let known = bytes.len();
+        bytes.extend_from_slice(&[100, 0, 1, 0, 0, 0, 7]);
+        assert_eq!(Properties::decode(&bytes, "t", 0).unwrap(), p);
+        bytes[known + 1] = 0x80;
+        let e = Properties::decode(&bytes, "t", 0).unwrap_err();
+        assert!(
+            matches!(e, TableError::UnsupportedFeature { tag: 0x8064, .. }),
+            "{e}"
+        );
+        for len in 0..known {
+            assert!(Properties::decode(&bytes[..len], "t", 0).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_damage() {
+        for change in [
+            |p: &mut Properties| p.user_keys = 6,
+            |p: &mut Properties| p.blocks = 0,
+            |p: &mut Properties| p.largest_key = None,
+            |p: &mut Properties| p.smallest_seq = 10,
+            |p: &mut Properties| p.block_size_bytes = 0,
+        ] {
+            let mut p = some();
+            change(&mut p);
+            let mut bytes = Vec::new();
+            p.encode(&mut bytes);
+            assert!(
+                Properties::decode(&bytes, "t", 0)
+                    .unwrap_err()
+                    .is_corruption()
+            );
+        }
+    }
+}

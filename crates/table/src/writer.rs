@@ -1,0 +1,507 @@
+//! Writes one table file from a stream of entries.
+//!
+//! The caller decides where blocks and tables end (the layout is a function of the whole run, see `layout`); the
+//! writer checks limits, gathers columns, and writes in large pieces. Values go straight to the output buffer; one
+//! too large for it goes to the file from where the caller has it, never copied.
+//!
+//! Invariants: what is written is a function of the entries, the block ends and the options. Memory is bounded by the
+//! output buffer, one block, the index, and eight bytes a distinct user key for the filter. Nothing is synced: a
+//! finished table is durable when the caller has synced file and directory.
+//!
+//! Threading: one owner.
+
+use std::sync::Arc;
+
+use siltstone_storage::WriteFile;
+
+use crate::block::BlockBuilder;
+use crate::checksum::{Digest, crc32c, crc32c_append};
+use crate::compress::{Codec, MAX_COMPRESSED_PART_BYTES};
+use crate::error::{Damage, Result, TableError};
+use crate::filter::Filter;
+use crate::footer::Footer;
+use crate::index::IndexBuilder;
+use crate::key::{HIGHEST_TRAILER, Kind, common_prefix, hash, kind_of, raw_bytes, seq_of};
+use crate::limits::{
+    MAX_BITS_PER_KEY, MAX_BLOCK_ENTRIES, MAX_BLOCK_SIZE_BYTES, MAX_BLOCK_TAIL_BYTES,
+    MAX_BLOCK_VALUE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BLOCK_SIZE_BYTES,
+};
+use crate::properties::{LAYOUT_VERSION, Properties};
+use crate::rangedel::{Fragment, RangeDeletes};
+
+/// Values from this size on are handed to the file without a copy, if they are not to be compressed.
+pub const DIRECT_VALUE_BYTES: usize = 1 << 20;
+
+/// How a table is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Filter bits per distinct user key, 0 to 20; 0: no filter.
+    pub bits_per_key: u8,
+    /// How blocks are compressed.
+    pub codec: Codec,
+    /// The block size of the layout in raw bytes, 512 to 32768; a property, and a check on the caller.
+    pub block_size_bytes: u64,
+    /// Bytes gathered before each append to the file.
+    pub write_piece_bytes: usize,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        WriterOptions {
+            bits_per_key: 10,
+            codec: Codec::None,
+            block_size_bytes: 8 << 10,
+            write_piece_bytes: 8 << 20,
+        }
+    }
+}
+
+/// What a finished table is: what the manifest and an outcome record of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableSummary {
+    /// Counts, bounds, sequence range, as stored in the table.
+    pub properties: Properties,
+    /// Raw size of all entries in bytes.
+    pub raw_bytes: u64,
+    /// Size of the file in bytes.
+    pub file_bytes: u64,
+    /// The digest in the footer.
+    pub digest: u64,
+    /// Where the first range delete begins, if there is one.
+    pub range_delete_start: Option<Vec<u8>>,
+    /// Where the last range delete ends (exclusive), if there is one.
+    pub range_delete_end: Option<Vec<u8>>,
+}
+
+/// A table being written.
+pub struct TableWriter {
+    file: Arc<dyn WriteFile>,
+    options: WriterOptions,
+    /// What was not yet written. The current block's values are its end.
+    out: Vec<u8>,
+    /// Bytes of the table before `out`.
+    flushed_bytes: u64,
+    /// Where in `out` the values of the current block begin that no checksum covers yet.
+    block_start: usize,
+    /// Checksum of the block's values that were already written.
+    values_crc: u32,
+    /// Whether some of the block's values were already written: then they cannot be compressed any more.
+    values_written: bool,
+    builder: BlockBuilder,
+    /// Raw bytes of the current block.
+    block_raw_bytes: u64,
+    /// The last entry before the current block, once its block has ended: its separator waits for the next key.
+    pending: Option<Pending>,
+    previous_key: Vec<u8>,
+    previous_trailer: u64,
+    index: IndexBuilder,
+    digest: Digest,
+    hashes: Vec<u64>,
+    range_deletes: RangeDeletes,
+    properties: Properties,
+    scratch: Vec<u8>,
+}
+
+struct Pending {
+    anchor: u64,
+    end: u64,
+}
+
+impl TableWriter {
+    /// A table to be written to `file` from its position on, which must be 0.
+    ///
+    /// # Errors
+    /// If an option is out of its limits.
+    pub fn new(file: Arc<dyn WriteFile>, options: WriterOptions) -> Result<TableWriter> {
+        if options.bits_per_key > MAX_BITS_PER_KEY {
+            let found = options.bits_per_key as u64;
+            return Err(TableError::Limit {
+                what: "filter bits per key",
+                limit: MAX_BITS_PER_KEY as u64,
+                found,
+            });
+        }
+        if options.block_size_bytes > MAX_BLOCK_SIZE_BYTES {
+            let found = options.block_size_bytes;
+            return Err(TableError::Limit {
+                what: "block size in bytes",
+                limit: MAX_BLOCK_SIZE_BYTES,
+                found,
+            });
+        }
+        if options.block_size_bytes < MIN_BLOCK_SIZE_BYTES {
+            return Err(TableError::Misuse(
+                "a block size must be at least 512 bytes",
+            ));
+        }
+        if file.position() != 0 {
+            return Err(TableError::Misuse(
+                "a table must start at its file's first byte",
+            ));
+        }
+        Ok(TableWriter {
+            file,
+            options,
+            out: Vec::new(),
+            flushed_bytes: 0,
+            block_start: 0,
+            values_crc: 0,
+            values_written: false,
+            builder: BlockBuilder::new(),
+            block_raw_bytes: 0,
+            pending: None,
+            previous_key: Vec::new(),
+            previous_trailer: 0,
+            index: IndexBuilder::new(),
+            digest: Digest::new(),
+            hashes: Vec::new(),
+            range_deletes: RangeDeletes::default(),
+            properties: Properties {
+                codec: options.codec,
+                bits_per_key: options.bits_per_key,
+                block_size_bytes: options.block_size_bytes,
+                layout_version: LAYOUT_VERSION,
+                smallest_seq: u64::MAX,
+                ..Properties::default()
+            },
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The same with buffers of a finished writer, so that their pages are not faulted in again.
+    ///
+    /// # Errors
+    /// As [`TableWriter::new`].
+    pub fn with_buffers(
+        file: Arc<dyn WriteFile>,
+        options: WriterOptions,
+        buffers: WriterBuffers,
+    ) -> Result<TableWriter> {
+        let mut writer = TableWriter::new(file, options)?;
+        let WriterBuffers {
+            mut out,
+            mut hashes,
+            mut builder,
+        } = buffers;
+        out.clear();
+        hashes.clear();
+        builder.clear();
+        (writer.out, writer.hashes, writer.builder) = (out, hashes, builder);
+        Ok(writer)
+    }
+
+    /// Entries so far.
+    pub fn entries(&self) -> u64 {
+        self.properties.entries
+    }
+
+    /// Raw bytes of all entries so far.
+    pub fn raw_bytes(&self) -> u64 {
+        self.properties.raw_bytes()
+    }
+
+    /// Raw bytes of the current block's entries so far.
+    pub fn block_raw_bytes(&self) -> u64 {
+        self.block_raw_bytes
+    }
+
+    /// Adds the next entry in the order of entries.
+    ///
+    /// # Errors
+    /// If a limit is exceeded, the order is broken or the file cannot be written. After an error the table is lost.
+    #[inline]
+    pub fn add(&mut self, user_key: &[u8], trailer: u64, value: &[u8]) -> Result<()> {
+        let first_in_block = self.builder.is_empty();
+        let first = self.properties.entries == 0;
+        let (shared, same_key) = {
+            let previous = if first_in_block {
+                self.previous_key.as_slice()
+            } else {
+                self.builder.last_key()
+            };
+            let shared = common_prefix(previous, user_key);
+            let same_key = !first && shared == user_key.len() && shared == previous.len();
+            // The next byte decides the order: this check is nearly free.
+            let ordered = first
+                || if same_key {
+                    trailer < self.previous_trailer
+                } else {
+                    shared < user_key.len()
+                        && (shared == previous.len() || previous[shared] < user_key[shared])
+                };
+            if !ordered {
+                return Err(TableError::Misuse(
+                    "entries must be added in order, each internal key once",
+                ));
+            }
+            (shared, same_key)
+        };
+        let kind = match kind_of(trailer) {
+            Some(kind) if kind != Kind::RangeDelete => kind,
+            _ => {
+                return Err(TableError::Misuse(
+                    "an entry's kind must be put, delete, merge or value address",
+                ));
+            }
+        };
+        self.check_limits(user_key, value)?;
+        if let Some(pending) = self.pending.take() {
+            let (separator, separator_trailer) = if same_key {
+                (self.previous_key.as_slice(), self.previous_trailer)
+            } else {
+                (&user_key[..shared + 1], HIGHEST_TRAILER)
+            };
+            self.index
+                .push(pending.anchor, pending.end, separator, separator_trailer)?;
+        }
+        if !same_key {
+            self.properties.user_keys += 1;
+            if self.options.bits_per_key > 0 {
+                self.hashes.push(hash(user_key));
+            }
+        }
+        let p = &mut self.properties;
+        if first {
+            p.smallest_key = Some(user_key.to_vec());
+        }
+        p.entries += 1;
+        p.puts += (kind == Kind::Put) as u64;
+        p.deletes += (kind == Kind::Delete) as u64;
+        p.key_bytes += user_key.len() as u64;
+        p.value_bytes += value.len() as u64;
+        p.smallest_seq = p.smallest_seq.min(seq_of(trailer));
+        p.largest_seq = p.largest_seq.max(seq_of(trailer));
+        self.previous_trailer = trailer;
+        self.block_raw_bytes += raw_bytes(user_key.len(), value.len());
+        self.builder.push(user_key, trailer, value.len(), shared);
+        let direct = value.len() >= DIRECT_VALUE_BYTES
+            && (self.options.codec == Codec::None || value.len() > MAX_COMPRESSED_PART_BYTES);
+        if direct {
+            return self.write_value(value);
+        }
+        self.out.extend_from_slice(value);
+        Ok(())
+    }
+
+    #[inline]
+    fn check_limits(&self, user_key: &[u8], value: &[u8]) -> Result<()> {
+        let limit = |what, limit, found| Err(TableError::Limit { what, limit, found });
+        if user_key.len() > MAX_KEY_BYTES {
+            return limit(
+                "length of a user key in bytes",
+                MAX_KEY_BYTES as u64,
+                user_key.len() as u64,
+            );
+        }
+        if value.len() > MAX_VALUE_BYTES {
+            return limit(
+                "length of a value in bytes",
+                MAX_VALUE_BYTES as u64,
+                value.len() as u64,
+            );
+        }
+        if self.builder.len() >= MAX_BLOCK_ENTRIES {
+            return limit(
+                "entries of a block",
+                MAX_BLOCK_ENTRIES as u64,
+                self.builder.len() as u64 + 1,
+            );
+        }
+        let values = self.builder.value_bytes() + value.len() as u64;
+        if values > MAX_BLOCK_VALUE_BYTES {
+            return limit("value bytes of a block", MAX_BLOCK_VALUE_BYTES, values);
+        }
+        // Keys of a block's earlier entries are below its size; only a caller that never ends blocks gets here.
+        let keys = self.builder.key_bytes() + user_key.len() as u64;
+        if keys > MAX_BLOCK_TAIL_BYTES {
+            return limit("key bytes of a block", MAX_BLOCK_TAIL_BYTES, keys);
+        }
+        Ok(())
+    }
+
+    /// Writes everything gathered, and then `value`, which is part of the current block.
+    #[cold]
+    fn write_value(&mut self, value: &[u8]) -> Result<()> {
+        self.values_crc = crc32c_append(
+            crc32c_append(self.values_crc, &self.out[self.block_start..]),
+            value,
+        );
+        self.values_written = true;
+        self.file.append(&[&self.out, value])?;
+        self.flushed_bytes += (self.out.len() + value.len()) as u64;
+        self.out.clear();
+        self.block_start = 0;
+        Ok(())
+    }
+
+    /// Ends the current block: the next entry begins another. Without entries since the last end, nothing happens.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn end_block(&mut self) -> Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let mut values_compressed = false;
+        if self.options.codec != Codec::None && !self.values_written {
+            self.scratch.clear();
+            if self
+                .options
+                .codec
+                .compress(&self.out[self.block_start..], &mut self.scratch)
+            {
+                self.out.truncate(self.block_start);
+                self.out.extend_from_slice(&self.scratch);
+                values_compressed = true;
+            }
+        }
+        let values_crc = crc32c_append(self.values_crc, &self.out[self.block_start..]);
+        let anchor = self.flushed_bytes + self.out.len() as u64;
+        let crc = self.builder.encode(
+            values_crc,
+            values_compressed,
+            self.options.codec,
+            &mut self.out,
+        );
+        self.digest.push(crc);
+        self.previous_key.clear();
+        self.previous_key.extend_from_slice(self.builder.last_key());
+        self.builder.clear();
+        self.block_raw_bytes = 0;
+        self.properties.blocks += 1;
+        if self.out.len() >= self.options.write_piece_bytes {
+            self.flush()?;
+        }
+        let end = self.flushed_bytes + self.out.len() as u64;
+        self.pending = Some(Pending { anchor, end });
+        self.block_start = self.out.len();
+        self.values_crc = 0;
+        self.values_written = false;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if !self.out.is_empty() {
+            self.file.append(&[&self.out])?;
+            self.flushed_bytes += self.out.len() as u64;
+            self.out.clear();
+        }
+        Ok(())
+    }
+
+    /// Sets the table's range deletes: fragments as [`crate::rangedel::fragment`] makes them, clipped to the table.
+    ///
+    /// # Errors
+    /// If they are not in order.
+    pub fn set_range_deletes(&mut self, fragments: Vec<Fragment>) -> Result<()> {
+        self.range_deletes = RangeDeletes::new(fragments).map_err(|_: Damage| {
+            TableError::Misuse("range delete fragments must ascend, not overlap, and have numbers")
+        })?;
+        Ok(())
+    }
+
+    /// Sets the table's left bound, if it is not its first user key.
+    pub fn set_left_bound(&mut self, bound: &[u8]) {
+        self.properties.left_bound = Some(bound.to_vec());
+    }
+
+    /// Ends the last block, writes filter, index, range deletes, properties and footer. Syncs nothing.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the table has neither entries nor range deletes.
+    pub fn finish(self) -> Result<TableSummary> {
+        Ok(self.finish_with_buffers()?.0)
+    }
+
+    /// [`TableWriter::finish`], giving the buffers back for the next table.
+    ///
+    /// # Errors
+    /// As [`TableWriter::finish`].
+    pub fn finish_with_buffers(mut self) -> Result<(TableSummary, WriterBuffers)> {
+        self.end_block()?;
+        if self.properties.entries == 0 && self.range_deletes.is_empty() {
+            return Err(TableError::Misuse(
+                "a table must have an entry or a range delete",
+            ));
+        }
+        if let Some(pending) = self.pending.take() {
+            self.index.push(
+                pending.anchor,
+                pending.end,
+                &self.previous_key,
+                self.previous_trailer,
+            )?;
+            self.properties.largest_key = Some(self.previous_key.clone());
+        }
+        if let Some((smallest, largest)) = self.range_deletes.seq_range() {
+            self.properties.smallest_seq = self.properties.smallest_seq.min(smallest);
+            self.properties.largest_seq = self.properties.largest_seq.max(largest);
+            self.properties.range_deletes = self.range_deletes.seq_count();
+        }
+        if self.properties.left_bound.is_some()
+            && self.properties.left_bound > self.properties.smallest_key
+            && self.properties.smallest_key.is_some()
+        {
+            return Err(TableError::Misuse(
+                "a table's left bound must not lie above its first user key",
+            ));
+        }
+        let mut footer = Footer {
+            blocks_bytes: self.flushed_bytes + self.out.len() as u64,
+            ..Footer::default()
+        };
+        if self.options.bits_per_key > 0 && self.properties.entries > 0 {
+            let filter = Filter::build(&self.hashes, self.options.bits_per_key);
+            footer.filter_bytes = self.section(|out| filter.encode(out)).0;
+        }
+        let index = std::mem::take(&mut self.index);
+        footer.index_bytes = self.section(|out| index.encode(out)).0;
+        if !self.range_deletes.is_empty() {
+            let range_deletes = std::mem::take(&mut self.range_deletes);
+            let (bytes, crc) = self.section(|out| range_deletes.encode(out));
+            footer.range_deletes_bytes = bytes;
+            self.digest.push(crc);
+            self.range_deletes = range_deletes;
+        }
+        let properties = self.properties.clone();
+        footer.properties_bytes = self.section(|out| properties.encode(out)).0;
+        footer.digest = self.digest.value();
+        self.out.extend_from_slice(&footer.encode());
+        self.flush()?;
+        let fragments = self.range_deletes.fragments();
+        let summary = TableSummary {
+            raw_bytes: properties.raw_bytes(),
+            properties,
+            file_bytes: footer.file_bytes(),
+            digest: footer.digest,
+            range_delete_start: fragments.first().map(|f| f.start.clone()),
+            range_delete_end: fragments.last().map(|f| f.end.clone()),
+        };
+        debug_assert_eq!(summary.file_bytes, self.flushed_bytes);
+        Ok((
+            summary,
+            WriterBuffers {
+                out: self.out,
+                hashes: self.hashes,
+                builder: self.builder,
+            },
+        ))
+    }
+
+    /// Appends a section and its checksum; its length and checksum.
+    fn section(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> (u64, u32) {
+        let start = self.out.len();
+        encode(&mut self.out);
+        let crc = crc32c(&self.out[start..]);
+        self.out.extend_from_slice(&crc.to_le_bytes());
+        ((self.out.len() - start) as u64, crc)
+    }
+}
+
+/// Buffers of a finished writer, for the next.
+#[derive(Default)]
+pub struct WriterBuffers {
+    out: Vec<u8>,
+    hashes: Vec<u64>,
+    builder: BlockBuilder,
+}
