@@ -121,7 +121,8 @@ impl Inner {
 
     /// The start of every call: others may run first, then it is counted.
     fn enter(&self, kind: OpKind) -> MutexGuard<'_, Core> {
-        self.runtime.yield_point();
+        // The kind goes into the simulation's trace: runs whose calls differ are told apart at the first of them.
+        self.runtime.yield_point_at(kind as u64);
         let mut core = self.lock();
         core.counts.add(kind);
         core
