@@ -1,0 +1,484 @@
+//! What is read back after power loss at every call, from every torn tail, with every byte flipped, on a full disk,
+//! and that the bytes are those of `docs/format/manifest.md`.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use siltstone::ErrorKind;
+use siltstone::manifest::format::{HEADER_BYTES, encode_header};
+use siltstone::manifest::reader::parse_manifest;
+use siltstone::manifest::{
+    Current, Manifest, Space, StoreId, manifest_name, read_current, recover,
+};
+use siltstone::version::{
+    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, LogPosition, RunSlot, SeqRange,
+    StoreState, StoredOptions, TableMeta,
+};
+use siltstone_storage::memory::CrashPolicy;
+use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
+
+const STORE: StoreId = StoreId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+
+fn first_state() -> StoreState {
+    let mut options = StoredOptions::new();
+    options.set_u64(siltstone::version::edit::option::MEMTABLE_BYTES, 64 << 20);
+    let edit = Edit {
+        next_table_id: Some(1000),
+        sequence_ceiling: Some(1 << 28),
+        open_number: Some(1),
+        log_start: Some(1),
+        log_synced: Some(LogPosition {
+            segment: 1,
+            offset: 64,
+        }),
+        created_us: Some(1_700_000_000_000_000),
+        create: vec![CreateKeyspace {
+            id: 0,
+            name: "default".into(),
+            sequence: 1,
+            options,
+        }],
+        ..Edit::new()
+    };
+    StoreState::new().apply(&edit).unwrap()
+}
+
+/// A flush number `n` (from 1) with one table whose name has `name_bytes` bytes.
+fn flush(n: u64, name_bytes: usize) -> Edit {
+    let seqs = SeqRange::new(n * 10 - 9, n * 10 + 1);
+    let table = TableMeta {
+        id: n,
+        location: 0,
+        name: format!("{n:0name_bytes$}"),
+        min_seq: seqs.lo + 1,
+        max_seq: seqs.hi,
+        raw_bytes: 4096,
+        file_bytes: 5000,
+        entries: 10,
+        deletes: 1,
+        range_deletes: 0,
+        digest: 0x0123_4567_89ab_cdef,
+        points: Some((Box::from(*b"apple"), Box::from(*b"pear"))),
+        bounds: KeyRange::closed(b"apple", b"pear"),
+        sequence_override: None,
+        flags: 0,
+    };
+    let change = KeyspaceEdit {
+        covered: vec![seqs],
+        add: vec![AddTable {
+            level: 0,
+            run: Some(RunSlot { id: 500 + n, seqs }),
+            table: Arc::new(table),
+        }],
+        ..KeyspaceEdit::new(0)
+    };
+    Edit {
+        log_start: Some(n),
+        keyspaces: vec![change],
+        ..Edit::new()
+    }
+}
+
+fn memory() -> (MemoryStorage, Arc<dyn Storage>) {
+    let storage = MemoryStorage::new(&Runtime::threads());
+    (storage.clone(), Arc::new(storage))
+}
+
+/// A manifest with some edits: its bytes, the state after each record, and where each record ends.
+fn written(edits: u64, name_bytes: usize) -> (Vec<u8>, Vec<StoreState>, Vec<usize>) {
+    let (_, storage) = memory();
+    let first = Arc::new(first_state());
+    let mut manifest = Manifest::create(
+        storage.clone(),
+        Epoch(0),
+        STORE,
+        first.clone(),
+        Space::Fresh,
+    )
+    .unwrap();
+    let mut states = vec![(*first).clone()];
+    let mut ends = vec![manifest.writer().acknowledged().offset as usize];
+    for n in 1..=edits {
+        states.push((*manifest.commit(&flush(n, name_bytes)).unwrap()).clone());
+        ends.push(manifest.writer().acknowledged().offset as usize);
+    }
+    (storage.read_small(&manifest_name(1)).unwrap(), states, ends)
+}
+
+const CURRENT: Current = Current {
+    number: 1,
+    store_id: STORE,
+};
+
+#[test]
+fn a_tail_torn_at_any_byte_gives_the_edits_before() {
+    let (bytes, states, ends) = written(3, 20);
+    for cut in 0..=ends[3] {
+        let whole_records = ends.iter().filter(|end| **end <= cut).count();
+        let mut zeroed = bytes.clone();
+        zeroed[cut..].fill(0);
+        // Padding is zeros: a record may be whole before its last byte is written.
+        let padded = ends
+            .iter()
+            .filter(|end| **end <= cut || zeroed[..**end] == bytes[..**end])
+            .count();
+        for (image, expected) in [(&bytes[..cut], whole_records), (&zeroed[..], padded)] {
+            match (parse_manifest(image, &CURRENT), expected) {
+                (Ok(recovered), expected) if expected > 0 => {
+                    assert_eq!(recovered.state, states[expected - 1], "cut at {cut}");
+                    assert_eq!(
+                        recovered.end.offset as usize,
+                        ends[expected - 1],
+                        "cut at {cut}"
+                    );
+                }
+                (Err(error), 0) => {
+                    assert_eq!(error.kind(), ErrorKind::Corruption, "cut at {cut}: {error}")
+                }
+                (other, expected) => panic!("cut at {cut}: {expected} records, but {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    let (bytes, states, ends) = written(3, 20);
+    let last = ends.len() - 1;
+    for at in 0..ends[last] + 200 {
+        for bit in [0, 3, 7] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            match parse_manifest(&damaged, &CURRENT) {
+                Err(error) => {
+                    assert!(at < ends[last - 1], "byte {at}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Corruption, "byte {at}: {error}");
+                    assert!(
+                        error.file() == Some("MANIFEST-000000000001") && error.offset().is_some(),
+                        "{error}"
+                    );
+                }
+                // The last record: as if it had never been acknowledged, unless somebody knows better.
+                Ok(recovered) if at < ends[last] => {
+                    assert!(at >= ends[last - 1], "byte {at} is not noticed");
+                    assert_eq!(recovered.state, states[last - 1]);
+                    assert!(recovered.dropped_bytes > 0);
+                    let acknowledged = siltstone::manifest::ManifestPosition {
+                        number: 1,
+                        offset: ends[last] as u64,
+                    };
+                    assert_eq!(
+                        recovered.require(acknowledged).unwrap_err().kind(),
+                        ErrorKind::Corruption
+                    );
+                }
+                Ok(recovered) => {
+                    assert_eq!(recovered.state, states[last]);
+                    assert_eq!(recovered.dropped_bytes as usize, at - ends[last] + 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_the_pointer_is_found() {
+    let bytes = CURRENT.encode();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            let error = Current::decode(&damaged).expect_err("a flipped bit");
+            assert_eq!(error.kind(), ErrorKind::Corruption, "byte {at}: {error}");
+        }
+        assert!(Current::decode(&bytes[..at]).is_err());
+    }
+}
+
+#[test]
+fn power_loss_at_any_call_gives_the_old_or_the_new_state() {
+    let (memory, storage) = memory();
+    memory.start_journal();
+    let mut states = vec![StoreState::new(), first_state()];
+    let mut manifest = Manifest::create(
+        storage.clone(),
+        Epoch(0),
+        STORE,
+        Arc::new(first_state()),
+        Space::Fresh,
+    )
+    .unwrap();
+    memory.mark("1");
+    // Names of some kilobytes: edits cross pages, and the file grows beyond its first reserve.
+    for n in 1..=24u64 {
+        states.push((*manifest.commit(&flush(n, 7000)).unwrap()).clone());
+        memory.mark((states.len() - 1).to_string());
+        if n % 8 == 0 {
+            // An open: a new manifest whole, with an edit, then the old ones go.
+            let recovered = recover(&*storage).unwrap().unwrap();
+            assert_eq!(recovered.state, states[states.len() - 1]);
+            let edit = Edit {
+                open_number: Some(n),
+                ..Edit::new()
+            };
+            manifest = Manifest::reopen(storage.clone(), Epoch(0), &recovered, &edit, Space::Fresh)
+                .unwrap();
+            states.push((**manifest.state()).clone());
+            memory.mark((states.len() - 1).to_string());
+            for name in manifest.take_obsolete() {
+                storage.delete(Epoch(0), &name).unwrap();
+            }
+        }
+    }
+    let mut replay = memory.replay();
+    let (mut old, mut new) = (0, 0);
+    for n in 0..=replay.len() {
+        replay.advance_to(n);
+        let acknowledged: usize = replay
+            .marks_so_far()
+            .last()
+            .map_or(0, |mark| mark.label.parse().unwrap());
+        let seeds = (0..4).map(|i| CrashPolicy::Seeded(n * 1000 + i));
+        for policy in [CrashPolicy::LoseUnsynced, CrashPolicy::KeepUnsynced]
+            .into_iter()
+            .chain(seeds)
+        {
+            let (image, _) = replay.crash(policy);
+            let state = match recover(&image) {
+                Ok(recovered) => recovered.map_or(StoreState::new(), |recovered| recovered.state),
+                Err(error) => panic!("crash after {n} calls, {policy:?}: {error}"),
+            };
+            match state {
+                state if state == states[acknowledged] => old += 1,
+                state if states.get(acknowledged + 1) == Some(&state) => new += 1,
+                _ => panic!(
+                    "crash after {n} calls, {policy:?}: neither state {acknowledged} nor the next"
+                ),
+            }
+        }
+    }
+    assert!(old > 100 && new > 10, "both happen: {old} old, {new} new");
+}
+
+#[test]
+fn a_full_disk_refuses_edits_and_lets_keyspaces_go() {
+    let (memory, storage) = memory();
+    let mut manifest = Manifest::create(
+        storage.clone(),
+        Epoch(0),
+        STORE,
+        Arc::new(first_state()),
+        Space::Fresh,
+    )
+    .unwrap();
+    memory.set_capacity(Some(memory.used_bytes()));
+    // Large edits and then small ones, until not even those fit.
+    let mut n = 0;
+    let mut fill = |manifest: &mut Manifest, name_bytes| loop {
+        n += 1;
+        if let Err(error) = manifest.commit(&flush(n, name_bytes)) {
+            n -= 1;
+            break (n, error);
+        }
+    };
+    fill(&mut manifest, 1000);
+    let (mut n, error) = fill(&mut manifest, 20);
+    assert!(
+        error.is_no_space() && error.to_string().contains("cannot grow"),
+        "{error}"
+    );
+    assert!(n > 10, "the reserve is used first");
+    let before = manifest.state().clone();
+    assert!(
+        manifest
+            .commit(&flush(n + 1, 20))
+            .unwrap_err()
+            .is_no_space()
+    );
+    assert_eq!(*manifest.state(), before, "nothing changed");
+    assert!(
+        manifest.writer().failed().is_none(),
+        "a full disk poisons nothing"
+    );
+    let state = manifest
+        .commit(&Edit {
+            drop: vec![0],
+            ..Edit::new()
+        })
+        .unwrap();
+    assert!(state.keyspaces.is_empty());
+    let create = Edit {
+        create: vec![CreateKeyspace {
+            id: 1,
+            name: "n".repeat(250),
+            sequence: 900,
+            options: StoredOptions::new(),
+        }],
+        ..Edit::new()
+    };
+    assert!(manifest.commit(&create).unwrap_err().is_no_space());
+    // A new manifest does not fit either; the old one goes on, and nothing is left behind.
+    let recovered = recover(&*storage).unwrap().unwrap();
+    let failure = Manifest::reopen(
+        storage.clone(),
+        Epoch(0),
+        &recovered,
+        &Edit::new(),
+        Space::Fresh,
+    )
+    .expect_err("no room");
+    assert!(
+        failure.error.is_no_space() && !failure.unsure,
+        "{failure:?}"
+    );
+    assert_eq!(
+        storage
+            .list()
+            .unwrap()
+            .iter()
+            .filter(|o| o.name.starts_with("MANIFEST"))
+            .count(),
+        1
+    );
+    memory.set_capacity(None);
+    manifest.commit(&create).unwrap();
+    n += 100;
+    let mut edit = flush(n, 20);
+    edit.keyspaces[0].id = 1;
+    let state = manifest.commit(&edit).unwrap();
+    assert_eq!(recover(&*storage).unwrap().unwrap().state, *state);
+}
+
+#[test]
+fn a_reserve_becomes_the_manifest() {
+    let (memory, storage) = memory();
+    let first = Manifest::create(
+        storage.clone(),
+        Epoch(0),
+        STORE,
+        Arc::new(first_state()),
+        Space::Fresh,
+    )
+    .unwrap();
+    let reserve = storage.create(Epoch(0), "RESERVE").unwrap();
+    reserve.reserve(64 << 10).unwrap();
+    reserve.sync().unwrap();
+    storage.sync_dir(Epoch(0)).unwrap();
+    // Room for the pointer's replacement, none for a manifest.
+    memory.set_capacity(Some(memory.used_bytes() + 8192));
+    drop(first);
+    let recovered = recover(&*storage).unwrap().unwrap();
+    let drop_it = Edit {
+        drop: vec![0],
+        ..Edit::new()
+    };
+    assert!(
+        Manifest::reopen(
+            storage.clone(),
+            Epoch(0),
+            &recovered,
+            &drop_it,
+            Space::Fresh
+        )
+        .is_err()
+    );
+    let manifest = Manifest::reopen(
+        storage.clone(),
+        Epoch(0),
+        &recovered,
+        &drop_it,
+        Space::Recycle("RESERVE"),
+    )
+    .unwrap();
+    let image = memory.crash(CrashPolicy::LoseUnsynced);
+    assert_eq!(recover(&image).unwrap().unwrap().state, **manifest.state());
+}
+
+#[test]
+fn a_missing_manifest_is_corruption() {
+    let (_, storage) = memory();
+    drop(
+        Manifest::create(
+            storage.clone(),
+            Epoch(0),
+            STORE,
+            Arc::new(first_state()),
+            Space::Fresh,
+        )
+        .unwrap(),
+    );
+    storage.delete(Epoch(0), &manifest_name(1)).unwrap();
+    let error = recover(&*storage).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(
+        error.to_string().contains("MANIFEST-000000000001"),
+        "{error}"
+    );
+    // Its number is not given again.
+    let manifest = Manifest::create(
+        storage.clone(),
+        Epoch(0),
+        STORE,
+        Arc::new(first_state()),
+        Space::Fresh,
+    )
+    .unwrap();
+    assert_eq!(manifest.writer().current().number, 2);
+    assert_eq!(read_current(&*storage).unwrap().unwrap().number, 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn hostile_bytes_are_an_error(tail in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut bytes = encode_header(STORE, 1).to_vec();
+        bytes.extend_from_slice(&tail);
+        prop_assert!(parse_manifest(&bytes, &CURRENT).is_err());
+        prop_assert!(parse_manifest(&tail, &CURRENT).is_err());
+        prop_assert!(Current::decode(&tail).is_err());
+    }
+
+    #[test]
+    fn a_valid_manifest_with_a_hostile_tail_keeps_its_state(tail in prop::collection::vec(any::<u8>(), 0..400)) {
+        let (bytes, states, ends) = written(1, 20);
+        let mut image = bytes[..ends[1]].to_vec();
+        image.extend_from_slice(&tail);
+        prop_assert_eq!(&parse_manifest(&image, &CURRENT).unwrap().state, &states[1]);
+    }
+}
+
+/// The words in the block after `heading` of the format's page.
+fn documented(heading: &str) -> String {
+    let page = include_str!("../../../docs/format/manifest.md");
+    let block = page
+        .split(heading)
+        .nth(1)
+        .expect(heading)
+        .split("```")
+        .nth(1)
+        .expect("a block");
+    block
+        .lines()
+        .skip(1)
+        .flat_map(|line| line.split('|').next().unwrap().split_whitespace())
+        .collect()
+}
+
+#[test]
+fn the_bytes_are_the_documented_ones() {
+    let (bytes, _, ends) = written(1, 20);
+    assert_eq!(HEADER_BYTES, 48);
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    assert_eq!(
+        hex(&bytes[..ends[1]]),
+        documented("## Example: a manifest"),
+        "the page's manifest"
+    );
+    let pointer = String::from_utf8(CURRENT.encode()).unwrap();
+    assert_eq!(
+        pointer.split_whitespace().collect::<String>(),
+        documented("## Example: the pointer"),
+        "the page's pointer"
+    );
+}
