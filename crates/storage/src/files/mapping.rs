@@ -21,6 +21,9 @@ use crate::storage::Access;
 
 const HUGE_BYTES: usize = 2 << 20;
 
+/// The kernel cuts one request to read ahead off at the device's largest transfer; so they are made in pieces.
+pub(super) const WILL_NEED_BYTES: usize = 256 << 10;
+
 /// A mapped file. Dropping it unmaps; no storage call is made then.
 pub(super) struct FileMapping {
     start: *mut u8,
@@ -86,20 +89,25 @@ impl MapOwner for FileMapping {
         let to = offset
             .saturating_add(usize::try_from(len).unwrap_or(usize::MAX))
             .min(self.mapped);
-        let advise = |advice| {
+        let advise = |from: usize, to: usize, advice| {
             // SAFETY: within our own mapping by the clamps above; none of these advices changes contents of a file
             // mapping (it is shared and read-only, so dropped pages come back from the file).
             let _ = unsafe { rustix::mm::madvise(self.start.add(from).cast(), to - from, advice) };
         };
         match access {
-            Access::Random => advise(Advice::Random),
-            Access::Sequential => {
-                advise(Advice::Sequential);
+            Access::Random => advise(from, to, Advice::Random),
+            Access::Sequential | Access::WillNeed => {
+                // Both take back the `Random` that the mapping began with: under it, nothing is read ahead.
+                advise(from, to, Advice::Sequential);
                 #[cfg(any(target_os = "linux", target_os = "android"))]
-                advise(Advice::LinuxHugepage);
+                advise(from, to, Advice::LinuxHugepage);
+                if access == Access::WillNeed {
+                    for piece in (from..to).step_by(WILL_NEED_BYTES) {
+                        advise(piece, to.min(piece + WILL_NEED_BYTES), Advice::WillNeed);
+                    }
+                }
             }
-            Access::WillNeed => advise(Advice::WillNeed),
-            Access::DontNeed => advise(Advice::DontNeed),
+            Access::DontNeed => advise(from, to, Advice::DontNeed),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
 use super::mapping::FileMapping;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use super::mapping::WILL_NEED_BYTES;
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::map::{Map, MapOwner};
 use crate::storage::{Access, ReadFile};
@@ -65,19 +67,30 @@ impl ReadFile for FileReader {
     }
 
     fn advise(&self, access: Access, offset: u64, len: u64) {
+        if let Some(mapping) = self.mapping() {
+            mapping.advise(access, offset, len);
+            if access == Access::WillNeed {
+                return; // the mapping has asked for the same pages of the same file
+            }
+        }
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
-            use rustix::fs::Advice;
+            use rustix::fs::{Advice, fadvise};
+            use std::num::NonZeroU64;
             let advice = match access {
                 Access::Random => Advice::Random,
                 Access::Sequential => Advice::Sequential,
-                Access::WillNeed => Advice::WillNeed,
                 Access::DontNeed => Advice::DontNeed,
+                Access::WillNeed => {
+                    let end = offset.saturating_add(len).min(self.len);
+                    for piece in (offset..end).step_by(WILL_NEED_BYTES) {
+                        let len = NonZeroU64::new((end - piece).min(WILL_NEED_BYTES as u64));
+                        let _ = fadvise(&self.file, piece, len, Advice::WillNeed);
+                    }
+                    return;
+                }
             };
-            let _ = rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(len), advice);
-        }
-        if let Some(mapping) = self.mapping() {
-            mapping.advise(access, offset, len);
+            let _ = fadvise(&self.file, offset, NonZeroU64::new(len), advice);
         }
     }
 
