@@ -9,6 +9,7 @@
 //! expected and found.
 
 pub mod block;
+pub mod check;
 pub mod checksum;
 pub mod coding;
 pub mod compress;
@@ -20,9 +21,13 @@ pub mod key;
 pub mod limits;
 pub mod properties;
 pub mod rangedel;
+pub mod reader;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod writer;
 
 pub use compress::Codec;
 pub use error::{Damage, Result, TableError};
 pub use key::Kind;
+pub use reader::{BlockCache, NoCache, ReaderOptions, TableIter, TableReader, Value, Verify};
 pub use writer::{TableSummary, TableWriter, WriterOptions};

@@ -1,0 +1,755 @@
+//! Looks keys up in one table file.
+//!
+//! Open reads footer, properties, index, filter and range deletes to the heap and checks all of them. Blocks are read
+//! in one of two ways: in place, from a map of the file, or as heap blocks through the engine's cache. A block that is
+//! compressed always goes the second way.
+//!
+//! A lookup is split, so that the engine can overlap the misses of several tables: [`TableReader::prefetch_filter`],
+//! [`TableReader::may_contain`], [`TableReader::find_block`], [`TableReader::prefetch_block`],
+//! [`TableReader::get_in_block`]. Range deletes are asked before a filter may say no.
+//!
+//! Invariants: a block's checksums are compared when it is first touched after open (columns and values each on
+//! their own, remembered in a bitmap), or at every touch. Nothing read from a map is believed before `failed()` was
+//! asked after the last touch.
+//!
+//! Threading: shared; the bitmaps are atomic and only ever gain bits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siltstone_storage::{Map, ReadFile, StorageError, StorageErrorKind};
+
+use crate::block::header::{FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED};
+use crate::block::{Block, CHECKSUM_BYTES, Header, View};
+use crate::checksum::{crc32c, crc32c_append};
+use crate::coding::Bytes;
+use crate::error::{Damage, Result, TableError};
+use crate::filter::{Filter, filter_blocks};
+use crate::footer::{FOOTER_BYTES, Footer};
+use crate::index::{Index, Place};
+use crate::key::seek_trailer;
+use crate::limits::MAX_PROPERTIES_BYTES;
+use crate::properties::Properties;
+use crate::rangedel::RangeDeletes;
+
+/// When a block's checksums are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// When it is first touched after open.
+    #[default]
+    FirstTouch,
+    /// At every touch, so also when the kernel may have read the page again.
+    Always,
+}
+
+/// How a table is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderOptions {
+    /// When checksums are compared.
+    pub verify: Verify,
+    /// Whether to search in a map of the file, where the storage has maps.
+    pub map: bool,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        ReaderOptions {
+            verify: Verify::FirstTouch,
+            map: true,
+        }
+    }
+}
+
+/// The engine's cache of heap blocks, by table id and block number.
+pub trait BlockCache: Send + Sync {
+    /// The block from the cache, or else what `read` gives, which the cache may keep.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    fn get_or_read(
+        &self,
+        table: u64,
+        block: u32,
+        read: &mut dyn FnMut() -> Result<Arc<Block>>,
+    ) -> Result<Arc<Block>>;
+}
+
+/// A cache that keeps nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCache;
+
+impl BlockCache for NoCache {
+    fn get_or_read(
+        &self,
+        _: u64,
+        _: u32,
+        read: &mut dyn FnMut() -> Result<Arc<Block>>,
+    ) -> Result<Arc<Block>> {
+        read()
+    }
+}
+
+/// A value that was found: in a counted block, or copied.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// In a heap block, which it keeps alive.
+    Block {
+        /// The block.
+        block: Arc<Block>,
+        /// Where the value begins among the block's values, in bytes.
+        start: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// Copied.
+    Copied(Vec<u8>),
+}
+
+impl Value {
+    /// The value's bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Value::Block { block, start, len } => block.value_at(*start, *len).unwrap_or_default(),
+            Value::Copied(bytes) => bytes,
+        }
+    }
+
+    /// The value, owned.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self {
+            Value::Copied(bytes) => bytes,
+            Value::Block { .. } => self.as_slice().to_vec(),
+        }
+    }
+}
+
+/// Where a lookup left the value.
+enum Found {
+    InBlock(Arc<Block>, usize, usize),
+    /// Appended to the caller's buffer.
+    Copied,
+}
+
+/// Blocks from this stored size on do not pass through the cache without a map: their columns are read alone, and
+/// then the one value.
+pub const LARGE_BLOCK_BYTES: u64 = 1 << 20;
+
+/// One bit a block.
+struct Bitmap(Box<[AtomicU64]>);
+
+impl Bitmap {
+    fn new(bits: usize) -> Bitmap {
+        Bitmap((0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> bool {
+        self.0[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
+    }
+
+    fn set(&self, i: usize) {
+        self.0[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
+    }
+}
+
+/// Ids of open tables, unique in the process: cache keys that are never used again.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// An open table.
+pub struct TableReader {
+    id: u64,
+    file: Arc<dyn ReadFile>,
+    map: Option<Map>,
+    verify: Verify,
+    footer: Footer,
+    properties: Properties,
+    index: Index,
+    /// `None`: the table has no filter, and any key may be in it.
+    filter: Option<Filter>,
+    range_deletes: RangeDeletes,
+    columns_verified: Bitmap,
+    values_verified: Bitmap,
+}
+
+impl std::fmt::Debug for TableReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableReader")
+            .field("file", &self.file.name())
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_section(file: &dyn ReadFile, at: u64, len: u64, what: &'static str) -> Result<Vec<u8>> {
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    let short = len < CHECKSUM_BYTES as u64 || usize::try_from(len).is_err();
+    if short {
+        return Err(Damage::new(what, 0, CHECKSUM_BYTES as u64, len).in_file(file.name(), at));
+    }
+    // The footer's lengths add up to the file's, so this is at most the file's length.
+    let mut bytes = vec![0; len as usize];
+    file.read_at(at, &mut bytes)?;
+    let end = bytes.len() - CHECKSUM_BYTES;
+    let (stored, computed) = (bytes.as_slice().u32(end), crc32c(&bytes[..end]));
+    if stored != computed {
+        return Err(
+            Damage::new(what, end as u64, computed as u64, stored as u64).in_file(file.name(), at),
+        );
+    }
+    bytes.truncate(end);
+    Ok(bytes)
+}
+
+impl TableReader {
+    /// Opens a table: reads and checks everything but the blocks.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or is of a version or needs a feature that is unknown here.
+    pub fn open(file: Arc<dyn ReadFile>, options: ReaderOptions) -> Result<Arc<TableReader>> {
+        let len = file.len();
+        let name = file.name();
+        let Some(footer_at) = len.checked_sub(FOOTER_BYTES as u64) else {
+            return Err(
+                Damage::new("length of a table file", 0, FOOTER_BYTES as u64, len).in_file(name, 0),
+            );
+        };
+        let mut raw = [0; FOOTER_BYTES];
+        file.read_at(footer_at, &mut raw)?;
+        let footer = Footer::decode(&raw, name, len)?;
+        let filter_at = footer.blocks_bytes;
+        let index_at = filter_at + footer.filter_bytes;
+        let range_deletes_at = index_at + footer.index_bytes;
+        let properties_at = range_deletes_at + footer.range_deletes_bytes;
+        if footer.properties_bytes > MAX_PROPERTIES_BYTES {
+            let found = footer.properties_bytes;
+            return Err(
+                Damage::new("length of the properties", 32, MAX_PROPERTIES_BYTES, found)
+                    .in_file(name, footer_at),
+            );
+        }
+        let bytes = read_section(
+            &*file,
+            properties_at,
+            footer.properties_bytes,
+            "checksum of the properties",
+        )?;
+        let properties = Properties::decode(&bytes, name, properties_at)?;
+
+        let bytes = read_section(
+            &*file,
+            index_at,
+            footer.index_bytes,
+            "checksum of the index",
+        )?;
+        let index =
+            Index::decode(&bytes, footer.blocks_bytes).map_err(|d| d.in_file(name, index_at))?;
+        if index.len() as u64 != properties.blocks {
+            return Err(Damage::new(
+                "index block count",
+                0,
+                properties.blocks,
+                index.len() as u64,
+            )
+            .in_file(name, index_at));
+        }
+        let bytes = read_section(
+            &*file,
+            filter_at,
+            footer.filter_bytes,
+            "checksum of the filter",
+        )?;
+        let want = filter_blocks(properties.user_keys, properties.bits_per_key) * 64;
+        if bytes.len() as u64 != want {
+            return Err(
+                Damage::new("filter length", 0, want, bytes.len() as u64).in_file(name, filter_at)
+            );
+        }
+        let filter = match properties.bits_per_key {
+            0 if properties.entries > 0 => None,
+            bits => Some(Filter::decode(&bytes, bits).map_err(|d| d.in_file(name, filter_at))?),
+        };
+        let bytes = read_section(
+            &*file,
+            range_deletes_at,
+            footer.range_deletes_bytes,
+            "checksum of the range deletes",
+        )?;
+        let range_deletes = match footer.range_deletes_bytes {
+            0 => RangeDeletes::default(),
+            _ => RangeDeletes::decode(&bytes).map_err(|d| d.in_file(name, range_deletes_at))?,
+        };
+        if range_deletes.seq_count() != properties.range_deletes {
+            let found = range_deletes.seq_count();
+            let damage = Damage::new("range delete count", 4, properties.range_deletes, found);
+            return Err(damage.in_file(name, range_deletes_at));
+        }
+        let map = if options.map { file.map()? } else { None };
+        let map = map.filter(|map| map.len() as u64 >= footer.blocks_bytes);
+        Ok(Arc::new(TableReader {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            map,
+            verify: options.verify,
+            footer,
+            columns_verified: Bitmap::new(index.len()),
+            values_verified: Bitmap::new(index.len()),
+            properties,
+            index,
+            filter,
+            range_deletes,
+            file,
+        }))
+    }
+
+    /// This open table's number, unique in the process: the key of its blocks in a cache.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The file's name.
+    pub fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    /// The file that it reads.
+    pub fn file(&self) -> &Arc<dyn ReadFile> {
+        &self.file
+    }
+
+    /// What the table says about itself.
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Lengths of its sections, and its digest.
+    pub fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    /// Its index.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Its filter, if it has one.
+    pub fn filter(&self) -> Option<&Filter> {
+        self.filter.as_ref()
+    }
+
+    /// Its range deletes.
+    pub fn range_deletes(&self) -> &RangeDeletes {
+        &self.range_deletes
+    }
+
+    /// Heap bytes of index, filter and range deletes, which stay in memory while the table is open.
+    pub fn memory_bytes(&self) -> usize {
+        let filter = self.filter.as_ref().map_or(0, Filter::memory_bytes);
+        let bitmaps = 16 * self.columns_verified.0.len();
+        self.index.memory_bytes()
+            + filter
+            + self.range_deletes.memory_bytes()
+            + bitmaps
+            + std::mem::size_of::<Self>()
+    }
+
+    /// The newest range delete of `user_key` at most at `seq_limit`. Ask before the filter.
+    #[inline]
+    pub fn covering_seq(&self, user_key: &[u8], seq_limit: u64) -> Option<u64> {
+        self.range_deletes.covering_seq(user_key, seq_limit)
+    }
+
+    /// Asks the processor for the line that [`TableReader::may_contain`] will read.
+    #[inline]
+    pub fn prefetch_filter(&self, hash: u64) {
+        if let Some(filter) = &self.filter {
+            filter.prefetch(hash);
+        }
+    }
+
+    /// False if no entry has the user key with this [`crate::key::hash`].
+    #[inline]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        self.filter
+            .as_ref()
+            .is_none_or(|filter| filter.may_contain(hash))
+    }
+
+    /// The number of the block in which to look for (`user_key`, `trailer`), if the table reaches so far.
+    #[inline]
+    pub fn find_block(&self, user_key: &[u8], trailer: u64) -> Option<u32> {
+        let i = self.index.find(user_key, trailer);
+        (i < self.index.len()).then_some(i as u32)
+    }
+
+    /// Asks the processor for the first lines of a mapped block's columns.
+    #[inline]
+    pub fn prefetch_block(&self, block: u32) {
+        if let Some(map) = &self.map {
+            let at = self.index.place(block as usize).anchor as usize;
+            for line in 0..4 {
+                map.prefetch(at + 64 * line);
+            }
+        }
+    }
+
+    /// Looks `user_key` up: the newest version whose sequence number is at most `seq`. Its value replaces `value`;
+    /// returned is its trailer (so also a delete is found). `hash` is the key's [`crate::key::hash`].
+    ///
+    /// # Errors
+    /// If the block cannot be read or is damaged.
+    pub fn get(
+        &self,
+        cache: &dyn BlockCache,
+        user_key: &[u8],
+        hash: u64,
+        seq: u64,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u64>> {
+        if !self.may_contain(hash) {
+            return Ok(None);
+        }
+        match self.find_block(user_key, seek_trailer(seq)) {
+            Some(block) => self.get_in_block(cache, block, user_key, seq, value),
+            None => Ok(None),
+        }
+    }
+
+    /// The same in the block that [`TableReader::find_block`] named.
+    ///
+    /// # Errors
+    /// As [`TableReader::get`].
+    #[inline]
+    pub fn get_in_block(
+        &self,
+        cache: &dyn BlockCache,
+        block: u32,
+        user_key: &[u8],
+        seq: u64,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u64>> {
+        value.clear();
+        Ok(
+            match self.lookup(cache, block as usize, user_key, seek_trailer(seq), value)? {
+                None => None,
+                Some((trailer, Found::Copied)) => Some(trailer),
+                Some((trailer, Found::InBlock(block, start, len))) => {
+                    value.extend_from_slice(block.value_at(start, len).unwrap_or_default());
+                    Some(trailer)
+                }
+            },
+        )
+    }
+
+    /// The same without a copy where the value is in a cached block.
+    ///
+    /// # Errors
+    /// As [`TableReader::get`].
+    pub fn get_pinned_in_block(
+        &self,
+        cache: &dyn BlockCache,
+        block: u32,
+        user_key: &[u8],
+        seq: u64,
+    ) -> Result<Option<(u64, Value)>> {
+        let mut copy = Vec::new();
+        Ok(
+            match self.lookup(
+                cache,
+                block as usize,
+                user_key,
+                seek_trailer(seq),
+                &mut copy,
+            )? {
+                None => None,
+                Some((trailer, Found::Copied)) => Some((trailer, Value::Copied(copy))),
+                Some((trailer, Found::InBlock(block, start, len))) => {
+                    Some((trailer, Value::Block { block, start, len }))
+                }
+            },
+        )
+    }
+
+    fn lookup(
+        &self,
+        cache: &dyn BlockCache,
+        i: usize,
+        user_key: &[u8],
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(u64, Found)>> {
+        let place = self.index.place(i);
+        let damaged = |d: Damage| d.in_file(self.name(), place.start);
+        if let Some(map) = &self.map
+            && let Some(header) = self.map_header(map, i, place)?
+        {
+            let read = || -> std::result::Result<Option<(u64, usize, usize)>, Damage> {
+                let view =
+                    View::with_header(map, place.anchor as usize, place.start as usize, header)?;
+                let Some((entry, trailer)) = view.get(user_key, limit)? else {
+                    return Ok(None);
+                };
+                let (start, len) = view.value_range(entry)?;
+                Ok(Some((trailer, start, len)))
+            };
+            let found = read();
+            let Some((trailer, start, len)) = self.believe(map, place, found)? else {
+                return Ok(None);
+            };
+            self.copy_from_map(map, i, place, &header, start, len, out)?;
+            return Ok(Some((trailer, Found::Copied)));
+        }
+        if self.map.is_none() && place.stored_bytes() >= LARGE_BLOCK_BYTES {
+            return self.lookup_large(cache, i, place, user_key, limit, out);
+        }
+        let block = self.block(cache, i)?;
+        let view = block.view();
+        let Some((entry, trailer)) = view.get(user_key, limit).map_err(damaged)? else {
+            return Ok(None);
+        };
+        let (start, len) = view.value_range(entry).map_err(damaged)?;
+        Ok(Some((trailer, Found::InBlock(block, start, len))))
+    }
+
+    /// What was read from the map, unless the map failed meanwhile.
+    #[inline]
+    fn believe<T>(
+        &self,
+        map: &Map,
+        place: Place,
+        read: std::result::Result<T, Damage>,
+    ) -> Result<T> {
+        if map.failed() {
+            return Err(self.map_failed(place));
+        }
+        read.map_err(|d| d.in_file(self.name(), place.anchor))
+    }
+
+    #[cold]
+    fn map_failed(&self, place: Place) -> TableError {
+        let detail = "a mapped page could not be read: the disk reported an error";
+        let error = StorageError::new(StorageErrorKind::MapFailed, "read", self.name(), detail);
+        TableError::Storage(error.at(place.start))
+    }
+
+    /// The header of a mapped block whose columns were verified; `None` if it is compressed.
+    #[inline]
+    fn map_header(&self, map: &Map, i: usize, place: Place) -> Result<Option<Header>> {
+        if self.verify == Verify::Always || !self.columns_verified.get(i) {
+            self.verify_columns(map, i, place)?;
+        }
+        let header = Header::parse(map, place.anchor as usize).and_then(|h| {
+            let values = (place.anchor - place.start) as usize;
+            let columns = (place.end - place.anchor) as usize - CHECKSUM_BYTES;
+            if h.flags & (FLAG_COLUMNS_COMPRESSED | FLAG_VALUES_COMPRESSED) != 0 {
+                Ok(None)
+            } else if h.end != columns {
+                Err(Damage::new(
+                    "length of a block's columns",
+                    0,
+                    h.end as u64,
+                    columns as u64,
+                ))
+            } else if h.value_bytes != values {
+                Err(Damage::new(
+                    "length of a block's values",
+                    16,
+                    values as u64,
+                    h.value_bytes as u64,
+                ))
+            } else {
+                Ok(Some(h))
+            }
+        });
+        self.believe(map, place, header)
+    }
+
+    #[cold]
+    fn verify_columns(&self, map: &Map, i: usize, place: Place) -> Result<()> {
+        let (at, end) = (place.anchor as usize, place.end as usize - CHECKSUM_BYTES);
+        let computed = map.crc32c(at, end - at).unwrap_or(0);
+        let stored = Bytes::u32(map, end);
+        let equal = if computed == stored {
+            Ok(())
+        } else {
+            Err(Damage::new(
+                "checksum of a block's columns",
+                (end - at) as u64,
+                computed as u64,
+                stored as u64,
+            ))
+        };
+        self.believe(map, place, equal)?;
+        self.columns_verified.set(i);
+        Ok(())
+    }
+
+    #[cold]
+    fn verify_values(&self, map: &Map, i: usize, place: Place, header: &Header) -> Result<()> {
+        let at = place.start as usize;
+        let computed = map.crc32c(at, place.anchor as usize - at).unwrap_or(0);
+        let equal = if computed == header.values_crc {
+            Ok(())
+        } else {
+            Err(Damage::new(
+                "checksum of a block's values",
+                24,
+                computed as u64,
+                header.values_crc as u64,
+            ))
+        };
+        self.believe(map, place, equal)?;
+        self.values_verified.set(i);
+        Ok(())
+    }
+
+    /// Appends a value of a mapped, uncompressed block to `out`.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    fn copy_from_map(
+        &self,
+        map: &Map,
+        i: usize,
+        place: Place,
+        header: &Header,
+        start: usize,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        if self.verify == Verify::Always || !self.values_verified.get(i) {
+            self.verify_values(map, i, place, header)?;
+        }
+        let copied = map.view().append_to(place.start as usize + start, len, out);
+        let copied = if copied {
+            Ok(())
+        } else {
+            Err(Damage::new("value", 0, len as u64, 0))
+        };
+        self.believe(map, place, copied)
+    }
+
+    /// A block through the cache.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn block(&self, cache: &dyn BlockCache, i: usize) -> Result<Arc<Block>> {
+        cache.get_or_read(self.id, i as u32, &mut || Ok(Arc::new(self.read_block(i)?)))
+    }
+
+    /// Reads a block from the file to the heap, past any cache.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn read_block(&self, i: usize) -> Result<Block> {
+        let place = self.index.place(i);
+        let mut stored = vec![0; place.stored_bytes() as usize];
+        self.file.read_at(place.start, &mut stored)?;
+        let known = self.columns_verified.get(i) && self.values_verified.get(i);
+        let verify = self.verify == Verify::Always || !known;
+        let anchor = (place.anchor - place.start) as usize;
+        let block =
+            Block::new(stored, anchor, verify).map_err(|d| d.in_file(self.name(), place.start))?;
+        if verify {
+            self.columns_verified.set(i);
+            self.values_verified.set(i);
+        }
+        Ok(block)
+    }
+
+    /// A lookup in a block too large to be read for one value: the columns, and then the value alone. Its checksum
+    /// covers all values, so the first time these are read too, in pieces that are not kept.
+    fn lookup_large(
+        &self,
+        cache: &dyn BlockCache,
+        i: usize,
+        place: Place,
+        user_key: &[u8],
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(u64, Found)>> {
+        let damaged = |d: Damage| d.in_file(self.name(), place.anchor);
+        let mut columns = vec![0; (place.end - place.anchor) as usize];
+        self.file.read_at(place.anchor, &mut columns)?;
+        let end = columns.len() - CHECKSUM_BYTES;
+        if self.verify == Verify::Always || !self.columns_verified.get(i) {
+            let (stored, computed) = (columns.as_slice().u32(end), crc32c(&columns[..end]));
+            if stored != computed {
+                let what = "checksum of a block's columns";
+                return Err(damaged(Damage::new(
+                    what,
+                    end as u64,
+                    computed as u64,
+                    stored as u64,
+                )));
+            }
+            self.columns_verified.set(i);
+        }
+        let header = Header::parse(columns.as_slice(), 0).map_err(damaged)?;
+        let values = place.anchor - place.start;
+        if header.flags & (FLAG_COLUMNS_COMPRESSED | FLAG_VALUES_COMPRESSED) != 0 {
+            let block = self.block(cache, i)?;
+            let view = block.view();
+            let Some((entry, trailer)) = view.get(user_key, limit).map_err(damaged)? else {
+                return Ok(None);
+            };
+            let (start, len) = view.value_range(entry).map_err(damaged)?;
+            return Ok(Some((trailer, Found::InBlock(block, start, len))));
+        }
+        if header.value_bytes as u64 != values || header.end != end {
+            let found = header.value_bytes as u64;
+            return Err(damaged(Damage::new(
+                "length of a block's values",
+                16,
+                values,
+                found,
+            )));
+        }
+        let view = View::with_header(columns.as_slice(), 0, 0, header).map_err(damaged)?;
+        let Some((entry, trailer)) = view.get(user_key, limit).map_err(damaged)? else {
+            return Ok(None);
+        };
+        let (start, len) = view.value_range(entry).map_err(damaged)?;
+        let at = out.len();
+        out.resize(at + len, 0);
+        self.file
+            .read_at(place.start + start as u64, &mut out[at..])?;
+        if self.verify == Verify::Always || !self.values_verified.get(i) {
+            let mut crc = self.crc_of_file(0, place.start, place.start + start as u64)?;
+            crc = crc32c_append(crc, &out[at..]);
+            crc = self.crc_of_file(crc, place.start + (start + len) as u64, place.anchor)?;
+            if crc != header.values_crc {
+                let what = "checksum of a block's values";
+                return Err(damaged(Damage::new(
+                    what,
+                    24,
+                    crc as u64,
+                    header.values_crc as u64,
+                )));
+            }
+            self.values_verified.set(i);
+        }
+        Ok(Some((trailer, Found::Copied)))
+    }
+
+    fn crc_of_file(&self, mut crc: u32, mut from: u64, to: u64) -> Result<u32> {
+        let mut piece = vec![0; (to - from).min(1 << 20) as usize];
+        while from < to {
+            let part = &mut piece[..(to - from).min(1 << 20) as usize];
+            self.file.read_at(from, part)?;
+            crc = crc32c_append(crc, part);
+            from += part.len() as u64;
+        }
+        Ok(crc)
+    }
+
+    /// An iterator over the entries; blocks that are not mapped come through `cache`.
+    pub fn iter(self: &Arc<Self>, cache: Arc<dyn BlockCache>) -> TableIter {
+        TableIter::new(self.clone(), cache)
+    }
+}
+
+mod iter;
+pub use iter::TableIter;
+
+#[cfg(test)]
+mod tests;

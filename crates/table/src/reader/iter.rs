@@ -1,0 +1,326 @@
+//! Iterates over the entries of a table, in both directions.
+//!
+//! The user key is kept in a buffer; a value is copied only when it is asked for. A scan of a map asks the processor
+//! for the lines of values ahead: columns hide from it that values lie one after the other.
+//!
+//! Threading: one owner.
+
+use std::sync::Arc;
+
+use super::{BlockCache, TableReader};
+use crate::block::{Block, Header, View};
+use crate::error::{Damage, Result};
+
+/// How far ahead of the current value a scan asks for lines, in bytes.
+const AHEAD_BYTES: usize = 1024;
+
+enum Source {
+    None,
+    /// In the reader's map.
+    Map(Header),
+    Heap(Arc<Block>),
+}
+
+/// A position in a table. A fresh one is at no entry.
+pub struct TableIter {
+    reader: Arc<TableReader>,
+    cache: Arc<dyn BlockCache>,
+    source: Source,
+    block: usize,
+    entry: usize,
+    entries: usize,
+    valid: bool,
+    key: Vec<u8>,
+    trailer: u64,
+    value_start: usize,
+    value_len: usize,
+    value: Vec<u8>,
+}
+
+/// Runs `$body` with the current block as `$view`; the results of map views are checked against failed pages.
+macro_rules! with_view {
+    ($self:ident, |$view:ident| $body:expr) => {{
+        let place = $self.reader.index.place($self.block);
+        match (&$self.source, &$self.reader.map) {
+            (Source::Map(header), Some(map)) => {
+                let result =
+                    View::with_header(map, place.anchor as usize, place.start as usize, *header)
+                        .and_then(|$view| $body);
+                $self.reader.believe(map, place, result)
+            }
+            (Source::Heap(block), _) => {
+                let $view = block.view();
+                let result: std::result::Result<_, Damage> = $body;
+                result.map_err(|d| d.in_file($self.reader.name(), place.start))
+            }
+            _ => Err(crate::error::TableError::Misuse(
+                "an iterator that is at no block was asked for an entry",
+            )),
+        }
+    }};
+}
+
+impl TableIter {
+    pub(super) fn new(reader: Arc<TableReader>, cache: Arc<dyn BlockCache>) -> TableIter {
+        TableIter {
+            reader,
+            cache,
+            source: Source::None,
+            block: usize::MAX,
+            entry: 0,
+            entries: 0,
+            valid: false,
+            key: Vec::new(),
+            trailer: 0,
+            value_start: 0,
+            value_len: 0,
+            value: Vec::new(),
+        }
+    }
+
+    /// The table.
+    pub fn reader(&self) -> &Arc<TableReader> {
+        &self.reader
+    }
+
+    /// Whether it is at an entry.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.valid
+    }
+
+    /// The current user key.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The current trailer.
+    #[inline]
+    pub fn trailer(&self) -> u64 {
+        self.trailer
+    }
+
+    /// Length of the current value in bytes, without reading it.
+    #[inline]
+    pub fn value_len(&self) -> usize {
+        self.value_len
+    }
+
+    /// The current value; borrowed from a heap block, copied out of a map.
+    ///
+    /// # Errors
+    /// If it cannot be read or its checksum is wrong.
+    #[inline]
+    pub fn value(&mut self) -> Result<&[u8]> {
+        match (&self.source, &self.reader.map) {
+            (Source::Map(header), Some(map)) => {
+                self.value.clear();
+                let place = self.reader.index.place(self.block);
+                let (start, len) = (self.value_start, self.value_len);
+                self.reader.copy_from_map(
+                    map,
+                    self.block,
+                    place,
+                    header,
+                    start,
+                    len,
+                    &mut self.value,
+                )?;
+                Ok(&self.value)
+            }
+            (Source::Heap(block), _) => block
+                .value_at(self.value_start, self.value_len)
+                .ok_or_else(|| {
+                    let place = self.reader.index.place(self.block);
+                    Damage::new("value", 0, self.value_len as u64, 0)
+                        .in_file(self.reader.name(), place.start)
+                }),
+            _ => Ok(&[]),
+        }
+    }
+
+    /// The heap block of the current entry and the value's place in it, if it is in one: for values without a copy.
+    pub fn pinned(&self) -> Option<super::Value> {
+        match &self.source {
+            Source::Heap(block) if self.valid => Some(super::Value::Block {
+                block: block.clone(),
+                start: self.value_start,
+                len: self.value_len,
+            }),
+            _ => None,
+        }
+    }
+
+    fn invalidate(&mut self) {
+        self.valid = false;
+    }
+
+    fn enter(&mut self, block: usize) -> Result<()> {
+        if block == self.block && !matches!(self.source, Source::None) {
+            return Ok(());
+        }
+        self.source = Source::None;
+        let place = self.reader.index.place(block);
+        if let Some(map) = &self.reader.map
+            && let Some(header) = self.reader.map_header(map, block, place)?
+        {
+            self.entries = header.n;
+            self.source = Source::Map(header);
+            // A scan comes here next.
+            if block + 1 < self.reader.index.len() {
+                self.reader.prefetch_block(block as u32 + 1);
+            }
+        } else {
+            let heap = self.reader.block(&*self.cache, block)?;
+            self.entries = heap.view().len();
+            self.source = Source::Heap(heap);
+        }
+        self.block = block;
+        Ok(())
+    }
+
+    /// Loads key, trailer and value range of the current entry.
+    #[inline]
+    fn load(&mut self) -> Result<()> {
+        self.valid = false;
+        let mut key = std::mem::take(&mut self.key);
+        let i = self.entry;
+        let loaded = with_view!(self, |view| {
+            view.key_into(i, &mut key)
+                .and_then(|()| Ok((view.trailer(i)?, view.value_range(i)?)))
+        });
+        self.key = key;
+        let (trailer, (start, len)) = loaded?;
+        self.trailer = trailer;
+        (self.value_start, self.value_len) = (start, len);
+        if let (Source::Map(_), Some(map)) = (&self.source, &self.reader.map) {
+            let at = self.reader.index.place(self.block).start as usize + start + AHEAD_BYTES;
+            for line in 0..len.div_ceil(64).min(16) {
+                map.prefetch(at + 64 * line);
+            }
+        }
+        self.valid = true;
+        Ok(())
+    }
+
+    /// Moves to the first entry at or after (`user_key`, `trailer`) in the order of entries.
+    ///
+    /// # Errors
+    /// If a block cannot be read or is damaged. The iterator is then at no entry.
+    pub fn seek(&mut self, user_key: &[u8], trailer: u64) -> Result<()> {
+        self.invalidate();
+        match self.reader.find_block(user_key, trailer) {
+            Some(block) => self.seek_in_block(block, user_key, trailer),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, in the block that [`TableReader::find_block`] named: callers that seek in several tables prefetch
+    /// all blocks before they search any.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn seek_in_block(&mut self, block: u32, user_key: &[u8], trailer: u64) -> Result<()> {
+        self.invalidate();
+        self.enter(block as usize)?;
+        self.entry = with_view!(self, |view| view.seek(user_key, trailer))?;
+        self.settle_forward()
+    }
+
+    /// From an entry that may be past the block's end, to the next that there is.
+    #[inline]
+    fn settle_forward(&mut self) -> Result<()> {
+        if self.entry >= self.entries {
+            if self.block + 1 >= self.reader.index.len() {
+                self.invalidate();
+                return Ok(());
+            }
+            self.enter(self.block + 1)?;
+            self.entry = 0;
+        }
+        self.load()
+    }
+
+    /// Moves to the last entry at or before (`user_key`, `trailer`) in the order of entries.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn seek_for_prev(&mut self, user_key: &[u8], trailer: u64) -> Result<()> {
+        self.seek(user_key, trailer)?;
+        if !self.valid {
+            return self.seek_to_last();
+        }
+        if self.key == user_key && self.trailer == trailer {
+            return Ok(());
+        }
+        self.prev()
+    }
+
+    /// Moves to the first entry.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn seek_to_first(&mut self) -> Result<()> {
+        self.invalidate();
+        if self.reader.index.is_empty() {
+            return Ok(());
+        }
+        self.enter(0)?;
+        self.entry = 0;
+        self.load()
+    }
+
+    /// Moves to the last entry.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn seek_to_last(&mut self) -> Result<()> {
+        self.invalidate();
+        let Some(last) = self.reader.index.len().checked_sub(1) else {
+            return Ok(());
+        };
+        self.enter(last)?;
+        self.entry = self.entries - 1;
+        self.load()
+    }
+
+    /// Moves to the next entry; nothing if it is at none.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    #[inline]
+    #[allow(clippy::should_implement_trait)] // It can fail, and entries are borrowed from it.
+    pub fn next(&mut self) -> Result<()> {
+        if !self.valid {
+            return Ok(());
+        }
+        self.entry += 1;
+        let moved = self.settle_forward();
+        if moved.is_err() {
+            self.invalidate();
+        }
+        moved
+    }
+
+    /// Moves to the entry before; nothing if it is at none.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn prev(&mut self) -> Result<()> {
+        if !self.valid {
+            return Ok(());
+        }
+        self.invalidate();
+        if self.entry > 0 {
+            self.entry -= 1;
+        } else {
+            let Some(before) = self.block.checked_sub(1) else {
+                return Ok(());
+            };
+            self.enter(before)?;
+            self.entry = self.entries - 1;
+        }
+        self.load()
+    }
+}

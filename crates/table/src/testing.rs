@@ -1,0 +1,129 @@
+//! For tests: table files in memory.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use siltstone_storage::{Map, ReadFile, Result, StorageError, StorageErrorKind, WriteFile};
+
+use crate::key::compare_internal;
+use crate::{ReaderOptions, TableReader, TableSummary, TableWriter, WriterOptions};
+
+/// An output file.
+#[derive(Default)]
+pub(crate) struct Output {
+    bytes: Mutex<Vec<u8>>,
+    pub(crate) appends: AtomicU64,
+}
+
+impl Output {
+    pub(crate) fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes.lock().unwrap())
+    }
+}
+
+impl WriteFile for Output {
+    fn name(&self) -> &str {
+        "table"
+    }
+    fn position(&self) -> u64 {
+        self.bytes.lock().unwrap().len() as u64
+    }
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        self.appends
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        parts
+            .iter()
+            .for_each(|p| self.bytes.lock().unwrap().extend_from_slice(p));
+        Ok(())
+    }
+    fn reserve(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn len(&self) -> u64 {
+        self.position()
+    }
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+    fn truncate_to_position(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// An input file, mapped or not.
+pub(crate) struct Input {
+    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) map: Option<Map>,
+}
+
+impl ReadFile for Input {
+    fn name(&self) -> &str {
+        "table"
+    }
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let range = usize::try_from(offset)
+            .ok()
+            .and_then(|o| Some(o..o.checked_add(buf.len())?));
+        match range.and_then(|r| self.bytes.get(r)) {
+            Some(from) => buf.copy_from_slice(from),
+            None => {
+                return Err(StorageError::new(
+                    StorageErrorKind::UnexpectedEof,
+                    "read",
+                    "table",
+                    "short",
+                )
+                .at(offset));
+            }
+        }
+        Ok(())
+    }
+    fn map(&self) -> Result<Option<Map>> {
+        Ok(self.map.clone())
+    }
+}
+
+pub(crate) type Entries = Vec<(Vec<u8>, u64, Vec<u8>)>;
+
+/// Sorts, and drops equal internal keys.
+pub(crate) fn in_order(mut entries: Entries) -> Entries {
+    entries.sort_by(|a, b| compare_internal(&a.0, a.1, &b.0, b.1));
+    entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
+    entries
+}
+
+/// Writes a table, a block ending where its raw bytes pass the block size.
+pub(crate) fn write(
+    entries: &Entries,
+    deletes: Vec<(Vec<u8>, Vec<u8>, u64)>,
+    options: WriterOptions,
+) -> (Vec<u8>, TableSummary) {
+    let out = Arc::new(Output::default());
+    let mut writer = TableWriter::new(out.clone(), options).unwrap();
+    let mut block = 0;
+    for (key, trailer, value) in entries {
+        let now = writer.raw_bytes() / options.block_size_bytes;
+        if now != block {
+            writer.end_block().unwrap();
+            block = now;
+        }
+        writer.add(key, *trailer, value).unwrap();
+    }
+    writer
+        .set_range_deletes(crate::rangedel::fragment(deletes))
+        .unwrap();
+    let summary = writer.finish().unwrap();
+    let bytes = out.take();
+    assert_eq!(bytes.len() as u64, summary.file_bytes);
+    (bytes, summary)
+}
+
+/// Opens bytes as a table.
+pub(crate) fn open(bytes: &[u8], options: ReaderOptions) -> crate::Result<Arc<TableReader>> {
+    let bytes: Arc<[u8]> = bytes.into();
+    let map = options.map.then(|| Map::from_bytes(bytes.clone(), false));
+    TableReader::open(Arc::new(Input { bytes, map }), options)
+}
