@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn memtable(bytes: usize) -> Arc<Memtable> {
-    let pool = ArenaPool::new(bytes, 1, false);
+    let pool = ArenaPool::new(scaled(bytes, 256 << 10), 1, false);
     Arc::new(Memtable::new(pool.take(0).expect("memory for a test")))
 }
 
@@ -263,7 +263,7 @@ proptest! {
     fn like_a_sorted_map(
         seed: u64,
         shape in 0..8u64,
-        count in 1..scaled(4000, 150),
+        count in 1..scaled(4000, 80),
         spread in prop_oneof![Just(10u64), Just(3000), Just(u64::MAX)],
         group in prop_oneof![Just(0usize), Just(1), 2..100usize],
         order in 0..3u64,
@@ -275,14 +275,14 @@ proptest! {
 #[test]
 fn many_levels() {
     for order in 0..3 {
-        run_model(7 + order, 0, scaled(60_000, 300), u64::MAX, 64, order);
-        run_model(17 + order, 1, scaled(60_000, 300), u64::MAX, 0, order);
+        run_model(7 + order, 0, scaled(60_000, 100), u64::MAX, 64, order);
+        run_model(17 + order, 1, scaled(60_000, 100), u64::MAX, 0, order);
     }
 }
 
 #[test]
 fn versions_of_one_key() {
-    let count = scaled(66_000, 500) as u64;
+    let count = scaled(66_000, 60) as u64;
     let memtable = memtable(16 << 20);
     let mut writer = memtable.writer();
     for seq in 1..=count {
@@ -322,13 +322,13 @@ fn steps_along_versions_are_few() {
     // The chain is walked by jumps: counted here, since tests do not measure time.
     let memtable = memtable(16 << 20);
     let mut writer = memtable.writer();
-    let count = scaled(66_000, 1000) as u64;
+    let count = scaled(66_000, 200) as u64;
     for seq in 1..=count {
         writer.insert(b"key", seq, 1, b"").expect("room");
     }
     let records = &memtable.tree.records;
     let newest = memtable.tree.find(b"key");
-    for seq in (1..=count).step_by(scaled(997, 97)) {
+    for seq in (1..=count).step_by(scaled(997, 29)) {
         let (record, steps) = records.visible_counting(newest, seq);
         assert_eq!(records.seq(record), seq);
         assert!(steps <= 3 * 17, "{steps} steps to version {seq} of {count}");
@@ -529,7 +529,7 @@ fn arenas_are_reused_whole() {
 
 #[test]
 fn readers_beside_a_writer() {
-    let count = scaled(120_000, 250) as u64;
+    let count = scaled(120_000, 100) as u64;
     for (group, overwrite) in [(1, 2), (64, 3), (16, u64::MAX)] {
         let memtable = memtable(32 << 20);
         let published = AtomicU64::new(0);
@@ -649,7 +649,7 @@ fn range_deletes_like_a_list() {
         let mut random = Random(seed);
         let memtable = memtable(4 << 20);
         let mut writer = memtable.writer();
-        let count = 1 + random.below(scaled(2500, 200) as u64);
+        let count = 1 + random.below(scaled(2500, 90) as u64);
         let spread = [20, 1000, 1 << 30][random.below(3) as usize];
         let width = [1, 10, spread][random.below(3) as usize];
         let prefix: &[u8] = [&b""[..], b"a common prefix of bounds/"][random.below(2) as usize];
@@ -710,7 +710,7 @@ fn range_deletes_like_a_list() {
 
 #[test]
 fn a_hundred_thousand_range_deletes_are_bounded() {
-    let count = scaled(100_000, 600) as u64;
+    let count = scaled(100_000, 130) as u64;
     // One inside the other, the worst for fragments; and apart from each other, the most bounds.
     for nested in [true, false] {
         let memtable = memtable(16 << 20);
@@ -734,7 +734,7 @@ fn a_hundred_thousand_range_deletes_are_bounded() {
             memtable.used_bytes()
         );
         let mut random = Random(5);
-        for _ in 0..200 {
+        for _ in 0..scaled(200, 20) {
             let (i, key) = (random.below(count), random.below(4 * count));
             let expected = (0..=i)
                 .rev()
@@ -752,7 +752,7 @@ fn a_hundred_thousand_range_deletes_are_bounded() {
 fn range_deletes_beside_readers() {
     let memtable = memtable(4 << 20);
     let published = AtomicU64::new(0);
-    let count = scaled(20_000, 300) as u64;
+    let count = scaled(20_000, 80) as u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = Random(1);
