@@ -1,7 +1,9 @@
 //! A file being written: appends at its position, space written ahead, one explicit sync.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -10,6 +12,7 @@ use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::storage::{InjectedFault, WriteFile};
 
 /// How many parts go into one system call.
+#[cfg(any(target_os = "linux", target_os = "android"))]
 const PARTS_A_CALL: usize = 64;
 
 /// Zeros are written in calls of this size: large ones make large folios and few extents.
