@@ -245,3 +245,34 @@ fn a_recycled_segment_never_shows_its_old_records() {
     assert!(stats.recycled_segment_count > 50, "{stats:?}");
     assert!(stats.created_segment_count < 8, "{stats:?}");
 }
+
+#[test]
+fn the_same_on_local_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = siltstone_storage::Runtime::threads();
+    let storage =
+        std::sync::Arc::new(siltstone_storage::FileStorage::open_or_create(folder.path()).unwrap());
+    let config = || config(&runtime, storage.clone(), 4096);
+    let log = siltstone::log::LogWriter::start(config()).unwrap();
+    for number in 1..=200 {
+        let before = log.end().segment;
+        let end = append(&log, number, 250).unwrap();
+        if number % 10 == 0 {
+            log.sync_all().unwrap();
+        }
+        if end.segment != before && end.segment > 5 {
+            log.sync_all().unwrap();
+            log.obsolete(end.segment - 2).unwrap();
+        }
+    }
+    assert!(log.stats().recycled_segment_count > 3);
+    let oldest = log.oldest_segment();
+    let (synced, end) = (log.synced(), log.end());
+    drop(log);
+    let (found, report) = read(&*storage, oldest, synced).unwrap();
+    assert_eq!(found.numbers.last(), Some(&200));
+    assert!(found.numbers.windows(2).all(|w| w[1] == w[0] + 1));
+    assert_eq!((report.end, report.discarded), (end, Discarded::default()));
+    let next = siltstone::log::LogWriter::start(config()).unwrap();
+    assert!(next.first_segment() > end.segment);
+}

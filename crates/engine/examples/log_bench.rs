@@ -1,0 +1,99 @@
+//! What an append and a sync of the log cost on local files.
+//!
+//! `cargo run --release -p siltstone --example log_bench [folder] [records]`
+
+use std::sync::Arc;
+
+use siltstone::batch::Batch;
+use siltstone::log::{
+    LogConfig, LogOptions, LogWriter, Position, RecordKind, ReplayOptions, replay,
+};
+use siltstone_storage::{Epoch, FileStorage, Runtime};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let parent = arguments.next().map_or_else(std::env::temp_dir, Into::into);
+    let records: u64 = arguments.next().map_or(Ok(2_000_000), |n| n.parse())?;
+    let folder = parent.join(format!("log-bench-{}", std::process::id()));
+    let runtime = Runtime::threads();
+    let storage = Arc::new(FileStorage::open_or_create(&folder)?);
+    let log = LogWriter::start(LogConfig {
+        storage: storage.clone(),
+        epoch: Epoch(0),
+        runtime: runtime.clone(),
+        store_id: 1,
+        options: LogOptions::default(),
+        on_poison: Box::new(|error| eprintln!("{error}")),
+    })?;
+    let mut batch = Batch::new();
+    let mut sequence = 0u64;
+    let mut put = |log: &LogWriter| {
+        sequence += 1;
+        batch.clear();
+        batch.put(1, &u128::from(sequence).to_be_bytes(), &[7; 128])?;
+        log.append(RecordKind::Group, sequence, 1, &[batch.body()])
+    };
+    println!(
+        "records of 16 + 128 bytes, segments of 64 MiB, in {}",
+        folder.display()
+    );
+
+    let (mut spent, mut prepared) = (0.0, 0.0);
+    let mut left = records;
+    while left > 0 {
+        // The background's work is done and timed apart.
+        let start = runtime.now();
+        log.prepare_next()?;
+        prepared += runtime.now().since(start).as_secs_f64();
+        let chunk = left.min(100_000);
+        let start = runtime.now();
+        for _ in 0..chunk {
+            put(&log)?;
+        }
+        spent += runtime.now().since(start).as_secs_f64();
+        left -= chunk;
+        let end = log.sync_all()?;
+        log.obsolete(end.segment)?;
+    }
+    let stats = log.stats();
+    println!(
+        "append        {:8.0} ns a record, {:.0} MB/s (making segments ready: {:.1} s for {} created, {} recycled)",
+        spent * 1e9 / records as f64,
+        stats.appended_bytes as f64 / spent / 1e6,
+        prepared,
+        stats.created_segment_count,
+        stats.recycled_segment_count,
+    );
+
+    let start = runtime.now();
+    let mut syncs = 0u32;
+    while runtime.now().since(start).as_secs_f64() < 2.0 {
+        let end = put(&log)?;
+        log.sync(end)?;
+        syncs += 1;
+    }
+    let spent = runtime.now().since(start).as_secs_f64();
+    println!(
+        "append + sync {:8.1} us a record, {:.0} a second",
+        spent * 1e6 / f64::from(syncs),
+        f64::from(syncs) / spent
+    );
+
+    let oldest = log.oldest_segment();
+    drop(log);
+    let options = ReplayOptions {
+        store_id: 1,
+        start_segment: oldest,
+        synced: Position::ZERO,
+    };
+    let start = runtime.now();
+    let report = replay(&*storage, &options, &mut |_| Ok(()))?;
+    println!(
+        "replay        {:8.0} ns a record of {}, {:.0} MB/s, the search behind the end included",
+        runtime.now().since(start).as_nanos() as f64 / report.record_count.max(1) as f64,
+        report.record_count,
+        report.record_bytes as f64 / runtime.now().since(start).as_secs_f64() / 1e6,
+    );
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}

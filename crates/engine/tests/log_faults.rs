@@ -1,0 +1,333 @@
+//! Failing storage calls: what poisons, what does not, and who is told.
+
+#[path = "log_common/fault.rs"]
+mod fault;
+mod log_common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fault::{Faulty, Hook};
+use log_common::*;
+use siltstone::ErrorKind;
+use siltstone::log::format::segment_name;
+use siltstone::log::{LogWriter, Position};
+use siltstone_storage::{CrashPolicy, MemoryStorage, Mutex, Runtime, Storage, StorageErrorKind};
+
+fn faulty(runtime: &Runtime, storage: &MemoryStorage, hook: Hook) -> siltstone::Result<LogWriter> {
+    LogWriter::start(config(
+        runtime,
+        Arc::new(Faulty {
+            inner: storage.clone(),
+            hook,
+        }),
+        4096,
+    ))
+}
+
+#[test]
+fn a_full_disk_is_no_poison_and_passes() {
+    let (runtime, storage) = memory();
+    storage.set_capacity(Some(4096));
+    let log = start(&runtime, &storage, 4096);
+    let mut number = 1;
+    let refused = loop {
+        match append(&log, number, 200) {
+            Ok(_) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.is_no_space() && number > 5, "{refused}");
+    assert!(log.prepare_next().unwrap_err().is_no_space());
+    // What fits the segment is still taken, what was appended is synced, nothing is left behind.
+    append(&log, number, 0).unwrap();
+    log.sync_all().unwrap();
+    assert!(log.needs_prepare() && log.poison_cause().is_none());
+    assert_eq!(storage.list().unwrap().len(), 1);
+    storage.set_capacity(Some(8192));
+    log.prepare_next().unwrap();
+    append(&log, number + 1, 200).unwrap();
+    // A batch that needs more than the prepared segment: refused, and the next one fits.
+    assert!(append(&log, number + 2, 50_000).unwrap_err().is_no_space());
+    append(&log, number + 2, 10).unwrap();
+    let synced = log.sync_all().unwrap();
+    assert_eq!(synced.segment, 2);
+    let (found, _) = read(&storage.crash(CrashPolicy::LoseUnsynced), 1, synced).unwrap();
+    assert_eq!(found.numbers, (1..=number + 2).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_disk_at_open_leaves_nothing_behind() {
+    let (runtime, storage) = memory();
+    storage.set_capacity(Some(0));
+    let error = LogWriter::start(config(&runtime, Arc::new(storage.clone()), 4096))
+        .err()
+        .unwrap();
+    assert!(error.is_no_space(), "{error}");
+    assert!(storage.list().unwrap().is_empty());
+    storage.set_capacity(None);
+    append(&start(&runtime, &storage, 4096), 1, 10).unwrap();
+}
+
+/// Every call of a run fails once: either the log goes on, or it is poisoned as the rules say. What was
+/// acknowledged as synced survives a power loss in both cases.
+#[test]
+fn every_single_failure_either_passes_or_poisons() {
+    let (mut poisoned_runs, mut clean_runs) = (0, 0);
+    for fail_at in 0.. {
+        let (runtime, storage) = memory();
+        let calls = Arc::new(AtomicU64::new(0));
+        let failed = Arc::new(runtime.mutex(None::<(&'static str, String)>));
+        let hook: Hook = {
+            let (calls, failed) = (calls.clone(), failed.clone());
+            Arc::new(move |op, name| {
+                (calls.fetch_add(1, Ordering::Relaxed) == fail_at).then(|| {
+                    *failed.lock() = Some((op, name.to_string()));
+                    StorageErrorKind::Io
+                })
+            })
+        };
+        let told = Arc::new(AtomicU64::new(0));
+        let config = {
+            let told = told.clone();
+            let storage = Arc::new(Faulty {
+                inner: storage.clone(),
+                hook,
+            });
+            siltstone::log::LogConfig {
+                on_poison: Box::new(move |_| {
+                    told.fetch_add(1, Ordering::Relaxed);
+                }),
+                ..config(&runtime, storage, 4096)
+            }
+        };
+        let Ok(log) = LogWriter::start(config) else {
+            assert!(fail_at < 10);
+            continue;
+        };
+        let (mut appended, mut synced) = (Vec::new(), 0);
+        for number in 1..=60 {
+            match append(&log, number, 150) {
+                Ok(_) => appended.push(number),
+                Err(_) if log.poison_cause().is_some() => break,
+                Err(_) => {
+                    append(&log, number, 150).unwrap();
+                    appended.push(number);
+                }
+            }
+            if number % 4 == 0 && log.sync_all().is_ok() {
+                synced = appended.len();
+            }
+            if number % 3 == 0 && log.needs_prepare() {
+                let _ = log.prepare_next();
+            }
+            if number % 20 == 0 {
+                let _ = log.obsolete(1);
+            }
+        }
+        let cause = log.poison_cause();
+        let Some((op, name)) = failed.lock().clone() else {
+            assert!(cause.is_none());
+            break;
+        };
+        let context = format!("call {fail_at}, {op} {name}");
+        match &cause {
+            Some(cause) => {
+                poisoned_runs += 1;
+                assert!(matches!(op, "append" | "sync" | "sync_dir"), "{context}");
+                assert_eq!(
+                    (cause.kind(), told.load(Ordering::Relaxed)),
+                    (ErrorKind::Poisoned, 1)
+                );
+                for error in [
+                    append(&log, 1000, 1).unwrap_err(),
+                    log.prepare_next().unwrap_err(),
+                    log.obsolete(1).unwrap_err(),
+                ] {
+                    assert_eq!(error.kind(), ErrorKind::Poisoned, "{context}");
+                }
+                if log.synced() < log.end() {
+                    assert_eq!(log.sync_all().unwrap_err().kind(), ErrorKind::Poisoned);
+                }
+            }
+            None => {
+                clean_runs += 1;
+                assert_eq!(told.load(Ordering::Relaxed), 0);
+                assert_eq!(appended.len(), 60, "{context}");
+                assert!(
+                    !matches!(op, "append" | "sync_dir"),
+                    "{context} should poison"
+                );
+                let (found, _) = read(&storage, 1, Position::ZERO).unwrap();
+                assert_eq!(found.numbers, appended, "{context}");
+            }
+        }
+        for policy in [
+            CrashPolicy::LoseUnsynced,
+            CrashPolicy::KeepUnsynced,
+            CrashPolicy::Seeded(fail_at),
+        ] {
+            let (found, _) = read(&storage.crash(policy), 1, log.synced())
+                .unwrap_or_else(|error| panic!("{context}, {policy:?}: {error}"));
+            assert!(
+                found.numbers.len() >= synced,
+                "{context}: {} of {synced}",
+                found.numbers.len()
+            );
+            assert_eq!(
+                found.numbers[..],
+                (1..=60).take(found.numbers.len()).collect::<Vec<_>>()[..]
+            );
+        }
+    }
+    assert!(
+        poisoned_runs > 50 && clean_runs > 5,
+        "{poisoned_runs} {clean_runs}"
+    );
+}
+
+#[test]
+fn story_10_a_sync_error_reported_once_is_told_to_everyone() {
+    for round in 0..30 {
+        let (runtime, storage) = memory();
+        let armed = Arc::new(AtomicBool::new(false));
+        let syncs = Arc::new(AtomicU64::new(0));
+        let hook: Hook = {
+            let (armed, syncs, runtime) = (armed.clone(), syncs.clone(), runtime.clone());
+            Arc::new(move |op, _| {
+                if op == "sync" && armed.load(Ordering::SeqCst) {
+                    // The first one fails, and late: the others are all waiting for the role by then. Any later
+                    // one would succeed.
+                    let first = syncs.fetch_add(1, Ordering::SeqCst) == 0;
+                    if first {
+                        runtime.sleep(std::time::Duration::from_millis(2));
+                        return Some(StorageErrorKind::Io);
+                    }
+                }
+                None
+            })
+        };
+        let log = Arc::new(faulty(&runtime, &storage, hook).unwrap());
+        append(&log, 1, 100).unwrap();
+        let safe = log.sync_all().unwrap();
+        let end = append(&log, 2, 100).unwrap();
+        armed.store(true, Ordering::SeqCst);
+        let answers: Vec<_> = (0..4)
+            .map(|_| {
+                let log = log.clone();
+                runtime.spawn("sync", move || log.sync(end)).unwrap()
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|task| task.join().unwrap())
+            .collect();
+        for answer in answers {
+            assert_eq!(
+                answer.unwrap_err().kind(),
+                ErrorKind::Poisoned,
+                "round {round}"
+            );
+        }
+        assert_eq!(
+            syncs.load(Ordering::SeqCst),
+            1,
+            "a failed sync was repeated"
+        );
+        // What was synced before is still answered for.
+        assert_eq!(log.sync(safe).unwrap(), safe);
+        assert_eq!(log.synced(), safe);
+        let (found, _) = read(&storage.crash(CrashPolicy::KeepUnsynced), 1, safe).unwrap();
+        assert_eq!(found.numbers[..1], [1]);
+    }
+}
+
+#[test]
+fn appends_wait_for_no_sync_and_a_sync_covers_what_was_complete_when_it_began() {
+    let (runtime, storage) = memory();
+    let appended: Arc<Mutex<Option<Arc<LogWriter>>>> = Arc::new(runtime.mutex(None));
+    let hook: Hook = {
+        let appended = appended.clone();
+        Arc::new(move |op, _| {
+            // In the middle of the sync, the leader appends: were a lock shared, this would hang.
+            if op == "sync"
+                && let Some(log) = appended.lock().take()
+            {
+                append(&log, 2, 100).unwrap();
+            }
+            None
+        })
+    };
+    let log = Arc::new(faulty(&runtime, &storage, hook).unwrap());
+    let first = append(&log, 1, 100).unwrap();
+    *appended.lock() = Some(log.clone());
+    assert_eq!(log.sync(first).unwrap(), first);
+    assert!(
+        log.end() > first,
+        "the second record was appended during the sync"
+    );
+    assert_eq!(log.synced(), first);
+    assert_eq!(log.sync_all().unwrap(), log.end());
+}
+
+#[test]
+fn segments_are_synced_oldest_first() {
+    let (runtime, storage) = memory();
+    let synced = Arc::new(runtime.mutex(Vec::new()));
+    let hook: Hook = {
+        let synced = synced.clone();
+        Arc::new(move |op, name| {
+            if op == "sync" || op == "sync_dir" {
+                synced.lock().push(name.to_string());
+            }
+            None
+        })
+    };
+    let log = faulty(&runtime, &storage, hook).unwrap();
+    for number in 1..=50 {
+        append(&log, number, 150).unwrap();
+    }
+    let last = log.end().segment;
+    assert!(last >= 3);
+    let before = std::mem::take(&mut *synced.lock());
+    // Each segment was made ready before it was used: its zeros, then its name.
+    let made: Vec<String> = (1..=last)
+        .flat_map(|n| [segment_name(n), String::new()])
+        .collect();
+    assert_eq!(before, made);
+    log.sync_all().unwrap();
+    let order = std::mem::take(&mut *synced.lock());
+    assert_eq!(order, (1..=last).map(segment_name).collect::<Vec<_>>());
+    append(&log, 51, 1).unwrap();
+    log.sync_all().unwrap();
+    assert_eq!(*synced.lock(), [segment_name(last)]);
+}
+
+#[test]
+fn a_failed_deletion_is_told_and_tried_again() {
+    let (runtime, storage) = memory();
+    let failing = Arc::new(AtomicBool::new(true));
+    let hook: Hook = {
+        let failing = failing.clone();
+        Arc::new(move |op, _| {
+            (op == "delete" && failing.load(Ordering::SeqCst)).then_some(StorageErrorKind::Io)
+        })
+    };
+    let log = faulty(&runtime, &storage, hook).unwrap();
+    for number in 1..=120 {
+        append(&log, number, 150).unwrap();
+    }
+    let last = log.end().segment;
+    // Nothing is synced: nothing may go.
+    assert_eq!(log.obsolete(last).unwrap(), 1);
+    log.sync_all().unwrap();
+    log.obsolete(last).unwrap_err();
+    assert_eq!(storage.list().unwrap().len(), last as usize);
+    assert_eq!(
+        (log.oldest_segment(), log.stats().pooled_segment_count),
+        (last, 2)
+    );
+    failing.store(false, Ordering::SeqCst);
+    assert_eq!(log.obsolete(last).unwrap(), last);
+    assert_eq!(storage.list().unwrap().len(), 3);
+    assert!(log.poison_cause().is_none());
+}
