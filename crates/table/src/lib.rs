@@ -8,6 +8,7 @@
 //! unbounded allocation or an access out of bounds; damage is a [`TableError::Corruption`] that names file, offset,
 //! expected and found.
 
+#[cfg(test)]
 pub mod block;
 pub mod check;
 pub mod checksum;
@@ -17,14 +18,16 @@ pub mod error;
 pub mod filter;
 pub mod footer;
 pub mod index;
+pub mod job;
 pub mod key;
+pub mod layout;
 pub mod limits;
 pub mod properties;
 pub mod rangedel;
 pub mod reader;
-#[cfg(test)]
-pub(crate) mod testing;
+pub mod retain;
 pub mod writer;
+pub(crate) mod testing;
 
 pub use compress::Codec;
 pub use error::{Damage, Result, TableError};
