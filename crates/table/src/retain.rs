@@ -36,6 +36,7 @@
 use std::collections::BTreeMap;
 
 use crate::key::{Kind, seq_of};
+pub use crate::rangedel::Fragment;
 
 /// A range delete: the user keys in `[start, end)` have no value from sequence number `seq` on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,17 +47,6 @@ pub struct RangeDelete {
     pub end: Vec<u8>,
     /// Entries with smaller numbers are hidden.
     pub seq: u64,
-}
-
-/// Range deletes over one range: fragments are disjoint and ascending.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment {
-    /// The first user key.
-    pub start: Vec<u8>,
-    /// The user key after the last.
-    pub end: Vec<u8>,
-    /// Sequence numbers, descending; never empty.
-    pub seqs: Vec<u64>,
 }
 
 /// Where a key range ends.

@@ -1,0 +1,265 @@
+//! Executors: whoever turns a job into tables.
+//!
+//! [`Executor::run`] resolves a job's inputs through an [`ExecContext`], writes output tables that nothing refers to
+//! yet, and returns an [`Outcome`]. It never installs anything. It may decline (it lacks something that the job names),
+//! be cancelled, or fail; then nothing of its output counts, and the host's cores can run the same job.
+//!
+//! What an executor promises when it returns an outcome:
+//! - **E1** Every output object is complete and synced, and so are the names (one `sync_dir` at the end). The caller
+//!   need not sync anything before it installs.
+//! - **E2** The same job gives identical tables (uncompressed blocks, index keys, filter bits), whoever runs it and
+//!   however many subjobs run at once.
+//! - **E3** Every input block was verified before anything in it was believed, unless the job says otherwise.
+//! - **E4** After an error it has tried to delete what it created. Whatever is left is an orphan by name.
+//!
+//! Threading: executors are shared; one `run` uses at most `max_parallel` tasks of the context's runtime.
+
+pub mod cpu;
+mod output;
+mod subjob;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use siltstone_storage::{Epoch, ReadFile, Runtime, Storage, StorageError, StorageErrorKind};
+
+use crate::error::TableError;
+use crate::job::outcome::Outcome;
+use crate::job::{Job, KeyBounds};
+use crate::retain::RangeDelete;
+pub use cpu::CpuExecutor;
+
+/// Where an executor computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// The host's cores.
+    Host,
+    /// A GPU.
+    Gpu,
+    /// A device next to the data.
+    Device,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Host => "host",
+            Side::Gpu => "gpu",
+            Side::Device => "device",
+        })
+    }
+}
+
+/// Why a job was not run to its end. Nothing of its output counts.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ExecError {
+    /// This executor cannot run this job; another may.
+    #[error("declined: {reason}")]
+    Declined {
+        /// What it lacks, for the statistics.
+        reason: String,
+    },
+    /// The caller cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+    /// Storage, damage, or a broken rule.
+    #[error(transparent)]
+    Failed(#[from] TableError),
+}
+
+impl ExecError {
+    /// A declined job.
+    pub fn declined(reason: impl Into<String>) -> ExecError {
+        ExecError::Declined { reason: reason.into() }
+    }
+}
+
+impl From<StorageError> for ExecError {
+    fn from(error: StorageError) -> ExecError {
+        ExecError::Failed(error.into())
+    }
+}
+
+/// An entry of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamEntry<'a> {
+    /// The user key.
+    pub user_key: &'a [u8],
+    /// Sequence number and kind; never a range delete.
+    pub trailer: u64,
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// Entries in internal key order.
+pub trait EntryStream: Send {
+    /// The next entry, or `None` at the end.
+    ///
+    /// # Errors
+    /// When the stream's source fails; the job fails with it.
+    fn next_entry(&mut self) -> Result<Option<StreamEntry<'_>>, TableError>;
+}
+
+/// A stream input: opened once for each subjob that overlaps it.
+pub trait StreamSource: Send + Sync {
+    /// First and last user key, where they are known without reading all of it: they let keys be compared by fewer
+    /// bytes. Must hold if given.
+    fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)>;
+
+    /// All its range deletes.
+    ///
+    /// # Errors
+    /// When the source fails.
+    fn range_deletes(&self) -> Result<Vec<RangeDelete>, TableError>;
+
+    /// Its entries within `bounds`.
+    ///
+    /// # Errors
+    /// When the source fails.
+    fn open(&self, bounds: &KeyBounds) -> Result<Box<dyn EntryStream>, TableError>;
+}
+
+/// Resolves a job's inputs.
+pub trait Inputs: Send + Sync {
+    /// A table's file.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be opened.
+    fn table(&self, location: u32, name: &str) -> Result<Arc<dyn ReadFile>, TableError>;
+
+    /// A stream.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn stream(&self, location: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError>;
+}
+
+/// Inputs held in maps: what tests, tools and flushes need.
+#[derive(Default)]
+pub struct InputMap {
+    tables: BTreeMap<(u32, String), Arc<dyn ReadFile>>,
+    streams: BTreeMap<(u32, String), Arc<dyn StreamSource>>,
+}
+
+impl InputMap {
+    /// No inputs.
+    pub fn new() -> InputMap {
+        InputMap::default()
+    }
+
+    /// Adds a table.
+    pub fn add_table(&mut self, location: u32, name: &str, table: Arc<dyn ReadFile>) {
+        self.tables.insert((location, name.to_string()), table);
+    }
+
+    /// Adds a stream.
+    pub fn add_stream(&mut self, location: u32, name: &str, stream: Arc<dyn StreamSource>) {
+        self.streams.insert((location, name.to_string()), stream);
+    }
+}
+
+fn no_input(location: u32, name: &str) -> TableError {
+    StorageError::new(
+        StorageErrorKind::NotFound,
+        "resolve input",
+        name,
+        format!("the job names it at location {location}, but the context does not hold it"),
+    )
+    .into()
+}
+
+impl Inputs for InputMap {
+    fn table(&self, location: u32, name: &str) -> Result<Arc<dyn ReadFile>, TableError> {
+        self.tables.get(&(location, name.to_string())).cloned().ok_or_else(|| no_input(location, name))
+    }
+
+    fn stream(&self, location: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError> {
+        self.streams.get(&(location, name.to_string())).cloned().ok_or_else(|| no_input(location, name))
+    }
+}
+
+/// How far a job is; written by the executor, read by anybody.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Entries read.
+    pub entries: AtomicU64,
+    /// Bytes read from input tables.
+    pub bytes_in: AtomicU64,
+    /// Bytes of finished output tables.
+    pub bytes_out: AtomicU64,
+    /// Output tables finished.
+    pub tables: AtomicU64,
+}
+
+/// Asks a running job to stop. It looks once a block.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that nobody has cancelled.
+    pub fn new() -> CancelToken {
+        CancelToken::default()
+    }
+
+    /// Asks the job to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was asked.
+    #[inline]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What a job runs with.
+#[derive(Clone)]
+pub struct ExecContext {
+    /// Tasks and locks.
+    pub runtime: Runtime,
+    /// Resolves inputs.
+    pub inputs: Arc<dyn Inputs>,
+    /// Where output tables go.
+    pub outputs: Arc<dyn Storage>,
+    /// The writer's lease.
+    pub epoch: Epoch,
+    /// Written while the job runs.
+    pub progress: Arc<Progress>,
+    /// Read while the job runs.
+    pub cancel: CancelToken,
+    /// How many subjobs may run at once; with 1 no task is started.
+    pub max_parallel: usize,
+}
+
+impl ExecContext {
+    /// A context that runs one subjob at a time.
+    pub fn new(runtime: Runtime, inputs: Arc<dyn Inputs>, outputs: Arc<dyn Storage>, epoch: Epoch) -> ExecContext {
+        ExecContext {
+            runtime,
+            inputs,
+            outputs,
+            epoch,
+            progress: Arc::default(),
+            cancel: CancelToken::new(),
+            max_parallel: 1,
+        }
+    }
+}
+
+/// Runs jobs. See the module for what it promises.
+pub trait Executor: Send + Sync {
+    /// A word for statistics: `cpu`, `cuda`, a device's name.
+    fn name(&self) -> &str;
+
+    /// Where it computes.
+    fn side(&self) -> Side;
+
+    /// Runs a job to its end.
+    ///
+    /// # Errors
+    /// [`ExecError`]; no output counts then.
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError>;
+}

@@ -1,0 +1,218 @@
+//! The output side of a subjob: tables that begin where the layout says, each with its part of the range deletes.
+//!
+//! A fragment belongs to every table whose range `[left bound, next left bound)` it touches, clipped to it; the
+//! outermost tables reach the subjob's bounds. So the tables of a run stay disjoint, range deletes included.
+//!
+//! Threading: one owner a subjob; the list of created objects is shared.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::{Mutex, Runtime, WriteFile};
+
+use super::{ExecContext, ExecError};
+use crate::error::Damage;
+use crate::job::outcome::OutputTable;
+use crate::job::{Input, Job, KeyBounds};
+use crate::layout::TableStart;
+use crate::merge::table::InputTable;
+use crate::retain::Fragment;
+use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
+use crate::key::raw_bytes;
+
+/// Names of objects that a run has created.
+pub(super) struct Created {
+    names: Mutex<Vec<String>>,
+}
+
+impl Created {
+    pub fn new(runtime: &Runtime) -> Created {
+        Created { names: runtime.mutex(Vec::new()) }
+    }
+
+    fn note(&self, name: &str) {
+        self.names.lock().push(name.to_string());
+    }
+
+    /// Deletes all of them, as far as the storage lets us: nothing refers to them, and what stays is an orphan.
+    pub fn delete_all(&self, ctx: &ExecContext) {
+        let names = std::mem::take(&mut *self.names.lock());
+        for name in names {
+            let _ = ctx.outputs.delete(ctx.epoch, &name);
+        }
+    }
+}
+
+/// Whether an open table is the one that the job means.
+pub(super) fn check_identity(input: &Input, table: &InputTable) -> Result<(), ExecError> {
+    let damage = |what, expected, found| ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0));
+    if input.len_bytes != table.file_bytes() {
+        return Err(damage("length of an input table", input.len_bytes, table.file_bytes()));
+    }
+    if input.digest != table.digest() {
+        return Err(damage("digest of an input table", input.digest, table.digest()));
+    }
+    Ok(())
+}
+
+/// A table being written.
+struct Open {
+    writer: TableWriter,
+    file: Arc<dyn WriteFile>,
+    name: String,
+    left_bound: Vec<u8>,
+}
+
+/// The tables of a subjob.
+pub(super) struct Output<'a> {
+    job: &'a Job,
+    subjob: u32,
+    bounds: &'a KeyBounds,
+    /// Surviving fragments that no finished table has whole; a table's end may cut the first one.
+    fragments: std::iter::Peekable<std::vec::IntoIter<Fragment>>,
+    ctx: &'a ExecContext,
+    created: &'a Created,
+    open: Option<Open>,
+    /// Raw bytes of the open table's entries, and where its current block ends.
+    raw_bytes: u64,
+    block_end: u64,
+    buffers: WriterBuffers,
+    tables: Vec<OutputTable>,
+}
+
+impl<'a> Output<'a> {
+    pub fn new(
+        job: &'a Job,
+        subjob: u32,
+        bounds: &'a KeyBounds,
+        fragments: Vec<Fragment>,
+        ctx: &'a ExecContext,
+        created: &'a Created,
+    ) -> Output<'a> {
+        Output {
+            job,
+            subjob,
+            bounds,
+            fragments: fragments.into_iter().peekable(),
+            ctx,
+            created,
+            open: None,
+            raw_bytes: 0,
+            block_end: 0,
+            buffers: WriterBuffers::default(),
+            tables: Vec::new(),
+        }
+    }
+
+    /// Finishes the table before and begins one at `first_key`.
+    #[cold]
+    pub fn start_table(&mut self, start: TableStart<'_>, first_key: &[u8]) -> Result<(), ExecError> {
+        let left_bound = match (start.table, start.left_cut) {
+            (0, _) => self.bounds.start.clone(),
+            (_, Some(cut)) => cut.to_vec(),
+            (_, None) => first_key.to_vec(),
+        };
+        self.finish_table(Some(&left_bound))?;
+        self.create(start.table, left_bound)
+    }
+
+    fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
+        let name = self.job.table_name(self.subjob, table);
+        let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
+        self.created.note(&name);
+        let options = WriterOptions {
+            block_size_bytes: self.job.limits.block_bytes,
+            codec: self.job.format.codec,
+            bits_per_key: self.job.format.bits_per_key,
+            ..WriterOptions::default()
+        };
+        let writer = TableWriter::with_buffers(file.clone(), options, std::mem::take(&mut self.buffers))?;
+        self.open = Some(Open { writer, file, name, left_bound });
+        (self.raw_bytes, self.block_end) = (0, self.job.limits.block_bytes);
+        Ok(())
+    }
+
+    /// Adds a surviving entry to the current table.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], trailer: u64, value: &[u8]) -> Result<(), ExecError> {
+        let Some(open) = &mut self.open else {
+            return Err(crate::TableError::Misuse("an entry came before its table").into());
+        };
+        // Block number = floor(raw bytes of all earlier entries of the table / B).
+        if self.raw_bytes >= self.block_end {
+            open.writer.end_block()?;
+            self.block_end = (self.raw_bytes / self.job.limits.block_bytes + 1) * self.job.limits.block_bytes;
+        }
+        self.raw_bytes += raw_bytes(key.len(), value.len());
+        open.writer.add(key, trailer, value)?;
+        Ok(())
+    }
+
+    /// Takes the parts of fragments before `end`.
+    fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<Fragment> {
+        let mut taken = Vec::new();
+        while let Some(fragment) = self.fragments.next_if(|f| end.is_none_or(|end| f.end.as_slice() <= end)) {
+            taken.push(fragment);
+        }
+        if let (Some(end), Some(next)) = (end, self.fragments.peek_mut())
+            && next.start.as_slice() < end
+        {
+            taken.push(Fragment { start: next.start.clone(), end: end.to_vec(), seqs: next.seqs.clone() });
+            next.start = end.to_vec();
+        }
+        taken
+    }
+
+    /// Finishes the current table, whose range ends at `right_bound` (`None`: with the subjob).
+    fn finish_table(&mut self, right_bound: Option<&[u8]>) -> Result<(), ExecError> {
+        let Some(mut open) = self.open.take() else {
+            return Ok(());
+        };
+        let right_bound = right_bound.or(self.bounds.end.as_deref());
+        let fragments = self.take_fragments(right_bound);
+        let deletes = match (fragments.first(), fragments.last()) {
+            (Some(first), Some(last)) => Some((first.start.clone(), last.end.clone())),
+            _ => None,
+        };
+        open.writer.set_left_bound(&open.left_bound);
+        open.writer.set_range_deletes(fragments)?;
+        let (summary, buffers) = open.writer.finish_with_buffers()?;
+        self.buffers = buffers;
+        open.file.sync()?;
+        let p = summary.properties;
+        let keys = p.smallest_key.clone().zip(p.largest_key.clone());
+        let deletes = deletes.as_ref().map(|(start, end)| (start.as_slice(), end.as_slice()));
+        let Some(bounds) = OutputTable::bounds_of(keys.as_ref(), deletes) else {
+            return Err(crate::TableError::Misuse("a table without entries and range deletes was begun").into());
+        };
+        self.ctx.progress.bytes_out.fetch_add(summary.file_bytes, Ordering::Relaxed);
+        self.ctx.progress.tables.fetch_add(1, Ordering::Relaxed);
+        self.tables.push(OutputTable {
+            name: open.name,
+            subjob: self.subjob,
+            raw_bytes: p.raw_bytes(),
+            file_bytes: summary.file_bytes,
+            entries: p.entries,
+            puts: p.puts,
+            deletes: p.deletes,
+            fragments: p.range_deletes,
+            keys,
+            left_bound: open.left_bound,
+            right_bound: right_bound.map(<[u8]>::to_vec),
+            bounds,
+            min_seq: p.smallest_seq,
+            max_seq: p.largest_seq,
+            digest: summary.digest,
+        });
+        Ok(())
+    }
+
+    /// Finishes the last table; one for the fragments alone if there are no entries.
+    pub fn finish(mut self) -> Result<Vec<OutputTable>, ExecError> {
+        if self.open.is_none() && self.tables.is_empty() && self.fragments.peek().is_some() {
+            self.create(0, self.bounds.start.clone())?;
+        }
+        self.finish_table(None)?;
+        Ok(self.tables)
+    }
+}

@@ -1,0 +1,249 @@
+//! One subjob: the only path from sorted entries to tables, for flushes and compactions alike.
+//!
+//! Threading: one task a subjob; nothing is shared but counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::output::{Created, Output};
+use super::{ExecContext, ExecError};
+use crate::error::TableError;
+use crate::job::outcome::{Counters, OutputTable};
+use crate::job::{InputKind, Job, KeyBounds};
+use crate::key::{common_prefix, raw_bytes};
+use crate::layout::Layout;
+use crate::merge::Merge;
+use crate::merge::source::{Leg, Origin, Source};
+use crate::merge::table::InputTable;
+use crate::retain::{RangeDelete, Retain, Stripes, Verdict, fragment};
+
+/// What a subjob made.
+pub(super) struct SubjobOutcome {
+    pub tables: Vec<OutputTable>,
+    pub counters: Counters,
+}
+
+/// Asks whether to stop: by the caller, or because another subjob failed.
+pub(super) struct Stop<'a> {
+    pub ctx: &'a ExecContext,
+    pub abandoned: &'a AtomicBool,
+}
+
+impl Stop<'_> {
+    fn check(&self) -> Result<(), ExecError> {
+        if self.ctx.cancel.is_cancelled() || self.abandoned.load(Ordering::Relaxed) {
+            return Err(ExecError::Cancelled);
+        }
+        Ok(())
+    }
+}
+
+/// The inputs of a subjob: runs of legs, range deletes, and what all keys begin with.
+struct Opened {
+    runs: Vec<Vec<Leg>>,
+    range_deletes: Vec<RangeDelete>,
+    prefix: Arc<[u8]>,
+}
+
+/// A common prefix of all keys, from first and last keys.
+#[derive(Default)]
+struct Prefix(Option<Vec<u8>>);
+
+impl Prefix {
+    fn admit(&mut self, key: &[u8]) {
+        match &mut self.0 {
+            Some(prefix) => prefix.truncate(common_prefix(prefix, key)),
+            None => self.0 = Some(key.to_vec()),
+        }
+    }
+}
+
+fn open_inputs(job: &Job, bounds: &KeyBounds, ctx: &ExecContext) -> Result<Opened, ExecError> {
+    // Runs in order of their numbers: a job's tables are what they are, however its inputs are listed.
+    let mut order: Vec<usize> = (0..job.inputs.len()).collect();
+    order.sort_by_key(|i| job.inputs[*i].run);
+    let mut runs: Vec<Vec<Leg>> = Vec::new();
+    let mut last_run = None;
+    let mut range_deletes = Vec::new();
+    let mut prefix = Prefix::default();
+    for i in order {
+        let input = &job.inputs[i];
+        let clip = input.clip.intersect(bounds);
+        if clip.is_empty() {
+            continue;
+        }
+        let mut leg = Leg {
+            name: input.name.clone(),
+            origin: match input.kind {
+                InputKind::Table => {
+                    let file = ctx.inputs.table(input.location, &input.name)?;
+                    Origin::Table(Arc::new(InputTable::open(file)?))
+                }
+                InputKind::Stream => Origin::Stream(ctx.inputs.stream(input.location, &input.name)?),
+                InputKind::Unsorted => {
+                    return Err(ExecError::declined("unsorted inputs are not supported yet"));
+                }
+            },
+            bounds: clip,
+            seqs: (input.min_seq, input.max_seq),
+            seq_override: input.seq_override,
+        };
+        let found: Vec<RangeDelete>;
+        match &leg.origin {
+            Origin::Table(table) => {
+                super::output::check_identity(input, table)?;
+                match table.key_bounds() {
+                    Some((first, last)) => {
+                        let after = leg.bounds.end.as_deref().is_some_and(|end| end <= first);
+                        if !after && leg.bounds.start.as_slice() <= last {
+                            prefix.admit(first);
+                            prefix.admit(last);
+                        } else {
+                            leg.bounds = KeyBounds { start: Vec::new(), end: Some(Vec::new()) };
+                        }
+                    }
+                    None => leg.bounds = KeyBounds { start: Vec::new(), end: Some(Vec::new()) },
+                }
+                found = table
+                    .range_deletes()
+                    .fragments()
+                    .iter()
+                    .flat_map(|f| f.seqs.iter().map(move |seq| (f, *seq)))
+                    .map(|(f, seq)| RangeDelete { start: f.start.clone(), end: f.end.clone(), seq })
+                    .collect();
+            }
+            Origin::Stream(stream) => {
+                match stream.key_bounds() {
+                    Some((first, last)) => {
+                        prefix.admit(&first);
+                        prefix.admit(&last);
+                    }
+                    None => prefix.admit(&[]),
+                }
+                found = stream.range_deletes()?;
+            }
+        }
+        let clip = input.clip.intersect(bounds);
+        for mut r in found {
+            r.start = r.start.max(clip.start.clone());
+            if let Some(end) = &clip.end {
+                r.end = r.end.min(end.clone());
+            }
+            r.seq = input.seq_override.unwrap_or(r.seq);
+            if r.seq > input.max_seq || r.seq < input.min_seq {
+                let what = "sequence number of a range delete";
+                let damage = crate::error::Damage::new(what, 0, input.max_seq, r.seq);
+                return Err(ExecError::Failed(damage.in_file(&input.name, 0)));
+            }
+            if r.start < r.end {
+                range_deletes.push(r);
+            }
+        }
+        if leg.bounds.is_empty() {
+            continue;
+        }
+        if last_run == Some(input.run)
+            && let Some(run) = runs.last_mut()
+        {
+            run.push(leg);
+        } else {
+            runs.push(vec![leg]);
+            last_run = Some(input.run);
+        }
+    }
+    for run in &mut runs {
+        sort_run(run)?;
+    }
+    Ok(Opened { runs, range_deletes, prefix: prefix.0.unwrap_or_default().into() })
+}
+
+/// Puts the tables of a run in order of keys. A stream is a run of its own.
+fn sort_run(run: &mut [Leg]) -> Result<(), ExecError> {
+    if run.len() < 2 {
+        return Ok(());
+    }
+    let first = |leg: &Leg| match &leg.origin {
+        Origin::Table(table) => table.key_bounds().map(|(first, _)| first.to_vec()),
+        Origin::Stream(_) => None,
+    };
+    if run.iter().any(|leg| first(leg).is_none()) {
+        return Err(TableError::Misuse("a stream shares its run number with another input of the job").into());
+    }
+    run.sort_by_cached_key(|leg| (first(leg), leg.bounds.start.clone()));
+    Ok(())
+}
+
+/// Runs a subjob to its end. The names of created objects go to `created` at once, so that they can be deleted
+/// whatever happens.
+pub(super) fn run(
+    job: &Job,
+    subjob: usize,
+    ctx: &ExecContext,
+    stop: &Stop<'_>,
+    created: &Created,
+) -> Result<SubjobOutcome, ExecError> {
+    stop.check()?;
+    let bounds = job.subjob_bounds(subjob);
+    let opened = open_inputs(job, &bounds, ctx)?;
+    let mut counters = Counters { range_deletes_read: opened.range_deletes.len() as u64, ..Counters::default() };
+    let stripes = Stripes::new(&job.snapshots, job.published);
+    let fragments = fragment(&opened.range_deletes, &stripes, &bounds.start, bounds.end.as_deref());
+    drop(opened.range_deletes);
+    let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
+    let (surviving, dropped) = retain.surviving_fragments();
+    counters.fragments_dropped = dropped;
+    let mut layout = Layout::new(job.limits.layout, job.subjob_soft_cuts(&bounds));
+    let mut output = Output::new(job, subjob as u32, &bounds, surviving, ctx, created);
+
+    let verify = job.format.verify;
+    let sources = opened.runs.into_iter().map(|legs| Source::new(legs, opened.prefix.clone(), verify));
+    let mut merge = Merge::new(sources.collect())?;
+    // Whether a version of the current user key was kept.
+    let mut in_table = false;
+    while merge.current().is_some() {
+        let new_key = merge.note()?;
+        let Some(entry) = merge.current() else { break };
+        let (key, trailer) = (entry.key(), entry.trailer());
+        if new_key {
+            retain.start_key(key);
+            in_table = false;
+        }
+        match retain.judge(key, trailer) {
+            Verdict::Keep => {
+                let value = entry.value();
+                if !in_table {
+                    if let Some(start) = layout.start_key(key) {
+                        output.start_table(start, key)?;
+                    }
+                    in_table = true;
+                }
+                output.add(key, trailer, value)?;
+                layout.add(raw_bytes(key.len(), value.len()));
+            }
+            Verdict::Shadowed => counters.shadowed += 1,
+            Verdict::Covered => counters.covered += 1,
+            Verdict::Tombstone => counters.tombstones += 1,
+        }
+        if merge.advance()? {
+            stop.check()?;
+            let (entries, raw, bytes) = merge.take_counts();
+            counters.entries_read += entries;
+            counters.raw_bytes_read += raw;
+            counters.bytes_read += bytes;
+            ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
+            ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+    let (entries, raw, bytes) = merge.take_counts();
+    counters.entries_read += entries;
+    counters.raw_bytes_read += raw;
+    counters.bytes_read += bytes;
+    ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
+    ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+    let tables = output.finish()?;
+    for table in &tables {
+        counters.entries_written += table.entries;
+        counters.bytes_written += table.file_bytes;
+    }
+    Ok(SubjobOutcome { tables, counters })
+}

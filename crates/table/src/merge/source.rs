@@ -1,0 +1,343 @@
+//! A run of inputs as a sequence of decoded blocks.
+//!
+//! A [`Source`] walks its legs (tables and streams that follow each other) block by block: reads pieces of about
+//! 1 MiB into a reused buffer, verifies each block before anything in it is believed, decodes all of its keys, and
+//! computes their [`Head`]s. The merge only ever looks at `heads[pos]`, and at key, trailer and value of the winner.
+//!
+//! Invariants: positions `pos..end` of the current block lie within the leg's bounds; every key in it begins with the
+//! job's prefix (checked at the block's ends, and again where a head is loaded); sequence numbers lie in the range
+//! that the job states for the input; kinds are put or delete.
+//!
+//! Threading: one owner.
+
+use std::sync::Arc;
+
+use siltstone_storage::Access;
+
+use super::tree::{EXHAUSTED, HEAD_KEY_BYTES, Head};
+use crate::block::{Decoded, open_stored};
+use crate::error::{Damage, TableError};
+use crate::exec::{EntryStream, ExecError, StreamSource};
+use crate::job::KeyBounds;
+use super::table::InputTable;
+use crate::key::{Kind, MAX_SEQ, kind_of, raw_bytes, seek_trailer};
+
+/// How much of a table is read at once, in bytes; at least one block.
+const PIECE_BYTES: u64 = 1 << 20;
+/// How much of a stream is copied at once, in bytes; at least one entry.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Most entries of such a chunk.
+const CHUNK_ENTRIES: usize = 1024;
+
+/// Where a leg's entries come from.
+pub(crate) enum Origin {
+    /// A table.
+    Table(Arc<InputTable>),
+    /// A stream.
+    Stream(Arc<dyn StreamSource>),
+}
+
+/// An input of a run, restricted to the subjob.
+pub(crate) struct Leg {
+    /// The input's name, for errors.
+    pub name: String,
+    /// Where entries come from.
+    pub origin: Origin,
+    /// What counts of it.
+    pub bounds: KeyBounds,
+    /// The range of its sequence numbers.
+    pub seqs: (u64, u64),
+    /// The sequence number that all its entries have.
+    pub seq_override: Option<u64>,
+}
+
+enum State {
+    Idle,
+    Table {
+        table: Arc<InputTable>,
+        /// The next block.
+        block: usize,
+        /// The block after the last of the piece in memory.
+        piece_end: usize,
+        /// File offset of the piece.
+        piece_offset: u64,
+    },
+    Stream(Box<dyn EntryStream>),
+}
+
+/// A run of inputs. See the module.
+pub(crate) struct Source {
+    legs: std::vec::IntoIter<Leg>,
+    leg: Option<Leg>,
+    state: State,
+    /// Bytes that all keys of the subjob begin with.
+    prefix: Arc<[u8]>,
+    verify: bool,
+    /// The piece in memory, or a stream's values.
+    buffer: Vec<u8>,
+    /// The uncompressed form of a compressed block.
+    scratch: Vec<u8>,
+    /// Whether the current block's values lie in `scratch`, and where its first value begins.
+    values_in_scratch: bool,
+    values_at: usize,
+    entries: Decoded,
+    heads: Vec<Head>,
+    pos: usize,
+    end: usize,
+    /// Entries read since they were last taken.
+    pub entries_read: u64,
+    /// Raw bytes of them.
+    pub raw_bytes_read: u64,
+    /// Bytes read from tables since they were last taken.
+    pub bytes_read: u64,
+}
+
+impl Source {
+    /// A source over legs that follow each other. `prefix`: what all keys begin with.
+    pub fn new(legs: Vec<Leg>, prefix: Arc<[u8]>, verify: bool) -> Source {
+        Source {
+            legs: legs.into_iter(),
+            leg: None,
+            state: State::Idle,
+            prefix,
+            verify,
+            buffer: Vec::new(),
+            scratch: Vec::new(),
+            values_in_scratch: false,
+            values_at: 0,
+            entries: Decoded::default(),
+            heads: Vec::new(),
+            pos: 0,
+            end: 0,
+            entries_read: 0,
+            raw_bytes_read: 0,
+            bytes_read: 0,
+        }
+    }
+
+    /// The current entry's head; [`EXHAUSTED`] at the end.
+    #[inline(always)]
+    pub fn head(&self) -> Head {
+        if self.pos < self.end { self.heads[self.pos] } else { EXHAUSTED }
+    }
+
+    /// The current user key.
+    #[inline(always)]
+    pub fn key(&self) -> &[u8] {
+        self.entries.key(self.pos)
+    }
+
+    /// The current trailer.
+    #[inline(always)]
+    pub fn trailer(&self) -> u64 {
+        self.entries.trailers[self.pos]
+    }
+
+    /// The current value.
+    #[inline(always)]
+    pub fn value(&self) -> &[u8] {
+        let range = self.entries.value_range(self.pos);
+        let from = if self.values_in_scratch { &self.scratch } else { &self.buffer };
+        &from[self.values_at + range.start..self.values_at + range.end]
+    }
+
+    /// Name of the input that the current entry comes from.
+    pub fn name(&self) -> &str {
+        self.leg.as_ref().map_or("", |leg| leg.name.as_str())
+    }
+
+    /// Moves on within the block; false if the block is used up and [`Source::refill`] must be called.
+    #[inline(always)]
+    pub fn step(&mut self) -> bool {
+        self.pos += 1;
+        self.pos < self.end
+    }
+
+    /// Loads the next block that has entries within bounds; afterwards [`Source::head`] is its first, or the end.
+    pub fn refill(&mut self) -> Result<(), ExecError> {
+        loop {
+            (self.pos, self.end) = (0, 0);
+            let loaded = match self.state {
+                State::Idle => {
+                    let Some(leg) = self.legs.next() else {
+                        return Ok(());
+                    };
+                    self.enter(leg)?;
+                    continue;
+                }
+                State::Table { .. } => self.load_block()?,
+                State::Stream(_) => self.load_chunk()?,
+            };
+            if !loaded {
+                self.state = State::Idle;
+                continue;
+            }
+            self.admit()?;
+            if self.pos < self.end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn enter(&mut self, leg: Leg) -> Result<(), ExecError> {
+        self.state = match &leg.origin {
+            Origin::Table(table) => {
+                let block = table.seek_block(&leg.bounds.start);
+                State::Table { table: table.clone(), block, piece_end: block, piece_offset: 0 }
+            }
+            Origin::Stream(stream) => State::Stream(stream.open(&leg.bounds)?),
+        };
+        self.leg = Some(leg);
+        Ok(())
+    }
+
+    /// Decodes the table's next block; false at its end.
+    fn load_block(&mut self) -> Result<bool, ExecError> {
+        let State::Table { table, block, piece_end, piece_offset } = &mut self.state else {
+            return Ok(false);
+        };
+        let count = table.block_count();
+        if *block >= count {
+            return Ok(false);
+        }
+        if *block == *piece_end {
+            let first = table.place(*block);
+            let mut len = first.stored_bytes();
+            let mut next = *block + 1;
+            while next < count && len + table.place(next).stored_bytes() <= PIECE_BYTES {
+                len += table.place(next).stored_bytes();
+                next += 1;
+            }
+            self.buffer.resize(len as usize, 0);
+            table.file().read_at(first.start, &mut self.buffer)?;
+            table.file().advise(Access::WillNeed, first.start + len, 2 * PIECE_BYTES);
+            self.bytes_read += len;
+            (*piece_offset, *piece_end) = (first.start, next);
+        }
+        let place = table.place(*block);
+        let start = (place.start - *piece_offset) as usize;
+        let stored = &self.buffer[start..start + place.stored_bytes() as usize];
+        let anchor = (place.anchor - place.start) as usize;
+        let damaged = |d: Damage| d.in_file(table.file().name(), place.start);
+        let view = open_stored(stored, anchor, self.verify, &mut self.scratch).map_err(damaged)?;
+        view.decode_all(&mut self.entries).map_err(damaged)?;
+        self.values_in_scratch = !std::ptr::eq(view.bytes(), stored);
+        self.values_at = view.values() + if self.values_in_scratch { 0 } else { start };
+        *block += 1;
+        Ok(true)
+    }
+
+    /// Copies the stream's next entries; false at its end.
+    fn load_chunk(&mut self) -> Result<bool, ExecError> {
+        let State::Stream(stream) = &mut self.state else {
+            return Ok(false);
+        };
+        let e = &mut self.entries;
+        e.keys.clear();
+        e.key_ends.clear();
+        e.trailers.clear();
+        e.value_ends.clear();
+        e.prefix_len = 0;
+        self.buffer.clear();
+        (self.values_in_scratch, self.values_at) = (false, 0);
+        while e.trailers.len() < CHUNK_ENTRIES && self.buffer.len() < CHUNK_BYTES {
+            let Some(entry) = stream.next_entry()? else {
+                break;
+            };
+            e.keys.extend_from_slice(entry.user_key);
+            e.key_ends.push(e.keys.len() as u32);
+            e.trailers.push(entry.trailer);
+            self.buffer.extend_from_slice(entry.value);
+            e.value_ends.push(self.buffer.len() as u32);
+        }
+        let end = e.keys.len();
+        e.keys.resize(end + Decoded::SLACK, 0);
+        Ok(!e.is_empty())
+    }
+
+    /// Checks the block, restricts it to the leg's bounds, computes heads and overrides.
+    fn admit(&mut self) -> Result<(), ExecError> {
+        let Some(leg) = &self.leg else {
+            return Ok(());
+        };
+        let e = &mut self.entries;
+        let n = e.len();
+        let (mut min, mut max, mut kinds) = (u64::MAX, 0, 0);
+        for t in &e.trailers {
+            min = min.min(*t);
+            max = max.max(*t);
+            kinds |= 1u64 << (*t & 0xff).min(63);
+        }
+        if kinds & !(1 << Kind::Delete as u8 | 1 << Kind::Put as u8) != 0 {
+            return Err(bad_kind(&leg.name, &e.trailers));
+        }
+        let damage = |what, expected, found| -> ExecError {
+            ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&leg.name, 0))
+        };
+        if let Some(seq) = leg.seq_override {
+            e.trailers.iter_mut().for_each(|t| *t = seq << 8 | *t & 0xff);
+        } else if max > seek_trailer(leg.seqs.1.min(MAX_SEQ)) {
+            return Err(damage("largest sequence number of an input", leg.seqs.1, max >> 8));
+        } else if min < leg.seqs.0 << 8 {
+            return Err(damage("smallest sequence number of an input", leg.seqs.0, min >> 8));
+        }
+        let p = self.prefix.len();
+        let common = |key: &[u8]| crate::key::common_prefix(key, &self.prefix);
+        let shared = common(e.key(0)).min(common(e.key(n - 1)));
+        if shared < p {
+            return Err(damage("prefix of an input's keys", p as u64, shared as u64));
+        }
+        // Bounds: only the first and the last block of a leg need a search.
+        let (start, end) = (leg.bounds.start.as_slice(), leg.bounds.end.as_deref());
+        let search = |bound: &[u8]| crate::coding::partition_point(n, |i| e.key(i) < bound);
+        self.pos = if e.key(0) < start { search(start) } else { 0 };
+        self.end = match end {
+            Some(end) if e.key(n - 1) >= end => search(end),
+            _ => n,
+        };
+        if self.end < n {
+            // What follows is past the end: no need to read it.
+            self.state = State::Idle;
+        }
+        self.heads.clear();
+        let mut at = 0;
+        for key_end in &e.key_ends {
+            let key_end = *key_end as usize;
+            let len = key_end.saturating_sub(at + p);
+            let Some(bytes) = e.keys.get(at + p..).and_then(|b| b.first_chunk::<16>()) else {
+                return Err(damage("length of an input's key", p as u64, (key_end - at) as u64));
+            };
+            // The 16 bytes may reach into the next key: what is not this one's is masked.
+            let mask = !(Head::MAX >> (8 * len.min(HEAD_KEY_BYTES)));
+            self.heads.push(u128::from_be_bytes(*bytes) & mask | len.min(HEAD_KEY_BYTES + 1) as u128);
+            at = key_end;
+        }
+        if self.pos < self.end {
+            self.entries_read += (self.end - self.pos) as u64;
+            let key_bytes = e.key_ends[self.end - 1] as usize
+                - if self.pos == 0 { 0 } else { e.key_ends[self.pos - 1] as usize };
+            let value_bytes = e.value_range(self.end - 1).end - e.value_range(self.pos).start;
+            self.raw_bytes_read += raw_bytes(key_bytes, value_bytes)
+                + (self.end - self.pos - 1) as u64 * crate::key::ENTRY_OVERHEAD_BYTES;
+        }
+        Ok(())
+    }
+}
+
+/// The error for a kind that is neither put nor delete.
+#[cold]
+fn bad_kind(name: &str, trailers: &[u64]) -> ExecError {
+    for t in trailers {
+        match kind_of(*t) {
+            Some(Kind::Put | Kind::Delete) => {}
+            Some(kind @ (Kind::Merge | Kind::ValueAddress)) => {
+                return ExecError::declined(format!("input {name} holds entries of the reserved kind {kind:?}"));
+            }
+            _ => {
+                let damage = Damage::new("kind of an entry", 0, Kind::Put as u64, *t & 0xff);
+                return ExecError::Failed(damage.in_file(name, 0));
+            }
+        }
+    }
+    ExecError::Failed(TableError::Misuse("an entry's kind is neither put nor delete"))
+}

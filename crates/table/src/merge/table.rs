@@ -1,0 +1,124 @@
+//! A table as the input of a merge: opened from a file, read front to back.
+//!
+//! A merge needs neither filter nor cache: only where the blocks are, the range deletes and the properties. So an
+//! executor needs files, wherever it runs, and no open store.
+//!
+//! Invariants: places of blocks were checked to ascend within the file when the index was decoded; every section's
+//! checksum was compared before anything in it was believed.
+//!
+//! Threading: immutable and shared.
+
+use std::sync::Arc;
+
+use siltstone_storage::ReadFile;
+
+use crate::checksum::crc32c;
+use crate::coding::Bytes;
+use crate::error::{Damage, Result};
+use crate::footer::{FOOTER_BYTES, Footer};
+use crate::index::{Index, Place};
+use crate::key::HIGHEST_TRAILER;
+use crate::properties::Properties;
+use crate::rangedel::RangeDeletes;
+
+/// A table opened for reading all of it.
+pub struct InputTable {
+    file: Arc<dyn ReadFile>,
+    footer: Footer,
+    index: Index,
+    range_deletes: RangeDeletes,
+    properties: Properties,
+}
+
+/// Reads a section of `len` bytes, the last four its checksum, and compares it.
+fn section(file: &dyn ReadFile, offset: u64, len: u64, what: &'static str) -> Result<Vec<u8>> {
+    // The length is at most the file's: the footer's lengths add up to it.
+    let mut bytes = vec![0; len as usize];
+    file.read_at(offset, &mut bytes)?;
+    let Some(end) = bytes.len().checked_sub(4) else {
+        return Err(Damage::new(what, 0, 4, len).in_file(file.name(), offset));
+    };
+    let (stored, found) = (bytes.as_slice().u32(end), crc32c(&bytes[..end]));
+    if stored != found {
+        return Err(Damage::new(what, end as u64, stored as u64, found as u64).in_file(file.name(), offset));
+    }
+    bytes.truncate(end);
+    Ok(bytes)
+}
+
+impl InputTable {
+    /// Opens a table: footer, index, range deletes, properties.
+    ///
+    /// # Errors
+    /// Storage errors, and damage with file and offset.
+    pub fn open(file: Arc<dyn ReadFile>) -> Result<InputTable> {
+        let name = file.name().to_string();
+        let len = file.len();
+        let Some(at) = len.checked_sub(FOOTER_BYTES as u64) else {
+            return Err(Damage::new("length of a table", 0, FOOTER_BYTES as u64, len).in_file(&name, 0));
+        };
+        let mut raw = [0; FOOTER_BYTES];
+        file.read_at(at, &mut raw)?;
+        let footer = Footer::decode(&raw, &name, len)?;
+        let [blocks, filter, index_bytes, range_deletes_bytes, properties_bytes] = footer.sections();
+        let index_at = blocks + filter;
+        let index = section(&*file, index_at, index_bytes, "checksum of the index")?;
+        let index = Index::decode(&index, blocks).map_err(|d| d.in_file(&name, index_at))?;
+        let range_deletes_at = index_at + index_bytes;
+        let range_deletes = if range_deletes_bytes == 0 {
+            RangeDeletes::default()
+        } else {
+            let bytes = section(&*file, range_deletes_at, range_deletes_bytes, "checksum of the range deletes")?;
+            RangeDeletes::decode(&bytes).map_err(|d| d.in_file(&name, range_deletes_at))?
+        };
+        let properties_at = range_deletes_at + range_deletes_bytes;
+        let bytes = section(&*file, properties_at, properties_bytes, "checksum of the properties")?;
+        let properties = Properties::decode(&bytes, &name, properties_at)?;
+        Ok(InputTable { file, footer, index, range_deletes, properties })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn ReadFile> {
+        &self.file
+    }
+
+    /// Length of the file in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.footer.file_bytes()
+    }
+
+    /// The digest in the footer.
+    pub fn digest(&self) -> u64 {
+        self.footer.digest
+    }
+
+    /// What the table says about itself.
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Its range deletes.
+    pub fn range_deletes(&self) -> &RangeDeletes {
+        &self.range_deletes
+    }
+
+    /// First and last user key; `None` if there is no entry.
+    pub fn key_bounds(&self) -> Option<(&[u8], &[u8])> {
+        self.properties.smallest_key.as_deref().zip(self.properties.largest_key.as_deref())
+    }
+
+    /// Number of blocks.
+    pub fn block_count(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Where a block lies.
+    pub fn place(&self, block: usize) -> Place {
+        self.index.place(block)
+    }
+
+    /// The first block that can hold `user_key` or a greater one.
+    pub fn seek_block(&self, user_key: &[u8]) -> usize {
+        self.index.find(user_key, HIGHEST_TRAILER)
+    }
+}
