@@ -143,8 +143,10 @@ impl<'a> Layout<'a> {
         if self.started {
             let weight = self.span_bytes.max(min);
             let empty = (passed as u64 - 1).saturating_mul(min);
-            self.earlier_spans_bytes =
-                self.earlier_spans_bytes.saturating_add(weight).saturating_add(empty);
+            self.earlier_spans_bytes = self
+                .earlier_spans_bytes
+                .saturating_add(weight)
+                .saturating_add(empty);
         }
         self.span_bytes = 0;
         self.span += passed;

@@ -78,7 +78,9 @@ impl RangeEnd {
             (_, RangeEnd::Unbounded) => false,
             (RangeEnd::Before(a), RangeEnd::Before(b)) => a >= b,
             (RangeEnd::With(a), RangeEnd::With(b)) => a >= b,
-            (RangeEnd::With(a), RangeEnd::Before(b)) => a >= b || b.strip_prefix(a.as_slice()).is_some_and(|rest| rest == [0]),
+            (RangeEnd::With(a), RangeEnd::Before(b)) => {
+                a >= b || b.strip_prefix(a.as_slice()).is_some_and(|rest| rest == [0])
+            }
             (RangeEnd::Before(a), RangeEnd::With(b)) => a > b,
         }
     }
@@ -96,17 +98,26 @@ pub struct KeyRange {
 impl KeyRange {
     /// All user keys.
     pub fn everything() -> KeyRange {
-        KeyRange { start: Vec::new(), end: RangeEnd::Unbounded }
+        KeyRange {
+            start: Vec::new(),
+            end: RangeEnd::Unbounded,
+        }
     }
 
     /// From `first` to `last`, both included.
     pub fn inclusive(first: &[u8], last: &[u8]) -> KeyRange {
-        KeyRange { start: first.to_vec(), end: RangeEnd::With(last.to_vec()) }
+        KeyRange {
+            start: first.to_vec(),
+            end: RangeEnd::With(last.to_vec()),
+        }
     }
 
     /// From `start` to before `end`.
     pub fn before(start: &[u8], end: &[u8]) -> KeyRange {
-        KeyRange { start: start.to_vec(), end: RangeEnd::Before(end.to_vec()) }
+        KeyRange {
+            start: start.to_vec(),
+            end: RangeEnd::Before(end.to_vec()),
+        }
     }
 
     /// Whether `key` lies in it.
@@ -168,7 +179,11 @@ pub struct Stripes {
 impl Stripes {
     /// From snapshots in any order, and the published number; snapshots above it see what it sees.
     pub fn new(snapshots: &[u64], published: u64) -> Stripes {
-        let mut ends: Vec<u64> = snapshots.iter().copied().filter(|s| *s < published).collect();
+        let mut ends: Vec<u64> = snapshots
+            .iter()
+            .copied()
+            .filter(|s| *s < published)
+            .collect();
         ends.push(published);
         ends.sort_unstable();
         ends.dedup();
@@ -187,13 +202,21 @@ impl Stripes {
 
     /// The largest number of the stripe below that of `seq`, if there is one.
     fn below(&self, seq: u64) -> Option<u64> {
-        self.of(seq).checked_sub(1).and_then(|i| self.ends.get(i)).copied()
+        self.of(seq)
+            .checked_sub(1)
+            .and_then(|i| self.ends.get(i))
+            .copied()
     }
 }
 
 /// Cuts range deletes into disjoint fragments, ascending, within `[start, end)` (`None`: no end). Of each fragment the
 /// largest number of each stripe is kept; neighbours with the same numbers are *not* joined, see [`join`].
-pub fn fragment(range_deletes: &[RangeDelete], stripes: &Stripes, start: &[u8], end: Option<&[u8]>) -> Vec<Fragment> {
+pub fn fragment(
+    range_deletes: &[RangeDelete],
+    stripes: &Stripes,
+    start: &[u8],
+    end: Option<&[u8]>,
+) -> Vec<Fragment> {
     // Where deletes begin and end, in order of keys; numbers of those that are open at a key.
     let mut events: Vec<(&[u8], bool, u64)> = Vec::with_capacity(2 * range_deletes.len());
     for r in range_deletes {
@@ -214,7 +237,11 @@ pub fn fragment(range_deletes: &[RangeDelete], stripes: &Stripes, start: &[u8], 
             let (_, begins, seq) = events[i];
             let count = open.entry(seq).or_insert(0);
             // No delete ends where it begins, so that a count never falls below zero.
-            *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+            *count = if begins {
+                *count + 1
+            } else {
+                count.saturating_sub(1)
+            };
             if *count == 0 {
                 open.remove(&seq);
             }
@@ -227,9 +254,15 @@ pub fn fragment(range_deletes: &[RangeDelete], stripes: &Stripes, start: &[u8], 
         let mut largest = open.keys().next_back().copied();
         while let Some(seq) = largest {
             seqs.push(seq);
-            largest = stripes.below(seq).and_then(|limit| open.range(..=limit).next_back().map(|(s, _)| *s));
+            largest = stripes
+                .below(seq)
+                .and_then(|limit| open.range(..=limit).next_back().map(|(s, _)| *s));
         }
-        fragments.push(Fragment { start: at.to_vec(), end: next.0.to_vec(), seqs });
+        fragments.push(Fragment {
+            start: at.to_vec(),
+            end: next.0.to_vec(),
+            seqs,
+        });
     }
     fragments
 }
@@ -239,7 +272,9 @@ pub fn join(fragments: Vec<Fragment>) -> Vec<Fragment> {
     let mut joined: Vec<Fragment> = Vec::with_capacity(fragments.len());
     for fragment in fragments {
         match joined.last_mut() {
-            Some(last) if last.end == fragment.start && last.seqs == fragment.seqs => last.end = fragment.end,
+            Some(last) if last.end == fragment.start && last.seqs == fragment.seqs => {
+                last.end = fragment.end
+            }
             _ => joined.push(fragment),
         }
     }
@@ -298,7 +333,12 @@ fn normalised(ranges: &[KeyRange]) -> Vec<KeyRange> {
 
 impl Retain {
     /// The rules of a job over a subjob whose range deletes make `fragments`.
-    pub fn new(rules: DropRules, stripes: Stripes, older: &[KeyRange], fragments: Vec<Fragment>) -> Retain {
+    pub fn new(
+        rules: DropRules,
+        stripes: Stripes,
+        older: &[KeyRange],
+        fragments: Vec<Fragment>,
+    ) -> Retain {
         debug_assert!(rules.is_sound());
         Retain {
             rules,
@@ -323,7 +363,9 @@ impl Retain {
                 let older = &self.older;
                 // `older` is disjoint and ascending: the first range that reaches the fragment decides.
                 let i = older.partition_point(|r| !r.end.reaches(&fragment.start));
-                let needed = older.get(i).is_some_and(|r| r.overlaps(&fragment.start, &fragment.end));
+                let needed = older
+                    .get(i)
+                    .is_some_and(|r| r.overlaps(&fragment.start, &fragment.end));
                 if !needed {
                     fragment.seqs.retain(|seq| self.stripes.of(*seq) > 0);
                 }
@@ -359,8 +401,12 @@ impl Retain {
     /// Whether a range delete of the stripe hides the number.
     #[cold]
     fn is_covered(&self, seq: u64, stripe: usize) -> bool {
-        let seqs = self.fragments.get(self.fragment_at).map_or(&[][..], |f| f.seqs.as_slice());
-        seqs.iter().any(|r| *r > seq && self.stripes.of(*r) == stripe)
+        let seqs = self
+            .fragments
+            .get(self.fragment_at)
+            .map_or(&[][..], |f| f.seqs.as_slice());
+        seqs.iter()
+            .any(|r| *r > seq && self.stripes.of(*r) == stripe)
     }
 
     /// Whether older data outside the job can hold the key.

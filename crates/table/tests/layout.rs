@@ -21,7 +21,10 @@ fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Star
     }
     // The first entry right of each cut; span i lies between bounds i and i + 1.
     let mut bounds = vec![0];
-    bounds.extend(cuts.iter().map(|cut| entries.partition_point(|e| e.key < *cut)));
+    bounds.extend(
+        cuts.iter()
+            .map(|cut| entries.partition_point(|e| e.key < *cut)),
+    );
     bounds.push(entries.len());
     // Exclusive prefix sums of raw bytes.
     let mut sums = vec![0u64];
@@ -31,7 +34,13 @@ fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Star
     // Weights of spans, from that of the first entry on.
     let first_span = cuts.iter().filter(|cut| **cut <= entries[0].key).count();
     let weights: Vec<u64> = (0..=cuts.len())
-        .map(|i| if i < first_span { 0 } else { (sums[bounds[i + 1]] - sums[bounds[i]]).max(l.min_span_bytes) })
+        .map(|i| {
+            if i < first_span {
+                0
+            } else {
+                (sums[bounds[i + 1]] - sums[bounds[i]]).max(l.min_span_bytes)
+            }
+        })
         .collect();
     let mut before = vec![0u64];
     for w in &weights {
@@ -56,7 +65,13 @@ fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Star
 }
 
 /// Streams a part of the entries through a layout.
-fn stream(layout: &mut Layout<'_>, entries: &[Entry], from: usize, starts: &mut Starts, states: &mut Vec<LayoutState>) {
+fn stream(
+    layout: &mut Layout<'_>,
+    entries: &[Entry],
+    from: usize,
+    starts: &mut Starts,
+    states: &mut Vec<LayoutState>,
+) {
     for (i, e) in entries.iter().enumerate() {
         if e.newest
             && let Some(start) = layout.start_key(&e.key)
@@ -95,7 +110,11 @@ fn case() -> impl Strategy<Value = Case> {
         for (key, (versions, value)) in rows {
             for v in 0..versions {
                 let raw = key.len() as u64 + value / (v as u64 + 1) + 12;
-                entries.push(Entry { key: key.clone(), newest: v == 0, raw });
+                entries.push(Entry {
+                    key: key.clone(),
+                    newest: v == 0,
+                    raw,
+                });
             }
         }
         let table_bytes = 1 << log;
@@ -103,13 +122,25 @@ fn case() -> impl Strategy<Value = Case> {
             LayoutLimits::new(table_bytes, !soft.is_empty())
         } else {
             // Any limits: the layout must not depend on M and D being as derived.
-            LayoutLimits { table_bytes, min_span_bytes: table_bytes / 3, delay_bytes: table_bytes * 2 / 3 + 5 }
+            LayoutLimits {
+                table_bytes,
+                min_span_bytes: table_bytes / 3,
+                delay_bytes: table_bytes * 2 / 3 + 5,
+            }
         };
-        Case { entries, soft: soft.into_iter().collect(), limits }
+        Case {
+            entries,
+            soft: soft.into_iter().collect(),
+            limits,
+        }
     })
 }
 
-const CASES: u32 = if cfg!(debug_assertions) { 4_000 } else { 60_000 };
+const CASES: u32 = if cfg!(debug_assertions) {
+    4_000
+} else {
+    60_000
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
@@ -172,7 +203,9 @@ proptest! {
 /// What DESIGN promises about sizes: a table holds at most `T + D` before its last user key.
 #[test]
 fn sizes_are_bounded_and_cuts_are_met() {
-    let cuts: Vec<Vec<u8>> = (1..32u32).map(|i| (i * 250).to_be_bytes().to_vec()).collect();
+    let cuts: Vec<Vec<u8>> = (1..32u32)
+        .map(|i| (i * 250).to_be_bytes().to_vec())
+        .collect();
     let limits = LayoutLimits::new(1 << 14, true);
     let mut layout = Layout::new(limits, &cuts);
     let mut sizes = vec![];
@@ -186,7 +219,12 @@ fn sizes_are_bounded_and_cuts_are_met() {
         layout.add(16);
         *sizes.last_mut().unwrap() += 16;
     }
-    assert!(sizes.iter().all(|s| *s <= limits.table_bytes + limits.delay_bytes + 16), "{sizes:?}");
+    assert!(
+        sizes
+            .iter()
+            .all(|s| *s <= limits.table_bytes + limits.delay_bytes + 16),
+        "{sizes:?}"
+    );
     assert_eq!(sizes.iter().sum::<u64>(), 8000 * 16);
     // Spans lighter than D: every table but the first begins at a cut.
     assert_eq!(at_cuts as usize, sizes.len() - 1);

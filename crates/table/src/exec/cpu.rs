@@ -43,9 +43,13 @@ impl CpuExecutor {
             )));
         }
         if let Some(input) = job.inputs.iter().find(|i| i.kind == InputKind::Unsorted) {
-            return Err(ExecError::declined(format!("input {} is unsorted", input.name)));
+            return Err(ExecError::declined(format!(
+                "input {} is unsorted",
+                input.name
+            )));
         }
-        job.check().map_err(|reason| ExecError::declined(format!("malformed job: {reason}")))
+        job.check()
+            .map_err(|reason| ExecError::declined(format!("malformed job: {reason}")))
     }
 }
 
@@ -67,7 +71,10 @@ impl Shared {
             if subjob >= self.job.subjobs() || self.abandoned.load(Ordering::Relaxed) {
                 return;
             }
-            let stop = Stop { ctx: &self.ctx, abandoned: &self.abandoned };
+            let stop = Stop {
+                ctx: &self.ctx,
+                abandoned: &self.abandoned,
+            };
             let result = subjob::run(&self.job, subjob, &self.ctx, &stop, &self.created);
             if result.is_err() {
                 self.abandoned.store(true, Ordering::Relaxed);
@@ -100,7 +107,10 @@ impl Executor for CpuExecutor {
         for i in 1..ctx.max_parallel.min(job.subjobs()) {
             let shared = shared.clone();
             // Without a further task the others do its work.
-            match ctx.runtime.spawn(&format!("subjob-{i}"), move || shared.work()) {
+            match ctx
+                .runtime
+                .spawn(&format!("subjob-{i}"), move || shared.work())
+            {
                 Ok(helper) => helpers.push(helper),
                 Err(_) => break,
             }
@@ -126,8 +136,11 @@ fn collect(shared: &Shared, panicked: bool) -> Result<Outcome, ExecError> {
     if panicked {
         return Err(TableError::Misuse("a subjob's task panicked; its job failed").into());
     }
-    let mut outcome =
-        Outcome { job: shared.job.identity(), output: shared.job.output.clone(), ..Outcome::default() };
+    let mut outcome = Outcome {
+        job: shared.job.identity(),
+        output: shared.job.output.clone(),
+        ..Outcome::default()
+    };
     let mut failed = None;
     let mut finished = 0;
     for (_, result) in results {

@@ -72,7 +72,9 @@ pub enum ExecError {
 impl ExecError {
     /// A declined job.
     pub fn declined(reason: impl Into<String>) -> ExecError {
-        ExecError::Declined { reason: reason.into() }
+        ExecError::Declined {
+            reason: reason.into(),
+        }
     }
 }
 
@@ -172,11 +174,17 @@ fn no_input(location: u32, name: &str) -> TableError {
 
 impl Inputs for InputMap {
     fn table(&self, location: u32, name: &str) -> Result<Arc<dyn ReadFile>, TableError> {
-        self.tables.get(&(location, name.to_string())).cloned().ok_or_else(|| no_input(location, name))
+        self.tables
+            .get(&(location, name.to_string()))
+            .cloned()
+            .ok_or_else(|| no_input(location, name))
     }
 
     fn stream(&self, location: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError> {
-        self.streams.get(&(location, name.to_string())).cloned().ok_or_else(|| no_input(location, name))
+        self.streams
+            .get(&(location, name.to_string()))
+            .cloned()
+            .ok_or_else(|| no_input(location, name))
     }
 }
 
@@ -236,7 +244,12 @@ pub struct ExecContext {
 
 impl ExecContext {
     /// A context that runs one subjob at a time.
-    pub fn new(runtime: Runtime, inputs: Arc<dyn Inputs>, outputs: Arc<dyn Storage>, epoch: Epoch) -> ExecContext {
+    pub fn new(
+        runtime: Runtime,
+        inputs: Arc<dyn Inputs>,
+        outputs: Arc<dyn Storage>,
+        epoch: Epoch,
+    ) -> ExecContext {
         ExecContext {
             runtime,
             inputs,

@@ -14,11 +14,11 @@ use super::{ExecContext, ExecError};
 use crate::error::Damage;
 use crate::job::outcome::OutputTable;
 use crate::job::{Input, Job, KeyBounds};
+use crate::key::raw_bytes;
 use crate::layout::TableStart;
 use crate::merge::table::InputTable;
 use crate::retain::Fragment;
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
-use crate::key::raw_bytes;
 
 /// Names of objects that a run has created.
 pub(super) struct Created {
@@ -27,7 +27,9 @@ pub(super) struct Created {
 
 impl Created {
     pub fn new(runtime: &Runtime) -> Created {
-        Created { names: runtime.mutex(Vec::new()) }
+        Created {
+            names: runtime.mutex(Vec::new()),
+        }
     }
 
     fn note(&self, name: &str) {
@@ -45,12 +47,22 @@ impl Created {
 
 /// Whether an open table is the one that the job means.
 pub(super) fn check_identity(input: &Input, table: &InputTable) -> Result<(), ExecError> {
-    let damage = |what, expected, found| ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0));
+    let damage = |what, expected, found| {
+        ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
+    };
     if input.len_bytes != table.file_bytes() {
-        return Err(damage("length of an input table", input.len_bytes, table.file_bytes()));
+        return Err(damage(
+            "length of an input table",
+            input.len_bytes,
+            table.file_bytes(),
+        ));
     }
     if input.digest != table.digest() {
-        return Err(damage("digest of an input table", input.digest, table.digest()));
+        return Err(damage(
+            "digest of an input table",
+            input.digest,
+            table.digest(),
+        ));
     }
     Ok(())
 }
@@ -106,7 +118,11 @@ impl<'a> Output<'a> {
 
     /// Finishes the table before and begins one at `first_key`.
     #[cold]
-    pub fn start_table(&mut self, start: TableStart<'_>, first_key: &[u8]) -> Result<(), ExecError> {
+    pub fn start_table(
+        &mut self,
+        start: TableStart<'_>,
+        first_key: &[u8],
+    ) -> Result<(), ExecError> {
         let left_bound = match (start.table, start.left_cut) {
             (0, _) => self.bounds.start.clone(),
             (_, Some(cut)) => cut.to_vec(),
@@ -126,8 +142,14 @@ impl<'a> Output<'a> {
             bits_per_key: self.job.format.bits_per_key,
             ..WriterOptions::default()
         };
-        let writer = TableWriter::with_buffers(file.clone(), options, std::mem::take(&mut self.buffers))?;
-        self.open = Some(Open { writer, file, name, left_bound });
+        let writer =
+            TableWriter::with_buffers(file.clone(), options, std::mem::take(&mut self.buffers))?;
+        self.open = Some(Open {
+            writer,
+            file,
+            name,
+            left_bound,
+        });
         (self.raw_bytes, self.block_end) = (0, self.job.limits.block_bytes);
         Ok(())
     }
@@ -141,7 +163,8 @@ impl<'a> Output<'a> {
         // Block number = floor(raw bytes of all earlier entries of the table / B).
         if self.raw_bytes >= self.block_end {
             open.writer.end_block()?;
-            self.block_end = (self.raw_bytes / self.job.limits.block_bytes + 1) * self.job.limits.block_bytes;
+            self.block_end =
+                (self.raw_bytes / self.job.limits.block_bytes + 1) * self.job.limits.block_bytes;
         }
         self.raw_bytes += raw_bytes(key.len(), value.len());
         open.writer.add(key, trailer, value)?;
@@ -151,13 +174,20 @@ impl<'a> Output<'a> {
     /// Takes the parts of fragments before `end`.
     fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<Fragment> {
         let mut taken = Vec::new();
-        while let Some(fragment) = self.fragments.next_if(|f| end.is_none_or(|end| f.end.as_slice() <= end)) {
+        while let Some(fragment) = self
+            .fragments
+            .next_if(|f| end.is_none_or(|end| f.end.as_slice() <= end))
+        {
             taken.push(fragment);
         }
         if let (Some(end), Some(next)) = (end, self.fragments.peek_mut())
             && next.start.as_slice() < end
         {
-            taken.push(Fragment { start: next.start.clone(), end: end.to_vec(), seqs: next.seqs.clone() });
+            taken.push(Fragment {
+                start: next.start.clone(),
+                end: end.to_vec(),
+                seqs: next.seqs.clone(),
+            });
             next.start = end.to_vec();
         }
         taken
@@ -181,11 +211,19 @@ impl<'a> Output<'a> {
         open.file.sync()?;
         let p = summary.properties;
         let keys = p.smallest_key.clone().zip(p.largest_key.clone());
-        let deletes = deletes.as_ref().map(|(start, end)| (start.as_slice(), end.as_slice()));
+        let deletes = deletes
+            .as_ref()
+            .map(|(start, end)| (start.as_slice(), end.as_slice()));
         let Some(bounds) = OutputTable::bounds_of(keys.as_ref(), deletes) else {
-            return Err(crate::TableError::Misuse("a table without entries and range deletes was begun").into());
+            return Err(crate::TableError::Misuse(
+                "a table without entries and range deletes was begun",
+            )
+            .into());
         };
-        self.ctx.progress.bytes_out.fetch_add(summary.file_bytes, Ordering::Relaxed);
+        self.ctx
+            .progress
+            .bytes_out
+            .fetch_add(summary.file_bytes, Ordering::Relaxed);
         self.ctx.progress.tables.fetch_add(1, Ordering::Relaxed);
         self.tables.push(OutputTable {
             name: open.name,

@@ -79,7 +79,9 @@ fn open_inputs(job: &Job, bounds: &KeyBounds, ctx: &ExecContext) -> Result<Opene
                     let file = ctx.inputs.table(input.location, &input.name)?;
                     Origin::Table(Arc::new(InputTable::open(file)?))
                 }
-                InputKind::Stream => Origin::Stream(ctx.inputs.stream(input.location, &input.name)?),
+                InputKind::Stream => {
+                    Origin::Stream(ctx.inputs.stream(input.location, &input.name)?)
+                }
                 InputKind::Unsorted => {
                     return Err(ExecError::declined("unsorted inputs are not supported yet"));
                 }
@@ -99,17 +101,29 @@ fn open_inputs(job: &Job, bounds: &KeyBounds, ctx: &ExecContext) -> Result<Opene
                             prefix.admit(first);
                             prefix.admit(last);
                         } else {
-                            leg.bounds = KeyBounds { start: Vec::new(), end: Some(Vec::new()) };
+                            leg.bounds = KeyBounds {
+                                start: Vec::new(),
+                                end: Some(Vec::new()),
+                            };
                         }
                     }
-                    None => leg.bounds = KeyBounds { start: Vec::new(), end: Some(Vec::new()) },
+                    None => {
+                        leg.bounds = KeyBounds {
+                            start: Vec::new(),
+                            end: Some(Vec::new()),
+                        }
+                    }
                 }
                 found = table
                     .range_deletes()
                     .fragments()
                     .iter()
                     .flat_map(|f| f.seqs.iter().map(move |seq| (f, *seq)))
-                    .map(|(f, seq)| RangeDelete { start: f.start.clone(), end: f.end.clone(), seq })
+                    .map(|(f, seq)| RangeDelete {
+                        start: f.start.clone(),
+                        end: f.end.clone(),
+                        seq,
+                    })
                     .collect();
             }
             Origin::Stream(stream) => {
@@ -154,7 +168,11 @@ fn open_inputs(job: &Job, bounds: &KeyBounds, ctx: &ExecContext) -> Result<Opene
     for run in &mut runs {
         sort_run(run)?;
     }
-    Ok(Opened { runs, range_deletes, prefix: prefix.0.unwrap_or_default().into() })
+    Ok(Opened {
+        runs,
+        range_deletes,
+        prefix: prefix.0.unwrap_or_default().into(),
+    })
 }
 
 /// Puts the tables of a run in order of keys. A stream is a run of its own.
@@ -167,7 +185,10 @@ fn sort_run(run: &mut [Leg]) -> Result<(), ExecError> {
         Origin::Stream(_) => None,
     };
     if run.iter().any(|leg| first(leg).is_none()) {
-        return Err(TableError::Misuse("a stream shares its run number with another input of the job").into());
+        return Err(TableError::Misuse(
+            "a stream shares its run number with another input of the job",
+        )
+        .into());
     }
     run.sort_by_cached_key(|leg| (first(leg), leg.bounds.start.clone()));
     Ok(())
@@ -185,9 +206,17 @@ pub(super) fn run(
     stop.check()?;
     let bounds = job.subjob_bounds(subjob);
     let opened = open_inputs(job, &bounds, ctx)?;
-    let mut counters = Counters { range_deletes_read: opened.range_deletes.len() as u64, ..Counters::default() };
+    let mut counters = Counters {
+        range_deletes_read: opened.range_deletes.len() as u64,
+        ..Counters::default()
+    };
     let stripes = Stripes::new(&job.snapshots, job.published);
-    let fragments = fragment(&opened.range_deletes, &stripes, &bounds.start, bounds.end.as_deref());
+    let fragments = fragment(
+        &opened.range_deletes,
+        &stripes,
+        &bounds.start,
+        bounds.end.as_deref(),
+    );
     drop(opened.range_deletes);
     let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
     let (surviving, dropped) = retain.surviving_fragments();
@@ -196,7 +225,10 @@ pub(super) fn run(
     let mut output = Output::new(job, subjob as u32, &bounds, surviving, ctx, created);
 
     let verify = job.format.verify;
-    let sources = opened.runs.into_iter().map(|legs| Source::new(legs, opened.prefix.clone(), verify));
+    let sources = opened
+        .runs
+        .into_iter()
+        .map(|legs| Source::new(legs, opened.prefix.clone(), verify));
     let mut merge = Merge::new(sources.collect())?;
     // Whether a version of the current user key was kept.
     let mut in_table = false;

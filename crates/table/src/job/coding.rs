@@ -148,13 +148,21 @@ impl<'a> In<'a> {
     fn text(&mut self, what: &'static str) -> R<String> {
         let at = self.0.position() as u64;
         let bytes = self.bytes(what)?;
-        String::from_utf8(bytes).map_err(|e| Damage::new(what, at, 0, e.utf8_error().valid_up_to() as u64))
+        String::from_utf8(bytes)
+            .map_err(|e| Damage::new(what, at, 0, e.utf8_error().valid_up_to() as u64))
     }
     fn option(&mut self, what: &'static str) -> R<Option<Vec<u8>>> {
-        Ok(if self.flag(what)? { Some(self.bytes(what)?) } else { None })
+        Ok(if self.flag(what)? {
+            Some(self.bytes(what)?)
+        } else {
+            None
+        })
     }
     fn bounds(&mut self, what: &'static str) -> R<KeyBounds> {
-        Ok(KeyBounds { start: self.bytes(what)?, end: self.option(what)? })
+        Ok(KeyBounds {
+            start: self.bytes(what)?,
+            end: self.option(what)?,
+        })
     }
     fn range(&mut self, what: &'static str) -> R<KeyRange> {
         let start = self.bytes(what)?;
@@ -168,7 +176,12 @@ impl<'a> In<'a> {
         Ok(KeyRange { start, end })
     }
     /// A list; every item takes at least `least` bytes.
-    fn list<T>(&mut self, what: &'static str, least: usize, mut each: impl FnMut(&mut Self) -> R<T>) -> R<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        what: &'static str,
+        least: usize,
+        mut each: impl FnMut(&mut Self) -> R<T>,
+    ) -> R<Vec<T>> {
         let at = self.0.position() as u64;
         let n = self.0.u32(what)? as usize;
         let possible = self.0.remaining() / least;
@@ -182,7 +195,12 @@ impl<'a> In<'a> {
         Ok(items)
     }
     /// Enters the field `tag`, skipping optional ones, and decodes it whole.
-    fn field<T>(&mut self, tag: u16, what: &'static str, fill: impl FnOnce(&mut In<'a>) -> R<T>) -> R<T> {
+    fn field<T>(
+        &mut self,
+        tag: u16,
+        what: &'static str,
+        fill: impl FnOnce(&mut In<'a>) -> R<T>,
+    ) -> R<T> {
         loop {
             let at = self.0.position() as u64;
             let found = self.0.u16(what)?;
@@ -212,13 +230,23 @@ impl<'a> In<'a> {
             return Err(Damage::new(what, 0, number(&magic), number(&bytes[..8])));
         }
         if want != found {
-            return Err(Damage::new("checksum of a job or an outcome", end as u64, want as u64, found as u64));
+            return Err(Damage::new(
+                "checksum of a job or an outcome",
+                end as u64,
+                want as u64,
+                found as u64,
+            ));
         }
         let mut cursor = Cursor::new(&bytes[..end]);
         cursor.take(what, 8)?;
         let version = cursor.u16(what)?;
         if version != CODING_VERSION {
-            return Err(Damage::new("coding version", 8, CODING_VERSION as u64, version as u64));
+            return Err(Damage::new(
+                "coding version",
+                8,
+                CODING_VERSION as u64,
+                version as u64,
+            ));
         }
         Ok(In(cursor))
     }
@@ -243,7 +271,10 @@ fn put_output(out: &mut Out, x: &OutputPrefix) {
 }
 
 fn get_output(i: &mut In<'_>) -> R<OutputPrefix> {
-    Ok(OutputPrefix { epoch: i.0.u64("output epoch")?, attempt: i.0.u64("output attempt")? })
+    Ok(OutputPrefix {
+        epoch: i.0.u64("output epoch")?,
+        attempt: i.0.u64("output attempt")?,
+    })
 }
 
 fn put_input(out: &mut Out, x: &Input) {
@@ -280,7 +311,11 @@ fn get_input(i: &mut In<'_>) -> R<Input> {
         min_seq: i.0.u64("input sequence range")?,
         max_seq: i.0.u64("input sequence range")?,
         clip: i.bounds("input clip bounds")?,
-        seq_override: if i.flag("input override")? { Some(i.0.u64("input override")?) } else { None },
+        seq_override: if i.flag("input override")? {
+            Some(i.0.u64("input override")?)
+        } else {
+            None
+        },
     })
 }
 
@@ -289,8 +324,12 @@ fn encode_fields(job: &Job, out: &mut Out) {
     out.field(tag::LAYOUT_VERSION, |o| o.u16(job.layout_version));
     out.field(tag::INPUTS, |o| o.list(&job.inputs, put_input));
     out.field(tag::BOUNDS, |o| o.bounds(&job.bounds));
-    out.field(tag::HARD_CUTS, |o| o.list(&job.hard_cuts, |o, c| o.bytes(c)));
-    out.field(tag::SOFT_CUTS, |o| o.list(&job.soft_cuts, |o, c| o.bytes(c)));
+    out.field(tag::HARD_CUTS, |o| {
+        o.list(&job.hard_cuts, |o, c| o.bytes(c))
+    });
+    out.field(tag::SOFT_CUTS, |o| {
+        o.list(&job.soft_cuts, |o, c| o.bytes(c))
+    });
     out.field(tag::NUMBERS, |o| {
         o.u64(job.published);
         o.list(&job.snapshots, |o, s| o.u64(*s));
@@ -343,11 +382,17 @@ impl Job {
         let mut i = In::open(bytes, JOB_MAGIC, "job")?;
         let job = Job {
             keyspace: i.field(tag::KEYSPACE, "keyspace", |i| i.0.u32("keyspace"))?,
-            layout_version: i.field(tag::LAYOUT_VERSION, "layout version", |i| i.0.u16("layout version"))?,
+            layout_version: i.field(tag::LAYOUT_VERSION, "layout version", |i| {
+                i.0.u16("layout version")
+            })?,
             inputs: i.field(tag::INPUTS, "inputs", |i| i.list("inputs", 55, get_input))?,
             bounds: i.field(tag::BOUNDS, "bounds", |i| i.bounds("bounds"))?,
-            hard_cuts: i.field(tag::HARD_CUTS, "hard cuts", |i| i.list("hard cuts", 4, |i| i.bytes("hard cut")))?,
-            soft_cuts: i.field(tag::SOFT_CUTS, "soft cuts", |i| i.list("soft cuts", 4, |i| i.bytes("soft cut")))?,
+            hard_cuts: i.field(tag::HARD_CUTS, "hard cuts", |i| {
+                i.list("hard cuts", 4, |i| i.bytes("hard cut"))
+            })?,
+            soft_cuts: i.field(tag::SOFT_CUTS, "soft cuts", |i| {
+                i.list("soft cuts", 4, |i| i.bytes("soft cut"))
+            })?,
             published: 0,
             snapshots: Vec::new(),
             rules: DropRules::QUICK,
@@ -358,15 +403,23 @@ impl Job {
             extensions: Vec::new(),
             output: OutputPrefix::default(),
         };
-        let (published, snapshots) = i.field(tag::NUMBERS, "published number and snapshots", |i| {
-            Ok((i.0.u64("published number")?, i.list("snapshots", 8, |i| i.0.u64("snapshot"))?))
-        })?;
+        let (published, snapshots) =
+            i.field(tag::NUMBERS, "published number and snapshots", |i| {
+                Ok((
+                    i.0.u64("published number")?,
+                    i.list("snapshots", 8, |i| i.0.u64("snapshot"))?,
+                ))
+            })?;
         let job = Job {
             published,
             snapshots,
-            rules: i.field(tag::RULES, "drop rules", |i| Ok(DropRules(i.u8("drop rules")?)))?,
+            rules: i.field(tag::RULES, "drop rules", |i| {
+                Ok(DropRules(i.u8("drop rules")?))
+            })?,
             now_us: i.field(tag::NOW, "now", |i| i.0.u64("now"))?,
-            older: i.field(tag::OLDER, "older ranges", |i| i.list("older ranges", 5, |i| i.range("older range")))?,
+            older: i.field(tag::OLDER, "older ranges", |i| {
+                i.list("older ranges", 5, |i| i.range("older range"))
+            })?,
             limits: i.field(tag::LIMITS, "output limits", |i| {
                 Ok(OutputLimits {
                     layout: LayoutLimits {
@@ -406,7 +459,14 @@ impl Job {
 fn put_table(out: &mut Out, x: &OutputTable) {
     out.bytes(x.name.as_bytes());
     out.u32(x.subjob);
-    for n in [x.raw_bytes, x.file_bytes, x.entries, x.puts, x.deletes, x.fragments] {
+    for n in [
+        x.raw_bytes,
+        x.file_bytes,
+        x.entries,
+        x.puts,
+        x.deletes,
+        x.fragments,
+    ] {
         out.u64(n);
     }
     out.u8(x.keys.is_some() as u8);
@@ -432,7 +492,11 @@ fn get_table(i: &mut In<'_>) -> R<OutputTable> {
         puts: i.0.u64("puts")?,
         deletes: i.0.u64("deletes")?,
         fragments: i.0.u64("fragments")?,
-        keys: if i.flag("keys")? { Some((i.bytes("first key")?, i.bytes("last key")?)) } else { None },
+        keys: if i.flag("keys")? {
+            Some((i.bytes("first key")?, i.bytes("last key")?))
+        } else {
+            None
+        },
         left_bound: i.bytes("left bound")?,
         right_bound: i.option("right bound")?,
         bounds: i.range("bounds")?,
@@ -490,7 +554,9 @@ impl Outcome {
                 Ok(i.0.u64("job identity")? as u128 | (i.0.u64("job identity")? as u128) << 64)
             })?,
             output: i.field(tag::OUT_OUTPUT, "output prefix", get_output)?,
-            tables: i.field(tag::OUT_TABLES, "tables", |i| i.list("tables", 94, get_table))?,
+            tables: i.field(tag::OUT_TABLES, "tables", |i| {
+                i.list("tables", 94, get_table)
+            })?,
             counters: i.field(tag::OUT_COUNTERS, "counters", |i| {
                 let mut next = || i.0.u64("counters");
                 Ok(Counters {
@@ -508,7 +574,9 @@ impl Outcome {
                 })
             })?,
             dropped_value_bytes: i.field(tag::OUT_VALUES, "dropped value bytes", |i| {
-                i.list("dropped value bytes", 16, |i| Ok((i.0.u64("value log")?, i.0.u64("dropped bytes")?)))
+                i.list("dropped value bytes", 16, |i| {
+                    Ok((i.0.u64("value log")?, i.0.u64("dropped bytes")?))
+                })
             })?,
         };
         i.end("outcome")?;

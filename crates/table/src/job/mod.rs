@@ -12,7 +12,6 @@
 
 pub mod coding;
 pub mod outcome;
-pub mod verify;
 
 use crate::compress::Codec;
 use crate::layout::LayoutLimits;
@@ -66,7 +65,10 @@ impl KeyBounds {
             (Some(a), Some(b)) => Some(a.min(b).clone()),
             (a, b) => a.as_ref().or(b.as_ref()).cloned(),
         };
-        KeyBounds { start: self.start.as_slice().max(&other.start).to_vec(), end }
+        KeyBounds {
+            start: self.start.as_slice().max(&other.start).to_vec(),
+            end,
+        }
     }
 }
 
@@ -110,7 +112,12 @@ pub struct FormatOptions {
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        FormatOptions { codec: Codec::None, level: 0, bits_per_key: 10, verify: true }
+        FormatOptions {
+            codec: Codec::None,
+            level: 0,
+            bits_per_key: 10,
+            verify: true,
+        }
     }
 }
 
@@ -126,7 +133,10 @@ pub struct OutputLimits {
 impl OutputLimits {
     /// The limits for tables of `table_bytes` with blocks of `block_bytes`.
     pub fn new(table_bytes: u64, block_bytes: u64, has_soft_cuts: bool) -> OutputLimits {
-        OutputLimits { layout: LayoutLimits::new(table_bytes, has_soft_cuts), block_bytes }
+        OutputLimits {
+            layout: LayoutLimits::new(table_bytes, has_soft_cuts),
+            block_bytes,
+        }
     }
 }
 
@@ -159,7 +169,10 @@ impl OutputPrefix {
 
     /// The name of a table: `<epoch>-<attempt>-<subjob>-<place>.tbl`.
     pub fn table_name(&self, subjob: u32, place: u32) -> String {
-        format!("{:08x}-{:08x}-{subjob:04}-{place:05}.tbl", self.epoch, self.attempt)
+        format!(
+            "{:08x}-{:08x}-{subjob:04}-{place:05}.tbl",
+            self.epoch, self.attempt
+        )
     }
 }
 
@@ -210,7 +223,14 @@ impl Job {
             Some(i) => self.hard_cuts[i].clone(),
             None => self.bounds.start.clone(),
         };
-        KeyBounds { start, end: self.hard_cuts.get(subjob).cloned().or_else(|| self.bounds.end.clone()) }
+        KeyBounds {
+            start,
+            end: self
+                .hard_cuts
+                .get(subjob)
+                .cloned()
+                .or_else(|| self.bounds.end.clone()),
+        }
     }
 
     /// The soft cuts strictly inside a subjob.
@@ -246,22 +266,38 @@ impl Job {
             if !cuts.windows(2).all(|w| w[0] < w[1]) {
                 return fail(format!("{what} cuts are not strictly ascending"));
             }
-            if let Some(cut) = cuts.iter().find(|c| **c <= self.bounds.start || !self.bounds.contains(c)) {
-                return fail(format!("{what} cut {} is not inside the job's bounds", Hex(cut)));
+            if let Some(cut) = cuts
+                .iter()
+                .find(|c| **c <= self.bounds.start || !self.bounds.contains(c))
+            {
+                return fail(format!(
+                    "{what} cut {} is not inside the job's bounds",
+                    Hex(cut)
+                ));
             }
             if cuts.iter().any(|c| c.len() > MAX_KEY_BYTES) {
                 return fail(format!("a {what} cut is longer than a key may be"));
             }
         }
         if self.hard_cuts.len() > 9998 {
-            return fail(format!("{} subjobs, but at most 9999 are possible", self.subjobs()));
+            return fail(format!(
+                "{} subjobs, but at most 9999 are possible",
+                self.subjobs()
+            ));
         }
-        if let Some(cut) = self.soft_cuts.iter().find(|c| self.hard_cuts.binary_search(c).is_ok()) {
+        if let Some(cut) = self
+            .soft_cuts
+            .iter()
+            .find(|c| self.hard_cuts.binary_search(c).is_ok())
+        {
             return fail(format!("soft cut {} equals a hard cut", Hex(cut)));
         }
         for input in &self.inputs {
             if input.min_seq > input.max_seq {
-                return fail(format!("input {}: sequence range {}..={}", input.name, input.min_seq, input.max_seq));
+                return fail(format!(
+                    "input {}: sequence range {}..={}",
+                    input.name, input.min_seq, input.max_seq
+                ));
             }
             if input.max_seq > self.published {
                 return fail(format!(
@@ -272,14 +308,23 @@ impl Job {
             if let Some(seq) = input.seq_override
                 && (input.min_seq, input.max_seq) != (seq, seq)
             {
-                return fail(format!("input {}: its sequence range is not its override {seq}", input.name));
+                return fail(format!(
+                    "input {}: its sequence range is not its override {seq}",
+                    input.name
+                ));
             }
         }
         if self.published > crate::key::MAX_SEQ {
-            return fail(format!("published number {} is out of range", self.published));
+            return fail(format!(
+                "published number {} is out of range",
+                self.published
+            ));
         }
         if !self.rules.is_sound() {
-            return fail(format!("drop rules {:#06b} lack a rule that another stands on", self.rules.0));
+            return fail(format!(
+                "drop rules {:#06b} lack a rule that another stands on",
+                self.rules.0
+            ));
         }
         let l = &self.limits;
         if !l.layout.table_bytes.is_power_of_two() || !l.block_bytes.is_power_of_two() {

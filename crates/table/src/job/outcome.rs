@@ -1,5 +1,5 @@
 //! An outcome: what an executor says that it made of a job. Plain data, believed only after
-//! [`verify_outcome`](super::verify::verify_outcome).
+//! `verify_outcome`.
 //!
 //! Threading: plain data.
 
@@ -43,13 +43,19 @@ pub struct OutputTable {
 
 impl OutputTable {
     /// The range over first and last key and the range deletes from `first` to before `last`.
-    pub fn bounds_of(keys: Option<&(Vec<u8>, Vec<u8>)>, deletes: Option<(&[u8], &[u8])>) -> Option<KeyRange> {
+    pub fn bounds_of(
+        keys: Option<&(Vec<u8>, Vec<u8>)>,
+        deletes: Option<(&[u8], &[u8])>,
+    ) -> Option<KeyRange> {
         let keys = keys.map(|(first, last)| KeyRange::inclusive(first, last));
         let deletes = deletes.map(|(start, end)| KeyRange::before(start, end));
         match (keys, deletes) {
             (Some(a), Some(b)) => {
                 let end = if a.end.at_least(&b.end) { a.end } else { b.end };
-                Some(KeyRange { start: a.start.min(b.start), end })
+                Some(KeyRange {
+                    start: a.start.min(b.start),
+                    end,
+                })
             }
             (a, b) => a.or(b),
         }
@@ -106,7 +112,9 @@ impl Counters {
 
     /// Entries dropped by any rule; saturates, since it may come from elsewhere.
     pub fn dropped(&self) -> u64 {
-        self.shadowed.saturating_add(self.tombstones).saturating_add(self.covered)
+        self.shadowed
+            .saturating_add(self.tombstones)
+            .saturating_add(self.covered)
     }
 }
 

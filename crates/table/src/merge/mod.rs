@@ -33,9 +33,15 @@ pub(crate) struct Merge {
 #[inline]
 fn before(sources: &[Source], a: u32, b: u32) -> bool {
     let (x, y) = (&sources[a as usize], &sources[b as usize]);
-    let keys = if head_is_whole(x.head()) { std::cmp::Ordering::Equal } else { x.key().cmp(y.key()) };
+    let keys = if head_is_whole(x.head()) {
+        std::cmp::Ordering::Equal
+    } else {
+        x.key().cmp(y.key())
+    };
     // Newest first; of two equal internal keys, which no two inputs should hold, that of the earlier run.
-    keys.then_with(|| y.trailer().cmp(&x.trailer())).then(a.cmp(&b)).is_lt()
+    keys.then_with(|| y.trailer().cmp(&x.trailer()))
+        .then(a.cmp(&b))
+        .is_lt()
 }
 
 impl Merge {
@@ -46,13 +52,24 @@ impl Merge {
         }
         let heads: Vec<Head> = sources.iter().map(Source::head).collect();
         let tree = LoserTree::new(&heads, |a, b| before(&sources, a, b));
-        Ok(Merge { sources, tree, last_key: Vec::new(), last_head: 0, last_trailer: 0, started: false })
+        Ok(Merge {
+            sources,
+            tree,
+            last_key: Vec::new(),
+            last_head: 0,
+            last_trailer: 0,
+            started: false,
+        })
     }
 
     /// The current entry's source, or `None` at the end.
     #[inline(always)]
     pub fn current(&self) -> Option<&Source> {
-        if self.tree.is_exhausted() { None } else { self.sources.get(self.tree.winner()) }
+        if self.tree.is_exhausted() {
+            None
+        } else {
+            self.sources.get(self.tree.winner())
+        }
     }
 
     /// Whether the current entry is the first of its user key. To be asked once for each entry: it remembers it.
@@ -73,7 +90,9 @@ impl Merge {
             };
             match order {
                 std::cmp::Ordering::Less => return Err(disorder(source)),
-                std::cmp::Ordering::Equal if trailer > self.last_trailer => return Err(disorder(source)),
+                std::cmp::Ordering::Equal if trailer > self.last_trailer => {
+                    return Err(disorder(source));
+                }
                 std::cmp::Ordering::Equal => {
                     self.last_trailer = trailer;
                     return Ok(false);
@@ -120,5 +139,8 @@ impl Merge {
 
 #[cold]
 fn disorder(source: &Source) -> ExecError {
-    ExecError::Failed(Damage::new("order of an input's entries", 0, 0, source.trailer() >> 8).in_file(source.name(), 0))
+    ExecError::Failed(
+        Damage::new("order of an input's entries", 0, 0, source.trailer() >> 8)
+            .in_file(source.name(), 0),
+    )
 }

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use siltstone_storage::Access;
 
+use super::table::InputTable;
 use super::tree::{EXHAUSTED, HEAD_KEY_BYTES, Head};
 use crate::block::{Decoded, open_stored};
 use crate::error::{Damage, TableError};
 use crate::exec::{EntryStream, ExecError, StreamSource};
 use crate::job::KeyBounds;
-use super::table::InputTable;
 use crate::key::{Kind, MAX_SEQ, kind_of, raw_bytes, seek_trailer};
 
 /// How much of a table is read at once, in bytes; at least one block.
@@ -118,7 +118,11 @@ impl Source {
     /// The current entry's head; [`EXHAUSTED`] at the end.
     #[inline(always)]
     pub fn head(&self) -> Head {
-        if self.pos < self.end { self.heads[self.pos] } else { EXHAUSTED }
+        if self.pos < self.end {
+            self.heads[self.pos]
+        } else {
+            EXHAUSTED
+        }
     }
 
     /// The current user key.
@@ -137,7 +141,11 @@ impl Source {
     #[inline(always)]
     pub fn value(&self) -> &[u8] {
         let range = self.entries.value_range(self.pos);
-        let from = if self.values_in_scratch { &self.scratch } else { &self.buffer };
+        let from = if self.values_in_scratch {
+            &self.scratch
+        } else {
+            &self.buffer
+        };
         &from[self.values_at + range.start..self.values_at + range.end]
     }
 
@@ -183,7 +191,12 @@ impl Source {
         self.state = match &leg.origin {
             Origin::Table(table) => {
                 let block = table.seek_block(&leg.bounds.start);
-                State::Table { table: table.clone(), block, piece_end: block, piece_offset: 0 }
+                State::Table {
+                    table: table.clone(),
+                    block,
+                    piece_end: block,
+                    piece_offset: 0,
+                }
             }
             Origin::Stream(stream) => State::Stream(stream.open(&leg.bounds)?),
         };
@@ -193,7 +206,13 @@ impl Source {
 
     /// Decodes the table's next block; false at its end.
     fn load_block(&mut self) -> Result<bool, ExecError> {
-        let State::Table { table, block, piece_end, piece_offset } = &mut self.state else {
+        let State::Table {
+            table,
+            block,
+            piece_end,
+            piece_offset,
+        } = &mut self.state
+        else {
             return Ok(false);
         };
         let count = table.block_count();
@@ -210,7 +229,9 @@ impl Source {
             }
             self.buffer.resize(len as usize, 0);
             table.file().read_at(first.start, &mut self.buffer)?;
-            table.file().advise(Access::WillNeed, first.start + len, 2 * PIECE_BYTES);
+            table
+                .file()
+                .advise(Access::WillNeed, first.start + len, 2 * PIECE_BYTES);
             self.bytes_read += len;
             (*piece_offset, *piece_end) = (first.start, next);
         }
@@ -275,11 +296,21 @@ impl Source {
             ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&leg.name, 0))
         };
         if let Some(seq) = leg.seq_override {
-            e.trailers.iter_mut().for_each(|t| *t = seq << 8 | *t & 0xff);
+            e.trailers
+                .iter_mut()
+                .for_each(|t| *t = seq << 8 | *t & 0xff);
         } else if max > seek_trailer(leg.seqs.1.min(MAX_SEQ)) {
-            return Err(damage("largest sequence number of an input", leg.seqs.1, max >> 8));
+            return Err(damage(
+                "largest sequence number of an input",
+                leg.seqs.1,
+                max >> 8,
+            ));
         } else if min < leg.seqs.0 << 8 {
-            return Err(damage("smallest sequence number of an input", leg.seqs.0, min >> 8));
+            return Err(damage(
+                "smallest sequence number of an input",
+                leg.seqs.0,
+                min >> 8,
+            ));
         }
         let p = self.prefix.len();
         let common = |key: &[u8]| crate::key::common_prefix(key, &self.prefix);
@@ -305,17 +336,26 @@ impl Source {
             let key_end = *key_end as usize;
             let len = key_end.saturating_sub(at + p);
             let Some(bytes) = e.keys.get(at + p..).and_then(|b| b.first_chunk::<16>()) else {
-                return Err(damage("length of an input's key", p as u64, (key_end - at) as u64));
+                return Err(damage(
+                    "length of an input's key",
+                    p as u64,
+                    (key_end - at) as u64,
+                ));
             };
             // The 16 bytes may reach into the next key: what is not this one's is masked.
             let mask = !(Head::MAX >> (8 * len.min(HEAD_KEY_BYTES)));
-            self.heads.push(u128::from_be_bytes(*bytes) & mask | len.min(HEAD_KEY_BYTES + 1) as u128);
+            self.heads
+                .push(u128::from_be_bytes(*bytes) & mask | len.min(HEAD_KEY_BYTES + 1) as u128);
             at = key_end;
         }
         if self.pos < self.end {
             self.entries_read += (self.end - self.pos) as u64;
             let key_bytes = e.key_ends[self.end - 1] as usize
-                - if self.pos == 0 { 0 } else { e.key_ends[self.pos - 1] as usize };
+                - if self.pos == 0 {
+                    0
+                } else {
+                    e.key_ends[self.pos - 1] as usize
+                };
             let value_bytes = e.value_range(self.end - 1).end - e.value_range(self.pos).start;
             self.raw_bytes_read += raw_bytes(key_bytes, value_bytes)
                 + (self.end - self.pos - 1) as u64 * crate::key::ENTRY_OVERHEAD_BYTES;
@@ -331,7 +371,9 @@ fn bad_kind(name: &str, trailers: &[u64]) -> ExecError {
         match kind_of(*t) {
             Some(Kind::Put | Kind::Delete) => {}
             Some(kind @ (Kind::Merge | Kind::ValueAddress)) => {
-                return ExecError::declined(format!("input {name} holds entries of the reserved kind {kind:?}"));
+                return ExecError::declined(format!(
+                    "input {name} holds entries of the reserved kind {kind:?}"
+                ));
             }
             _ => {
                 let damage = Damage::new("kind of an entry", 0, Kind::Put as u64, *t & 0xff);
@@ -339,5 +381,7 @@ fn bad_kind(name: &str, trailers: &[u64]) -> ExecError {
             }
         }
     }
-    ExecError::Failed(TableError::Misuse("an entry's kind is neither put nor delete"))
+    ExecError::Failed(TableError::Misuse(
+        "an entry's kind is neither put nor delete",
+    ))
 }

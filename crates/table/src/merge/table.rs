@@ -40,7 +40,9 @@ fn section(file: &dyn ReadFile, offset: u64, len: u64, what: &'static str) -> Re
     };
     let (stored, found) = (bytes.as_slice().u32(end), crc32c(&bytes[..end]));
     if stored != found {
-        return Err(Damage::new(what, end as u64, stored as u64, found as u64).in_file(file.name(), offset));
+        return Err(
+            Damage::new(what, end as u64, stored as u64, found as u64).in_file(file.name(), offset)
+        );
     }
     bytes.truncate(end);
     Ok(bytes)
@@ -55,12 +57,20 @@ impl InputTable {
         let name = file.name().to_string();
         let len = file.len();
         let Some(at) = len.checked_sub(FOOTER_BYTES as u64) else {
-            return Err(Damage::new("length of a table", 0, FOOTER_BYTES as u64, len).in_file(&name, 0));
+            return Err(
+                Damage::new("length of a table", 0, FOOTER_BYTES as u64, len).in_file(&name, 0),
+            );
         };
         let mut raw = [0; FOOTER_BYTES];
         file.read_at(at, &mut raw)?;
         let footer = Footer::decode(&raw, &name, len)?;
-        let [blocks, filter, index_bytes, range_deletes_bytes, properties_bytes] = footer.sections();
+        let [
+            blocks,
+            filter,
+            index_bytes,
+            range_deletes_bytes,
+            properties_bytes,
+        ] = footer.sections();
         let index_at = blocks + filter;
         let index = section(&*file, index_at, index_bytes, "checksum of the index")?;
         let index = Index::decode(&index, blocks).map_err(|d| d.in_file(&name, index_at))?;
@@ -68,13 +78,29 @@ impl InputTable {
         let range_deletes = if range_deletes_bytes == 0 {
             RangeDeletes::default()
         } else {
-            let bytes = section(&*file, range_deletes_at, range_deletes_bytes, "checksum of the range deletes")?;
+            let bytes = section(
+                &*file,
+                range_deletes_at,
+                range_deletes_bytes,
+                "checksum of the range deletes",
+            )?;
             RangeDeletes::decode(&bytes).map_err(|d| d.in_file(&name, range_deletes_at))?
         };
         let properties_at = range_deletes_at + range_deletes_bytes;
-        let bytes = section(&*file, properties_at, properties_bytes, "checksum of the properties")?;
+        let bytes = section(
+            &*file,
+            properties_at,
+            properties_bytes,
+            "checksum of the properties",
+        )?;
         let properties = Properties::decode(&bytes, &name, properties_at)?;
-        Ok(InputTable { file, footer, index, range_deletes, properties })
+        Ok(InputTable {
+            file,
+            footer,
+            index,
+            range_deletes,
+            properties,
+        })
     }
 
     /// The file.
@@ -104,7 +130,10 @@ impl InputTable {
 
     /// First and last user key; `None` if there is no entry.
     pub fn key_bounds(&self) -> Option<(&[u8], &[u8])> {
-        self.properties.smallest_key.as_deref().zip(self.properties.largest_key.as_deref())
+        self.properties
+            .smallest_key
+            .as_deref()
+            .zip(self.properties.largest_key.as_deref())
     }
 
     /// Number of blocks.

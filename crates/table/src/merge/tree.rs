@@ -53,7 +53,11 @@ impl LoserTree {
     /// entry comes before `b`'s.
     pub fn new(heads: &[Head], mut before: impl FnMut(u32, u32) -> bool) -> LoserTree {
         let width = heads.len().max(1).next_power_of_two();
-        let mut tree = LoserTree { heads: vec![EXHAUSTED; width], leaves: vec![0; width], width };
+        let mut tree = LoserTree {
+            heads: vec![EXHAUSTED; width],
+            leaves: vec![0; width],
+            width,
+        };
         // Winners of all matches, bottom up; losers stay behind.
         let mut winners: Vec<(Head, u32)> = vec![(EXHAUSTED, u32::MAX); 2 * width];
         for (i, slot) in winners[width..].iter_mut().enumerate() {
@@ -135,7 +139,7 @@ mod tests {
             for b in &keys {
                 let (x, y) = (head_of(a), head_of(b));
                 if x == y {
-                    assert_eq!(a == b || !head_is_whole(x), true, "{a:?} {b:?}");
+                    assert!(a == b || !head_is_whole(x), "{a:?} {b:?}");
                 } else {
                     assert_eq!(x.cmp(&y), a.cmp(b), "{a:?} {b:?}");
                 }
@@ -148,7 +152,9 @@ mod tests {
     fn merges_like_a_sort() {
         let mut x = 7u64;
         let mut random = move |n: u64| {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (x >> 33) % n
         };
         for k in 0..20 {
@@ -169,15 +175,18 @@ mod tests {
             lists.iter_mut().for_each(|l| l.reverse());
             let head = |l: &Vec<Vec<u8>>| l.last().map_or(EXHAUSTED, |key| head_of(key));
             let heads: Vec<Head> = lists.iter().map(head).collect();
-            let mut tree =
-                LoserTree::new(&heads, |a, b| lists[a as usize].last() < lists[b as usize].last());
+            let mut tree = LoserTree::new(&heads, |a, b| {
+                lists[a as usize].last() < lists[b as usize].last()
+            });
             let mut got = vec![];
             while !tree.is_exhausted() {
                 let w = tree.winner();
                 assert_eq!(tree.head(), head(&lists[w]));
                 got.push(lists[w].pop().unwrap());
                 let next = head(&lists[w]);
-                tree.replace(next, |a, b| lists[a as usize].last() < lists[b as usize].last());
+                tree.replace(next, |a, b| {
+                    lists[a as usize].last() < lists[b as usize].last()
+                });
             }
             assert_eq!(got, want);
         }

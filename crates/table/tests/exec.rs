@@ -1,0 +1,276 @@
+//! The CPU executor against a naive model, on storage in memory: what every reader sees, before and after.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::*;
+use proptest::prelude::*;
+use siltstone_storage::{MemoryStorage, Runtime};
+use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
+use siltstone_table::job::{DropRules, Job, KeyRange};
+use siltstone_table::key::{Kind, trailer};
+use siltstone_table::retain::RangeDelete;
+
+/// What was put where, as the engine would hold it: older data outside the job, then the runs of the job.
+#[derive(Clone, Debug)]
+struct Case {
+    older: Content,
+    runs: Vec<Content>,
+    snapshots: Vec<u64>,
+    published: u64,
+    rules: DropRules,
+    hard: Vec<Vec<u8>>,
+    soft: Vec<Vec<u8>>,
+    table_log: u32,
+    inputs_as_streams: Vec<bool>,
+    declare_everything: bool,
+}
+
+fn a_key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        6 => (0u8..40).prop_map(|n| vec![b'k', n]),
+        2 => (0u8..40, 0u8..3).prop_map(|(n, m)| vec![b'k', n, m]),
+        1 => (0u8..4).prop_map(|n| [&b"k\x10 a long common prefix of keys "[..], &[n]].concat()),
+        1 => Just(vec![]),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Put(Vec<u8>, usize),
+    Delete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+    /// What follows goes to a newer run.
+    NextRun,
+    Snapshot,
+}
+
+fn an_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => (a_key(), prop_oneof![9 => 0usize..60, 1 => 0usize..3000]).prop_map(|(k, n)| Op::Put(k, n)),
+        5 => a_key().prop_map(Op::Delete),
+        2 => (a_key(), a_key()).prop_map(|(a, b)| Op::DeleteRange(a, b)),
+        2 => Just(Op::NextRun),
+        2 => Just(Op::Snapshot),
+    ]
+}
+
+fn a_case() -> impl Strategy<Value = Case> {
+    let rules = prop_oneof![
+        5 => Just(DropRules::ALL),
+        1 => Just(DropRules::QUICK),
+        1 => Just(DropRules::SHADOWED),
+        1 => Just(DropRules::COVERED),
+        1 => Just(DropRules::SHADOWED.with(DropRules::TOMBSTONES)),
+        1 => Just(DropRules::COVERED.with(DropRules::FRAGMENTS)),
+    ];
+    let cuts =
+        || prop::collection::btree_set(a_key().prop_filter("inside", |k| !k.is_empty()), 0..4);
+    (
+        prop::collection::vec(an_op(), 0..25),
+        prop::collection::vec(an_op(), 0..150),
+        rules,
+        cuts(),
+        cuts(),
+        9u32..13,
+        prop::collection::vec(any::<bool>(), 12),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(
+                older_ops,
+                ops,
+                rules,
+                hard,
+                soft,
+                table_log,
+                inputs_as_streams,
+                declare_everything,
+            )| {
+                let mut seq = 0;
+                let mut older = Content::default();
+                let mut runs = vec![Content::default()];
+                let mut snapshots = vec![];
+                for op in &older_ops {
+                    apply(&mut older, op, &mut seq);
+                }
+                for op in &ops {
+                    match op {
+                        Op::NextRun if runs.len() < 10 => runs.push(Content::default()),
+                        Op::Snapshot => snapshots.push(seq),
+                        op => apply(runs.last_mut().unwrap(), op, &mut seq),
+                    }
+                }
+                let hard: Vec<_> = hard.into_iter().collect();
+                let soft = soft.into_iter().filter(|c| !hard.contains(c)).collect();
+                Case {
+                    older,
+                    runs,
+                    snapshots,
+                    published: seq,
+                    rules,
+                    hard,
+                    soft,
+                    table_log,
+                    inputs_as_streams,
+                    declare_everything,
+                }
+            },
+        )
+}
+
+fn apply(content: &mut Content, op: &Op, seq: &mut u64) {
+    *seq += 1;
+    match op {
+        Op::Put(k, n) => {
+            let value = (0..*n).map(|i| (*seq as usize * 31 + i) as u8).collect();
+            content
+                .entries
+                .push((k.clone(), trailer(*seq, Kind::Put), value));
+        }
+        Op::Delete(k) => content
+            .entries
+            .push((k.clone(), trailer(*seq, Kind::Delete), vec![])),
+        Op::DeleteRange(a, b) if a < b => {
+            content.range_deletes.push(RangeDelete {
+                start: a.clone(),
+                end: b.clone(),
+                seq: *seq,
+            });
+        }
+        _ => {}
+    }
+}
+
+/// The older ranges that the engine would declare: exact hulls of what is there.
+fn hulls(older: &Content) -> Vec<KeyRange> {
+    let keys = older
+        .entries
+        .iter()
+        .map(|e| KeyRange::inclusive(&e.0, &e.0));
+    keys.chain(
+        older
+            .range_deletes
+            .iter()
+            .map(|r| KeyRange::before(&r.start, &r.end)),
+    )
+    .collect()
+}
+
+struct World {
+    runtime: Runtime,
+    storage: Arc<MemoryStorage>,
+    inputs: Arc<InputMap>,
+    job: Job,
+}
+
+fn world(case: &Case) -> World {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let mut inputs = InputMap::new();
+    let mut job = a_job(case.published);
+    job.rules = case.rules;
+    job.snapshots = case.snapshots.clone();
+    job.hard_cuts = case.hard.clone();
+    job.soft_cuts = case.soft.clone();
+    job.limits =
+        siltstone_table::job::OutputLimits::new(1 << case.table_log, 512, !case.soft.is_empty());
+    job.older = if case.declare_everything {
+        vec![KeyRange::everything()]
+    } else {
+        hulls(&case.older)
+    };
+    for (i, run) in case.runs.iter().enumerate() {
+        if run.is_empty() {
+            continue;
+        }
+        let input = if case.inputs_as_streams[i] {
+            stream_input(&mut inputs, &format!("stream-{i}"), run)
+        } else {
+            table_input(&mut inputs, &storage, &format!("in-{i}.tbl"), run)
+        };
+        job.inputs.push(siltstone_table::job::Input {
+            run: i as u32,
+            ..input
+        });
+    }
+    World {
+        runtime,
+        storage,
+        inputs: Arc::new(inputs),
+        job,
+    }
+}
+
+impl World {
+    fn context(&self) -> ExecContext {
+        ExecContext::new(
+            self.runtime.clone(),
+            self.inputs.clone(),
+            self.storage.clone(),
+            epoch(),
+        )
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 400 } else { 6000 }, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_reader_sees_a_difference(case in a_case()) {
+        let w = world(&case);
+        let ctx = w.context();
+        let outcome = CpuExecutor::new().run(&w.job, &ctx).unwrap();
+        let output = read_all(&*w.storage, &outcome);
+        let mut before = case.older.clone();
+        case.runs.iter().for_each(|r| before.extend(r));
+        let mut after = case.older.clone();
+        after.extend(&output);
+        let keys: BTreeSet<Vec<u8>> = before.keys().into_iter()
+            .chain((0..41).map(|n| vec![b'k', n])).chain((0..41).map(|n| vec![b'k', n, 1])).collect();
+        let mut readers = case.snapshots.clone();
+        readers.push(case.published);
+        for at in readers {
+            for key in &keys {
+                prop_assert_eq!(before.get(key, at), after.get(key, at), "key {:?} at {}", key, at);
+            }
+        }
+        // Counts.
+        let c = &outcome.counters;
+        let read: u64 = case.runs.iter().map(|r| r.entries.len() as u64).sum();
+        prop_assert_eq!(c.entries_read, read);
+        prop_assert_eq!(c.entries_written, output.entries.len() as u64);
+        prop_assert_eq!(c.entries_read, c.entries_written + c.dropped());
+        if case.rules == DropRules::QUICK {
+            prop_assert_eq!(c.dropped(), 0);
+        }
+        // Nothing that the rules may drop is left: at most one version a stripe.
+        if case.rules == DropRules::ALL {
+            let mut seen = BTreeSet::new();
+            for (key, t, _) in &output.entries {
+                let stripe = case.snapshots.iter().filter(|s| **s < t >> 8).collect::<BTreeSet<_>>().len();
+                prop_assert!(seen.insert((key.clone(), stripe)));
+                let oldest = stripe == 0;
+                let holds = case.declare_everything || case.older.keys().contains(key)
+                    || case.older.range_deletes.iter().any(|r| r.start <= *key && *key < r.end);
+                prop_assert!(!(oldest && !holds && *t as u8 == Kind::Delete as u8), "a tombstone over nothing stayed");
+            }
+            prop_assert!(case.older.is_empty() || case.declare_everything || !case.snapshots.is_empty()
+                || output.range_deletes.iter().all(|r| hulls(&case.older).iter().any(|h| h.overlaps(&r.start, &r.end))));
+        }
+
+        // The same again gives the same bytes; in parallel too.
+        let bytes = files(&*w.storage, &outcome);
+        for (attempt, parallel) in [(77, 1), (78, 3)] {
+            let mut job = w.job.clone();
+            job.output.attempt = attempt;
+            prop_assert_eq!(job.identity(), w.job.identity());
+            let ctx = ExecContext { max_parallel: parallel, ..w.context() };
+            let again = CpuExecutor::new().run(&job, &ctx).unwrap();
+            prop_assert_eq!(&files(&*w.storage, &again), &bytes);
+            prop_assert_eq!(again.counters, outcome.counters);
+        }
+    }
+}
