@@ -8,7 +8,6 @@
 //! unbounded allocation or an access out of bounds; damage is a [`TableError::Corruption`] that names file, offset,
 //! expected and found.
 
-#[cfg(test)]
 pub mod block;
 pub mod check;
 pub mod checksum;
@@ -29,6 +28,7 @@ pub mod rangedel;
 pub mod reader;
 pub mod retain;
 pub mod writer;
+#[cfg(test)]
 pub(crate) mod testing;
 
 pub use compress::Codec;
