@@ -78,7 +78,8 @@ impl PickOptions {
 pub struct Reservation {
     /// Its input tables.
     pub tables: BTreeSet<u64>,
-    /// Key ranges by level (1 and below) within which it takes and makes tables.
+    /// Key ranges by level within which it takes and makes tables. On level 0 there is one only for a merge within
+    /// it: outputs may lie anywhere in it, in the slot of the inputs.
     pub spans: Vec<(u8, KeyRange)>,
 }
 
@@ -201,16 +202,14 @@ impl Choice {
     pub fn reservation(&self) -> Reservation {
         let tables = self.tables().map(|t| t.id).collect();
         let mut spans = Vec::new();
-        if self.to > 0 {
-            for input in self
-                .inputs
-                .iter()
-                .filter(|input| input.level > 0 && input.level < self.to)
-            {
-                spans.extend(hull(&input.tables).map(|range| (input.level, range)));
-            }
-            spans.push((self.to, self.range.clone()));
+        for input in self
+            .inputs
+            .iter()
+            .filter(|input| input.level > 0 && input.level < self.to)
+        {
+            spans.extend(hull(&input.tables).map(|range| (input.level, range)));
         }
+        spans.push((self.to, self.range.clone()));
         Reservation { tables, spans }
     }
 }
@@ -314,6 +313,32 @@ impl<'a> Picker<'a> {
             .any(|(l, r)| *l == level && r.overlaps(range))
     }
 
+    /// Where the outputs of the job that merges this table within level 0 may lie: more than its inputs' bounds.
+    fn output_range(&self, table: &TableMeta) -> Option<&'a KeyRange> {
+        let job = self
+            .input
+            .jobs
+            .iter()
+            .find(|job| job.tables.contains(&table.id))?;
+        job.spans
+            .iter()
+            .find(|(level, _)| *level == 0)
+            .map(|(_, range)| range)
+    }
+
+    /// Whether the runs from `start` on may become one whose tables reach over the gaps between theirs: a job must
+    /// not be taking newer tables down past them meanwhile.
+    fn may_widen(&self, start: usize, group: &[Arc<Run>]) -> bool {
+        let Some(range) = hull(group.iter().flat_map(|run| run.tables.tables())) else {
+            return false;
+        };
+        let newer = &self.input.version.runs()[..start];
+        newer
+            .iter()
+            .flat_map(|run| run.tables.overlapping_tables(&range))
+            .all(|t| !self.is_reserved(t))
+    }
+
     /// Runs of which some table is not reserved.
     fn free_runs(&self) -> impl Iterator<Item = &'a Arc<Run>> {
         self.input
@@ -393,7 +418,7 @@ impl<'a> Picker<'a> {
             for table in run.tables.tables() {
                 let bounds = &table.bounds;
                 if self.is_reserved(table) || walls.overlaps(bounds) || stays.overlaps(bounds) {
-                    stays.add(bounds);
+                    stays.add(self.output_range(table).unwrap_or(bounds));
                 } else {
                     tables.push(table.clone());
                 }
@@ -510,8 +535,9 @@ impl<'a> Picker<'a> {
                     continue;
                 }
                 let cost = bytes as f64 / (count - 1) as f64;
-                if best.is_none_or(|(other, _)| cost < other) {
-                    best = Some((cost, &runs[start..start + count]));
+                let group = &runs[start..start + count];
+                if best.is_none_or(|(other, _)| cost < other) && self.may_widen(start, group) {
+                    best = Some((cost, group));
                 }
             }
             start = end.max(start + 1);
