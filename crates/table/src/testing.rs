@@ -1,23 +1,33 @@
 //! For tests: table files in memory.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 
-use siltstone_storage::{Map, ReadFile, Result, StorageError, StorageErrorKind, WriteFile};
+use siltstone_storage::{
+    Map, Mutex, ReadFile, Result, Runtime, StorageError, StorageErrorKind, WriteFile,
+};
 
 use crate::key::compare_internal;
 use crate::{ReaderOptions, TableReader, TableSummary, TableWriter, WriterOptions};
 
 /// An output file.
-#[derive(Default)]
 pub(crate) struct Output {
     bytes: Mutex<Vec<u8>>,
     pub(crate) appends: AtomicU64,
 }
 
+impl Default for Output {
+    fn default() -> Self {
+        Output {
+            bytes: Runtime::threads().mutex(Vec::new()),
+            appends: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Output {
     pub(crate) fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut self.bytes.lock().unwrap())
+        std::mem::take(&mut self.bytes.lock())
     }
 }
 
@@ -26,14 +36,14 @@ impl WriteFile for Output {
         "table"
     }
     fn position(&self) -> u64 {
-        self.bytes.lock().unwrap().len() as u64
+        self.bytes.lock().len() as u64
     }
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
         self.appends
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         parts
             .iter()
-            .for_each(|p| self.bytes.lock().unwrap().extend_from_slice(p));
+            .for_each(|p| self.bytes.lock().extend_from_slice(p));
         Ok(())
     }
     fn reserve(&self, _: u64) -> Result<()> {
