@@ -27,9 +27,9 @@ pub mod properties;
 pub mod rangedel;
 pub mod reader;
 pub mod retain;
-pub mod writer;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod writer;
 
 pub use compress::Codec;
 pub use error::{Damage, Result, TableError};

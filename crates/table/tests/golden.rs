@@ -1,0 +1,172 @@
+//! A table file of version 1, held against the byte tables of `docs/format/table.md`, and against what is written now.
+//!
+//! `SILTSTONE_WRITE_GOLDEN=1 cargo test -p siltstone-table --test golden` writes the file anew, after a change of the
+//! format that also changed its version.
+
+use std::path::PathBuf;
+
+use siltstone_storage::{FileStorage, Storage};
+use siltstone_table::key::{Kind, MAX_SEQ, hash, trailer};
+use siltstone_table::rangedel::fragment;
+use siltstone_table::{NoCache, ReaderOptions, TableReader, TableWriter, WriterOptions};
+
+fn golden() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/table-v1.tbl")
+}
+
+fn entries() -> Vec<(&'static [u8], u64, &'static [u8])> {
+    vec![
+        (b"apple", trailer(9, Kind::Put), b"red"),
+        (b"apple", trailer(4, Kind::Delete), b""),
+        (b"applecart", trailer(5, Kind::Put), b"wood"),
+        (b"apricot", trailer(300, Kind::Put), b"orange"),
+        (b"banana", trailer(7, Kind::Put), b"yellow"),
+        (b"banana", trailer(6, Kind::Put), b"green"),
+    ]
+}
+
+fn write(dir: &std::path::Path) -> Vec<u8> {
+    let storage = FileStorage::open_or_create(dir).unwrap();
+    let lease = storage.lease("LOCK").unwrap();
+    let mut writer = TableWriter::new(
+        storage.create(lease.epoch(), "t.tbl").unwrap(),
+        WriterOptions::default(),
+    )
+    .unwrap();
+    for (i, (key, trailer, value)) in entries().into_iter().enumerate() {
+        if i == 3 || i == 5 {
+            writer.end_block().unwrap();
+        }
+        writer.add(key, trailer, value).unwrap();
+    }
+    writer
+        .set_range_deletes(fragment([(b"b".to_vec(), b"c".to_vec(), 8)]))
+        .unwrap();
+    writer.set_left_bound(b"a");
+    writer.finish().unwrap();
+    std::fs::read(dir.join("t.tbl")).unwrap()
+}
+
+fn uint(bytes: &[u8], at: usize, width: usize) -> u64 {
+    bytes[at..at + width]
+        .iter()
+        .rev()
+        .fold(0, |x, b| x << 8 | *b as u64)
+}
+
+#[test]
+fn written_bytes_are_the_golden_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = write(dir.path());
+    if std::env::var_os("SILTSTONE_WRITE_GOLDEN").is_some() {
+        std::fs::write(golden(), &bytes).unwrap();
+    }
+    let want = std::fs::read(golden()).unwrap();
+    assert!(
+        bytes == want,
+        "the format changed: {} bytes, {} in tests/golden",
+        bytes.len(),
+        want.len()
+    );
+}
+
+#[test]
+fn the_golden_file_reads() {
+    let storage = FileStorage::open_existing(golden().parent().unwrap()).unwrap();
+    let table = TableReader::open(
+        storage.open("table-v1.tbl").unwrap(),
+        ReaderOptions::default(),
+    )
+    .unwrap();
+    let mut value = Vec::new();
+    for (key, trailer, want) in entries() {
+        let found = table
+            .get(&NoCache, key, hash(key), trailer >> 8, &mut value)
+            .unwrap();
+        assert_eq!((found, value.as_slice()), (Some(trailer), want));
+    }
+    assert_eq!(table.covering_seq(b"banana", MAX_SEQ), Some(8));
+    assert!(
+        siltstone_table::check::check(&table)
+            .unwrap()
+            .damage
+            .is_empty()
+    );
+}
+
+/// Walks the file by the byte tables of the page, with nothing but arithmetic.
+#[test]
+fn bytes_are_where_the_page_says() {
+    let f = std::fs::read(golden()).unwrap();
+    let footer = f.len() - 64;
+    assert_eq!(&f[footer + 56..], b"SILTTABL");
+    assert_eq!(uint(&f, footer + 48, 4), 1);
+    assert_eq!(
+        uint(&f, footer + 52, 4),
+        crc32c::crc32c(&f[footer..footer + 52]) as u64
+    );
+    let lengths: Vec<usize> = (0..5)
+        .map(|i| uint(&f, footer + 8 * i, 8) as usize)
+        .collect();
+    assert_eq!(lengths.iter().sum::<usize>() + 64, f.len());
+    let mut at = lengths[0];
+    for len in &lengths[1..] {
+        assert_eq!(
+            uint(&f, at + len - 4, 4),
+            crc32c::crc32c(&f[at..at + len - 4]) as u64
+        );
+        at += len;
+    }
+    // The index.
+    let index = lengths[0] + lengths[1];
+    assert_eq!(uint(&f, index, 4), 3);
+    assert_eq!((uint(&f, index + 4, 2), uint(&f, index + 6, 2)), (0, 4));
+    assert_eq!(
+        uint(&f, index + 12, 4),
+        2,
+        "banana twice has a trailer, and the last block has one"
+    );
+    let anchors: Vec<usize> = (0..3)
+        .map(|i| uint(&f, index + 16 + 24 + 4 * i, 4) as usize)
+        .collect();
+    let ends: Vec<usize> = (0..3)
+        .map(|i| uint(&f, index + 16 + 24 + 12 + 4 * i, 4) as usize)
+        .collect();
+    assert_eq!(
+        uint(&f, index + 16, 8),
+        u64::from_be_bytes(*b"apr\0\0\0\0\0"),
+        "apricot up to its first new byte"
+    );
+    // The first block: "red", "", "wood", then its header.
+    let h = anchors[0];
+    assert_eq!((h, &f[..h]), (7, &b"redwood"[..]));
+    assert_eq!(
+        (uint(&f, h, 2), uint(&f, h + 2, 2)),
+        (3, 5),
+        "three entries, prefix apple"
+    );
+    assert_eq!(
+        (f[h + 4], f[h + 5], f[h + 6], f[h + 7]),
+        (4, 1, 1 | 2, 2),
+        "pads and kinds"
+    );
+    assert_eq!(uint(&f, h + 8, 8), 4 << 8);
+    assert_eq!((uint(&f, h + 16, 4), uint(&f, h + 20, 4)), (7, 0));
+    assert_eq!(uint(&f, h + 24, 4), crc32c::crc32c(b"redwood") as u64);
+    let columns = [
+        &[0, 0, 0, 0, 0, 0, 0, 0][..], // heads of apple, twice
+        b"trac",                       // head of applecart
+        &[0; 6],                       // tail ends
+        &[4, 4, 0],                    // pads
+        &[5, 0, 1],                    // sequence numbers from 4
+        &[1, 0, 1],                    // kinds
+        &[0, 0, 3, 0, 3, 0],           // value starts
+        b"apple",
+    ];
+    let columns = columns.concat();
+    assert_eq!(f[h + 32..ends[0] - 4], columns);
+    assert_eq!(
+        uint(&f, ends[0] - 4, 4),
+        crc32c::crc32c(&f[h..ends[0] - 4]) as u64
+    );
+}
