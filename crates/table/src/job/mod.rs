@@ -12,6 +12,7 @@
 
 pub mod coding;
 pub mod outcome;
+pub mod verify;
 
 use crate::compress::Codec;
 use crate::layout::LayoutLimits;

@@ -1,0 +1,567 @@
+//! Believing an outcome: structural checks without I/O, then the tables themselves.
+//!
+//! [`verify_outcome`] costs nothing and is made for every outcome; [`verify_tables`] opens what the outcome names.
+//! An executor in this process needs the first (a bug should not install), one outside needs the second with a stated
+//! sample. What each finds is pinned by `tests/job_lies.rs`. Neither asks whether the tables are synced: only the
+//! owner of the storage knows (see [`Synced`]).
+//!
+//! What no structural check can find: values swapped between entries, entries left out together with their counts.
+//! [`Sample`] reads blocks back; with [`Sample::All`] every entry is read, in order, and the layout is derived anew.
+//!
+//! Threading: pure functions, but for reads.
+
+use std::fmt;
+
+use siltstone_storage::Storage;
+
+use super::outcome::{Outcome, OutputTable};
+use super::{Hex, Job, KeyBounds};
+use crate::block::{Decoded, open_stored};
+use crate::error::TableError;
+use crate::key::{ENTRY_OVERHEAD_BYTES, Kind, raw_bytes};
+use crate::layout::Layout;
+use crate::merge::table::InputTable;
+use crate::retain::{KeyRange, RangeEnd};
+
+/// Why an outcome is not installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// What does not hold.
+    pub reason: String,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "outcome rejected: {}", self.reason)
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+fn reject<T>(reason: String) -> Result<T, Rejected> {
+    Err(Rejected { reason })
+}
+
+/// How much of the tables is read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// Footer, index, range deletes and properties only.
+    None,
+    /// This many blocks of each table, spread evenly, first and last included.
+    Blocks(usize),
+    /// Everything; digests, counts and table starts are derived anew.
+    All,
+}
+
+/// The owner of the storage answers whether an object is durable with this length: bytes and name.
+pub trait Synced {
+    /// Whether it is.
+    fn is_synced(&self, name: &str, len_bytes: u64) -> bool;
+}
+
+/// For storages whose executor is part of this process and keeps promise E1.
+pub struct TrustSyncs;
+
+impl Synced for TrustSyncs {
+    fn is_synced(&self, _name: &str, _len_bytes: u64) -> bool {
+        true
+    }
+}
+
+fn end_of(bounds: &KeyBounds) -> RangeEnd {
+    bounds
+        .end
+        .clone()
+        .map_or(RangeEnd::Unbounded, RangeEnd::Before)
+}
+
+/// Checks that an outcome can be one of this job and this attempt.
+///
+/// # Errors
+/// The first thing that does not hold.
+pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
+    if outcome.output != job.output {
+        return reject(format!(
+            "attempt {} was awaited, not {}",
+            job.output.text(),
+            outcome.output.text()
+        ));
+    }
+    if outcome.job != job.identity() {
+        return reject(format!(
+            "it is of job {:032x}, not of {:032x}",
+            outcome.job,
+            job.identity()
+        ));
+    }
+    if let Some((log, _)) = outcome.dropped_value_bytes.first() {
+        return reject(format!(
+            "it drops bytes of value log {log}, but no input refers to one"
+        ));
+    }
+    let min_seq = job
+        .inputs
+        .iter()
+        .map(|i| i.min_seq)
+        .min()
+        .unwrap_or(u64::MAX);
+    let max_seq = job.inputs.iter().map(|i| i.max_seq).max().unwrap_or(0);
+    let (mut subjob, mut place) = (0, 0);
+    let (mut entries, mut file_bytes) = (0u64, 0u64);
+    for (i, table) in outcome.tables.iter().enumerate() {
+        let previous = i.checked_sub(1).map(|p| &outcome.tables[p]);
+        if table.subjob as usize >= job.subjobs() || table.subjob < subjob {
+            return reject(format!(
+                "table {} claims subjob {} after {subjob}",
+                table.name, table.subjob
+            ));
+        }
+        if table.subjob != subjob {
+            (subjob, place) = (table.subjob, 0);
+        }
+        let name = job.table_name(subjob, place);
+        if table.name != name {
+            return reject(format!("table {i} is called {}, not {name}", table.name));
+        }
+        let same_subjob = previous.filter(|p| p.subjob == subjob);
+        check_table(job, table, same_subjob, (min_seq, max_seq))?;
+        // Only the tables themselves know their cuts: that the range of a table ends where the next one's begins.
+        let bounds = job.subjob_bounds(subjob as usize);
+        let next = outcome.tables.get(i + 1).filter(|n| n.subjob == subjob);
+        let right = next.map(|n| n.left_bound.clone()).or(bounds.end);
+        if table.right_bound != right {
+            return reject(format!(
+                "the range of table {name} does not end where the next one begins"
+            ));
+        }
+        place += 1;
+        entries = entries.saturating_add(table.entries);
+        file_bytes = file_bytes.saturating_add(table.file_bytes);
+    }
+    let c = &outcome.counters;
+    if c.entries_written != entries || c.bytes_written != file_bytes {
+        return reject(format!(
+            "it counts {} entries and {} bytes written, its tables {entries} and {file_bytes}",
+            c.entries_written, c.bytes_written
+        ));
+    }
+    if entries.checked_add(c.dropped()) != Some(c.entries_read) {
+        return reject(format!(
+            "{} entries read, but {entries} kept and {} dropped",
+            c.entries_read,
+            c.dropped()
+        ));
+    }
+    use crate::retain::DropRules;
+    for (rule, count, what) in [
+        (DropRules::SHADOWED, c.shadowed, "shadowed entries"),
+        (DropRules::TOMBSTONES, c.tombstones, "tombstones"),
+        (DropRules::COVERED, c.covered, "covered entries"),
+        (DropRules::FRAGMENTS, c.fragments_dropped, "range deletes"),
+    ] {
+        if count > 0 && !job.rules.has(rule) {
+            return reject(format!(
+                "{count} {what} were dropped, which the job does not allow"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks one table's record against the job and the table before it in its subjob.
+fn check_table(
+    job: &Job,
+    t: &OutputTable,
+    previous: Option<&OutputTable>,
+    seqs: (u64, u64),
+) -> Result<(), Rejected> {
+    let name = &t.name;
+    let bounds = job.subjob_bounds(t.subjob as usize);
+    let least = match t.entries.checked_mul(ENTRY_OVERHEAD_BYTES) {
+        Some(least) => least,
+        None => return reject(format!("table {name}: {} entries", t.entries)),
+    };
+    if t.raw_bytes < least || (t.entries == 0 && t.raw_bytes > 0) || t.file_bytes == 0 {
+        return reject(format!(
+            "table {name}: {} raw bytes for {} entries",
+            t.raw_bytes, t.entries
+        ));
+    }
+    if t.puts.checked_add(t.deletes) != Some(t.entries) {
+        return reject(format!(
+            "table {name}: {} entries, but {} puts and {} deletes",
+            t.entries, t.puts, t.deletes
+        ));
+    }
+    if t.entries == 0 && t.fragments == 0 {
+        return reject(format!("table {name} is empty"));
+    }
+    if t.entries == 0 && previous.is_some() {
+        return reject(format!(
+            "table {name} has no entries, but is not alone in its subjob"
+        ));
+    }
+    if t.min_seq > t.max_seq || t.min_seq < seqs.0 || t.max_seq > seqs.1 {
+        return reject(format!(
+            "table {name}: sequence numbers {}..={} are not within the inputs' {}..={}",
+            t.min_seq, t.max_seq, seqs.0, seqs.1
+        ));
+    }
+    let range = KeyBounds {
+        start: t.left_bound.clone(),
+        end: t.right_bound.clone(),
+    };
+    let range_end = end_of(&range);
+    if range.is_empty() || t.left_bound < bounds.start || !end_of(&bounds).at_least(&range_end) {
+        return reject(format!(
+            "table {name}: its range from {} leaves its subjob's",
+            Hex(&t.left_bound)
+        ));
+    }
+    match previous {
+        None if t.left_bound != bounds.start => {
+            return reject(format!(
+                "table {name} is its subjob's first, but does not begin at its bound"
+            ));
+        }
+        Some(p) if t.left_bound <= p.left_bound => {
+            return reject(format!("table {name} does not come after {}", p.name));
+        }
+        _ => {}
+    }
+    match &t.keys {
+        None if t.entries > 0 => {
+            return reject(format!(
+                "table {name} has entries, but no first and last key"
+            ));
+        }
+        Some(_) if t.entries == 0 => {
+            return reject(format!(
+                "table {name} has no entries, but a first and last key"
+            ));
+        }
+        Some((first, last)) if first > last || !range.contains(first) || !range.contains(last) => {
+            return reject(format!(
+                "table {name}: keys {} to {} are not within its range from {}",
+                Hex(first),
+                Hex(last),
+                Hex(&t.left_bound)
+            ));
+        }
+        _ => {}
+    }
+    // A left bound is the first key or a soft cut, and no cut lies between them.
+    if let (Some((first, _)), Some(_)) = (&t.keys, previous)
+        && t.left_bound != *first
+    {
+        let below = job.soft_cuts.partition_point(|c| c <= first).checked_sub(1);
+        if below.map(|i| &job.soft_cuts[i]) != Some(&t.left_bound) {
+            return reject(format!(
+                "table {name}: its left bound {} is no cut below its keys",
+                Hex(&t.left_bound)
+            ));
+        }
+    }
+    let keys = t
+        .keys
+        .as_ref()
+        .map(|(first, last)| KeyRange::inclusive(first, last));
+    let exact = keys.as_ref().is_some_and(|k| *k == t.bounds);
+    let covers = keys.is_none_or(|k| t.bounds.start <= k.start && t.bounds.end.at_least(&k.end));
+    if !covers || (t.fragments == 0 && !exact) {
+        return reject(format!(
+            "table {name}: its bounds are not those of its contents"
+        ));
+    }
+    if t.bounds.start < t.left_bound || !range_end.at_least(&t.bounds.end) {
+        return reject(format!("table {name}: its bounds reach beyond its range"));
+    }
+    Ok(())
+}
+
+/// Opens the outcome's tables and checks them against it: that they are synced, length, footer, digest, properties,
+/// range deletes, and a sample of blocks. Call [`verify_outcome`] first.
+///
+/// # Errors
+/// `Ok(Err(..))` if something does not hold, damage included; `Err` if the storage itself fails.
+pub fn verify_tables(
+    job: &Job,
+    outcome: &Outcome,
+    storage: &dyn Storage,
+    synced: &dyn Synced,
+    sample: Sample,
+) -> Result<Result<(), Rejected>, TableError> {
+    let mut layout: Option<(u32, Layout<'_>)> = None;
+    for record in &outcome.tables {
+        if !synced.is_synced(&record.name, record.file_bytes) {
+            return Ok(reject(format!("table {} is not synced", record.name)));
+        }
+        // Each subjob's layout is derived from its own entries.
+        if layout
+            .as_ref()
+            .is_none_or(|(subjob, _)| *subjob != record.subjob)
+        {
+            let bounds = job.subjob_bounds(record.subjob as usize);
+            layout = Some((
+                record.subjob,
+                Layout::new(job.limits.layout, job.subjob_soft_cuts(&bounds)),
+            ));
+        }
+        let Some((_, layout)) = &mut layout else {
+            continue;
+        };
+        match verify_table(job, record, storage, sample, layout) {
+            Ok(()) => {}
+            Err(Failure::Rejected(rejected)) => return Ok(Err(rejected)),
+            Err(Failure::Table(TableError::Storage(error)))
+                if error.kind != siltstone_storage::StorageErrorKind::NotFound =>
+            {
+                return Err(error.into());
+            }
+            Err(Failure::Table(error)) => return Ok(reject(error.to_string())),
+        }
+    }
+    Ok(Ok(()))
+}
+
+enum Failure {
+    Rejected(Rejected),
+    Table(TableError),
+}
+
+impl From<Rejected> for Failure {
+    fn from(rejected: Rejected) -> Failure {
+        Failure::Rejected(rejected)
+    }
+}
+
+impl<E: Into<TableError>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Table(error.into())
+    }
+}
+
+fn expect<T: PartialEq + fmt::Debug>(
+    name: &str,
+    what: &str,
+    record: T,
+    table: T,
+) -> Result<(), Rejected> {
+    if record != table {
+        return reject(format!(
+            "table {name}: {what} is {record:?} by the outcome, {table:?} by the table"
+        ));
+    }
+    Ok(())
+}
+
+fn verify_table(
+    job: &Job,
+    record: &OutputTable,
+    storage: &dyn Storage,
+    sample: Sample,
+    layout: &mut Layout<'_>,
+) -> Result<(), Failure> {
+    let name = record.name.as_str();
+    let file = storage.open(name)?;
+    expect(name, "length in bytes", record.file_bytes, file.len())?;
+    let table = InputTable::open(file)?;
+    let p = table.properties();
+    expect(name, "digest", record.digest, table.digest())?;
+    expect(name, "entry count", record.entries, p.entries)?;
+    expect(name, "put count", record.puts, p.puts)?;
+    expect(name, "delete count", record.deletes, p.deletes)?;
+    expect(
+        name,
+        "range delete count",
+        record.fragments,
+        table.range_deletes().seq_count(),
+    )?;
+    expect(name, "raw bytes", record.raw_bytes, p.raw_bytes())?;
+    let keys = p.smallest_key.clone().zip(p.largest_key.clone());
+    expect(name, "first and last key", &record.keys, &keys)?;
+    expect(
+        name,
+        "left bound",
+        Some(record.left_bound.as_slice()),
+        p.left_bound(),
+    )?;
+    expect(
+        name,
+        "sequence range",
+        (record.min_seq, record.max_seq),
+        (p.smallest_seq, p.largest_seq),
+    )?;
+    expect(name, "codec", job.format.codec, p.codec)?;
+    expect(
+        name,
+        "filter bits per key",
+        job.format.bits_per_key,
+        p.bits_per_key,
+    )?;
+    expect(
+        name,
+        "block size",
+        job.limits.block_bytes,
+        p.block_size_bytes,
+    )?;
+    let fragments = table.range_deletes().fragments();
+    let deletes = fragments
+        .first()
+        .zip(fragments.last())
+        .map(|(a, b)| (a.start.as_slice(), b.end.as_slice()));
+    expect(
+        name,
+        "bounds",
+        Some(&record.bounds),
+        OutputTable::bounds_of(keys.as_ref(), deletes).as_ref(),
+    )?;
+    let n = table.block_count();
+    let chosen: Vec<usize> = match sample {
+        Sample::None => return Ok(()),
+        Sample::All => (0..n).collect(),
+        Sample::Blocks(count) if count >= n => (0..n).collect(),
+        Sample::Blocks(0) => return Ok(()),
+        Sample::Blocks(1) => vec![n / 2],
+        Sample::Blocks(count) => (0..count).map(|i| i * (n - 1) / (count - 1)).collect(),
+    };
+    let mut checked = Checked {
+        digest: Default::default(),
+        entries: 0,
+        puts: 0,
+        raw: 0,
+        last: None,
+    };
+    let mut layout = (sample == Sample::All).then_some(layout);
+    for block in chosen {
+        check_block(
+            job,
+            record,
+            &table,
+            block,
+            &mut checked,
+            layout.as_deref_mut(),
+        )?;
+    }
+    if sample == Sample::All {
+        if !fragments.is_empty() {
+            let mut bytes = Vec::new();
+            table.range_deletes().encode(&mut bytes);
+            checked.digest.push(crate::checksum::crc32c(&bytes));
+        }
+        expect(
+            name,
+            "digest of its blocks",
+            record.digest,
+            checked.digest.value(),
+        )?;
+        expect(
+            name,
+            "number of entries read back",
+            record.entries,
+            checked.entries,
+        )?;
+        expect(name, "number of puts read back", record.puts, checked.puts)?;
+        expect(name, "raw bytes read back", record.raw_bytes, checked.raw)?;
+    }
+    Ok(())
+}
+
+struct Checked {
+    digest: crate::checksum::Digest,
+    entries: u64,
+    puts: u64,
+    raw: u64,
+    last: Option<(Vec<u8>, u64)>,
+}
+
+/// Reads a block back: checksums, order, bounds, numbers; with a layout, also that tables begin where they should.
+fn check_block(
+    job: &Job,
+    record: &OutputTable,
+    table: &InputTable,
+    block: usize,
+    checked: &mut Checked,
+    mut layout: Option<&mut Layout<'_>>,
+) -> Result<(), Failure> {
+    let name = record.name.as_str();
+    let place = table.place(block);
+    let mut stored = vec![0; place.stored_bytes() as usize];
+    table.file().read_at(place.start, &mut stored)?;
+    let mut scratch = Vec::new();
+    let mut all = Decoded::default();
+    let anchor = (place.anchor - place.start) as usize;
+    open_stored(&stored, anchor, true, &mut scratch)
+        .and_then(|view| view.decode_all(&mut all))
+        .map_err(|d| d.in_file(name, place.start))?;
+    if let Some(crc) = stored.last_chunk::<4>() {
+        checked.digest.push(u32::from_le_bytes(*crc));
+    }
+    let range = KeyBounds {
+        start: record.left_bound.clone(),
+        end: record.right_bound.clone(),
+    };
+    for i in 0..all.len() {
+        let (key, trailer) = (all.key(i), all.trailers[i]);
+        let new_key = checked.last.as_ref().is_none_or(|(last, _)| last != key);
+        if let Some((last, last_trailer)) = &checked.last
+            && crate::key::compare_internal(last, *last_trailer, key, trailer).is_ge()
+        {
+            return Err(Rejected {
+                reason: format!("table {name}: entries out of order at {}", Hex(key)),
+            }
+            .into());
+        }
+        let (first, last) = record
+            .keys
+            .as_ref()
+            .map_or((&[][..], &[][..]), |(a, b)| (a, b));
+        if !range.contains(key) || key < first || key > last {
+            return Err(Rejected {
+                reason: format!("table {name}: key {} is out of its bounds", Hex(key)),
+            }
+            .into());
+        }
+        let seq = trailer >> 8;
+        if seq < record.min_seq || seq > record.max_seq {
+            return Err(Rejected {
+                reason: format!("table {name}: sequence number {seq} is out of its range"),
+            }
+            .into());
+        }
+        let raw = raw_bytes(key.len(), all.value_range(i).len());
+        if let Some(layout) = layout.as_deref_mut() {
+            let starts = new_key && layout.start_key(key).is_some();
+            if starts != (checked.entries == 0) {
+                let place = if starts {
+                    "should begin another table"
+                } else {
+                    "should not begin a table"
+                };
+                return Err(Rejected {
+                    reason: format!("table {name}: key {} {place}", Hex(key)),
+                }
+                .into());
+            }
+            layout.add(raw);
+            if job.rules.has(crate::retain::DropRules::SHADOWED) && !new_key {
+                // Two versions must lie in different stripes.
+                let newer = checked.last.as_ref().map_or(0, |l| l.1 >> 8);
+                if !job.snapshots.iter().any(|s| seq <= *s && *s < newer) {
+                    return Err(Rejected {
+                        reason: format!(
+                            "table {name}: {} has two versions that nobody tells apart",
+                            Hex(key)
+                        ),
+                    }
+                    .into());
+                }
+            }
+        }
+        checked.entries += 1;
+        checked.puts += (trailer as u8 == Kind::Put as u8) as u64;
+        checked.raw += raw;
+        checked.last = Some((key.to_vec(), trailer));
+    }
+    Ok(())
+}

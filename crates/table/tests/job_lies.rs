@@ -1,0 +1,404 @@
+//! An executor that lies: whatever it says that is not so, nothing of it is believed. And: jobs and outcomes as bytes.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use proptest::prelude::*;
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::verify::{
+    Rejected, Sample, Synced, TrustSyncs, verify_outcome, verify_tables,
+};
+use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange, OutputLimits};
+use siltstone_table::key::{Kind, trailer};
+use siltstone_table::retain::RangeDelete;
+use siltstone_table::writer::{TableWriter, WriterOptions};
+
+struct Honest {
+    storage: Arc<MemoryStorage>,
+    job: Job,
+    outcome: Outcome,
+}
+
+/// A job over three runs with cuts of both kinds, versions, deletes and range deletes, run honestly.
+fn honest() -> Honest {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let mut inputs = InputMap::new();
+    let mut job = a_job(3000);
+    job.snapshots = vec![1200];
+    job.hard_cuts = vec![b"k0400".to_vec()];
+    job.soft_cuts = vec![b"k0100".to_vec(), b"k0250".to_vec(), b"k0600".to_vec()];
+    job.limits = OutputLimits::new(1 << 13, 512, true);
+    job.older = vec![KeyRange::everything()];
+    for run in 0..3u64 {
+        let mut content = Content::default();
+        for i in 0..300u64 {
+            let seq = run * 1000 + i + 1;
+            let key = format!("k{:04}", (i * 7 + run * 13) % 900).into_bytes();
+            let kind = if i % 11 == 0 { Kind::Delete } else { Kind::Put };
+            let value = if kind == Kind::Put {
+                vec![seq as u8; 40 + (i % 17) as usize]
+            } else {
+                vec![]
+            };
+            content.entries.push((key, trailer(seq, kind), value));
+        }
+        let (start, end) = (b"k0380".to_vec(), b"k0420".to_vec());
+        content.range_deletes.push(RangeDelete {
+            start,
+            end,
+            seq: run * 1000 + 900,
+        });
+        let input = table_input(&mut inputs, &storage, &format!("in-{run}.tbl"), &content);
+        job.inputs.push(siltstone_table::job::Input {
+            run: run as u32,
+            ..input
+        });
+    }
+    let ctx = ExecContext::new(runtime, Arc::new(inputs), storage.clone(), epoch());
+    let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
+    assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
+    Honest {
+        storage,
+        job,
+        outcome,
+    }
+}
+
+impl Honest {
+    fn believe(&self, outcome: &Outcome, sample: Sample) -> Result<(), Rejected> {
+        verify_outcome(&self.job, outcome)?;
+        verify_tables(&self.job, outcome, &*self.storage, &TrustSyncs, sample).unwrap()
+    }
+}
+
+#[test]
+fn the_truth_is_believed() {
+    let h = honest();
+    for sample in [
+        Sample::None,
+        Sample::Blocks(1),
+        Sample::Blocks(3),
+        Sample::All,
+    ] {
+        h.believe(&h.outcome, sample).unwrap();
+    }
+}
+
+/// A lie: what it is called, and what it does to an honest outcome.
+type Lie = (&'static str, fn(&mut Outcome));
+
+#[test]
+fn lies_about_structure_are_found_without_reading() {
+    let h = honest();
+    let lies: &[Lie] = &[
+        ("another attempt", |o| o.output.attempt += 1),
+        ("another epoch", |o| o.output.epoch += 1),
+        ("another job", |o| o.job ^= 1),
+        ("another name", |o| o.tables[0].name = "in-0.tbl".into()),
+        ("tables swapped", |o| o.tables.swap(0, 1)),
+        ("a table twice", |o| o.tables.insert(1, o.tables[0].clone())),
+        ("a table left out", |o| drop(o.tables.remove(1))),
+        ("the last table left out", |o| drop(o.tables.pop())),
+        ("an entry more", |o| o.tables[0].entries += 1),
+        ("a put for a delete", |o| o.tables[0].puts -= 1),
+        ("more read", |o| o.counters.entries_read += 1),
+        ("more dropped", |o| o.counters.shadowed += 1),
+        ("more written", |o| o.counters.entries_written += 1),
+        ("fewer bytes", |o| o.counters.bytes_written -= 1),
+        ("raw bytes below the entries", |o| {
+            o.tables[0].raw_bytes = 11
+        }),
+        ("numbers beyond the inputs", |o| o.tables[0].max_seq = 3001),
+        ("numbers below the inputs", |o| o.tables[0].min_seq = 0),
+        ("numbers upside down", |o| {
+            o.tables[0].min_seq = o.tables[0].max_seq + 1
+        }),
+        ("first key after the last", |o| {
+            let keys = o.tables[0].keys.clone().unwrap();
+            o.tables[0].keys = Some((keys.1, keys.0));
+        }),
+        ("a last key in the next table", |o| {
+            let next = o.tables[1].keys.clone().unwrap().1;
+            o.tables[0].keys.as_mut().unwrap().1 = next;
+        }),
+        ("bounds too narrow", |o| {
+            o.tables[0].bounds.start = b"k0399".to_vec()
+        }),
+        ("bounds too wide", |o| {
+            o.tables[1].bounds.start = b"a".to_vec()
+        }),
+        ("a right bound moved", |o| {
+            o.tables[0].right_bound = Some(b"k9999".to_vec())
+        }),
+        ("no right bound", |o| o.tables[0].right_bound = None),
+        ("a left bound that is no cut", |o| {
+            o.tables[1].left_bound.push(0)
+        }),
+        ("a first left bound", |o| {
+            o.tables[0].left_bound = b"a".to_vec()
+        }),
+        ("another subjob", |o| o.tables[0].subjob = 1),
+        ("a subjob too many", |o| {
+            o.tables.last_mut().unwrap().subjob = 7
+        }),
+        ("a value log", |o| o.dropped_value_bytes.push((1, 1))),
+        ("counts that overflow", |o| o.counters.shadowed = u64::MAX),
+        ("entries that overflow", |o| o.tables[0].entries = u64::MAX),
+    ];
+    for (what, lie) in lies {
+        let mut outcome = h.outcome.clone();
+        lie(&mut outcome);
+        let verdict = verify_outcome(&h.job, &outcome);
+        assert!(verdict.is_err(), "believed: {what}");
+    }
+}
+
+#[test]
+fn drops_that_the_job_does_not_allow() {
+    let h = honest();
+    assert!(h.outcome.counters.shadowed > 0);
+    let mut job = h.job.clone();
+    job.rules = siltstone_table::job::DropRules::QUICK;
+    let mut outcome = h.outcome.clone();
+    outcome.job = job.identity();
+    assert!(
+        verify_outcome(&job, &outcome)
+            .unwrap_err()
+            .reason
+            .contains("does not allow")
+    );
+}
+
+#[test]
+fn lies_about_tables_are_found_by_opening_them() {
+    let h = honest();
+    let lies: &[Lie] = &[
+        ("another digest", |o| o.tables[0].digest ^= 1),
+        ("another length", |o| {
+            o.tables[0].file_bytes += 1;
+            o.counters.bytes_written += 1;
+        }),
+        ("other raw bytes", |o| o.tables[0].raw_bytes += 1),
+        ("a narrower sequence range", |o| o.tables[0].min_seq += 1),
+        ("a fragment less", |o| {
+            let t = o.tables.iter_mut().find(|t| t.fragments > 0).unwrap();
+            t.fragments += 1;
+        }),
+        ("another last key", |o| {
+            let t = &mut o.tables[0];
+            let last = t.keys.as_mut().unwrap();
+            last.1.truncate(last.1.len() - 1);
+            t.bounds = KeyRange::inclusive(&last.0, &last.1);
+        }),
+    ];
+    for (what, lie) in lies {
+        let mut outcome = h.outcome.clone();
+        lie(&mut outcome);
+        assert!(
+            h.believe(&outcome, Sample::None).is_err(),
+            "believed: {what}"
+        );
+    }
+}
+
+/// The storage's owner knows what was synced.
+struct Durable(MemoryStorage);
+
+impl Synced for Durable {
+    fn is_synced(&self, name: &str, len_bytes: u64) -> bool {
+        self.0.open(name).is_ok_and(|f| f.len() == len_bytes)
+    }
+}
+
+#[test]
+fn what_is_not_synced_is_not_installed() {
+    let h = honest();
+    // What an honest executor returns survives the loss of power at once, whole.
+    let durable = Durable(
+        h.storage
+            .crash(siltstone_storage::CrashPolicy::LoseUnsynced),
+    );
+    verify_tables(&h.job, &h.outcome, &*h.storage, &durable, Sample::None)
+        .unwrap()
+        .unwrap();
+    verify_tables(&h.job, &h.outcome, &durable.0, &TrustSyncs, Sample::All)
+        .unwrap()
+        .unwrap();
+    // A table rewritten without a sync.
+    let name = &h.outcome.tables[1].name;
+    let bytes = h.storage.read_small(name).unwrap();
+    h.storage.delete(epoch(), name).unwrap();
+    h.storage.sync_dir(epoch()).unwrap();
+    h.storage
+        .create(epoch(), name)
+        .unwrap()
+        .append(&[&bytes])
+        .unwrap();
+    let durable = Durable(
+        h.storage
+            .crash(siltstone_storage::CrashPolicy::LoseUnsynced),
+    );
+    let verdict = verify_tables(&h.job, &h.outcome, &*h.storage, &durable, Sample::None).unwrap();
+    assert!(verdict.unwrap_err().reason.contains("not synced"));
+}
+
+/// Replaces a table by one of the same name with changed entries, and its record by what that table says.
+fn forge(h: &Honest, table: usize, change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u8>)>)) -> Outcome {
+    let mut outcome = h.outcome.clone();
+    let record = &mut outcome.tables[table];
+    let content = read_table(&*h.storage, &record.name);
+    let mut entries = content.sorted();
+    change(&mut entries);
+    h.storage.delete(epoch(), &record.name).unwrap();
+    let file = h.storage.create(epoch(), &record.name).unwrap();
+    let mut writer = TableWriter::new(
+        file,
+        WriterOptions {
+            block_size_bytes: 512,
+            ..WriterOptions::default()
+        },
+    )
+    .unwrap();
+    for (key, t, value) in &entries {
+        if writer.block_raw_bytes() >= 512 {
+            writer.end_block().unwrap();
+        }
+        writer.add(key, *t, value).unwrap();
+    }
+    writer.set_left_bound(&record.left_bound);
+    let summary = writer.finish().unwrap();
+    let p = summary.properties;
+    outcome.counters.bytes_written =
+        outcome.counters.bytes_written - record.file_bytes + summary.file_bytes;
+    record.raw_bytes = p.raw_bytes();
+    record.file_bytes = summary.file_bytes;
+    record.digest = summary.digest;
+    (record.min_seq, record.max_seq) = (p.smallest_seq, p.largest_seq);
+    let (puts, deletes, count) = (p.puts, p.deletes, p.entries);
+    outcome.counters.entries_written = outcome.counters.entries_written - record.entries + count;
+    (record.puts, record.deletes, record.entries) = (puts, deletes, count);
+    record.keys = p.smallest_key.zip(p.largest_key);
+    let (first, last) = record.keys.clone().unwrap();
+    record.bounds = KeyRange::inclusive(&first, &last);
+    outcome.counters.shadowed = outcome.counters.entries_read
+        - outcome.counters.entries_written
+        - outcome.counters.covered
+        - outcome.counters.tombstones;
+    outcome
+}
+
+#[test]
+fn forged_tables_are_found_by_reading_them() {
+    let h = honest();
+    let table = h
+        .outcome
+        .tables
+        .iter()
+        .position(|t| t.fragments == 0 && t.entries > 20)
+        .unwrap();
+    // The control: forging without a change is believed.
+    let same = forge(&h, table, |_| {});
+    h.believe(&same, Sample::All).unwrap();
+    // A bit of a value flipped behind a digest that was not recomputed: only its block shows it.
+    let name = h.outcome.tables[table].name.clone();
+    let mut bytes = h.storage.read_small(&name).unwrap();
+    bytes[3] ^= 1;
+    h.storage.delete(epoch(), &name).unwrap();
+    h.storage
+        .create(epoch(), &name)
+        .unwrap()
+        .append(&[&bytes])
+        .unwrap();
+    h.believe(&same, Sample::None).unwrap();
+    let verdict = h.believe(&same, Sample::Blocks(2)).unwrap_err();
+    assert!(verdict.reason.contains("checksum"), "{verdict}");
+    // Far too many bytes in one table: the layout is derived anew.
+    let h = honest();
+    let fat = forge(&h, table, |entries| {
+        entries.iter_mut().for_each(|e| e.2 = vec![1; 2000])
+    });
+    let verdict = h.believe(&fat, Sample::All).unwrap_err();
+    assert!(
+        verdict.reason.contains("should begin another table"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn jobs_and_outcomes_round_trip() {
+    let h = honest();
+    let mut job = h.job.clone();
+    job.inputs[1].seq_override = Some(9);
+    job.inputs[2].clip = KeyBounds {
+        start: b"a".to_vec(),
+        end: Some(b"b".to_vec()),
+    };
+    job.older.push(KeyRange::before(b"x", b"z"));
+    job.older.push(KeyRange::inclusive(b"x", b"x"));
+    job.extensions.push(Extension {
+        name: "ttl".into(),
+        version: 3,
+        params: vec![1, 2],
+    });
+    let bytes = job.encode();
+    assert_eq!(Job::decode(&bytes).unwrap(), job);
+    let bytes = h.outcome.encode();
+    assert_eq!(Outcome::decode(&bytes).unwrap(), h.outcome);
+    // The prefix is no part of the identity; everything else is.
+    let mut other = h.job.clone();
+    other.output.attempt += 1;
+    assert_eq!(other.identity(), h.job.identity());
+    let changes: &[fn(&mut Job)] = &[
+        |j| j.now_us += 1,
+        |j| j.published += 1,
+        |j| j.snapshots.push(5),
+        |j| drop(j.soft_cuts.pop()),
+        |j| drop(j.older.pop()),
+        |j| j.rules.0 = 0,
+        |j| j.format.bits_per_key = 8,
+        |j| j.inputs[0].digest ^= 1,
+        |j| j.keyspace += 1,
+    ];
+    for change in changes {
+        let mut other = h.job.clone();
+        change(&mut other);
+        assert_ne!(other.identity(), h.job.identity());
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_jobs_and_outcomes_are_refused(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in any::<prop::sample::Index>(),
+        fix in any::<bool>(),
+    ) {
+        let mut job = a_job(10);
+        job.hard_cuts = vec![b"m".to_vec()];
+        job.older = vec![KeyRange::everything()];
+        let whole = job.encode();
+        let mut bytes = whole.clone();
+        for (at, byte) in &flips {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        if fix {
+            // With a checksum that holds: no panic, whatever comes out.
+            let end = bytes.len() - 4;
+            let crc = siltstone_table::checksum::crc32c(&bytes[..end]);
+            bytes[end..].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(job) = Job::decode(&bytes) {
+                let _ = job.check();
+            }
+        } else if bytes != whole {
+            prop_assert!(Job::decode(&bytes).is_err());
+        }
+        prop_assert!(Job::decode(&whole[..cut.index(whole.len())]).is_err());
+        prop_assert!(Outcome::decode(&whole).is_err());
+    }
+}
