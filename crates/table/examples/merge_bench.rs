@@ -226,7 +226,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             let (cpu, wall) = (cpu_seconds() - cpu, wall.elapsed().as_secs_f64());
             let c = &outcome.counters;
             println!(
-                "value {value_bytes:4} {label:5}: {:6.0} MB/cpu-s {:6.1} ns an entry; {:6.0} MB/s wall; \
+                "value {value_bytes:4} {label:7}: {:6.0} MB/cpu-s {:6.1} ns an entry; {:6.0} MB/s wall; \
                  {} entries, {} shadowed, {} tables",
                 c.raw_bytes_read as f64 / 1e6 / cpu,
                 cpu * 1e9 / c.entries_read as f64,
