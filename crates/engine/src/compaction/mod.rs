@@ -1,3 +1,8 @@
-//! Compaction: which tables to merge next, and what the jobs that do it need to know.
+//! Compaction: what to merge next, where it runs, and how its outcome is installed.
 
+pub(crate) mod install;
+pub(crate) mod manual;
 pub mod pick;
+pub mod place;
+pub(crate) mod run;
+pub mod schedule;

@@ -223,6 +223,11 @@ impl Memtable {
         self.range_deletes.count()
     }
 
+    /// Bytes that range deletes have beside the arena.
+    pub fn range_delete_held_bytes(&self) -> u64 {
+        self.range_deletes.held_bytes()
+    }
+
     /// Number of entries: versions, without range deletes.
     pub fn entry_count(&self) -> u64 {
         self.state.entries.load(Relaxed)

@@ -1,0 +1,304 @@
+//! The store's own tasks: workers for jobs, one maintenance task; starting, waiting for, and stopping them.
+//!
+//! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
+//! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments, raises the ceiling,
+//! bounds the log, deletes what no view holds, and leaves `NoSpace` when there is room again.
+//!
+//! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
+//! task may want. Every loop waits on a condition with a bound, so a missed event costs a delay, never a hang.
+//!
+//! Threading: runtime tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::JoinHandle;
+
+use crate::compaction::schedule::{self, Task};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::health::closed;
+use crate::view::{NO_SEGMENT, Source};
+
+/// How long a task waits at most before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The running tasks.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    handles: Vec<JoinHandle<()>>,
+}
+
+/// Starts workers and maintenance.
+pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
+    let mut handles = Vec::new();
+    let workers = core.options.background_tasks;
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("a background task could not be started: {e}"))
+            .advice("raise the process's limit of threads")
+    };
+    for i in 0..workers {
+        let task_core = core.clone();
+        let flush_only = i == 0 && workers > 1;
+        let spawned = core
+            .runtime
+            .spawn(&format!("silt-worker-{i}"), move || worker(&task_core, flush_only))
+            .map_err(failed);
+        match spawned {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                stop(core);
+                return Err(error);
+            }
+        }
+    }
+    let task_core = core.clone();
+    let maintenance = core.runtime.spawn("silt-maintenance", move || maintain(&task_core)).map_err(failed);
+    let result = maintenance.map(|handle| handles.push(handle));
+    core.tasks.lock().handles = handles;
+    if result.is_err() {
+        stop(core);
+    }
+    result
+}
+
+fn worker(core: &Arc<Core>, flush_only: bool) {
+    loop {
+        let task = {
+            let mut schedule = core.schedule.lock();
+            loop {
+                if core.closing.load(Ordering::Acquire) {
+                    return;
+                }
+                let seen = schedule.events;
+                drop(schedule);
+                let task = if core.health.check_manifest().is_ok() { schedule::next(core, flush_only) } else { None };
+                if let Some(task) = task {
+                    break task;
+                }
+                schedule = core.schedule.lock();
+                if schedule.events == seen {
+                    core.settled.notify_all();
+                    schedule = core.work.wait_timeout(schedule, LOOK_AGAIN).0;
+                }
+            }
+        };
+        run(core, task);
+    }
+}
+
+fn run(core: &Arc<Core>, task: Task) {
+    let result = match &task {
+        Task::Flush(flush) => crate::flush::run(core, flush),
+        Task::Compaction(compaction) => crate::compaction::install::run(core, compaction),
+    };
+    schedule::finish(core, task, &result);
+    if let Err(error) = result
+        && error.kind() != ErrorKind::Closed
+    {
+        core.metrics.job_failed_count.add(1);
+        if error.kind() == ErrorKind::NoSpace {
+            core.health.set_no_space(&error);
+        }
+        core.last_job_error.lock().replace(error);
+        // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
+        pause(core, Duration::from_millis(100));
+    }
+    core.stalls.relieve();
+    core.wake_tidy();
+}
+
+/// Sleeps, but not through a close.
+fn pause(core: &Core, duration: Duration) {
+    let tidy = core.tidy.lock();
+    if !tidy.closing {
+        let _ = core.tidy_pause.wait_timeout(tidy, duration);
+    }
+}
+
+fn maintain(core: &Arc<Core>) {
+    let interval = core.sync_interval();
+    let mut last_sync = core.runtime.now();
+    loop {
+        {
+            let mut tidy = core.tidy.lock();
+            if !tidy.wanted && !tidy.closing {
+                let wait = interval.map_or(LOOK_AGAIN, |i| {
+                    (last_sync + i).since(core.runtime.now()).min(LOOK_AGAIN).max(Duration::from_micros(50))
+                });
+                tidy = core.tidy_wake.wait_timeout(tidy, wait).0;
+            }
+            if tidy.closing {
+                return;
+            }
+            tidy.wanted = false;
+        }
+        if core.health.is_poisoned() {
+            continue;
+        }
+        if let Some(interval) = interval
+            && core.runtime.now().since(last_sync) >= interval
+        {
+            last_sync = core.runtime.now();
+            // A failure has poisoned the store: whoever writes next is told.
+            let _ = core.sync_log_through(core.log.end());
+        }
+        // Each of these failures is either told by what it poisons, or tried again with the next round.
+        let _ = tidy_up(core);
+    }
+}
+
+/// One round of maintenance.
+fn tidy_up(core: &Core) -> Result<()> {
+    if core.log.needs_prepare() {
+        core.log.prepare_next().inspect_err(|e| {
+            if e.is_no_space() {
+                core.health.set_no_space(e);
+            }
+        })?;
+    }
+    let published = core.snapshots.published();
+    if published + crate::core::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
+        core.raise_ceiling(published)?;
+    }
+    bound_log(core)?;
+    delete_obsolete(core);
+    leave_no_space(core)
+}
+
+/// Flushes the keyspace that pins the oldest segment while the log is longer than its bound.
+fn bound_log(core: &Core) -> Result<()> {
+    let start = core.log_start_without(&[]);
+    core.log_bytes.store(core.log.bytes_since(start), Ordering::Relaxed);
+    if core.log_bytes.load(Ordering::Relaxed) <= core.options.log_bytes_max {
+        return Ok(());
+    }
+    let map = core.keyspaces.load_full();
+    let oldest = map.by_id.values().filter_map(|k| {
+        let view = k.pin();
+        let pinned = view.sources.iter().filter_map(|s| match s {
+            Source::Memtable(m) if m.first_segment() != NO_SEGMENT => Some(m.first_segment()),
+            _ => None,
+        });
+        pinned.min().map(|segment| (segment, k))
+    });
+    if let Some((_, keyspace)) = oldest.min_by_key(|(segment, _)| *segment)
+        && keyspace.view().sealed_count == 0
+    {
+        let mut lead = core.queue.lead();
+        let rotated = lead.rotate(core, keyspace);
+        lead.finish();
+        rotated?;
+    }
+    Ok(())
+}
+
+/// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
+pub(crate) fn delete_obsolete(core: &Core) {
+    let deleted = core.tables.sweep(core.epoch);
+    core.metrics.deleted_file_count.add(deleted);
+    let start = core.manifest.lock().manifest.state().log_start;
+    // Failed deletions are tried again with the next round.
+    let _ = core.log.obsolete(start as u32);
+    delete_old_manifests(core);
+}
+
+pub(crate) fn delete_old_manifests(core: &Core) {
+    let old = core.manifest.lock().manifest.take_obsolete();
+    for name in old {
+        let _ = core.storages.manifest.delete(core.epoch, &name);
+    }
+}
+
+/// Tries whether there is room again: a prepared segment and a committed edit.
+fn leave_no_space(core: &Core) -> Result<()> {
+    if !core.health.is_no_space() {
+        return Ok(());
+    }
+    core.log.prepare_next()?;
+    {
+        let mut role = core.manifest.lock();
+        core.commit_pending(&mut role)?;
+    }
+    if core.health.clear_no_space() {
+        core.stalls.relieve();
+        core.wake_background();
+    }
+    Ok(())
+}
+
+/// Waits until nothing is due, nothing runs and nothing is sealed.
+pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
+    loop {
+        core.health.check()?;
+        core.check_open()?;
+        if let Some(error) = failing(core) {
+            return Err(error);
+        }
+        if schedule::is_idle(core) {
+            delete_obsolete(core);
+            return Ok(());
+        }
+        core.wake_background();
+        let schedule = core.schedule.lock();
+        let _ = core.settled.wait_timeout(schedule, Duration::from_millis(20));
+    }
+}
+
+/// The last job's error, if jobs fail and nothing has succeeded since.
+pub(crate) fn failing(core: &Core) -> Option<Error> {
+    let failures = core.schedule.lock().failures_in_a_row;
+    (failures >= 3).then(|| core.last_job_error.lock().clone()).flatten()
+}
+
+/// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
+/// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
+fn refuse_changes(core: &Core) -> bool {
+    let _ddl = core.ddl.lock();
+    let lead = core.queue.lead();
+    let role = core.manifest.lock();
+    let first = !core.closing.swap(true, Ordering::AcqRel);
+    core.health.close();
+    drop(role);
+    lead.finish();
+    first
+}
+
+/// Ends the tasks and gives the lease back, unless that was done. Makes no storage call itself.
+pub(crate) fn stop(core: &Core) {
+    if refuse_changes(core) {
+        end_tasks(core);
+    }
+}
+
+fn end_tasks(core: &Core) {
+    schedule::cancel_all(core);
+    {
+        let mut tidy = core.tidy.lock();
+        tidy.closing = true;
+        core.tidy_wake.notify_all();
+        core.tidy_pause.notify_all();
+    }
+    core.wake_background();
+    core.stalls.relieve();
+    let handles = std::mem::take(&mut core.tasks.lock().handles);
+    for handle in handles {
+        // A task that panicked has told so on standard error; the store's data is in log and tables.
+        let _ = handle.join();
+    }
+    // The lease goes when no task can write any more.
+    let lease = core.lease.lock().take();
+    drop(lease);
+}
+
+/// Ends the tasks, syncs the log, gives the lease back.
+pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
+    let poisoned = core.health.is_poisoned();
+    if !refuse_changes(core) {
+        return Err(closed());
+    }
+    let synced = if poisoned { Ok(()) } else { core.sync_log_through(core.log.end()) };
+    end_tasks(core);
+    synced
+}

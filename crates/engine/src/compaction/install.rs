@@ -1,0 +1,136 @@
+//! Running a compaction and installing its outcome.
+//!
+//! What it is: [`run`] executes a choice (or just moves tables) and commits the edit; [`refresh_view`] replaces a keyspace's view after any edit.
+//!
+//! Invariants: F2 outputs are synced before the edit, the edit before the view; F3 the outcome is verified before the manifest role is taken, and
+//! under it the keyspace must live; inputs are reserved, so they are current; views change in the order of edits, because
+//! both happen under the role.
+//!
+//! Threading: workers; no lock that a read or a write takes is held over I/O.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_table::exec::{CancelToken, Progress};
+use siltstone_table::job::outcome::Counters;
+
+use super::pick::{Choice, ChoiceKind, Reservation, older_ranges};
+use super::run::JobRunner;
+use crate::core::{Core, ManifestRole};
+use crate::error::Result;
+use crate::version::{AddTable, Edit, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange, TableMeta};
+use crate::view::{KeyspaceCore, KeyspaceView, Source};
+
+/// A compaction that was given to a worker.
+pub(crate) struct CompactionTask {
+    pub(crate) id: u64,
+    pub(crate) keyspace: Arc<KeyspaceCore>,
+    pub(crate) choice: Choice,
+    pub(crate) reservation: Reservation,
+    /// What the choice was made from: the job's cuts and older ranges come from the same version.
+    pub(crate) version: Arc<KeyspaceVersion>,
+    pub(crate) unsettled: Vec<SeqRange>,
+    pub(crate) manual: bool,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) cancel: CancelToken,
+}
+
+/// Executes and installs one compaction.
+pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
+    let start = core.runtime.now();
+    if task.choice.kind == ChoiceKind::TrivialMove {
+        let moved = task.choice.tables().cloned().collect();
+        commit(core, task, moved)?;
+        core.metrics.trivial_move_count.add(1);
+        return Ok(());
+    }
+    let (published, snapshots) = core.snapshots.for_job();
+    let older = older_ranges(&task.version, &task.choice, &task.unsettled);
+    let inputs = core.tables.inputs(task.choice.tables().cloned().collect());
+    let anchors = |table: &TableMeta| core.tables.anchors(table);
+    let job = core.jobs.compaction_job(&task.version, &task.choice, published, snapshots, &older, &anchors);
+    let outcome = core.jobs.execute(&job, inputs, &task.progress, &task.cancel)?;
+    let tables = outcome.tables.clone();
+    let mut next_id = core.next_table_id.fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
+    let metas = JobRunner::metas(outcome.tables, &mut next_id);
+    if let Err(error) = commit(core, task, metas) {
+        core.jobs.discard(&tables);
+        return Err(error);
+    }
+    count_outcome(core, &outcome.counters);
+    let m = &core.metrics;
+    m.compaction_in_bytes.add(task.choice.input_bytes);
+    m.compaction_out_bytes.add(tables.iter().map(|t| t.file_bytes).sum());
+    m.compaction_count.add(1);
+    if task.choice.kind == ChoiceKind::IntraL0 {
+        m.intra_l0_count.add(1);
+    }
+    if task.manual {
+        m.manual_count.add(1);
+    }
+    m.compaction_time.record(core.runtime.now().since(start));
+    Ok(())
+}
+
+/// Commits the edit that replaces the choice's inputs by `outputs`.
+fn commit(core: &Core, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
+    let choice = &task.choice;
+    let mut role = core.manifest.lock();
+    task.keyspace.check()?;
+    if task.cancel.is_cancelled() {
+        return Err(super::place::cancelled());
+    }
+    let add = match choice.output_seqs {
+        Some(seqs) => {
+            let run_id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
+            add_run(outputs, run_id, seqs)
+        }
+        None => outputs.into_iter().map(|table| AddTable { level: choice.to, run: None, table }).collect(),
+    };
+    let edit = Edit {
+        keyspaces: vec![KeyspaceEdit {
+            id: task.keyspace.id,
+            remove: choice.removals(),
+            add,
+            ..KeyspaceEdit::default()
+        }],
+        ..Edit::default()
+    };
+    core.commit_edit(&mut role, edit)?;
+    refresh_view(core, &role, &task.keyspace, &[]);
+    Ok(())
+}
+
+/// The tables of a level-0 run as an edit adds them.
+pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) -> Vec<AddTable> {
+    let slot = RunSlot { id: run_id, seqs };
+    tables.into_iter().map(|table| AddTable { level: 0, run: Some(slot), table }).collect()
+}
+
+/// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
+/// manifest role, so views change in the order of edits.
+pub(crate) fn refresh_view(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore, done: &[u64]) {
+    let Some(state) = role.manifest.state().keyspace(keyspace.id) else { return };
+    let version = state.version.clone();
+    keyspace.replace_view(|view| {
+        let unsettled = view
+            .unsettled()
+            .into_iter()
+            .filter(|s| match s {
+                Source::Memtable(m) => !done.contains(&m.id),
+                Source::Run(r) => !version.covered().includes(r.seqs),
+            })
+            .collect();
+        KeyspaceView::build(unsettled, version, &core.tables, Some(view))
+    });
+    core.stalls.relieve();
+}
+
+/// Adds what a job dropped to the store's counts.
+pub(crate) fn count_outcome(core: &Core, counters: &Counters) {
+    let m = &core.metrics;
+    m.dropped_shadowed_count.add(counters.shadowed);
+    m.dropped_tombstone_count.add(counters.tombstones);
+    m.dropped_covered_count.add(counters.covered);
+    m.dropped_fragment_count.add(counters.fragments_dropped);
+}

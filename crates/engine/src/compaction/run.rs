@@ -1,0 +1,367 @@
+//! Building jobs and having them executed.
+//!
+//! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open number that fences names) and numbers attempts;
+//! it turns a memtable or a [`Choice`] into a [`Job`], gives it to a side ([`Sides`]), and verifies what comes back.
+//!
+//! Invariants: a job holds everything that decides its output; published number and snapshots were taken together (RFC 1, V6); an
+//! attempt number is given once; an outcome that leaves here is verified, structurally always, and by reading tables back if
+//! its executor is not of this process.
+//!
+//! Threading: shared by all workers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siltstone_storage::{Epoch, Runtime, Storage};
+use siltstone_table::compress::Codec;
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{
+    CancelToken, EntryStream, ExecContext, Executor, InputMap, Inputs, Progress, Side, StreamEntry, StreamSource,
+};
+use siltstone_table::job::outcome::{Outcome, OutputTable};
+use siltstone_table::job::verify::{Sample, TrustSyncs, verify_outcome, verify_tables};
+use siltstone_table::job::{
+    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits, OutputPrefix,
+};
+use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
+
+use super::pick::{Choice, hard_cuts, soft_cuts};
+use super::place::Sides;
+use crate::core::Storages;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memtable::{Memtable, MemtableIter};
+use crate::options::{Compression, Options};
+use crate::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
+
+/// Blocks of each table that are read back when the executor is not of this process.
+const SAMPLED_BLOCKS: usize = 8;
+
+/// A subjob is worth its overhead from this many input bytes on.
+const SUBJOB_MIN_BYTES: u64 = 8 << 20;
+
+/// See the module.
+pub(crate) struct JobRunner {
+    runtime: Runtime,
+    outputs: Arc<dyn Storage>,
+    epoch: Epoch,
+    pub(crate) open_number: u64,
+    attempts: AtomicU64,
+    format: FormatOptions,
+    table_bytes: u64,
+    block_bytes: u64,
+    subjobs_max: usize,
+    pub(crate) sides: Sides,
+}
+
+/// Everything of a flush that is not the memtable.
+pub(crate) struct FlushSpec<'a> {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) mem: &'a Arc<Memtable>,
+    pub(crate) published: u64,
+    pub(crate) snapshots: Vec<u64>,
+    /// Boundaries that later merges will meet: those of level 1.
+    pub(crate) soft_cuts: Vec<Vec<u8>>,
+}
+
+impl JobRunner {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        storages: &Storages,
+        epoch: Epoch,
+        open_number: u64,
+        options: &Options,
+        executors: Vec<Arc<dyn Executor>>,
+    ) -> JobRunner {
+        let codec = match options.compression {
+            Compression::None => Codec::None,
+            Compression::Lz4 => Codec::Lz4,
+        };
+        JobRunner {
+            runtime: runtime.clone(),
+            outputs: storages.tables.clone(),
+            epoch,
+            open_number,
+            attempts: AtomicU64::new(1),
+            format: FormatOptions { codec, level: 0, bits_per_key: options.bloom_bits_per_key as u8, verify: true },
+            table_bytes: options.table_bytes,
+            block_bytes: options.block_bytes.into(),
+            subjobs_max: options.subjobs_max as usize,
+            sides: Sides::new(runtime, executors),
+        }
+    }
+
+    /// Where tables are written.
+    pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
+        &self.outputs
+    }
+
+    fn next_prefix(&self) -> OutputPrefix {
+        OutputPrefix { epoch: self.open_number, attempt: self.attempts.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    fn job(&self, keyspace: KeyspaceId, published: u64, snapshots: Vec<u64>, has_soft_cuts: bool) -> Job {
+        Job {
+            keyspace,
+            layout_version: LAYOUT_VERSION,
+            inputs: Vec::new(),
+            bounds: KeyBounds::everything(),
+            hard_cuts: Vec::new(),
+            soft_cuts: Vec::new(),
+            published,
+            snapshots,
+            rules: DropRules::ALL,
+            now_us: self.runtime.unix_micros(),
+            older: Vec::new(),
+            limits: OutputLimits::new(self.table_bytes, self.block_bytes, has_soft_cuts),
+            format: self.format.clone(),
+            extensions: Vec::new(),
+            output: self.next_prefix(),
+        }
+    }
+
+    /// A flush: one stream, everything older may hold anything.
+    pub(crate) fn flush(
+        &self,
+        spec: FlushSpec<'_>,
+        progress: &Arc<Progress>,
+        cancel: &CancelToken,
+    ) -> Result<Outcome> {
+        let (Some(min_seq), Some(max_seq)) = (spec.mem.min_seq(), spec.mem.max_seq()) else {
+            return Ok(Outcome::default());
+        };
+        let mut job = self.job(spec.keyspace, spec.published, spec.snapshots, !spec.soft_cuts.is_empty());
+        let name = "memtable".to_string();
+        job.older = vec![JobRange::everything()];
+        job.soft_cuts = spec.soft_cuts;
+        job.inputs.push(Input {
+            kind: InputKind::Stream,
+            location: 0,
+            name: name.clone(),
+            run: 0,
+            len_bytes: 0,
+            digest: 0,
+            min_seq,
+            max_seq,
+            clip: KeyBounds::everything(),
+            seq_override: None,
+        });
+        let mut inputs = InputMap::new();
+        inputs.add_stream(0, &name, Arc::new(MemtableSource { mem: spec.mem.clone() }));
+        self.execute(&job, Arc::new(inputs), progress, cancel)
+    }
+
+    /// A flush before the store exists: nobody reads, no snapshots.
+    pub(crate) fn flush_for_recovery(
+        &self,
+        keyspace: KeyspaceId,
+        mem: &Arc<Memtable>,
+        published: u64,
+    ) -> Result<Vec<OutputTable>> {
+        let spec = FlushSpec { keyspace, mem, published, snapshots: Vec::new(), soft_cuts: Vec::new() };
+        Ok(self.flush(spec, &Arc::default(), &CancelToken::new())?.tables)
+    }
+
+    /// The job of a choice.
+    pub(crate) fn compaction_job(
+        &self,
+        version: &KeyspaceVersion,
+        choice: &Choice,
+        published: u64,
+        snapshots: Vec<u64>,
+        older: &[KeyRange],
+        anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
+    ) -> Job {
+        let bounds = bounds_of(&choice.range);
+        let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
+        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max, SUBJOB_MIN_BYTES, anchors)
+            .into_iter()
+            .filter(inside)
+            .map(Vec::from)
+            .collect();
+        let soft: Vec<Vec<u8>> = soft_cuts(version, choice.to, &choice.range)
+            .into_iter()
+            .filter(|key| inside(key) && hard.binary_search_by(|h| h[..].cmp(key)).is_err())
+            .map(Vec::from)
+            .collect();
+        let mut job = self.job(version.id(), published, snapshots, !soft.is_empty());
+        for (run, input) in choice.inputs.iter().enumerate() {
+            for table in &input.tables {
+                let (min_seq, max_seq) = table.visible_seqs();
+                job.inputs.push(Input {
+                    kind: InputKind::Table,
+                    location: table.location,
+                    name: table.name.clone(),
+                    run: run as u32,
+                    len_bytes: table.file_bytes,
+                    digest: table.digest as u64,
+                    min_seq,
+                    max_seq,
+                    clip: KeyBounds::everything(),
+                    seq_override: table.sequence_override,
+                });
+            }
+        }
+        job.older = older.iter().map(job_range).collect();
+        job.bounds = bounds;
+        job.hard_cuts = hard;
+        job.soft_cuts = soft;
+        job
+    }
+
+    /// Has the job executed, and verifies the outcome.
+    pub(crate) fn execute(
+        &self,
+        job: &Job,
+        inputs: Arc<dyn Inputs>,
+        progress: &Arc<Progress>,
+        cancel: &CancelToken,
+    ) -> Result<Outcome> {
+        let context = ExecContext {
+            runtime: self.runtime.clone(),
+            inputs,
+            outputs: self.outputs.clone(),
+            epoch: self.epoch,
+            progress: progress.clone(),
+            cancel: cancel.clone(),
+            max_parallel: self.subjobs_max,
+        };
+        let (outcome, side) = self.sides.run(job, &context)?;
+        let verified = match verify_outcome(job, &outcome) {
+            Err(rejected) => Err(rejected.to_string()),
+            // The host's own executor syncs and checks what it writes; whoever else says so is asked for blocks.
+            Ok(()) if side == Side::Host => Ok(()),
+            Ok(()) => verify_tables(job, &outcome, &*self.outputs, &TrustSyncs, Sample::Blocks(SAMPLED_BLOCKS))?
+                .map_err(|rejected| rejected.to_string()),
+        };
+        if let Err(reason) = verified {
+            self.sides.count_rejected();
+            for table in &outcome.tables {
+                // Orphans; whatever cannot be deleted now is deleted at the next open.
+                let _ = self.outputs.delete(self.epoch, &table.name);
+            }
+            return Err(Error::new(ErrorKind::Io, format!("the outcome of a job was rejected: {reason}"))
+                .advice("nothing was installed and the job runs again; if it happens again, report it"));
+        }
+        Ok(outcome)
+    }
+
+    /// Deletes the outputs of an outcome that will not be installed.
+    pub(crate) fn discard(&self, tables: &[OutputTable]) {
+        for table in tables {
+            let _ = self.outputs.delete(self.epoch, &table.name);
+        }
+    }
+
+    /// What the manifest says about output tables, with ids from `next_id` on.
+    pub(crate) fn metas(tables: Vec<OutputTable>, next_id: &mut u64) -> Vec<Arc<TableMeta>> {
+        tables
+            .into_iter()
+            .map(|t| {
+                let id = *next_id;
+                *next_id += 1;
+                Arc::new(meta_of(t, id))
+            })
+            .collect()
+    }
+}
+
+/// What the manifest says about an output table.
+pub(crate) fn meta_of(t: OutputTable, id: u64) -> TableMeta {
+    TableMeta {
+        id,
+        location: 0,
+        name: t.name,
+        min_seq: t.min_seq,
+        max_seq: t.max_seq,
+        raw_bytes: t.raw_bytes,
+        file_bytes: t.file_bytes,
+        entries: t.entries,
+        deletes: t.deletes,
+        range_deletes: t.fragments,
+        digest: t.digest.into(),
+        points: t.keys.map(|(first, last)| (first.into(), last.into())),
+        bounds: KeyRange {
+            start: t.bounds.start.into(),
+            end: match t.bounds.end {
+                RangeEnd::With(key) => End::Included(key.into()),
+                RangeEnd::Before(key) => End::Excluded(key.into()),
+                RangeEnd::Unbounded => End::Unbounded,
+            },
+        },
+        sequence_override: None,
+        flags: 0,
+    }
+}
+
+/// Half-open bounds that hold exactly a key range.
+fn bounds_of(range: &KeyRange) -> KeyBounds {
+    let end = match &range.end {
+        End::Included(key) => {
+            let mut after = key.to_vec();
+            after.push(0);
+            Some(after)
+        }
+        End::Excluded(key) => Some(key.to_vec()),
+        End::Unbounded => None,
+    };
+    KeyBounds { start: range.start.to_vec(), end }
+}
+
+fn job_range(range: &KeyRange) -> JobRange {
+    JobRange {
+        start: range.start.to_vec(),
+        end: match &range.end {
+            End::Included(key) => RangeEnd::With(key.to_vec()),
+            End::Excluded(key) => RangeEnd::Before(key.to_vec()),
+            End::Unbounded => RangeEnd::Unbounded,
+        },
+    }
+}
+
+/// A sealed memtable as a job's stream.
+struct MemtableSource {
+    mem: Arc<Memtable>,
+}
+
+impl StreamSource for MemtableSource {
+    fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((self.mem.first_key()?.to_vec(), self.mem.last_key()?.to_vec()))
+    }
+
+    fn range_deletes(&self) -> std::result::Result<Vec<RangeDelete>, TableError> {
+        Ok(self
+            .mem
+            .range_deletes()
+            .map(|d| RangeDelete { start: d.start.to_vec(), end: d.end.to_vec(), seq: d.seq })
+            .collect())
+    }
+
+    fn open(&self, bounds: &KeyBounds) -> std::result::Result<Box<dyn EntryStream>, TableError> {
+        let mut iter = self.mem.iter();
+        iter.seek(&bounds.start, u64::MAX >> 8);
+        Ok(Box::new(MemtableStream { iter, end: bounds.end.clone(), started: false }))
+    }
+}
+
+struct MemtableStream {
+    iter: MemtableIter,
+    end: Option<Vec<u8>>,
+    started: bool,
+}
+
+impl EntryStream for MemtableStream {
+    fn next_entry(&mut self) -> std::result::Result<Option<StreamEntry<'_>>, TableError> {
+        if self.started && self.iter.is_valid() {
+            self.iter.next();
+        }
+        self.started = true;
+        if !self.iter.is_valid() || self.end.as_deref().is_some_and(|end| self.iter.key() >= end) {
+            return Ok(None);
+        }
+        Ok(Some(StreamEntry {
+            user_key: self.iter.key(),
+            trailer: self.iter.seq() << 8 | u64::from(self.iter.kind()),
+            value: self.iter.value(),
+        }))
+    }
+}

@@ -1,0 +1,302 @@
+//! What the workers do next: flushes first, then whatever compaction is due, with reservations so that several run at once.
+//!
+//! What it is: [`next`] is asked by a worker that is free. It looks for a sealed memtable, then for a manual request, then asks
+//! [`pick`](super::pick) for each keyspace in turn, and reserves what it gives out. [`finish`] takes the reservation back.
+//!
+//! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are disjoint (`pick` sees them all, under this
+//! lock); the version, the unsettled slots and the reservations that a choice is made from are read under the lock, so
+//! what a job counts as older cannot shrink behind its back (RFC 1, V5).
+//!
+//! Threading: one mutex (`Core::schedule`); no I/O under it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_table::exec::{CancelToken, Progress};
+
+use super::install::CompactionTask;
+use super::pick::{self, Choice, ManualRange, ManualStep, PickInput, PickOptions, Reservation};
+use crate::core::Core;
+use crate::error::Result;
+use crate::flush::FlushTask;
+use crate::options::Options;
+use crate::version::{KeyspaceId, SeqRange};
+use crate::view::{KeyspaceCore, KeyspaceView};
+
+/// Work for one worker.
+pub(crate) enum Task {
+    Flush(FlushTask),
+    Compaction(Box<CompactionTask>),
+}
+
+/// A running job as `stats` shows it.
+#[derive(Clone, Debug)]
+pub struct JobStats {
+    /// The keyspace.
+    pub keyspace: String,
+    /// What it does, and why.
+    pub what: String,
+    /// Entries read so far.
+    pub entries: u64,
+    /// Input bytes read so far.
+    pub bytes_in: u64,
+    /// Bytes of finished output tables.
+    pub bytes_out: u64,
+}
+
+struct Running {
+    id: u64,
+    keyspace: KeyspaceId,
+    name: String,
+    what: String,
+    reservation: Option<Reservation>,
+    progress: Arc<Progress>,
+    cancel: CancelToken,
+}
+
+pub(crate) struct ManualRequest {
+    pub(crate) id: u64,
+    pub(crate) keyspace: Arc<KeyspaceCore>,
+    pub(crate) range: ManualRange,
+    pub(crate) done: bool,
+}
+
+/// See the module.
+pub(crate) struct Schedule {
+    /// Raised whenever something may have become possible.
+    pub(crate) events: u64,
+    pub(crate) failures_in_a_row: u32,
+    options: PickOptions,
+    running: Vec<Running>,
+    pub(crate) manual: Vec<ManualRequest>,
+    next_id: u64,
+    /// Keyspaces take turns.
+    turn: KeyspaceId,
+    /// Tests stop automatic compaction.
+    pub(crate) paused: bool,
+}
+
+impl Schedule {
+    pub(crate) fn new(options: &Options) -> Schedule {
+        let options = PickOptions {
+            l0_trigger_count: options.l0_trigger_count as usize,
+            level1_bytes: options.level1_bytes,
+            level_factor: options.level_factor.into(),
+            table_bytes: options.table_bytes,
+            max_job_bytes: 25 * options.table_bytes,
+            ..PickOptions::default()
+        };
+        Schedule {
+            events: 0,
+            failures_in_a_row: 0,
+            options,
+            running: Vec::new(),
+            manual: Vec::new(),
+            next_id: 1,
+            turn: 0,
+            paused: false,
+        }
+    }
+
+    pub(crate) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
+        self.running.iter().filter(|r| r.keyspace == keyspace).filter_map(|r| r.reservation.clone()).collect()
+    }
+
+    pub(crate) fn jobs(&self) -> Vec<JobStats> {
+        let of = |r: &Running| JobStats {
+            keyspace: r.name.clone(),
+            what: r.what.clone(),
+            entries: r.progress.entries.load(Ordering::Relaxed),
+            bytes_in: r.progress.bytes_in.load(Ordering::Relaxed),
+            bytes_out: r.progress.bytes_out.load(Ordering::Relaxed),
+        };
+        self.running.iter().map(of).collect()
+    }
+}
+
+/// Slots of what is not installed.
+fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
+    view.sources.iter().filter(|s| s.is_unsettled()).map(|s| s.seqs()).collect()
+}
+
+/// The next piece of work, reserved for the caller.
+pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
+    let map = core.keyspaces.load_full();
+    let mut schedule = core.schedule.lock();
+    for keyspace in map.by_id.values() {
+        if let Some(task) = next_flush(&mut schedule, keyspace) {
+            return Some(Task::Flush(task));
+        }
+    }
+    if flush_only {
+        return None;
+    }
+    if let Some(task) = next_manual(&mut schedule) {
+        return Some(Task::Compaction(task));
+    }
+    if schedule.paused {
+        return None;
+    }
+    // Keyspaces after the last one served come first.
+    let turn = schedule.turn;
+    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
+    for (id, keyspace) in after {
+        let view = keyspace.pin();
+        let (jobs, unsettled) = (schedule.reservations(*id), unsettled(&view));
+        let input =
+            PickInput { version: &view.version, options: &schedule.options, jobs: &jobs, unsettled: &unsettled };
+        if let Some(choice) = pick::pick(&input) {
+            schedule.turn = *id;
+            return Some(Task::Compaction(start(&mut schedule, keyspace, &view, choice, unsettled, false)));
+        }
+    }
+    None
+}
+
+fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<FlushTask> {
+    let view = keyspace.view();
+    // Oldest first.
+    let source = view
+        .sealed()
+        .rev()
+        .find(|m| !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire))?
+        .clone();
+    source.flushing.store(true, Ordering::Release);
+    let task = FlushTask {
+        keyspace: keyspace.clone(),
+        source,
+        progress: Arc::default(),
+        cancel: CancelToken::new(),
+    };
+    let id = task.source.id;
+    schedule.running.push(Running {
+        id: FLUSH_ID | id,
+        keyspace: keyspace.id,
+        name: keyspace.name.clone(),
+        what: "flush".into(),
+        reservation: None,
+        progress: task.progress.clone(),
+        cancel: task.cancel.clone(),
+    });
+    Some(task)
+}
+
+/// Ids of flushes are those of their memtables, with this bit.
+const FLUSH_ID: u64 = 1 << 63;
+
+fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
+    let mut i = 0;
+    while i < schedule.manual.len() {
+        let (keyspace, range) = (schedule.manual[i].keyspace.clone(), schedule.manual[i].range.clone());
+        let view = keyspace.pin();
+        let (jobs, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
+        let input =
+            PickInput { version: &view.version, options: &schedule.options, jobs: &jobs, unsettled: &unsettled };
+        if !schedule.manual[i].done {
+            match pick::pick_manual(&input, &range) {
+                ManualStep::Job(choice) => {
+                    return Some(start(schedule, &keyspace, &view, choice, unsettled, true));
+                }
+                ManualStep::Wait => {}
+                ManualStep::Done => schedule.manual[i].done = true,
+            }
+        }
+        i += 1;
+    }
+    None
+}
+
+fn start(
+    schedule: &mut Schedule,
+    keyspace: &Arc<KeyspaceCore>,
+    view: &KeyspaceView,
+    choice: Choice,
+    unsettled: Vec<SeqRange>,
+    manual: bool,
+) -> Box<CompactionTask> {
+    let id = schedule.new_id();
+    let task = Box::new(CompactionTask {
+        id,
+        keyspace: keyspace.clone(),
+        reservation: choice.reservation(),
+        version: view.version.clone(),
+        unsettled,
+        manual,
+        progress: Arc::default(),
+        cancel: CancelToken::new(),
+        choice,
+    });
+    schedule.running.push(Running {
+        id,
+        keyspace: keyspace.id,
+        name: keyspace.name.clone(),
+        what: format!("{:?} {} -> {}: {}", task.choice.kind, task.choice.from, task.choice.to, task.choice.reason),
+        reservation: Some(task.reservation.clone()),
+        progress: task.progress.clone(),
+        cancel: task.cancel.clone(),
+    });
+    task
+}
+
+/// Takes a task's reservation back and tells who waits.
+pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
+    let mut schedule = core.schedule.lock();
+    let id = match &task {
+        Task::Flush(flush) => {
+            if result.is_err() {
+                flush.source.flushing.store(false, Ordering::Release);
+            }
+            FLUSH_ID | flush.source.id
+        }
+        Task::Compaction(compaction) => compaction.id,
+    };
+    schedule.running.retain(|r| r.id != id);
+    schedule.failures_in_a_row = if result.is_ok() { 0 } else { schedule.failures_in_a_row + 1 };
+    schedule.events += 1;
+    core.work.notify_all();
+    core.settled.notify_all();
+    // The task's views and tables are let go without the lock.
+    drop(schedule);
+    drop(task);
+}
+
+/// Cancels the running jobs of a dropped keyspace.
+pub(crate) fn cancel_keyspace(core: &Core, keyspace: KeyspaceId) {
+    let schedule = core.schedule.lock();
+    for running in schedule.running.iter().filter(|r| r.keyspace == keyspace) {
+        running.cancel.cancel();
+    }
+}
+
+/// Cancels all running jobs: the store closes.
+pub(crate) fn cancel_all(core: &Core) {
+    let schedule = core.schedule.lock();
+    for running in &schedule.running {
+        running.cancel.cancel();
+    }
+}
+
+/// Whether nothing runs, nothing is sealed (but what tests hold back), and nothing is due.
+pub(crate) fn is_idle(core: &Core) -> bool {
+    let map = core.keyspaces.load_full();
+    let schedule = core.schedule.lock();
+    if !schedule.running.is_empty() {
+        return false;
+    }
+    map.by_id.values().all(|keyspace| {
+        let view = keyspace.pin();
+        let sealed = view.sealed().any(|m| !m.held.load(Ordering::Acquire));
+        if sealed || schedule.paused {
+            return !sealed;
+        }
+        let unsettled = unsettled(&view);
+        let input =
+            PickInput { version: &view.version, options: &schedule.options, jobs: &[], unsettled: &unsettled };
+        pick::pick(&input).is_none()
+    })
+}

@@ -1,0 +1,310 @@
+//! The store's inside: who owns what, and the few operations that several parts need.
+//!
+//! What it is: [`Core`] holds every part of an open store. Each part guards itself; the table of owners and locks is RFC 1, section 9.
+//! Lock order: manifest role > schedule > a keyspace's `change` > snapshots > stalls > health. The leader's role precedes `change` and waits for
+//! the manifest role only to raise an exhausted ceiling; nobody waits for the leader while holding the manifest role.
+//!
+//! Threading: shared by all handles and background tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime, Storage};
+
+use crate::compaction::run::JobRunner;
+use crate::compaction::schedule::Schedule;
+use crate::error::{Error, ErrorKind, Result};
+use crate::health::{Health, closed};
+use crate::log::{LogWriter, Position};
+use crate::manifest::Manifest;
+use crate::memtable::{ArenaPool, Memtable};
+use crate::metrics::Metrics;
+use crate::options::{Options, SyncMode};
+use crate::snapshot::SnapshotRegistry;
+use crate::stall::{Limits, Stalls};
+use crate::tables::TableSet;
+use crate::version::{Edit, KeyspaceId, LogPosition};
+use crate::view::{KeyspaceCore, NO_SEGMENT, Source};
+use crate::write::WriteQueue;
+
+/// How far the ceiling of sequence numbers is raised at once.
+pub(crate) const CEILING_STEP: u64 = 1 << 28;
+
+/// The storages that a store lies on; by default all three are one folder.
+#[derive(Clone)]
+pub(crate) struct Storages {
+    pub(crate) log: Arc<dyn Storage>,
+    pub(crate) manifest: Arc<dyn Storage>,
+    pub(crate) tables: Arc<dyn Storage>,
+}
+
+/// The manifest's file and what it says. Whoever holds the lock has the manifest role.
+pub(crate) struct ManifestRole {
+    pub(crate) manifest: Manifest,
+    /// Creates, drops and ingests whose edit failed for want of room: part of the next edit, before it.
+    pub(crate) pending: Vec<PendingEdit>,
+}
+
+/// An edit of a create, drop or ingest that waits for room.
+pub(crate) struct PendingEdit {
+    pub(crate) edit: Edit,
+    pub(crate) keyspace: Arc<KeyspaceCore>,
+    /// What it keeps of the log.
+    pub(crate) pin: u64,
+}
+
+/// Live keyspaces by id and by name.
+#[derive(Default, Clone)]
+pub(crate) struct KeyspaceMap {
+    pub(crate) by_id: BTreeMap<KeyspaceId, Arc<KeyspaceCore>>,
+    pub(crate) by_name: BTreeMap<String, KeyspaceId>,
+}
+
+/// Segments that something other than a memtable still needs: creates, drops and ingests without a durable edit.
+#[derive(Default)]
+pub(crate) struct Pins {
+    next: u64,
+    pinned: BTreeMap<u64, u32>,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) limits: Limits,
+    pub(crate) sync_every_write: bool,
+    pub(crate) runtime: Runtime,
+    pub(crate) storages: Storages,
+    pub(crate) epoch: Epoch,
+    pub(crate) store_id: u64,
+    pub(crate) jobs: JobRunner,
+    pub(crate) lease: Mutex<Option<Box<dyn Lease>>>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) stalls: Stalls,
+    pub(crate) snapshots: Arc<SnapshotRegistry>,
+    pub(crate) metrics: Metrics,
+    pub(crate) queue: WriteQueue,
+    pub(crate) log: LogWriter,
+    pub(crate) keyspaces: ArcSwap<KeyspaceMap>,
+    /// Held over a create, drop or ingest, from its record to its edit.
+    pub(crate) ddl: Mutex<()>,
+    pub(crate) pins: Mutex<Pins>,
+    pub(crate) manifest: Mutex<ManifestRole>,
+    /// The highest number that may be given.
+    pub(crate) ceiling: AtomicU64,
+    pub(crate) schedule: Mutex<Schedule>,
+    /// Something may have become possible: a flush, a compaction, an end.
+    pub(crate) work: Condvar,
+    /// A job ended or nothing is left to do.
+    pub(crate) settled: Condvar,
+    pub(crate) tables: Arc<TableSet>,
+    pub(crate) arenas: ArenaPool,
+    pub(crate) next_table_id: AtomicU64,
+    pub(crate) closing: AtomicBool,
+    /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure policy.
+    pub(crate) log_bytes: AtomicU64,
+    /// Space is wanted: the background tries to leave `NoSpace`.
+    pub(crate) tidy: Mutex<Tidy>,
+    pub(crate) tidy_wake: Condvar,
+    /// Workers that pause after a failed job wait here.
+    pub(crate) tidy_pause: Condvar,
+    pub(crate) tasks: Mutex<crate::background::Tasks>,
+    pub(crate) last_job_error: Mutex<Option<Error>>,
+}
+
+/// What the maintenance task is asked for.
+#[derive(Default)]
+pub(crate) struct Tidy {
+    pub(crate) wanted: bool,
+    pub(crate) closing: bool,
+}
+
+impl Core {
+    /// A live keyspace.
+    #[inline]
+    pub(crate) fn keyspace_by_id(&self, id: KeyspaceId) -> Result<Arc<KeyspaceCore>> {
+        match self.keyspaces.load().by_id.get(&id) {
+            Some(keyspace) => Ok(keyspace.clone()),
+            None => Err(self.no_keyspace(id)),
+        }
+    }
+
+    #[cold]
+    fn no_keyspace(&self, id: KeyspaceId) -> Error {
+        Error::new(ErrorKind::KeyspaceDropped, format!("keyspace number {id} is not in this store"))
+            .advice("it was dropped, or the batch was made for another store")
+    }
+
+    /// An empty memtable with room for at least `min_bytes`.
+    pub(crate) fn new_memtable(&self, min_bytes: usize) -> Result<Arc<Memtable>> {
+        let arena = self.arenas.take(min_bytes).map_err(|e| {
+            Error::new(ErrorKind::NoSpace, format!("no memory for a memtable: {e}"))
+                .advice("give the process more memory, or open with a smaller memtable_bytes")
+        })?;
+        Ok(Arc::new(Memtable::new(arena)))
+    }
+
+    /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises the ceiling at half.
+    #[inline]
+    pub(crate) fn reserve_numbers(&self, last: u64) -> Result<()> {
+        let ceiling = self.ceiling.load(Ordering::Acquire);
+        if last + CEILING_STEP / 2 > ceiling {
+            self.wake_tidy();
+            if last > ceiling {
+                return self.raise_ceiling(last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises the ceiling to at least a step above `beyond`.
+    #[cold]
+    pub(crate) fn raise_ceiling(&self, beyond: u64) -> Result<()> {
+        let mut role = self.manifest.lock();
+        let wanted = beyond.saturating_add(CEILING_STEP).min(crate::log::format::MAX_SEQUENCE);
+        if wanted <= self.ceiling.load(Ordering::Acquire) {
+            return if beyond <= wanted { Ok(()) } else { Err(numbers_exhausted()) };
+        }
+        if beyond > wanted {
+            return Err(numbers_exhausted());
+        }
+        let edit = Edit { sequence_ceiling: Some(wanted), ..Edit::default() };
+        self.commit_edit(&mut role, edit)?;
+        self.ceiling.store(wanted, Ordering::Release);
+        Ok(())
+    }
+
+    /// Appends an edit, with whatever is pending before it, makes it durable and takes it into the state. The caller replaces the
+    /// views that it concerns while it still has the role.
+    pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
+        self.health.check_manifest()?;
+        if let Err(error) = self.commit_pending(role) {
+            // An edit that gives space back may overtake the others: they are of other keyspaces.
+            if error.kind() != ErrorKind::NoSpace || !edit.gives_space_back() {
+                return Err(error);
+            }
+        }
+        self.commit_one(role, edit)
+    }
+
+    /// Commits what waits for room.
+    pub(crate) fn commit_pending(&self, role: &mut ManifestRole) -> Result<()> {
+        while let Some(first) = role.pending.first() {
+            let edit = first.edit.clone();
+            self.commit_one(role, edit)?;
+            let done = role.pending.remove(0);
+            crate::ddl::settle(self, role, &done.keyspace);
+            self.unpin_log(done.pin);
+        }
+        Ok(())
+    }
+
+    fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
+        let state = role.manifest.state();
+        let synced = self.log.synced();
+        edit.log_synced = Some(LogPosition { segment: synced.segment.into(), offset: synced.offset.into() })
+            .filter(|p| *p > state.log_synced);
+        edit.next_table_id = Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
+        match role.manifest.commit(&edit) {
+            Ok(_) => {
+                // The edit stands, but a manifest that was to replace this one is in doubt: nothing more may be written.
+                if let Some(error) = role.manifest.writer().failed() {
+                    self.health.poison(error);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                match error.kind() {
+                    ErrorKind::NoSpace => self.health.set_no_space(&error),
+                    // The state refused it: nothing was written, the job's result is not installed.
+                    ErrorKind::Corruption | ErrorKind::InvalidArgument => {}
+                    _ => self.health.poison(&error),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Syncs the log through `position`; poison is set before anybody is answered.
+    pub(crate) fn sync_log_through(&self, position: Position) -> Result<()> {
+        if self.log.synced() >= position {
+            return Ok(());
+        }
+        let start = self.runtime.now();
+        let result = self.log.sync(position).map(|_| ());
+        self.metrics.log_sync_count.add(1);
+        self.metrics.sync_time.record(self.runtime.now().since(start));
+        result
+    }
+
+    /// Keeps the log from `segment` on until the pin is taken away.
+    pub(crate) fn pin_log(&self, segment: u32) -> u64 {
+        let mut pins = self.pins.lock();
+        let id = pins.next;
+        pins.next += 1;
+        pins.pinned.insert(id, segment);
+        id
+    }
+
+    pub(crate) fn unpin_log(&self, pin: u64) {
+        self.pins.lock().pinned.remove(&pin);
+    }
+
+    /// The oldest segment that anything but the memtables in `done` still needs.
+    ///
+    /// The writer's segment is read first: a leader pins its sources with a segment that it read before its append, so whatever is pinned
+    /// after we looked at a source lies in this segment or a later one.
+    pub(crate) fn log_start_without(&self, done: &[u64]) -> u32 {
+        let mut start = self.log.end().segment;
+        if let Some(pinned) = self.pins.lock().pinned.values().min() {
+            start = start.min(*pinned);
+        }
+        for keyspace in self.keyspaces.load().by_id.values() {
+            for source in &keyspace.view().sources {
+                if let Source::Memtable(m) = source
+                    && !done.contains(&m.id)
+                    && m.first_segment() != NO_SEGMENT
+                {
+                    start = start.min(m.first_segment());
+                }
+            }
+        }
+        start
+    }
+
+    /// Wakes flush and compaction.
+    pub(crate) fn wake_background(&self) {
+        let mut schedule = self.schedule.lock();
+        schedule.events += 1;
+        self.work.notify_all();
+    }
+
+    /// Wakes the maintenance task.
+    pub(crate) fn wake_tidy(&self) {
+        let mut tidy = self.tidy.lock();
+        if !tidy.wanted {
+            tidy.wanted = true;
+            self.tidy_wake.notify_all();
+        }
+    }
+
+    /// The interval of the background sync, if there is one.
+    pub(crate) fn sync_interval(&self) -> Option<std::time::Duration> {
+        match self.options.sync {
+            SyncMode::Interval(interval) => Some(interval),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closing.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn numbers_exhausted() -> Error {
+    Error::new(ErrorKind::Unsupported, "the store has given its last sequence number")
+        .expected("numbers below 2^56")
+        .advice("copy the data to a new store")
+}

@@ -1,0 +1,129 @@
+//! Flush: a sealed memtable becomes a level-0 run in its slot.
+//!
+//! What it is: [`run`] executes one flush job and installs it; [`flush`] is the user's call that seals and waits.
+//!
+//! Invariants: F1 the log is synced through the memtable's last record before the edit; V2 the run takes the memtable's slot; flushes of
+//! one keyspace may run at once and install in any order.
+//!
+//! Threading: workers run flushes; the manifest role orders the edits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_table::exec::{CancelToken, Progress};
+
+use crate::compaction::install::{add_run, count_outcome, refresh_view};
+use crate::compaction::run::{FlushSpec, JobRunner};
+use crate::core::Core;
+use crate::error::Result;
+use crate::version::{Edit, KeyspaceEdit, SeqRange};
+use crate::view::{KeyspaceCore, MemSource, Source};
+
+/// A flush that was given to a worker.
+pub(crate) struct FlushTask {
+    pub(crate) keyspace: Arc<KeyspaceCore>,
+    pub(crate) source: Arc<MemSource>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) cancel: CancelToken,
+}
+
+/// Executes and installs one flush.
+pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
+    let start = core.runtime.now();
+    let source = &task.source;
+    let (published, snapshots) = core.snapshots.for_job();
+    // Level-0 runs are cut where level 1 is, so that a table of the run meets few of level 1's.
+    let version = task.keyspace.view().version.clone();
+    let soft_cuts = level1_cuts(&version, source);
+    let spec = FlushSpec { keyspace: task.keyspace.id, mem: &source.mem, published, snapshots, soft_cuts };
+    let outcome = core.jobs.flush(spec, &task.progress, &task.cancel)?;
+    // F1: another keyspace's half of a batch must not be lost when this half is in a table.
+    core.sync_log_through(source.last_position())?;
+
+    let tables = outcome.tables.clone();
+    let installed = install(core, task, outcome.tables);
+    if installed.is_err() {
+        core.jobs.discard(&tables);
+    }
+    installed?;
+    count_outcome(core, &outcome.counters);
+    core.metrics.flush_in_bytes.add(outcome.counters.raw_bytes_read);
+    core.metrics.flush_out_bytes.add(tables.iter().map(|t| t.file_bytes).sum());
+    core.metrics.flush_count.add(1);
+    core.metrics.flush_time.record(core.runtime.now().since(start));
+    Ok(())
+}
+
+fn level1_cuts(version: &crate::version::KeyspaceVersion, source: &MemSource) -> Vec<Vec<u8>> {
+    let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else { return Vec::new() };
+    let range = crate::version::KeyRange::closed(first, last);
+    let mut cuts: Vec<Vec<u8>> =
+        crate::compaction::pick::soft_cuts(version, 0, &range).into_iter().map(Vec::from).collect();
+    cuts.dedup();
+    cuts
+}
+
+fn install(core: &Core, task: &FlushTask, tables: Vec<siltstone_table::job::outcome::OutputTable>) -> Result<()> {
+    let source = &task.source;
+    let mut role = core.manifest.lock();
+    task.keyspace.check()?;
+    let ids = tables.len() as u64 + 1;
+    let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
+    let run_id = next_id;
+    next_id += 1;
+    let seqs = source.seqs();
+    let log_start = core.log_start_without(&[source.id]);
+    let add = add_run(JobRunner::metas(tables, &mut next_id), run_id, seqs);
+    // Whatever was given a number above an older unsettled slot is installed above it: counted, because tests must reach it.
+    let out_of_order = older_unsettled(&task.keyspace, seqs);
+    let edit = Edit {
+        log_start: Some(u64::from(log_start)).filter(|s| *s > role.manifest.state().log_start),
+        keyspaces: vec![KeyspaceEdit {
+            id: task.keyspace.id,
+            covered: vec![seqs],
+            add,
+            ..KeyspaceEdit::default()
+        }],
+        ..Edit::default()
+    };
+    core.commit_edit(&mut role, edit)?;
+    refresh_view(core, &role, &task.keyspace, &[source.id]);
+    if out_of_order {
+        core.metrics.out_of_order_install_count.add(1);
+    }
+    Ok(())
+}
+
+fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
+    keyspace.view().unsettled().iter().any(|s| s.seqs().hi <= seqs.lo)
+}
+
+/// Seals the memtables of these keyspaces and waits until what is sealed now is installed.
+pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
+    core.health.check_manifest()?;
+    let mut lead = core.queue.lead();
+    let sealed: Result<Vec<_>> = keyspaces.iter().map(|k| lead.rotate(core, k)).collect();
+    lead.finish();
+    sealed?;
+    let waiting: Vec<(Arc<KeyspaceCore>, Vec<u64>)> = keyspaces
+        .iter()
+        .map(|k| (k.clone(), k.view().sealed().filter(|m| !m.held.load(Ordering::Acquire)).map(|m| m.id).collect()))
+        .collect();
+    loop {
+        let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {
+            keyspace.is_dropped()
+                || !keyspace.view().sources.iter().any(|s| matches!(s, Source::Memtable(m) if ids.contains(&m.id)))
+        };
+        if waiting.iter().all(done) {
+            return Ok(());
+        }
+        core.check_open()?;
+        core.health.check_manifest()?;
+        if let Some(error) = crate::background::failing(core) {
+            return Err(error);
+        }
+        core.wake_background();
+        let schedule = core.schedule.lock();
+        let _ = core.settled.wait_timeout(schedule, std::time::Duration::from_millis(20));
+    }
+}

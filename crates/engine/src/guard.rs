@@ -1,0 +1,102 @@
+//! One owner for the syncs of a folder.
+//!
+//! What it is: a folder is shared by log, manifest and tables, and the kernel reports a lost directory operation to one caller only. If a table's job
+//! got that report, the log's own sync of the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1). So
+//! all syncs of a folder, and atomic replacements, pass through one lock; the first failure is sticky and poisons the store
+//! before anybody else is answered. A storage that holds tables only is not guarded: its failures fail jobs.
+//!
+//! Threading: a runtime lock is held over the sync, as over any storage call.
+
+use std::sync::Arc;
+
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, Storage, StorageError, StorageErrorKind, WriteFile,
+};
+
+use crate::core::Storages;
+use crate::error::Error;
+use crate::health::Health;
+
+struct GuardedStorage {
+    inner: Arc<dyn Storage>,
+    failed: Mutex<Option<StorageError>>,
+    health: Arc<Health>,
+}
+
+/// Guards the folders of log and manifest (and so the tables', where it is the same one).
+pub(crate) fn guard(storages: Storages, runtime: &Runtime, health: &Arc<Health>) -> Storages {
+    let wrap = |inner: &Arc<dyn Storage>| -> Arc<dyn Storage> {
+        Arc::new(GuardedStorage { inner: inner.clone(), failed: runtime.mutex(None), health: health.clone() })
+    };
+    let log = wrap(&storages.log);
+    let manifest = if Arc::ptr_eq(&storages.manifest, &storages.log) { log.clone() } else { wrap(&storages.manifest) };
+    let tables = if Arc::ptr_eq(&storages.tables, &storages.log) {
+        log.clone()
+    } else if Arc::ptr_eq(&storages.tables, &storages.manifest) {
+        manifest.clone()
+    } else {
+        storages.tables
+    };
+    Storages { log, manifest, tables }
+}
+
+impl GuardedStorage {
+    fn once(&self, call: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut failed = self.failed.lock();
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        call().inspect_err(|error| {
+            // A clean refusal changed nothing: no room, or not the writer any more (which others report as well).
+            if !matches!(error.kind, StorageErrorKind::NoSpace) {
+                *failed = Some(error.clone());
+                self.health.poison(&Error::from(error.clone()).context("syncing the store's folder"));
+            }
+        })
+    }
+}
+
+impl Storage for GuardedStorage {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        self.inner.lease(name)
+    }
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.inner.create(epoch, name)
+    }
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        self.inner.recycle(epoch, old, new)
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open(name)
+    }
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        self.inner.read_small(name)
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.inner.list()
+    }
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.delete(epoch, name)
+    }
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.inner.rename(epoch, old, new)
+    }
+    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.inner.link(epoch, old, new)
+    }
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        self.once(|| self.inner.sync_dir(epoch))
+    }
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.once(|| self.inner.replace(epoch, name, bytes))
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+}

@@ -1,0 +1,115 @@
+//! Whether the store may still be written, and why not.
+//!
+//! What it is: two sticky facts. *Poison*: a sync of log or manifest failed, or a log write was unsure; the first cause stays until
+//! the store is reopened. *NoSpace*: the last attempt to get room failed; cleared by the attempt that succeeds.
+//!
+//! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
+//! falsely successful sync. Threading: `check` is one relaxed load on the good path.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use siltstone_storage::{Mutex, Runtime};
+
+use crate::error::{Error, ErrorKind, Result};
+
+const GOOD: u8 = 0;
+const NO_SPACE: u8 = 1;
+const POISONED: u8 = 2;
+const CLOSED: u8 = 3;
+
+/// See the module.
+pub(crate) struct Health {
+    state: AtomicU8,
+    cause: Mutex<Option<Error>>,
+}
+
+impl Health {
+    pub(crate) fn new(runtime: &Runtime) -> Health {
+        Health { state: AtomicU8::new(GOOD), cause: runtime.mutex(None) }
+    }
+
+    /// An error if writes are refused.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        // Acquire: whoever sees the poison also sees its cause; whoever answers a waiter has seen it.
+        if self.state.load(Ordering::Acquire) == GOOD { Ok(()) } else { Err(self.error()) }
+    }
+
+    /// As `check`, but a full disk is no reason: edits that free space must get through.
+    pub(crate) fn check_manifest(&self) -> Result<()> {
+        if self.state.load(Ordering::Acquire) <= NO_SPACE { Ok(()) } else { Err(self.error()) }
+    }
+
+    #[cold]
+    fn error(&self) -> Error {
+        let cause = self.cause.lock().clone();
+        match (self.state.load(Ordering::Acquire), cause) {
+            (POISONED, Some(cause)) => Error::poisoned(&cause),
+            (CLOSED, _) => closed(),
+            (_, Some(cause)) => cause,
+            _ => closed(),
+        }
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.state.load(Ordering::Acquire) == POISONED
+    }
+
+    pub(crate) fn is_no_space(&self) -> bool {
+        self.state.load(Ordering::Acquire) == NO_SPACE
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CLOSED
+    }
+
+    /// The first poison stays.
+    pub(crate) fn poison(&self, cause: &Error) {
+        let mut slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) < POISONED {
+            *slot = Some(cause.clone());
+            self.state.store(POISONED, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn set_no_space(&self, cause: &Error) {
+        let mut slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) <= NO_SPACE {
+            *slot = Some(cause.clone());
+            self.state.store(NO_SPACE, Ordering::Release);
+        }
+    }
+
+    /// True if the store was in `NoSpace`.
+    pub(crate) fn clear_no_space(&self) -> bool {
+        let mut slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) == NO_SPACE {
+            *slot = None;
+            self.state.store(GOOD, Ordering::Release);
+            return true;
+        }
+        false
+    }
+
+    pub(crate) fn close(&self) {
+        let _slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) < POISONED {
+            self.state.store(CLOSED, Ordering::Release);
+        }
+    }
+
+    /// What a person reads in `stats`.
+    pub(crate) fn describe(&self) -> String {
+        match self.state.load(Ordering::Acquire) {
+            GOOD => "good".into(),
+            NO_SPACE => format!("no space: {}", self.error()),
+            POISONED => self.error().to_string(),
+            _ => "closed".into(),
+        }
+    }
+}
+
+/// The answer to calls on a closed store.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store is closed").advice("open it again")
+}

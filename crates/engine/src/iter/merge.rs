@@ -1,0 +1,207 @@
+//! One ordered stream out of several: memtables, level-0 runs and levels, in internal key order, both ways.
+//!
+//! Invariants: children are positioned on the side of the current entry that the direction says (forward: at or after it, backward: at or
+//! before it); `order` lists the valid children, sorted, the current one first. Internal keys are unique over all children, so ties do
+//! not occur between valid children.
+//!
+//! Cost: a step that stays in one child compares once; otherwise a binary search over the children and a short move.
+//!
+//! Threading: owned by one reader.
+
+use std::cmp::Ordering;
+
+use crate::error::Result;
+
+/// A stream of entries in internal key order (user key ascending, then trailer descending) that can be positioned.
+///
+/// After a failed call the cursor is invalid. `key`, `trailer` and `value` may be called only while it is valid.
+pub(crate) trait EntryCursor {
+    fn valid(&self) -> bool;
+    fn key(&self) -> &[u8];
+    /// Sequence number << 8 | kind.
+    fn trailer(&self) -> u64;
+    /// Copies the value to the end of `out`.
+    fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()>;
+    fn seek_to_first(&mut self) -> Result<()>;
+    fn seek_to_last(&mut self) -> Result<()>;
+    /// The first entry at or after (`key`, `trailer`).
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()>;
+    /// The last entry at or before (`key`, `trailer`).
+    fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()>;
+    fn next(&mut self) -> Result<()>;
+    fn prev(&mut self) -> Result<()>;
+}
+
+/// Internal key order.
+#[inline]
+pub(crate) fn compare_internal(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
+    a.0.cmp(b.0).then(b.1.cmp(&a.1))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// See the module.
+pub(crate) struct MergeCursor<C> {
+    children: Vec<C>,
+    order: Vec<u32>,
+    direction: Direction,
+    /// Scratch for the current key while other children are moved.
+    scratch: Vec<u8>,
+}
+
+impl<C: EntryCursor> MergeCursor<C> {
+    pub(crate) fn new(children: Vec<C>) -> Self {
+        MergeCursor {
+            order: Vec::with_capacity(children.len()),
+            children,
+            direction: Direction::Forward,
+            scratch: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn before(&self, a: u32, b: u32) -> bool {
+        let (a, b) = (&self.children[a as usize], &self.children[b as usize]);
+        let order = compare_internal((a.key(), a.trailer()), (b.key(), b.trailer()));
+        match self.direction {
+            Direction::Forward => order == Ordering::Less,
+            Direction::Backward => order == Ordering::Greater,
+        }
+    }
+
+    fn rebuild(&mut self, direction: Direction) {
+        self.direction = direction;
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend((0..self.children.len() as u32).filter(|&i| self.children[i as usize].valid()));
+        order.sort_unstable_by(|&a, &b| if self.before(a, b) { Ordering::Less } else { Ordering::Greater });
+        self.order = order;
+    }
+
+    /// Puts the moved current child back into its place.
+    #[inline]
+    fn settle(&mut self) {
+        let first = self.order[0];
+        if !self.children[first as usize].valid() {
+            self.order.remove(0);
+            return;
+        }
+        if self.order.len() < 2 || self.before(first, self.order[1]) {
+            return;
+        }
+        // order[1] is before `first`: find how many are.
+        let (mut low, mut high) = (2, self.order.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.before(self.order[middle], first) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        self.order.copy_within(1..low, 0);
+        self.order[low - 1] = first;
+    }
+
+    fn each(&mut self, direction: Direction, mut f: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
+        self.order.clear();
+        for child in &mut self.children {
+            f(child)?;
+        }
+        self.rebuild(direction);
+        Ok(())
+    }
+
+    /// Turns around at the current entry: every other child goes to its nearest entry on the new side.
+    fn turn(&mut self, direction: Direction) -> Result<()> {
+        let current = self.order[0] as usize;
+        let mut key = std::mem::take(&mut self.scratch);
+        key.clear();
+        key.extend_from_slice(self.children[current].key());
+        let trailer = self.children[current].trailer();
+        for i in (0..self.children.len()).filter(|&i| i != current) {
+            let child = &mut self.children[i];
+            match direction {
+                Direction::Forward => child.seek(&key, trailer),
+                Direction::Backward => child.seek_for_prev(&key, trailer),
+            }
+            .inspect_err(|_| self.order.clear())?;
+        }
+        self.scratch = key;
+        self.rebuild(direction);
+        Ok(())
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<()> {
+        if self.direction != direction {
+            self.turn(direction)?;
+        }
+        let child = &mut self.children[self.order[0] as usize];
+        let moved = match direction {
+            Direction::Forward => child.next(),
+            Direction::Backward => child.prev(),
+        };
+        if let Err(error) = moved {
+            self.order.clear();
+            return Err(error);
+        }
+        self.settle();
+        Ok(())
+    }
+}
+
+impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
+    #[inline]
+    fn valid(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.children[self.order[0] as usize].key()
+    }
+
+    #[inline]
+    fn trailer(&self) -> u64 {
+        self.children[self.order[0] as usize].trailer()
+    }
+
+    #[inline]
+    fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        self.children[self.order[0] as usize].value_into(out)
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.each(Direction::Forward, |c| c.seek_to_first())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.each(Direction::Backward, |c| c.seek_to_last())
+    }
+
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        self.each(Direction::Forward, |c| c.seek(key, trailer))
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        self.each(Direction::Backward, |c| c.seek_for_prev(key, trailer))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        self.step(Direction::Forward)
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        self.step(Direction::Backward)
+    }
+}
+
+#[cfg(test)]
+#[path = "merge_tests.rs"]
+mod tests;

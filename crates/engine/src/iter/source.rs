@@ -1,0 +1,339 @@
+//! The children of a merge: memtables and sorted sets of tables, and the range deletes of all of them.
+//!
+//! Threading: owned by one reader; tables are opened when they are first needed.
+
+use std::sync::Arc;
+
+use siltstone_table::reader::{BlockCache, TableIter};
+
+use super::merge::EntryCursor;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::memtable::{Memtable, MemtableIter};
+use crate::tables::TableSet;
+use crate::view::{KeyspaceView, LevelView, Source};
+
+/// One child.
+pub(crate) enum Child {
+    Memtable(MemtableIter),
+    Level(Box<LevelCursor>),
+}
+
+/// The children of a view that may have entries, newest first.
+pub(crate) fn children(core: &Arc<Core>, view: &KeyspaceView) -> Result<Vec<Child>> {
+    let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
+    for source in &view.sources {
+        match source {
+            Source::Memtable(m) => {
+                // The active one may get entries while the cursor lives, but none with a number that it sees.
+                if m.mem.entry_count() > 0 {
+                    children.push(Child::Memtable(m.mem.iter()));
+                }
+            }
+            Source::Run(run) => children.push(level(core, &run.tables)),
+        }
+    }
+    children.extend(view.levels.iter().filter(|l| !l.level.is_empty()).map(|l| level(core, l)));
+    Ok(children)
+}
+
+fn level(core: &Arc<Core>, view: &Arc<LevelView>) -> Child {
+    Child::Level(Box::new(LevelCursor {
+        tables: core.tables.clone(),
+        cache: core.tables.cache.clone(),
+        view: view.clone(),
+        at: 0,
+        iter: None,
+        own: None,
+    }))
+}
+
+/// A cursor over a sorted set of tables, one after the other.
+pub(crate) struct LevelCursor {
+    tables: Arc<TableSet>,
+    cache: Arc<dyn BlockCache>,
+    view: Arc<LevelView>,
+    /// The table that `iter` is in.
+    at: usize,
+    iter: Option<TableIter>,
+    /// The number of all its entries, if it was ingested.
+    own: Option<u64>,
+}
+
+impl LevelCursor {
+    fn open(&mut self, at: usize) -> Result<&mut TableIter> {
+        if self.iter.is_none() || self.at != at {
+            self.iter = None;
+            let handle = &self.view.handles[at];
+            self.iter = Some(self.tables.reader_owned(handle)?.iter(self.cache.clone()));
+            self.own = handle.meta.sequence_override;
+            self.at = at;
+        }
+        Ok(self.iter.as_mut().expect("opened above"))
+    }
+
+    /// Goes on to the following tables until there is an entry.
+    fn settle_forward(&mut self) -> Result<()> {
+        while !self.valid() && self.iter.is_some() {
+            if self.at + 1 >= self.view.handles.len() {
+                self.iter = None;
+                return Ok(());
+            }
+            self.open(self.at + 1)?.seek_to_first().map_err(Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn settle_backward(&mut self) -> Result<()> {
+        while !self.valid() && self.iter.is_some() {
+            let Some(before) = self.at.checked_sub(1) else {
+                self.iter = None;
+                return Ok(());
+            };
+            self.open(before)?.seek_to_last().map_err(Error::from)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn valid(&self) -> bool {
+        self.iter.as_ref().is_some_and(TableIter::valid)
+    }
+
+    fn trailer(&self) -> u64 {
+        let trailer = self.iter.as_ref().map_or(0, TableIter::trailer);
+        match self.own {
+            None => trailer,
+            Some(own) => own << 8 | (trailer & 0xff),
+        }
+    }
+
+    /// The trailer to look for in a table's file. In an ingested table every key is there once, with number 0: everything at or below its
+    /// own number is after the sought place.
+    fn sought(own: Option<u64>, trailer: u64) -> u64 {
+        match own {
+            None => trailer,
+            Some(own) if own <= trailer >> 8 => u64::MAX,
+            Some(_) => 0,
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        let at = self.view.level.seek(key);
+        if at >= self.view.handles.len() {
+            self.iter = None;
+            return Ok(());
+        }
+        let own = self.view.handles[at].meta.sequence_override;
+        let iter = self.open(at)?;
+        iter.seek(key, Self::sought(own, trailer)).map_err(Error::from)?;
+        if own.is_some_and(|own| own > trailer >> 8) && iter.valid() && iter.key() == key {
+            // Its entry of this key is newer than what is sought.
+            iter.next().map_err(Error::from)?;
+        }
+        self.settle_forward()
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        let count = self.view.handles.len();
+        if count == 0 {
+            self.iter = None;
+            return Ok(());
+        }
+        // The table that holds the key, or else the one before it.
+        let at = match self.view.level.find(key) {
+            Some(at) => at,
+            None => match self.view.level.seek(key).checked_sub(1) {
+                Some(at) => at,
+                None => {
+                    self.iter = None;
+                    return Ok(());
+                }
+            },
+        };
+        let own = self.view.handles[at].meta.sequence_override;
+        let iter = self.open(at)?;
+        // At or before (key, trailer): an ingested entry of the key counts if its number is not below the sought one.
+        let sought = match own {
+            None => trailer,
+            Some(own) if own >= trailer >> 8 => 0,
+            Some(_) => u64::MAX,
+        };
+        iter.seek_for_prev(key, sought).map_err(Error::from)?;
+        self.settle_backward()
+    }
+}
+
+impl EntryCursor for Child {
+    #[inline]
+    fn valid(&self) -> bool {
+        match self {
+            Child::Memtable(m) => m.is_valid(),
+            Child::Level(l) => l.valid(),
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self {
+            Child::Memtable(m) => m.key(),
+            Child::Level(l) => l.iter.as_ref().map_or(&[], |i| i.key()),
+        }
+    }
+
+    #[inline]
+    fn trailer(&self) -> u64 {
+        match self {
+            Child::Memtable(m) => m.seq() << 8 | u64::from(m.kind()),
+            Child::Level(l) => l.trailer(),
+        }
+    }
+
+    #[inline]
+    fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Child::Memtable(m) => out.extend_from_slice(m.value()),
+            Child::Level(l) => {
+                if let Some(iter) = l.iter.as_mut() {
+                    out.extend_from_slice(iter.value().map_err(Error::from)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek_to_first();
+                Ok(())
+            }
+            Child::Level(l) => {
+                if l.view.handles.is_empty() {
+                    return Ok(());
+                }
+                l.open(0)?.seek_to_first().map_err(Error::from)?;
+                l.settle_forward()
+            }
+        }
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek_to_last();
+                Ok(())
+            }
+            Child::Level(l) => {
+                let Some(last) = l.view.handles.len().checked_sub(1) else { return Ok(()) };
+                l.open(last)?.seek_to_last().map_err(Error::from)?;
+                l.settle_backward()
+            }
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek(key, trailer >> 8);
+                // Kinds are below the number: numbers are unique, so at most one entry is skipped.
+                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) > trailer {
+                    m.next();
+                }
+                Ok(())
+            }
+            Child::Level(l) => l.seek(key, trailer),
+        }
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek_for_prev(key, trailer >> 8);
+                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) < trailer {
+                    m.prev();
+                }
+                Ok(())
+            }
+            Child::Level(l) => l.seek_for_prev(key, trailer),
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.next();
+                Ok(())
+            }
+            Child::Level(l) => {
+                if let Some(iter) = l.iter.as_mut() {
+                    iter.next().map_err(Error::from)?;
+                }
+                if l.valid() { Ok(()) } else { l.settle_forward() }
+            }
+        }
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.prev();
+                Ok(())
+            }
+            Child::Level(l) => {
+                if let Some(iter) = l.iter.as_mut() {
+                    iter.prev().map_err(Error::from)?;
+                }
+                if l.valid() { Ok(()) } else { l.settle_backward() }
+            }
+        }
+    }
+}
+
+/// The sources of a view that have range deletes, asked by key.
+pub(crate) struct RangeDeleteIndex {
+    seq: u64,
+    memtables: Vec<Arc<Memtable>>,
+    levels: Vec<Arc<LevelView>>,
+}
+
+impl RangeDeleteIndex {
+    pub(crate) fn new(_core: &Core, view: &KeyspaceView, seq: u64) -> Result<RangeDeleteIndex> {
+        let memtables = view.sources.iter().filter_map(|s| match s {
+            Source::Memtable(m) if m.mem.range_delete_count() > 0 => Some(m.mem.clone()),
+            _ => None,
+        });
+        let levels = view.level_views().filter(|(_, l)| l.has_range_deletes).map(|(_, l)| l.clone());
+        Ok(RangeDeleteIndex { seq, memtables: memtables.collect(), levels: levels.collect() })
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.memtables.is_empty() && self.levels.is_empty()
+    }
+
+    /// The newest range delete at or below the number that covers `key`, in any source.
+    pub(crate) fn newest_covering(&self, core: &Core, key: &[u8]) -> Result<Option<u64>> {
+        let mut newest = None;
+        for mem in &self.memtables {
+            newest = newest.max(mem.newest_range_delete_covering(key, self.seq));
+        }
+        for level in &self.levels {
+            let Some(i) = level.level.find(key) else { continue };
+            let handle = &level.handles[i];
+            if handle.meta.range_deletes == 0 {
+                continue;
+            }
+            let reader = core.tables.reader(handle)?;
+            let Some(reader) = reader.as_ref() else { continue };
+            newest = newest.max(match handle.meta.sequence_override {
+                None => reader.covering_seq(key, self.seq),
+                Some(own) if own <= self.seq => reader.covering_seq(key, u64::MAX >> 8).map(|_| own),
+                Some(_) => None,
+            });
+        }
+        Ok(newest)
+    }
+}

@@ -1,0 +1,346 @@
+//! The read path: pin a view and a number, ask the sources from the newest to the oldest, stop at the first answer.
+//!
+//! Invariants: sources have disjoint ranges of numbers, newest first, so the first source that knows the key (an entry or a range delete that covers
+//! it) decides; below level 0 the higher level is newer for each key. Filters of all candidate tables are prefetched before any is asked.
+//!
+//! Cost: no allocation on a hit into a large enough buffer, no lock, no system call when the data is in memory.
+//!
+//! Threading: any thread.
+
+use std::sync::Arc;
+
+use siltstone_table::key::hash;
+use siltstone_table::reader::Value as TableValue;
+
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::SAMPLE;
+use crate::tables::TableHandle;
+use crate::view::{KeyspaceCore, KeyspaceView, LevelView, Source};
+
+const DELETE: u8 = 0;
+const PUT: u8 = 1;
+
+/// A value without a copy: a counted block of the cache, or bytes of its own.
+#[derive(Clone, Debug)]
+pub struct PinnedValue {
+    value: TableValue,
+}
+
+impl std::ops::Deref for PinnedValue {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.value.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for PinnedValue {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+#[cold]
+pub(crate) fn unknown_kind(kind: u8) -> Error {
+    Error::unsupported(format!("an entry is of kind {kind}, which this build does not know"))
+        .advice("open the store with the version that wrote it")
+}
+
+/// A view to keep, and the number to read at: the given one, or the published one.
+pub(crate) fn pin(core: &Core, keyspace: &KeyspaceCore, number: Option<u64>) -> Result<(Arc<KeyspaceView>, u64)> {
+    loop {
+        let view = keyspace.pin();
+        // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
+        keyspace.check()?;
+        // View first, then number, then the check that nothing was put on top between the two (RFC 1, section 5). A snapshot's number is older
+        // than the view, so it needs no check.
+        let seq = match number {
+            Some(number) => number,
+            None => core.snapshots.published(),
+        };
+        if number.is_some() || keyspace.is_current(&view) {
+            return Ok((view, seq));
+        }
+    }
+}
+
+/// What a source says about a key.
+enum Answer {
+    /// It does not know the key.
+    Unknown,
+    /// The key has no value.
+    Gone,
+    /// The value is in the buffer.
+    Value,
+}
+
+/// Copies the value of `key` at `number` (or now) into `value`.
+#[inline]
+pub(crate) fn get_into(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    key: &[u8],
+    number: Option<u64>,
+    value: &mut Vec<u8>,
+) -> Result<bool> {
+    let timed = (core.metrics.get_count.add(1) % SAMPLE == 0).then(|| core.runtime.now());
+    let found = loop {
+        let view = keyspace.view();
+        // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
+        keyspace.check()?;
+        let seq = match number {
+            Some(number) => number,
+            None => core.snapshots.published(),
+        };
+        if number.is_none() && !keyspace.is_current(&view) {
+            continue;
+        }
+        value.clear();
+        break search(core, &view, key, seq, value)?;
+    };
+    if found {
+        core.metrics.get_hit_count.add(1);
+    }
+    if let Some(start) = timed {
+        core.metrics.get_time.record(core.runtime.now().since(start));
+    }
+    Ok(found)
+}
+
+fn search(core: &Core, view: &KeyspaceView, key: &[u8], seq: u64, value: &mut Vec<u8>) -> Result<bool> {
+    // Memtables first: they need no hash of ours and often hold what was just written.
+    let mut sources = view.sources.iter().enumerate();
+    let mut tables_from = view.sources.len();
+    for (i, source) in &mut sources {
+        match source {
+            Source::Memtable(m) => match ask_memtable(m, key, seq, value)? {
+                Answer::Unknown => {}
+                Answer::Gone => return Ok(false),
+                Answer::Value => return Ok(true),
+            },
+            Source::Run(_) => {
+                tables_from = i;
+                break;
+            }
+        }
+    }
+    search_tables(core, view, tables_from, key, seq, value)
+}
+
+#[inline]
+fn ask_memtable(source: &crate::view::MemSource, key: &[u8], seq: u64, value: &mut Vec<u8>) -> Result<Answer> {
+    let deleted = source.mem.newest_range_delete_covering(key, seq);
+    match source.mem.get(key, seq) {
+        Some(found) if deleted.is_none_or(|d| d <= found.seq) => match found.kind {
+            PUT => {
+                value.extend_from_slice(found.value);
+                Ok(Answer::Value)
+            }
+            DELETE => Ok(Answer::Gone),
+            other => Err(unknown_kind(other)),
+        },
+        None if deleted.is_none() => Ok(Answer::Unknown),
+        _ => Ok(Answer::Gone),
+    }
+}
+
+/// Tables that may hold a key, in the order in which they are asked; more than this many are asked without prefetching.
+const CANDIDATES: usize = 48;
+
+/// Asks the tables (and memtables between runs, which out-of-order installs leave there) from source `from` on.
+fn search_tables(
+    core: &Core,
+    view: &KeyspaceView,
+    from: usize,
+    key: &[u8],
+    seq: u64,
+    value: &mut Vec<u8>,
+) -> Result<bool> {
+    let hash = hash(key);
+    let mut candidates: [Option<&Arc<TableHandle>>; CANDIDATES] = [None; CANDIDATES];
+    let mut count = 0;
+    let table_of = |level: &'_ LevelView| level.level.find(key);
+    let mut simple = true;
+    for source in &view.sources[from..] {
+        match source {
+            Source::Run(run) => {
+                if let Some(i) = table_of(&run.tables) {
+                    if count == CANDIDATES {
+                        simple = false;
+                        break;
+                    }
+                    candidates[count] = Some(&run.tables.handles[i]);
+                    count += 1;
+                }
+            }
+            Source::Memtable(_) => {
+                simple = false;
+                break;
+            }
+        }
+    }
+    if simple && count + view.levels.len() <= CANDIDATES {
+        for level in &view.levels {
+            if let Some(i) = table_of(level) {
+                candidates[count] = Some(&level.handles[i]);
+                count += 1;
+            }
+        }
+        for handle in candidates[..count].iter().flatten() {
+            if let Some(reader) = core.tables.reader(handle)?.as_ref() {
+                reader.prefetch_filter(hash);
+            }
+        }
+        for handle in candidates[..count].iter().flatten() {
+            match ask_table(core, handle, key, hash, seq, value)? {
+                Answer::Unknown => {}
+                Answer::Gone => return Ok(false),
+                Answer::Value => return Ok(true),
+            }
+        }
+        return Ok(false);
+    }
+    search_tables_one_by_one(core, view, from, key, hash, seq, value)
+}
+
+/// The rare shape: memtables between runs, or very many runs.
+#[cold]
+fn search_tables_one_by_one(
+    core: &Core,
+    view: &KeyspaceView,
+    from: usize,
+    key: &[u8],
+    hash: u64,
+    seq: u64,
+    value: &mut Vec<u8>,
+) -> Result<bool> {
+    let ask_level = |level: &LevelView, value: &mut Vec<u8>| match level.level.find(key) {
+        Some(i) => ask_table(core, &level.handles[i], key, hash, seq, value),
+        None => Ok(Answer::Unknown),
+    };
+    for source in &view.sources[from..] {
+        let answer = match source {
+            Source::Memtable(m) => ask_memtable(m, key, seq, value)?,
+            Source::Run(run) => ask_level(&run.tables, value)?,
+        };
+        match answer {
+            Answer::Unknown => {}
+            Answer::Gone => return Ok(false),
+            Answer::Value => return Ok(true),
+        }
+    }
+    for level in &view.levels {
+        match ask_level(level, value)? {
+            Answer::Unknown => {}
+            Answer::Gone => return Ok(false),
+            Answer::Value => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Asks one table.
+#[inline]
+fn ask_table(
+    core: &Core,
+    handle: &Arc<TableHandle>,
+    key: &[u8],
+    hash: u64,
+    seq: u64,
+    value: &mut Vec<u8>,
+) -> Result<Answer> {
+    let reader = core.tables.reader(handle)?;
+    let Some(reader) = reader.as_ref() else { return Ok(Answer::Unknown) };
+    // An ingested table's entries have one number, whatever the file says.
+    let (seq, own) = match handle.meta.sequence_override {
+        None => (seq, None),
+        Some(own) if own <= seq => (u64::MAX >> 8, Some(own)),
+        Some(_) => return Ok(Answer::Unknown),
+    };
+    // Range deletes before the filter: it knows point keys only.
+    let deleted = match handle.meta.range_deletes {
+        0 => None,
+        _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
+    };
+    let found = reader.get(&*core.tables.cache, key, hash, seq, value).map_err(Error::from)?;
+    match found {
+        Some(trailer) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => match trailer as u8 {
+            PUT => Ok(Answer::Value),
+            DELETE => Ok(Answer::Gone),
+            other => Err(unknown_kind(other)),
+        },
+        None if deleted.is_none() => Ok(Answer::Unknown),
+        _ => Ok(Answer::Gone),
+    }
+}
+
+/// The value as a counted block where it lies in a table.
+pub(crate) fn get_pinned(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    key: &[u8],
+    number: Option<u64>,
+) -> Result<Option<PinnedValue>> {
+    let (view, seq) = pin(core, keyspace, number)?;
+    core.metrics.get_count.add(1);
+    let hash = hash(key);
+    let mut copied = Vec::new();
+    let own = |bytes: Vec<u8>| Ok(Some(PinnedValue { value: TableValue::Copied(bytes) }));
+    for source in &view.sources {
+        let level = match source {
+            Source::Memtable(m) => match ask_memtable(m, key, seq, &mut copied)? {
+                Answer::Unknown => continue,
+                Answer::Gone => return Ok(None),
+                Answer::Value => return own(copied),
+            },
+            Source::Run(run) => &run.tables,
+        };
+        if let Some(answer) = ask_level_pinned(core, level, key, hash, seq)? {
+            return Ok(answer);
+        }
+    }
+    for level in &view.levels {
+        if let Some(answer) = ask_level_pinned(core, level, key, hash, seq)? {
+            return Ok(answer);
+        }
+    }
+    Ok(None)
+}
+
+/// `None`: the level does not know the key.
+fn ask_level_pinned(
+    core: &Core,
+    level: &LevelView,
+    key: &[u8],
+    hash: u64,
+    seq: u64,
+) -> Result<Option<Option<PinnedValue>>> {
+    let Some(i) = level.level.find(key) else { return Ok(None) };
+    let handle = &level.handles[i];
+    let (seq, own) = match handle.meta.sequence_override {
+        None => (seq, None),
+        Some(own) if own <= seq => (u64::MAX >> 8, Some(own)),
+        Some(_) => return Ok(None),
+    };
+    let reader = core.tables.reader_owned(handle)?;
+    let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
+    let found = if reader.may_contain(hash) {
+        match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
+            Some(block) => reader
+                .get_pinned_in_block(&*core.tables.cache, block, key, seq)
+                .map_err(Error::from)?,
+            None => None,
+        }
+    } else {
+        None
+    };
+    match found {
+        Some((trailer, value)) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => match trailer as u8 {
+            PUT => Ok(Some(Some(PinnedValue { value }))),
+            DELETE => Ok(Some(None)),
+            other => Err(unknown_kind(other).with_kind(ErrorKind::Unsupported)),
+        },
+        None if deleted.is_none() => Ok(None),
+        _ => Ok(Some(None)),
+    }
+}

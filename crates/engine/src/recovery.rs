@@ -1,0 +1,537 @@
+//! Opening a store: create it, or bring it back after whatever happened.
+//!
+//! What it is (RFC 1, section 8): lease; manifest; replay of the log into memtables, spilled to tables when they are full; then one edit, in a manifest
+//! written whole anew, that installs all keyspaces' replayed data and the log's new start. Only after it is durable is anything
+//! deleted and is the store handed out.
+//!
+//! Invariants:
+//! - Until the new manifest is current, nothing inherited is changed: a crash at any call leaves what was there, plus orphans.
+//! - Inherited segments need no sync of their own: what was read from them is in synced tables before `open` returns, and until then nobody was
+//!   told anything. (DESIGN asks for that sync; one edit for all keyspaces makes it superfluous.)
+//! - Replay skips what an installed source covers, and a replayed source lies in one gap between covered ranges, so it straddles none.
+//!
+//! Threading: one thread until the core exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use arc_swap::ArcSwap;
+use siltstone_storage::{Epoch, Runtime, Storage};
+use siltstone_table::exec::Executor;
+use siltstone_table::job::outcome::OutputTable;
+use siltstone_table::reader::{ReaderOptions, TableReader};
+
+use crate::batch::{Entries, EntryKind};
+use crate::compaction::run::JobRunner;
+use crate::compaction::schedule::Schedule;
+use crate::core::{CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Storages, Tidy};
+use crate::ddl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard;
+use crate::health::Health;
+use crate::log::{LogConfig, LogOptions, LogWriter, Position, Record, RecordKind, ReplayOptions, StopReason};
+use crate::manifest::{self, Manifest, Recovered, Space, StoreId};
+use crate::memtable::{ArenaPool, Memtable};
+use crate::metrics::Metrics;
+use crate::options::{Options, SyncMode};
+use crate::snapshot::SnapshotRegistry;
+use crate::stall::{Limits, Stalls};
+use crate::store::DEFAULT_KEYSPACE;
+use crate::tables::TableSet;
+use crate::version::{
+    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceState, KeyspaceVersion, Run, RunSlot, SeqRange,
+    SeqSet, StoreState, StoredOptions, TableMeta,
+};
+use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
+use crate::write::WriteQueue;
+
+/// Name of the lease.
+const LEASE: &str = "store";
+
+/// Opens or creates.
+pub(crate) fn open(
+    storages: Storages,
+    runtime: Runtime,
+    executors: Vec<Arc<dyn Executor>>,
+    options: Options,
+) -> Result<Arc<Core>> {
+    let health = Arc::new(Health::new(&runtime));
+    let storages = guard::guard(storages, &runtime, &health);
+    let place = storages.manifest.describe();
+    let lease = storages.manifest.lease(LEASE).map_err(|e| Error::from(e).context(format!("opening the store {place}")))?;
+    let epoch = lease.epoch();
+    let recovered = manifest::recover(&*storages.manifest)?;
+    if recovered.is_some() && options.error_if_exists {
+        return Err(Error::invalid_argument(format!("there is a store in {place} already"))
+            .advice("open it without error_if_exists, or use another folder"));
+    }
+    if recovered.is_none() {
+        if !options.create_if_missing {
+            return Err(Error::not_found(format!("there is no store in {place}"))
+                .advice("check the path, or open with create_if_missing"));
+        }
+        refuse_headless_data(&storages)?;
+    }
+    let store_id = match &recovered {
+        Some(r) => r.current.store_id,
+        None => StoreId(u128::from(runtime.random_u64()) << 64 | u128::from(runtime.random_u64())),
+    };
+    let metrics = Metrics::default();
+    let arenas = ArenaPool::new(options.memtable_bytes as usize, 3, !runtime.is_simulated() && options.memtable_bytes >= 4 << 20);
+    let old = recovered.as_ref().map(|r| r.state.clone()).unwrap_or_else(new_state);
+    let open_number = next_open_number(&storages, &old)?;
+    let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
+
+    let mut replay = Replay::new(&old, &jobs, &arenas, &options);
+    if recovered.is_some() {
+        let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
+        let options = ReplayOptions {
+            store_id: log_store_id(store_id),
+            start_segment: old.log_start as u32,
+            synced,
+        };
+        let report = crate::log::replay(&*storages.log, &options, &mut |record| {
+            metrics.replayed_record_count.add(1);
+            replay.apply(&record)
+        })?;
+        if report.stop == StopReason::NoStartSegment {
+            // Its name was durable before a manifest named it.
+            let name = crate::log::format::segment_name(old.log_start as u32);
+            return Err(Error::corruption(name, "the log's first segment is missing"));
+        }
+        metrics.discarded_log_bytes.add(report.discarded.record_bytes);
+    }
+    let (edit, published) = replay.finish(&old)?;
+
+    let on_poison = {
+        let health = health.clone();
+        Box::new(move |error: &Error| health.poison(error))
+    };
+    let log = LogWriter::start(LogConfig {
+        storage: storages.log.clone(),
+        epoch,
+        runtime: runtime.clone(),
+        store_id: log_store_id(store_id),
+        options: LogOptions { segment_bytes: options.log_segment_bytes, recycle_count: 4 },
+        on_poison,
+    })?;
+    let ceiling = published + CEILING_STEP;
+    let edit = Edit {
+        open_number: Some(open_number),
+        sequence_ceiling: Some(ceiling),
+        log_start: Some(log.first_segment().into()),
+        ..edit
+    };
+    let state = old.apply(&edit)?;
+    let manifest = write_manifest(&storages, epoch, store_id, &recovered, Arc::new(state))?;
+    let state = manifest.state().clone();
+
+    let tables = Arc::new(TableSet::new(&runtime, storages.tables.clone(), &options));
+    let mut keyspaces = KeyspaceMap::default();
+    let mut source_id = 0;
+    for (id, keyspace) in &state.keyspaces {
+        let mem = Arc::new(Memtable::new(take_arena(&arenas)?));
+        let active = Source::Memtable(MemSource::new(source_id, mem, published));
+        source_id += 1;
+        let view = KeyspaceView::build(vec![active], keyspace.version.clone(), &tables, None);
+        keyspaces.by_name.insert(keyspace.name.clone(), *id);
+        keyspaces.by_id.insert(*id, KeyspaceCore::new(&runtime, *id, &keyspace.name, view));
+    }
+    let core = Arc::new(Core {
+        limits: Limits::of(&options),
+        sync_every_write: options.sync == SyncMode::Always,
+        stalls: Stalls::new(&runtime),
+        snapshots: SnapshotRegistry::new(&runtime, published),
+        queue: WriteQueue::new(&runtime, &health, published + 1, source_id),
+        keyspaces: ArcSwap::from_pointee(keyspaces),
+        ddl: runtime.mutex(()),
+        pins: runtime.mutex(Pins::default()),
+        next_table_id: AtomicU64::new(state.next_table_id),
+        manifest: runtime.mutex(ManifestRole { manifest, pending: Vec::new() }),
+        ceiling: AtomicU64::new(ceiling),
+        schedule: runtime.mutex(Schedule::new(&options)),
+        work: runtime.condvar(),
+        settled: runtime.condvar(),
+        closing: AtomicBool::new(false),
+        tidy: runtime.mutex(Tidy::default()),
+        tidy_wake: runtime.condvar(),
+        tidy_pause: runtime.condvar(),
+        tasks: runtime.mutex(Default::default()),
+        last_job_error: runtime.mutex(None),
+        lease: runtime.mutex(Some(lease)),
+        log_bytes: AtomicU64::new(0),
+        store_id: log_store_id(store_id),
+        tables,
+        jobs,
+        epoch,
+        health,
+        metrics,
+        arenas,
+        log,
+        storages,
+        runtime,
+        options,
+    });
+    delete_orphans(&core, &state)?;
+    crate::background::start(&core)?;
+    Ok(core)
+}
+
+/// The log carries half of the store's id.
+fn log_store_id(id: StoreId) -> u64 {
+    id.0 as u64
+}
+
+fn take_arena(arenas: &ArenaPool) -> Result<crate::memtable::Arena> {
+    arenas.take(0).map_err(|e| {
+        Error::new(ErrorKind::NoSpace, format!("no memory for a memtable: {e}"))
+            .advice("give the process more memory, or open with a smaller memtable_bytes")
+    })
+}
+
+/// A store's first state: one keyspace, no numbers given.
+fn new_state() -> StoreState {
+    let id = 1;
+    let mut state = StoreState { next_keyspace_id: id + 1, next_table_id: 1, ..StoreState::new() };
+    let keyspace = KeyspaceState {
+        name: DEFAULT_KEYSPACE.to_string(),
+        created_sequence: 0,
+        options: StoredOptions::new(),
+        version: Arc::new(KeyspaceVersion::new(id)),
+    };
+    state.keyspaces.insert(id, Arc::new(keyspace));
+    state
+}
+
+/// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
+fn refuse_headless_data(storages: &Storages) -> Result<()> {
+    let refuse = |file: &str| {
+        Err(Error::corruption(file, "the folder holds data of a store but no file CURRENT that names its manifest")
+            .advice("put CURRENT back from a copy; do not create a new store over the old one's files"))
+    };
+    for object in storages.tables.list()? {
+        if object.name.ends_with(".tbl") {
+            return refuse(&object.name);
+        }
+    }
+    for object in storages.log.list()?.iter().filter(|o| o.name.ends_with(".log") && o.len >= 96) {
+        let mut head = [0u8; 32];
+        storages.log.open(&object.name)?.read_at(64, &mut head)?;
+        if head != [0; 32] {
+            return refuse(&object.name);
+        }
+    }
+    Ok(())
+}
+
+/// Above the last open's number and above that of every table found, so that a name never comes back.
+fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
+    let found = storages.tables.list()?.iter().filter_map(|o| open_number_of(&o.name)).max().unwrap_or(0);
+    Ok(old.open_number.max(found) + 1)
+}
+
+/// The open number in a table's name.
+pub(crate) fn open_number_of(name: &str) -> Option<u64> {
+    let (number, _) = name.strip_suffix(".tbl")?.split_once('-')?;
+    u64::from_str_radix(number, 16).ok()
+}
+
+fn write_manifest(
+    storages: &Storages,
+    epoch: Epoch,
+    store_id: StoreId,
+    recovered: &Option<Recovered>,
+    state: Arc<StoreState>,
+) -> Result<Manifest> {
+    // Tables' names, and the log's first segment's, before the manifest that names them.
+    storages.tables.sync_dir(epoch)?;
+    storages.log.sync_dir(epoch)?;
+    let _ = recovered;
+    Manifest::create(storages.manifest.clone(), epoch, store_id, state, Space::Fresh).map_err(Error::from)
+}
+
+/// A keyspace's replayed data so far.
+struct Replayed {
+    /// What installed sources and finished replayed ones cover.
+    covered: SeqSet,
+    /// The memtable being filled, and the number before its first possible one.
+    filling: Option<(Arc<Memtable>, u64)>,
+    last_seq: u64,
+    /// Ids are given at the end, above every id that the log names.
+    runs: Vec<(SeqRange, Vec<OutputTable>)>,
+}
+
+/// Applies log records to memtables, and turns those into runs.
+struct Replay<'a> {
+    jobs: &'a JobRunner,
+    arenas: &'a ArenaPool,
+    options: &'a Options,
+    keyspaces: BTreeMap<KeyspaceId, Replayed>,
+    dropped: BTreeSet<KeyspaceId>,
+    next_keyspace_id: KeyspaceId,
+    next_table_id: u64,
+    edit: Edit,
+    ingested: Vec<(KeyspaceId, Run)>,
+    last_seq: u64,
+}
+
+impl<'a> Replay<'a> {
+    fn new(state: &StoreState, jobs: &'a JobRunner, arenas: &'a ArenaPool, options: &'a Options) -> Self {
+        let keyspaces = state
+            .keyspaces
+            .iter()
+            .map(|(id, k)| (*id, Replayed::new(k.version.covered().clone())))
+            .collect();
+        Replay {
+            jobs,
+            arenas,
+            options,
+            keyspaces,
+            dropped: BTreeSet::new(),
+            next_keyspace_id: state.next_keyspace_id,
+            next_table_id: state.next_table_id,
+            edit: Edit::default(),
+            ingested: Vec::new(),
+            last_seq: 0,
+        }
+    }
+
+    fn apply(&mut self, record: &Record<'_>) -> Result<()> {
+        let first = record.first_sequence;
+        match record.kind {
+            RecordKind::Group => self.apply_group(first, record),
+            RecordKind::KeyspaceCreate => {
+                let (id, name) = ddl::decode_create(record.payload)?;
+                self.last_seq = self.last_seq.max(first);
+                if id < self.next_keyspace_id {
+                    // The manifest has it, or has dropped it again.
+                    return Ok(());
+                }
+                self.next_keyspace_id = id + 1;
+                let mut covered = SeqSet::new();
+                covered.insert(SeqRange::new(0, first));
+                self.keyspaces.insert(id, Replayed::new(covered));
+                self.edit.create.push(CreateKeyspace {
+                    id,
+                    name: name.to_string(),
+                    sequence: first,
+                    options: StoredOptions::new(),
+                });
+                Ok(())
+            }
+            RecordKind::KeyspaceDrop => {
+                let id = ddl::decode_drop(record.payload)?;
+                self.last_seq = self.last_seq.max(first);
+                if self.keyspaces.remove(&id).is_some() {
+                    self.dropped.insert(id);
+                    self.ingested.retain(|(keyspace, _)| *keyspace != id);
+                    let created = self.edit.create.len();
+                    self.edit.create.retain(|c| c.id != id);
+                    if self.edit.create.len() == created {
+                        self.edit.drop.push(id);
+                    }
+                }
+                Ok(())
+            }
+            RecordKind::Ingest => {
+                let (id, run) = ddl::decode_ingest(record.payload, first)?;
+                self.last_seq = self.last_seq.max(first);
+                self.next_table_id = run.tables.tables().iter().map(|t| t.id + 1).fold(self.next_table_id.max(run.id + 1), u64::max);
+                let Some(replayed) = self.keyspaces.get_mut(&id) else { return Ok(()) };
+                if replayed.covered.contains(first) {
+                    return Ok(());
+                }
+                self.seal(id)?;
+                let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
+                replayed.covered.insert(run.seqs);
+                self.ingested.push((id, run));
+                Ok(())
+            }
+        }
+    }
+
+    fn apply_group(&mut self, first: u64, record: &Record<'_>) -> Result<()> {
+        let mut seq = first;
+        for entry in Entries::new(record.payload) {
+            let entry = entry.map_err(|bad| {
+                bad.into_error("a log record").in_file(file_of(record)).at(record.position.offset.into())
+            })?;
+            self.last_seq = self.last_seq.max(seq);
+            let id = entry.keyspace;
+            match self.keyspaces.get(&id) {
+                None if id < self.next_keyspace_id => {}
+                None => {
+                    return Err(Error::corruption(file_of(record), format!("a log record names keyspace {id}, which was never created"))
+                        .at(record.position.offset.into()));
+                }
+                Some(replayed) if replayed.covered.contains(seq) => {
+                    if replayed.filling.is_some() {
+                        self.seal(id)?;
+                    }
+                }
+                Some(_) => self.insert(id, seq, &entry)?,
+            }
+            seq += 1;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, id: KeyspaceId, seq: u64, entry: &crate::batch::Entry<'_>) -> Result<()> {
+        let replayed = &self.keyspaces[&id];
+        let (gap_lo, _) = gap(&replayed.covered, seq);
+        let full = match &replayed.filling {
+            Some((mem, lo)) => *lo < gap_lo || !mem.room_for(1, entry.key.len(), entry.value.len()),
+            None => false,
+        };
+        if full {
+            self.seal(id)?;
+        }
+        let arenas = self.arenas;
+        let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
+        if replayed.filling.is_none() {
+            let min_bytes = Memtable::arena_bytes_for(1, entry.key.len(), entry.value.len());
+            let arena = arenas.take(min_bytes).map_err(|e| Error::new(ErrorKind::NoSpace, format!("no memory for replay: {e}")))?;
+            let (lo, _) = gap(&replayed.covered, seq);
+            replayed.filling = Some((Arc::new(Memtable::new(arena)), lo));
+        }
+        let (mem, _) = replayed.filling.as_ref().expect("made above");
+        let mut writer = mem.writer();
+        let inserted = match entry.kind {
+            EntryKind::RangeDelete => writer.add_range_delete(entry.key, entry.value, seq),
+            kind => writer.insert(entry.key, seq, kind as u8, entry.value),
+        };
+        replayed.last_seq = seq;
+        inserted.map_err(|e| Error::new(ErrorKind::Corruption, format!("a log record's entry cannot be applied: {e}")))
+    }
+
+    /// Turns the keyspace's memtable into a run of tables that nothing refers to yet.
+    fn seal(&mut self, id: KeyspaceId) -> Result<()> {
+        let replayed = self.keyspaces.get_mut(&id).expect("a keyspace that is replayed");
+        let Some((mem, lo)) = replayed.filling.take() else { return Ok(()) };
+        let seqs = SeqRange::new(lo, replayed.last_seq);
+        let published = self.last_seq.max(replayed.last_seq);
+        let tables = self.jobs.flush_for_recovery(id, &mem, published)?;
+        replayed.covered.insert(seqs);
+        if !tables.is_empty() {
+            replayed.runs.push((seqs, tables));
+        }
+        Ok(())
+    }
+
+    /// The one edit of recovery, and the last number that counts as published.
+    fn finish(mut self, old: &StoreState) -> Result<(Edit, u64)> {
+        let ids: Vec<_> = self.keyspaces.keys().copied().collect();
+        for id in ids {
+            self.seal(id)?;
+        }
+        // Every number up to the ceiling may have been given, somewhere.
+        let published = old.sequence_ceiling.max(self.last_seq);
+        let mut edit = self.edit;
+        let mut ingested = self.ingested;
+        for (_, run) in &ingested {
+            for table in run.tables.tables() {
+                check_ingested(self.jobs.outputs(), table)?;
+            }
+        }
+        for (id, replayed) in self.keyspaces {
+            let mut runs = Vec::new();
+            for (seqs, tables) in replayed.runs {
+                let run_id = self.next_table_id;
+                self.next_table_id += 1;
+                let metas = JobRunner::metas(tables, &mut self.next_table_id);
+                runs.push(Run { id: run_id, seqs, tables: crate::version::Level::new(metas)? });
+            }
+            let mut i = 0;
+            while i < ingested.len() {
+                if ingested[i].0 == id { runs.push(ingested.swap_remove(i).1) } else { i += 1 }
+            }
+            let add = runs.iter().flat_map(|run| {
+                let slot = RunSlot { id: run.id, seqs: run.seqs };
+                run.tables.tables().iter().map(move |t| AddTable { level: 0, run: Some(slot), table: t.clone() })
+            });
+            edit.keyspaces.push(KeyspaceEdit {
+                id,
+                covered: runs.iter().map(|r| r.seqs).collect(),
+                covered_floor: Some(published),
+                add: add.collect(),
+                ..KeyspaceEdit::default()
+            });
+        }
+        edit.next_keyspace_id = Some(self.next_keyspace_id);
+        edit.next_table_id = Some(self.next_table_id);
+        Ok((edit, published))
+    }
+}
+
+impl Replayed {
+    fn new(covered: SeqSet) -> Replayed {
+        Replayed { covered, filling: None, last_seq: 0, runs: Vec::new() }
+    }
+}
+
+fn file_of(record: &Record<'_>) -> String {
+    crate::log::format::segment_name(record.position.segment)
+}
+
+/// The gap between covered ranges that `seq` lies in: the number before its first one, and its last one.
+fn gap(covered: &SeqSet, seq: u64) -> (u64, u64) {
+    let ranges = covered.ranges();
+    let i = ranges.partition_point(|r| r.hi < seq);
+    let lo = i.checked_sub(1).map_or(0, |i| ranges[i].hi);
+    let hi = ranges.get(i).map_or(u64::MAX, |r| r.lo);
+    (lo, hi)
+}
+
+/// A table of an ingest whose edit was lost: its file was synced before the record was written, so it must be there, whole.
+fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
+    let file = storage.open(&table.name).map_err(|e| Error::from(e).with_kind(ErrorKind::Corruption))?;
+    let reader = TableReader::open(file, ReaderOptions { map: false, ..ReaderOptions::default() })?;
+    let found = (reader.file().len(), u128::from(reader.footer().digest));
+    if found == (table.file_bytes, table.digest) {
+        return Ok(());
+    }
+    Err(Error::corruption(table.name.clone(), "an ingested table is not the one that the log names")
+        .expected(format!("{} bytes, digest {:016x}", table.file_bytes, table.digest))
+        .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
+}
+
+/// Deletes what the new state does not name.
+fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
+    let named: BTreeSet<&str> =
+        state.keyspaces.values().flat_map(|k| k.version.tables()).map(|(_, t)| t.name.as_str()).collect();
+    for object in core.storages.tables.list()? {
+        if object.name.ends_with(".tbl") && !named.contains(object.name.as_str()) {
+            core.storages.tables.delete(core.epoch, &object.name)?;
+            core.metrics.deleted_file_count.add(1);
+        }
+    }
+    core.log.obsolete(core.log.first_segment())?;
+    crate::background::delete_old_manifests(core);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_lie_between_covered_ranges() {
+        let mut covered = SeqSet::new();
+        assert_eq!(gap(&covered, 5), (0, u64::MAX));
+        covered.insert(SeqRange::new(3, 7));
+        covered.insert(SeqRange::new(10, 12));
+        assert_eq!(gap(&covered, 2), (0, 3));
+        assert_eq!(gap(&covered, 3), (0, 3));
+        assert_eq!(gap(&covered, 8), (7, 10));
+        assert_eq!(gap(&covered, 10), (7, 10));
+        assert_eq!(gap(&covered, 13), (12, u64::MAX));
+    }
+
+    #[test]
+    fn open_numbers_of_names() {
+        assert_eq!(open_number_of("0000000a-00000003-0000-00001.tbl"), Some(10));
+        assert_eq!(open_number_of("000012.log"), None);
+        assert_eq!(open_number_of("MANIFEST-000000000003"), None);
+    }
+}

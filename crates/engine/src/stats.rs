@@ -1,0 +1,224 @@
+//! What a store tells of itself: plain data, cheap enough to be asked every second.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use crate::compaction::place::SideStats;
+use crate::compaction::schedule::JobStats;
+use crate::core::Core;
+use crate::log::LogStats;
+use crate::metrics::LatencySummary;
+use crate::stall::{Cause, Delay, DelayTotal};
+use crate::view::Source;
+
+/// One level of a keyspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelStats {
+    /// Level-0: runs; else 1 if it has tables.
+    pub run_count: u64,
+    /// Tables.
+    pub table_count: u64,
+    /// Bytes of their files.
+    pub file_bytes: u64,
+    /// Raw bytes: user keys, values and 12 an entry.
+    pub raw_bytes: u64,
+    /// Entries.
+    pub entry_count: u64,
+    /// Range-delete fragments.
+    pub range_delete_count: u64,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceStats {
+    /// Its name.
+    pub name: String,
+    /// Bytes used by its memtables.
+    pub memtable_bytes: u64,
+    /// Memtables that wait for or are in their flush.
+    pub sealed_memtable_count: u64,
+    /// Levels 0 to 6.
+    pub levels: Vec<LevelStats>,
+}
+
+/// A moment of a store. Counts are since it was opened.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// `good`, or why the store takes no writes.
+    pub health: String,
+    /// The published sequence number.
+    pub published: u64,
+    /// Snapshots held, and the oldest one's number.
+    pub snapshot_count: u64,
+    /// Number of the oldest snapshot.
+    pub oldest_snapshot: Option<u64>,
+    /// By name.
+    pub keyspaces: Vec<KeyspaceStats>,
+    /// Named counters.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Named latencies. Gets and puts: one call in sixteen is timed.
+    pub latencies: BTreeMap<&'static str, LatencySummary>,
+    /// Delays of writers, totals by cause.
+    pub delay_totals: Vec<(Cause, DelayTotal)>,
+    /// The last delays, and those that last.
+    pub delays: Vec<Delay>,
+    /// Writers that wait now.
+    pub waiting_writer_count: u64,
+    /// Running jobs.
+    pub jobs: Vec<JobStats>,
+    /// Executors.
+    pub sides: Vec<SideStats>,
+    /// The log.
+    pub log: LogStats,
+    /// Memory by use, in bytes.
+    pub memory: MemoryStats,
+    /// Tables that only pinned views hold.
+    pub pinned_table_count: u64,
+    /// Bytes of their files.
+    pub pinned_table_bytes: u64,
+    /// Why the last job failed, if one did.
+    pub last_job_error: Option<String>,
+}
+
+/// Memory by use, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Arenas of memtables, in use or kept.
+    pub arena_bytes: u64,
+    /// What range deletes in memtables take beside the arenas.
+    pub range_delete_bytes: u64,
+    /// Cached blocks.
+    pub block_cache_bytes: u64,
+    /// Filters, indexes and range deletes of open tables.
+    pub table_bytes: u64,
+}
+
+impl Stats {
+    /// A counter by name; 0 if there is none.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// Bytes written to tables for each byte of user data, flush and compaction together. The log is counted apart.
+    pub fn write_amplification(&self) -> f64 {
+        let user = self.counter("user_bytes").max(1);
+        (self.counter("flush_out_bytes") + self.counter("compaction_out_bytes")) as f64 / user as f64
+    }
+}
+
+pub(crate) fn collect(core: &Core) -> Stats {
+    let m = &core.metrics;
+    let counters = BTreeMap::from([
+        ("get_count", m.get_count.get()),
+        ("get_hit_count", m.get_hit_count.get()),
+        ("put_count", m.put_count.get()),
+        ("batch_count", m.batch_count.get()),
+        ("group_count", m.group_count.get()),
+        ("seek_count", m.seek_count.get()),
+        ("user_bytes", m.user_bytes.get()),
+        ("log_bytes", m.log_bytes.get()),
+        ("log_sync_count", m.log_sync_count.get()),
+        ("flush_count", m.flush_count.get()),
+        ("flush_in_bytes", m.flush_in_bytes.get()),
+        ("flush_out_bytes", m.flush_out_bytes.get()),
+        ("compaction_count", m.compaction_count.get()),
+        ("compaction_in_bytes", m.compaction_in_bytes.get()),
+        ("compaction_out_bytes", m.compaction_out_bytes.get()),
+        ("trivial_move_count", m.trivial_move_count.get()),
+        ("intra_l0_count", m.intra_l0_count.get()),
+        ("manual_count", m.manual_count.get()),
+        ("job_failed_count", m.job_failed_count.get()),
+        ("job_declined_count", core.jobs.sides.declined_count()),
+        ("job_rejected_count", core.jobs.sides.rejected_count()),
+        ("job_fallback_count", core.jobs.sides.fallback_count()),
+        ("out_of_order_install_count", m.out_of_order_install_count.get()),
+        ("dropped_shadowed_count", m.dropped_shadowed_count.get()),
+        ("dropped_tombstone_count", m.dropped_tombstone_count.get()),
+        ("dropped_covered_count", m.dropped_covered_count.get()),
+        ("dropped_fragment_count", m.dropped_fragment_count.get()),
+        ("deleted_file_count", m.deleted_file_count.get()),
+        ("replayed_record_count", m.replayed_record_count.get()),
+        ("discarded_log_bytes", m.discarded_log_bytes.get()),
+        ("block_cache_hit_count", core.tables.cache.hit_count()),
+        ("block_cache_miss_count", core.tables.cache.miss_count()),
+    ]);
+    let latencies = BTreeMap::from([
+        ("get", m.get_time.summary()),
+        ("put", m.put_time.summary()),
+        ("commit", m.commit_time.summary()),
+        ("flush", m.flush_time.summary()),
+        ("compaction", m.compaction_time.summary()),
+        ("sync", m.sync_time.summary()),
+    ]);
+    let mut range_delete_bytes = 0;
+    let map = core.keyspaces.load_full();
+    let keyspaces = map
+        .by_id
+        .values()
+        .map(|keyspace| {
+            let view = keyspace.pin();
+            let mut levels = vec![LevelStats::default(); crate::version::LEVEL_COUNT];
+            let mut memtable_bytes = 0;
+            for source in &view.sources {
+                if let Source::Memtable(mem) = source {
+                    memtable_bytes += mem.mem.used_bytes();
+                    range_delete_bytes += mem.mem.range_delete_held_bytes();
+                }
+            }
+            for (number, level) in view.level_views() {
+                let stats = &mut levels[number];
+                stats.run_count += u64::from(!level.level.is_empty());
+                stats.table_count += level.level.len() as u64;
+                stats.file_bytes += level.level.file_bytes();
+                stats.raw_bytes += level.level.raw_bytes();
+                stats.entry_count += level.level.tables().iter().map(|t| t.entries).sum::<u64>();
+                stats.range_delete_count += level.level.tables().iter().map(|t| t.range_deletes).sum::<u64>();
+            }
+            KeyspaceStats {
+                name: keyspace.name.clone(),
+                memtable_bytes,
+                sealed_memtable_count: view.sealed_count as u64,
+                levels,
+            }
+        })
+        .collect();
+    let current = map
+        .by_id
+        .values()
+        .flat_map(|k| k.pin().level_views().flat_map(|(_, l)| l.level.tables().iter().map(|t| t.id).collect::<Vec<_>>()).collect::<Vec<_>>())
+        .collect();
+    let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
+    Stats {
+        health: core.health.describe(),
+        published: core.snapshots.published(),
+        snapshot_count: core.snapshots.count() as u64,
+        oldest_snapshot: core.snapshots.oldest(),
+        keyspaces,
+        counters,
+        latencies,
+        delay_totals: core.stalls.totals(),
+        delays: core.stalls.delays(),
+        waiting_writer_count: core.stalls.waiting_count() as u64,
+        jobs: core.schedule.lock().jobs(),
+        sides: core.jobs.sides.stats(),
+        log: core.log.stats(),
+        memory: MemoryStats {
+            arena_bytes: core.arenas.held_bytes(),
+            range_delete_bytes,
+            block_cache_bytes: core.tables.cache.held_bytes(),
+            table_bytes: core.tables.memory_bytes(),
+        },
+        pinned_table_count,
+        pinned_table_bytes,
+        last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),
+        ..Stats::default()
+    }
+    .with_log_bytes(core.log_bytes.load(Ordering::Relaxed))
+}
+
+impl Stats {
+    fn with_log_bytes(mut self, bytes: u64) -> Stats {
+        self.counters.insert("log_live_bytes", bytes);
+        self
+    }
+}

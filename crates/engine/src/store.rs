@@ -1,0 +1,430 @@
+//! The public handles: [`Store`] and [`Keyspace`].
+//!
+//! What it is: thin, cloneable handles over the core. A call checks its arguments and names the parts that do the work: `write`, `read`,
+//! `iter`, `ddl`, `flush`, `compaction`.
+//!
+//! Threading: every method may be called from any thread. The last handle that goes does not close the store's tasks by itself:
+//! call [`Store::close`], or drop the last [`Store`] handle (cursors and snapshots may outlive it; they keep memory, not tasks).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use siltstone_storage::files::FileStorage;
+use siltstone_storage::{Runtime, Storage};
+use siltstone_table::exec::Executor;
+
+use crate::batch::Batch;
+use crate::core::{Core, Storages};
+use crate::error::{Error, Result};
+use crate::iter::{Cursor, IterOptions, Range};
+use crate::options::Options;
+use crate::read::{self, PinnedValue};
+use crate::snapshot::Snapshot;
+use crate::stats::Stats;
+use crate::view::KeyspaceCore;
+use crate::write::{WriteOptions, write};
+
+/// The name of the keyspace that every store has.
+pub const DEFAULT_KEYSPACE: &str = "default";
+
+/// What a store runs on: storages, runtime, executors. Components, not settings.
+pub struct Components {
+    /// Where the log lies.
+    pub log: Arc<dyn Storage>,
+    /// Where the manifest and the lease lie.
+    pub manifest: Arc<dyn Storage>,
+    /// Where tables lie.
+    pub tables: Arc<dyn Storage>,
+    /// Threads, locks, clock, randomness.
+    pub runtime: Runtime,
+    /// Executors that jobs are offered to before the host's own cores.
+    pub executors: Vec<Arc<dyn Executor>>,
+}
+
+impl Components {
+    /// All on one storage, on the host's cores.
+    pub fn on(storage: Arc<dyn Storage>, runtime: Runtime) -> Components {
+        Components {
+            log: storage.clone(),
+            manifest: storage.clone(),
+            tables: storage,
+            runtime,
+            executors: Vec::new(),
+        }
+    }
+}
+
+/// Closes the store when the last [`Store`] handle is gone.
+struct Closer {
+    core: Arc<Core>,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Stops the tasks; they make no storage call on their way out that close() would not make.
+        crate::background::stop(&self.core);
+    }
+}
+
+/// An open store. See the crate's page for a first example.
+#[derive(Clone)]
+pub struct Store {
+    core: Arc<Core>,
+    _closer: Arc<Closer>,
+}
+
+impl Store {
+    /// Opens the store in the folder `path`, creating it if the options say so.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for impossible options, `Locked` if another writer has it, `NotFound` if there is none and it may not be created,
+    /// `Corruption` if what was promised to be there is damaged, `Unsupported` for a newer format, or I/O.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Store> {
+        options.validate()?;
+        let runtime = Runtime::threads();
+        let path = path.as_ref();
+        let storage = if options.create_if_missing {
+            FileStorage::open_or_create(path)
+        } else {
+            FileStorage::open_existing(path)
+        }
+        .map_err(|e| Error::from(e).context(format!("opening the store {}", path.display())))?;
+        Store::open_with(Components::on(Arc::new(storage), runtime), options)
+    }
+
+    /// Opens a store on components of the caller's.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(components: Components, options: Options) -> Result<Store> {
+        options.validate()?;
+        let storages =
+            Storages { log: components.log, manifest: components.manifest, tables: components.tables };
+        let core = crate::recovery::open(storages, components.runtime, components.executors, options)?;
+        Ok(Store { _closer: Arc::new(Closer { core: core.clone() }), core })
+    }
+
+    fn handle(&self, keyspace: Arc<KeyspaceCore>) -> Keyspace {
+        Keyspace { store: self.clone(), keyspace }
+    }
+
+    /// The keyspace `default`.
+    ///
+    /// # Errors
+    /// `NotFound` if it was dropped.
+    pub fn default_keyspace(&self) -> Result<Keyspace> {
+        self.keyspace(DEFAULT_KEYSPACE)
+    }
+
+    /// The keyspace called `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, listing what there is.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.core.check_open()?;
+        let map = self.core.keyspaces.load();
+        match map.by_name.get(name).and_then(|id| map.by_id.get(id)) {
+            Some(keyspace) => Ok(self.handle(keyspace.clone())),
+            None => Err(Error::not_found(format!("there is no keyspace `{name}`"))
+                .expected(format!("one of: {}", map.by_name.keys().cloned().collect::<Vec<_>>().join(", ")))
+                .advice("create it first, or check the name")),
+        }
+    }
+
+    /// Creates the keyspace `name`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is there already or the name is empty or longer than 255 bytes; as a write otherwise.
+    pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.core.check_open()?;
+        Ok(self.handle(crate::ddl::create(&self.core, name)?))
+    }
+
+    /// The keyspace `name`, created if it is not there.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`].
+    pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
+        loop {
+            match self.keyspace(name) {
+                Ok(keyspace) => return Ok(keyspace),
+                Err(e) if e.kind() == crate::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+            match self.create_keyspace(name) {
+                // Somebody else was faster.
+                Err(e) if e.kind() == crate::ErrorKind::InvalidArgument && self.keyspace(name).is_ok() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Names of all keyspaces, sorted.
+    pub fn keyspaces(&self) -> Vec<String> {
+        self.core.keyspaces.load().by_name.keys().cloned().collect()
+    }
+
+    /// Drops a keyspace and everything in it. Iterators and snapshots that read it go on; new calls get `KeyspaceDropped`. Its files are
+    /// deleted when nothing reads them any more.
+    ///
+    /// # Errors
+    /// `NotFound`; as a write otherwise.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.core.check_open()?;
+        let keyspace = self.keyspace(name)?;
+        crate::ddl::drop(&self.core, &keyspace.keyspace)
+    }
+
+    /// Writes a batch: all of it or nothing, over any keyspaces. The batch is unchanged afterwards.
+    ///
+    /// # Errors
+    /// `KeyspaceDropped`, `NoSpace` (nothing was written; goes on by itself when there is room), `Poisoned`, or I/O. After
+    /// `Poisoned` or I/O the batch may or may not be there when the store is opened again.
+    pub fn write(&self, batch: &mut Batch, options: WriteOptions) -> Result<()> {
+        self.core.check_open()?;
+        write(&self.core, batch, options)
+    }
+
+    /// A snapshot of all keyspaces.
+    pub fn snapshot(&self) -> Snapshot {
+        self.core.snapshots.take()
+    }
+
+    /// Makes everything that was acknowledged before durable against power loss.
+    ///
+    /// # Errors
+    /// `Poisoned`: what was not synced before may be lost with the power.
+    pub fn sync_log(&self) -> Result<()> {
+        self.core.check_open()?;
+        let end = self.core.log.end();
+        self.core.sync_log_through(end)
+    }
+
+    /// Flushes the memtables of all keyspaces and waits for it.
+    ///
+    /// # Errors
+    /// What kept the flush from happening.
+    pub fn flush(&self) -> Result<()> {
+        self.core.check_open()?;
+        let all: Vec<_> = self.core.keyspaces.load().by_id.values().cloned().collect();
+        crate::flush::flush(&self.core, &all)
+    }
+
+    /// Waits until no flush and no compaction is running or due.
+    ///
+    /// # Errors
+    /// The store's state, if it became unable to go on.
+    pub fn wait_until_idle(&self) -> Result<()> {
+        self.core.check_open()?;
+        crate::background::wait_until_idle(&self.core)
+    }
+
+    /// What the store counts, and its shape. Cheap enough to ask every second.
+    pub fn stats(&self) -> Stats {
+        crate::stats::collect(&self.core)
+    }
+
+    /// Closes the store: waits for running jobs, syncs the log, gives the lease back. Other handles get `Closed`. What memtables hold is in the log.
+    ///
+    /// # Errors
+    /// A failed last sync. The store is closed all the same.
+    pub fn close(self) -> Result<()> {
+        crate::background::close(&self.core)
+    }
+
+    #[doc(hidden)]
+    pub fn core_for_tests(&self) -> crate::testing::TestHooks {
+        crate::testing::TestHooks::new(self.core.clone())
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({})", self.core.storages.manifest.describe())
+    }
+}
+
+/// A handle on one keyspace: an ordered map of byte strings of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Keyspace {
+    store: Store,
+    keyspace: Arc<KeyspaceCore>,
+}
+
+impl Keyspace {
+    /// The number by which batches name it.
+    pub fn id(&self) -> u32 {
+        self.keyspace.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.keyspace.name
+    }
+
+    /// The store that it is in.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.store.core
+    }
+
+    #[inline]
+    fn check(&self) -> Result<()> {
+        self.core().check_open()?;
+        self.keyspace.check()
+    }
+
+    fn write_one(&self, fill: impl FnOnce(&mut Batch, u32) -> Result<()>) -> Result<()> {
+        self.check()?;
+        let mut batch = Batch::new();
+        fill(&mut batch, self.keyspace.id)?;
+        write(self.core(), &mut batch, WriteOptions::default())
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; as [`Store::write`] otherwise.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.check()?;
+        let mut batch = Batch::with_capacity(key.len() + value.len() + 16);
+        batch.put(self.keyspace.id, key, value)?;
+        write(self.core(), &mut batch, WriteOptions::default())
+    }
+
+    /// Removes `key`. It need not be there.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.write_one(|batch, id| batch.delete(id, key))
+    }
+
+    /// Removes all keys from `start` on and before `end`, at a cost that does not depend on how many there are.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
+    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        self.write_one(|batch, id| batch.delete_range(id, start, end))
+    }
+
+    /// The value of `key`, owned.
+    ///
+    /// # Errors
+    /// `Corruption` or I/O; `KeyspaceDropped`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Copies the value of `key` into `value` (cleared first); false if there is none. Allocates only if the buffer is too small.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    #[inline]
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.check()?;
+        read::get_into(self.core(), &self.keyspace, key, None, value)
+    }
+
+    /// The value of `key` as a counted block of the block cache where it lies in a table: nothing is copied.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_pinned(&self, key: &[u8]) -> Result<Option<PinnedValue>> {
+        self.check()?;
+        read::get_pinned(self.core(), &self.keyspace, key, None)
+    }
+
+    /// The value of `key` as the snapshot sees it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a snapshot of another store; as [`Keyspace::get`] otherwise.
+    pub fn get_at(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        let number = self.number_of(snapshot)?;
+        let mut value = Vec::new();
+        Ok(read::get_into(self.core(), &self.keyspace, key, Some(number), &mut value)?.then_some(value))
+    }
+
+    fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
+        if snapshot.belongs_to(&self.core().snapshots) {
+            return Ok(snapshot.number());
+        }
+        Err(Error::invalid_argument("the snapshot is of another store").advice("take one from this store"))
+    }
+
+    /// A cursor over the present state.
+    ///
+    /// # Errors
+    /// `KeyspaceDropped`; corruption or I/O when tables are opened.
+    pub fn cursor(&self, options: IterOptions) -> Result<Cursor> {
+        self.check()?;
+        Cursor::new(self.core(), &self.keyspace, None, options)
+    }
+
+    /// A cursor over what the snapshot sees.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`]; `InvalidArgument` for a snapshot of another store.
+    pub fn cursor_at(&self, snapshot: &Snapshot, options: IterOptions) -> Result<Cursor> {
+        self.check()?;
+        let number = self.number_of(snapshot)?;
+        Cursor::new(self.core(), &self.keyspace, Some(number), options)
+    }
+
+    /// The pairs within the options' bounds as a double-ended iterator; both ends read at one number.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn range(&self, options: IterOptions) -> Result<Range> {
+        let snapshot = self.store.snapshot();
+        let front = self.cursor_at(&snapshot, options.clone())?;
+        let keyspace = self.clone();
+        // The snapshot is held by the closure until the back end is made.
+        Ok(Range::new(front, Box::new(move || keyspace.cursor_at(&snapshot, options))))
+    }
+
+    /// All pairs, in key order.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn iter(&self) -> Result<Range> {
+        self.range(IterOptions::default())
+    }
+
+    /// All pairs whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Range> {
+        self.range(IterOptions::prefix(prefix))
+    }
+
+    /// Flushes the keyspace's memtables and waits for it.
+    ///
+    /// # Errors
+    /// What kept the flush from happening.
+    pub fn flush(&self) -> Result<()> {
+        self.check()?;
+        crate::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
+    }
+
+    /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the lowest level that has data there, and waits.
+    ///
+    /// # Errors
+    /// What kept a job from happening.
+    pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
+        self.check()?;
+        crate::compaction::manual::compact_range(self.core(), &self.keyspace, start, end)
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keyspace({} = {})", self.keyspace.id, self.keyspace.name)
+    }
+}

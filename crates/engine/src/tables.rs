@@ -1,0 +1,256 @@
+//! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
+//!
+//! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when it is first asked and may lose it again
+//! when more than `open_tables_max` are open (a clock over handles). [`TableSet`] knows every handle that lives; a handle that nothing holds
+//! any more means that neither a view nor a job names the table, and [`TableSet::sweep`] deletes the file.
+//!
+//! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
+//! handle without holders is obsolete; destructors make no storage calls.
+//!
+//! Threading: asking for an open reader is one atomic load; opening takes the handle's lock over I/O.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::{ArcSwapOption, Guard};
+use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage};
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{Inputs, StreamSource};
+use siltstone_table::reader::{ReaderOptions, TableReader, Verify as TableVerify};
+
+use crate::cache::BlockCache;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::{Options, Verify};
+use crate::version::{Key, TableMeta};
+
+/// A table that a view names.
+pub(crate) struct TableHandle {
+    pub(crate) meta: Arc<TableMeta>,
+    reader: ArcSwapOption<TableReader>,
+    opening: Mutex<()>,
+    /// Used since the clock's hand passed.
+    used: AtomicBool,
+}
+
+struct Registered {
+    handle: Weak<TableHandle>,
+    name: String,
+    file_bytes: u64,
+}
+
+/// See the module.
+pub(crate) struct TableSet {
+    runtime: Runtime,
+    storage: Arc<dyn Storage>,
+    options: ReaderOptions,
+    open_max: usize,
+    open_count: AtomicUsize,
+    registry: Mutex<BTreeMap<u64, Registered>>,
+    /// Handles with open readers, in the order of the clock.
+    clock: Mutex<VecDeque<Weak<TableHandle>>>,
+    /// Files whose deletion failed.
+    undeleted: Mutex<Vec<String>>,
+    pub(crate) cache: Arc<BlockCache>,
+}
+
+impl TableSet {
+    pub(crate) fn new(runtime: &Runtime, storage: Arc<dyn Storage>, options: &Options) -> TableSet {
+        TableSet {
+            runtime: runtime.clone(),
+            storage,
+            options: ReaderOptions {
+                verify: match options.verify {
+                    Verify::Once => TableVerify::FirstTouch,
+                    Verify::Always => TableVerify::Always,
+                },
+                map: options.map_tables,
+            },
+            open_max: options.open_tables_max as usize,
+            open_count: AtomicUsize::new(0),
+            registry: runtime.mutex(BTreeMap::new()),
+            clock: runtime.mutex(VecDeque::new()),
+            undeleted: runtime.mutex(Vec::new()),
+            cache: Arc::new(BlockCache::new(options.block_cache_bytes)),
+        }
+    }
+
+    /// The handle of a table.
+    pub(crate) fn handle(&self, meta: &Arc<TableMeta>) -> Arc<TableHandle> {
+        let mut registry = self.registry.lock();
+        if let Some(handle) = registry.get(&meta.id).and_then(|r| r.handle.upgrade()) {
+            return handle;
+        }
+        let handle = Arc::new(TableHandle {
+            meta: meta.clone(),
+            reader: ArcSwapOption::empty(),
+            opening: self.runtime.mutex(()),
+            used: AtomicBool::new(true),
+        });
+        registry.insert(
+            meta.id,
+            Registered { handle: Arc::downgrade(&handle), name: meta.name.clone(), file_bytes: meta.file_bytes },
+        );
+        handle
+    }
+
+    /// The open reader of a table.
+    #[inline]
+    pub(crate) fn reader(&self, handle: &Arc<TableHandle>) -> Result<Guard<Option<Arc<TableReader>>>> {
+        let reader = handle.reader.load();
+        if reader.is_some() {
+            if !handle.used.load(Ordering::Relaxed) {
+                handle.used.store(true, Ordering::Relaxed);
+            }
+            return Ok(reader);
+        }
+        self.open(handle)
+    }
+
+    /// The open reader, to keep.
+    pub(crate) fn reader_owned(&self, handle: &Arc<TableHandle>) -> Result<Arc<TableReader>> {
+        let reader = self.reader(handle)?;
+        Ok(reader.as_ref().expect("`reader` gives an open one").clone())
+    }
+
+    #[cold]
+    fn open(&self, handle: &Arc<TableHandle>) -> Result<Guard<Option<Arc<TableReader>>>> {
+        let _opening = handle.opening.lock();
+        if handle.reader.load().is_none() {
+            let name = &handle.meta.name;
+            let opened = self.storage.open(name).map_err(TableError::from).and_then(|file| {
+                TableReader::open(file, self.options)
+            });
+            let reader = opened.map_err(|e| {
+                let error = Error::from(e);
+                // The manifest names it: a missing table is damage, not a wrong question.
+                if error.kind() == ErrorKind::NotFound { error.with_kind(ErrorKind::Corruption) } else { error }
+                    .context(format!("opening table {name}"))
+            })?;
+            if u128::from(reader.footer().digest) != handle.meta.digest {
+                return Err(Error::corruption(name.clone(), "the table is not the one that the manifest names")
+                    .expected(format!("digest {:016x}", handle.meta.digest))
+                    .found(format!("{:016x}", reader.footer().digest)));
+            }
+            handle.reader.store(Some(reader));
+            self.open_count.fetch_add(1, Ordering::Relaxed);
+            self.clock.lock().push_back(Arc::downgrade(handle));
+            self.evict();
+        }
+        Ok(handle.reader.load())
+    }
+
+    /// Closes readers that were not used lately, while too many are open.
+    fn evict(&self) {
+        let mut clock = self.clock.lock();
+        let mut looked = 0;
+        let most = 2 * clock.len();
+        while clock.len() > self.open_max && looked < most {
+            looked += 1;
+            let Some(next) = clock.pop_front() else { return };
+            let Some(handle) = next.upgrade() else { continue };
+            if handle.used.swap(false, Ordering::Relaxed) {
+                clock.push_back(next);
+            } else {
+                handle.reader.store(None);
+                self.open_count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Deletes the files of tables that nothing holds any more; how many.
+    pub(crate) fn sweep(&self, epoch: Epoch) -> u64 {
+        let mut names = std::mem::take(&mut *self.undeleted.lock());
+        {
+            let mut registry = self.registry.lock();
+            registry.retain(|_, r| {
+                let held = r.handle.strong_count() > 0;
+                if !held {
+                    names.push(std::mem::take(&mut r.name));
+                }
+                held
+            });
+        }
+        let mut deleted = 0;
+        for name in names {
+            match self.storage.delete(epoch, &name) {
+                Ok(()) => deleted += 1,
+                Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
+                Err(_) => self.undeleted.lock().push(name),
+            }
+        }
+        if deleted > 0 {
+            self.clock.lock().retain(|w| w.strong_count() > 0);
+        }
+        deleted
+    }
+
+    /// Tables and bytes that live only because views or jobs hold them.
+    pub(crate) fn pinned(&self, current: &BTreeSet<u64>) -> (u64, u64) {
+        let registry = self.registry.lock();
+        registry
+            .iter()
+            .filter(|(id, r)| !current.contains(id) && r.handle.strong_count() > 0)
+            .fold((0, 0), |(n, bytes), (_, r)| (n + 1, bytes + r.file_bytes))
+    }
+
+    /// Heap bytes of the open readers.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let clock = self.clock.lock();
+        clock
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter_map(|h| h.reader.load().as_ref().map(|r| r.memory_bytes() as u64))
+            .sum()
+    }
+
+    /// Keys that divide a table's bytes evenly, from its index; none if it cannot be opened (the job will say why).
+    pub(crate) fn anchors(&self, meta: &TableMeta) -> Vec<Key> {
+        const PARTS: usize = 16;
+        let handle = self.registry.lock().get(&meta.id).and_then(|r| r.handle.upgrade());
+        let Some(reader) = handle.and_then(|h| self.reader_owned(&h).ok()) else { return Vec::new() };
+        let index = reader.index();
+        let mut keys: Vec<Key> = (1..PARTS)
+            .map(|part| part * index.len() / PARTS)
+            .filter(|i| *i > 0)
+            .map(|i| Key::from(index.separator(i - 1).0))
+            .collect();
+        keys.dedup();
+        keys
+    }
+
+    /// The inputs of a job: these tables, held until the job is over.
+    pub(crate) fn inputs(self: &Arc<Self>, tables: Vec<Arc<TableMeta>>) -> Arc<dyn Inputs> {
+        let handles = tables.iter().map(|meta| ((meta.location, meta.name.clone()), self.handle(meta))).collect();
+        Arc::new(JobInputs { tables: self.clone(), handles })
+    }
+}
+
+struct JobInputs {
+    tables: Arc<TableSet>,
+    handles: BTreeMap<(u32, String), Arc<TableHandle>>,
+}
+
+fn not_an_input(location: u32, name: &str) -> TableError {
+    siltstone_storage::StorageError::new(
+        siltstone_storage::StorageErrorKind::NotFound,
+        "resolve input",
+        name,
+        format!("location {location} has no such input of this job"),
+    )
+    .into()
+}
+
+impl Inputs for JobInputs {
+    fn table(&self, location: u32, name: &str) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
+        let handle = self.handles.get(&(location, name.to_string())).ok_or_else(|| not_an_input(location, name))?;
+        match handle.reader.load().as_ref() {
+            Some(reader) => Ok(reader.file().clone()),
+            None => Ok(self.tables.storage.open(name)?),
+        }
+    }
+
+    fn stream(&self, location: u32, name: &str) -> std::result::Result<Arc<dyn StreamSource>, TableError> {
+        Err(not_an_input(location, name))
+    }
+}

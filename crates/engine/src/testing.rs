@@ -1,0 +1,81 @@
+//! Hooks for tests of the engine: what the public interface does not offer yet (ingest) or never will (holding a flush back).
+//! No stability is promised.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::Epoch;
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::store::Keyspace;
+use crate::version::{KeyspaceVersion, StoreState, TableMeta};
+
+/// See the module.
+pub struct TestHooks {
+    core: Arc<Core>,
+}
+
+impl TestHooks {
+    pub(crate) fn new(core: Arc<Core>) -> TestHooks {
+        TestHooks { core }
+    }
+
+    /// Seals the active memtable and keeps it from being flushed, as a redirected run would stay out of the levels.
+    pub fn seal_and_hold(&self, keyspace: &Keyspace) -> Result<bool> {
+        let Ok(keyspace) = self.core.keyspace_by_id(keyspace.id()) else { return Ok(false) };
+        let mut lead = self.core.queue.lead();
+        let source = keyspace.view().active().clone();
+        source.held.store(true, Ordering::Release);
+        let rotated = lead.rotate(&self.core, &keyspace);
+        lead.finish();
+        rotated
+    }
+
+    /// Lets all held memtables of the keyspace be flushed.
+    pub fn release(&self, keyspace: &Keyspace) {
+        if let Ok(keyspace) = self.core.keyspace_by_id(keyspace.id()) {
+            for source in keyspace.view().sealed() {
+                source.held.store(false, Ordering::Release);
+            }
+        }
+        self.core.wake_background();
+    }
+
+    /// Stops or allows automatic compaction.
+    pub fn pause_compaction(&self, paused: bool) {
+        self.core.schedule.lock().paused = paused;
+        self.core.wake_background();
+    }
+
+    /// Ingests finished, synced tables of the store's table storage.
+    pub fn ingest(&self, keyspace: &Keyspace, tables: Vec<TableMeta>) -> Result<u64> {
+        let keyspace = self.core.keyspace_by_id(keyspace.id())?;
+        crate::ddl::ingest(&self.core, &keyspace, tables.into_iter().map(Arc::new).collect())
+    }
+
+    /// A table or run id that nobody has.
+    pub fn new_table_id(&self) -> u64 {
+        self.core.next_table_id.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The lease's epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.core.epoch
+    }
+
+    /// What the manifest says of the whole store.
+    pub fn state(&self) -> Arc<StoreState> {
+        self.core.manifest.lock().manifest.state().clone()
+    }
+
+    /// What the manifest says of a keyspace.
+    pub fn version(&self, keyspace: &Keyspace) -> Option<Arc<KeyspaceVersion>> {
+        self.state().keyspace(keyspace.id()).map(|k| k.version.clone())
+    }
+
+    /// Deletes what no view holds, now.
+    pub fn delete_obsolete(&self) {
+        crate::background::delete_obsolete(&self.core);
+    }
+}

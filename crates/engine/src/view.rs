@@ -1,0 +1,300 @@
+//! Views: what a keyspace's reads look at, as one immutable value.
+//!
+//! What it is: a [`KeyspaceView`] is the list of sources newest first (memtables and level-0 runs with disjoint ranges of sequence
+//! numbers), then levels 1 to 6. [`KeyspaceCore`] holds the present one; a reader pins it by one atomic load.
+//!
+//! Invariants (RFC 1, section 5): V1 sources ascend in age and their ranges are disjoint; V2 an installed source takes the slot of what it
+//! replaces: views are rebuilt as (what is unsettled now) + (what the manifest's version says), ordered by range, so there is no
+//! other place that a run could go to.
+//!
+//! A view is per keyspace, not per store: a read concerns one keyspace, a snapshot is a number, and whatever a view lacks was installed by a
+//! job that knew the snapshot (V6). Rotating one of a thousand keyspaces copies one list.
+//!
+//! Threading: views are immutable; replacing one needs the keyspace's `change` lock, under which no I/O happens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use siltstone_storage::{Mutex, Runtime};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::Position;
+use crate::memtable::Memtable;
+use crate::tables::{TableHandle, TableSet};
+use crate::version::{KeyspaceId, KeyspaceVersion, Level, Run, SeqRange};
+
+/// The `hi` of a source that still takes writes.
+pub(crate) const OPEN: u64 = u64::MAX;
+
+/// No segment is pinned.
+pub(crate) const NO_SEGMENT: u32 = u32::MAX;
+
+/// A memtable in its slot.
+pub(crate) struct MemSource {
+    /// Identity within the store's life, for flush bookkeeping.
+    pub(crate) id: u64,
+    pub(crate) mem: Arc<Memtable>,
+    /// The number before its first one.
+    pub(crate) lo: u64,
+    hi: AtomicU64,
+    /// The oldest segment with a record for it; set by the leader before the record is appended.
+    first_segment: AtomicU32,
+    /// Where its last record ends.
+    last: AtomicU64,
+    /// A job holds it (set and cleared under the schedule lock).
+    pub(crate) flushing: AtomicBool,
+    /// Tests keep it from being flushed, as a redirected run would stay out.
+    pub(crate) held: AtomicBool,
+}
+
+impl MemSource {
+    pub(crate) fn new(id: u64, mem: Arc<Memtable>, lo: u64) -> Arc<Self> {
+        Arc::new(MemSource {
+            id,
+            mem,
+            lo,
+            hi: AtomicU64::new(OPEN),
+            first_segment: AtomicU32::new(NO_SEGMENT),
+            last: AtomicU64::new(0),
+            flushing: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        })
+    }
+
+    /// Its slot; `hi` is [`OPEN`] while it is active.
+    pub(crate) fn seqs(&self) -> SeqRange {
+        SeqRange::new(self.lo, self.hi.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.hi.load(Ordering::Acquire) != OPEN
+    }
+
+    pub(crate) fn seal(&self, hi: u64) {
+        debug_assert!(!self.is_sealed());
+        self.hi.store(hi, Ordering::Release);
+    }
+
+    /// The leader is about to append a record for it to `segment` or a later one.
+    pub(crate) fn pin_segment(&self, segment: u32) {
+        // Sequentially consistent: whoever computes the log's start reads the writer's segment first, then the pins.
+        if self.first_segment.load(Ordering::Relaxed) > segment {
+            self.first_segment.store(segment, Ordering::SeqCst);
+        }
+    }
+
+    /// An append failed cleanly: a source without entries pins nothing. Only the leader calls it.
+    pub(crate) fn unpin_if_empty(&self) {
+        if self.mem.is_empty() {
+            self.first_segment.store(NO_SEGMENT, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn first_segment(&self) -> u32 {
+        self.first_segment.load(Ordering::SeqCst)
+    }
+
+    /// The leader appended a record that ends here.
+    pub(crate) fn set_last_position(&self, position: Position) {
+        self.last.store(position.to_u64(), Ordering::Release);
+    }
+
+    /// Where its last record ends; meaningful once sealed.
+    pub(crate) fn last_position(&self) -> Position {
+        Position::from_u64(self.last.load(Ordering::Acquire))
+    }
+}
+
+/// A sorted set of tables with their handles, index for index.
+pub(crate) struct LevelView {
+    pub(crate) level: Level,
+    pub(crate) handles: Vec<Arc<TableHandle>>,
+    /// Whether any table has range deletes.
+    pub(crate) has_range_deletes: bool,
+}
+
+impl LevelView {
+    fn new(level: &Level, tables: &TableSet) -> Arc<LevelView> {
+        Arc::new(LevelView {
+            handles: level.tables().iter().map(|meta| tables.handle(meta)).collect(),
+            has_range_deletes: level.tables().iter().any(|t| t.range_deletes > 0),
+            level: level.clone(),
+        })
+    }
+}
+
+/// A level-0 run in its slot.
+pub(crate) struct RunView {
+    pub(crate) seqs: SeqRange,
+    pub(crate) tables: Arc<LevelView>,
+    /// An ingest whose edit is not installed yet.
+    pub(crate) pending: bool,
+}
+
+impl RunView {
+    pub(crate) fn new(run: &Run, tables: &TableSet, pending: bool) -> Arc<RunView> {
+        Arc::new(RunView { seqs: run.seqs, tables: LevelView::new(&run.tables, tables), pending })
+    }
+}
+
+/// One source of a view.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Memtable(Arc<MemSource>),
+    Run(Arc<RunView>),
+}
+
+impl Source {
+    pub(crate) fn seqs(&self) -> SeqRange {
+        match self {
+            Source::Memtable(m) => m.seqs(),
+            Source::Run(r) => r.seqs,
+        }
+    }
+
+    /// Whether the manifest does not know it yet.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        match self {
+            Source::Memtable(_) => true,
+            Source::Run(r) => r.pending,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct KeyspaceView {
+    /// Newest first; the first one is the active memtable.
+    pub(crate) sources: Vec<Source>,
+    /// Levels 1 to 6, empty ones included.
+    pub(crate) levels: Vec<Arc<LevelView>>,
+    /// What the manifest says.
+    pub(crate) version: Arc<KeyspaceVersion>,
+    pub(crate) sealed_count: usize,
+    pub(crate) run_count: usize,
+}
+
+impl KeyspaceView {
+    /// The view of what is unsettled and what the version says. Levels that `old` shows already are shared with it.
+    pub(crate) fn build(
+        unsettled: Vec<Source>,
+        version: Arc<KeyspaceVersion>,
+        tables: &TableSet,
+        old: Option<&KeyspaceView>,
+    ) -> Arc<Self> {
+        let mut sources = unsettled;
+        let old_runs = old.map(|o| o.version.runs()).unwrap_or_default();
+        sources.extend(version.runs().iter().map(|run| {
+            let shared = old.filter(|_| old_runs.iter().any(|r| Arc::ptr_eq(r, run))).and_then(|o| {
+                o.sources.iter().find(|s| matches!(s, Source::Run(r) if !r.pending && r.seqs == run.seqs))
+            });
+            shared.cloned().unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
+        }));
+        sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
+        debug_assert!(sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi), "sources overlap");
+        let levels = version
+            .levels()
+            .enumerate()
+            .map(|(i, (number, level))| match old {
+                Some(old) if Arc::ptr_eq(old.version.level(number), level) => old.levels[i].clone(),
+                _ => LevelView::new(level, tables),
+            })
+            .collect();
+        let run_count = sources.iter().filter(|s| matches!(s, Source::Run(_))).count();
+        let sealed_count = (sources.len() - run_count).saturating_sub(1);
+        Arc::new(KeyspaceView { sources, levels, version, sealed_count, run_count })
+    }
+
+    pub(crate) fn active(&self) -> &Arc<MemSource> {
+        match &self.sources[0] {
+            Source::Memtable(m) => m,
+            Source::Run(_) => unreachable!("the first source of a view is its active memtable"),
+        }
+    }
+
+    /// Sealed memtables, newest first.
+    pub(crate) fn sealed(&self) -> impl DoubleEndedIterator<Item = &Arc<MemSource>> {
+        self.sources[1..].iter().filter_map(|s| match s {
+            Source::Memtable(m) => Some(m),
+            Source::Run(_) => None,
+        })
+    }
+
+    pub(crate) fn unsettled(&self) -> Vec<Source> {
+        self.sources.iter().filter(|s| s.is_unsettled()).cloned().collect()
+    }
+
+    /// All table levels with their number: every run of level 0, then levels 1 to 6.
+    pub(crate) fn level_views(&self) -> impl Iterator<Item = (usize, &Arc<LevelView>)> {
+        let runs = self.sources.iter().filter_map(|s| match s {
+            Source::Run(r) => Some((0, &r.tables)),
+            Source::Memtable(_) => None,
+        });
+        runs.chain(self.levels.iter().enumerate().map(|(i, l)| (i + 1, l)))
+    }
+}
+
+/// A keyspace as long as anybody has a handle on it.
+pub(crate) struct KeyspaceCore {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    dropped: AtomicBool,
+    view: ArcSwap<KeyspaceView>,
+    /// Held while the view is replaced; never over I/O.
+    pub(crate) change: Mutex<()>,
+}
+
+impl KeyspaceCore {
+    pub(crate) fn new(runtime: &Runtime, id: KeyspaceId, name: &str, view: Arc<KeyspaceView>) -> Arc<Self> {
+        Arc::new(KeyspaceCore {
+            id,
+            name: name.to_string(),
+            dropped: AtomicBool::new(false),
+            view: ArcSwap::new(view),
+            change: runtime.mutex(()),
+        })
+    }
+
+    /// The present view.
+    #[inline]
+    pub(crate) fn view(&self) -> arc_swap::Guard<Arc<KeyspaceView>> {
+        self.view.load()
+    }
+
+    /// The present view, to keep.
+    pub(crate) fn pin(&self) -> Arc<KeyspaceView> {
+        self.view.load_full()
+    }
+
+    /// Whether `view` is still the present one.
+    #[inline]
+    pub(crate) fn is_current(&self, view: &Arc<KeyspaceView>) -> bool {
+        Arc::ptr_eq(&self.view.load(), view)
+    }
+
+    /// Replaces the view by what `f` makes of the present one.
+    pub(crate) fn replace_view(&self, f: impl FnOnce(&Arc<KeyspaceView>) -> Arc<KeyspaceView>) {
+        let _change = self.change.lock();
+        let next = f(&self.view.load_full());
+        self.view.store(next);
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn dropped_error(&self) -> Error {
+        Error::new(ErrorKind::KeyspaceDropped, format!("keyspace `{}` was dropped", self.name))
+            .advice("create it again, or use another one")
+    }
+}

@@ -1,0 +1,522 @@
+//! The write path: a queue whose first writer leads a group through log, memtables and publication.
+//!
+//! What it is: [`write`] asks for pressure, joins the queue, and either becomes the leader at once (nobody leads: no hand-over, no
+//! wake-up), or waits until a leader has done its work or hands it the lead. The leader takes what waits, numbers it, appends it as
+//! one record, syncs if anybody asked, applies it to the memtables and publishes the last number.
+//!
+//! Invariants:
+//! - **W1** One leader at a time; numbers, log order and publication order are the same order.
+//! - **W2** Nothing is applied to a memtable that is not in the log, nothing is published that is not in its memtables.
+//! - **W3** A group is numbered only after every keyspace in it has room, so no record straddles two memtables of a keyspace (RFC 1, V1).
+//! - **W4** A writer waits for pressure before it joins; whoever is in the queue waits for nothing but the leader's own I/O.
+//!
+//! Threading: `queue` (mutex) to join and leave; the leader's state is behind a mutex that only the leader takes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
+
+use crate::batch::{Batch, Entry, EntryKind};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::health::Health;
+use crate::log::{Position, RecordKind};
+use crate::memtable::{self, Memtable};
+use crate::metrics::SAMPLE;
+use crate::stall::{Load, policy};
+use crate::version::KeyspaceId;
+use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
+
+/// A group takes at most this many bytes of waiting batches beside the leader's own.
+const GROUP_BYTES: usize = 1 << 20;
+
+/// How a write wants to be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Sync the log before the write is acknowledged, whatever the store's [`crate::SyncMode`] says.
+    pub sync: bool,
+}
+
+enum Slot {
+    /// Waits for a leader; `None` asks for the lead itself (rotation, ingest, create, drop).
+    Waiting(Option<Batch>),
+    /// A leader works on it.
+    Taken,
+    /// Answered; the batch's memory comes back.
+    Done(Result<()>, Batch),
+    /// It is the leader now, with its own batch back.
+    Lead(Option<Batch>),
+}
+
+struct Waiter {
+    slot: Mutex<Slot>,
+    answered: Condvar,
+    sync: bool,
+    /// Bytes of its batch; 0 with `lead_only`.
+    bytes: usize,
+    /// It asks for the lead itself and is never taken into a group.
+    lead_only: bool,
+}
+
+struct QueueState {
+    led: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+/// The queue of writers.
+pub(crate) struct WriteQueue {
+    runtime: Runtime,
+    health: Arc<Health>,
+    state: Mutex<QueueState>,
+    leader: Mutex<LeaderState>,
+}
+
+/// What only the leader touches.
+pub(crate) struct LeaderState {
+    /// The number that the next entry gets.
+    pub(crate) next_seq: u64,
+    next_source_id: u64,
+    group: Vec<Arc<Waiter>>,
+    batches: Vec<(Batch, Result<()>)>,
+}
+
+impl WriteQueue {
+    pub(crate) fn new(runtime: &Runtime, health: &Arc<Health>, next_seq: u64, next_source_id: u64) -> WriteQueue {
+        WriteQueue {
+            runtime: runtime.clone(),
+            health: health.clone(),
+            state: runtime.mutex(QueueState { led: false, waiting: VecDeque::new() }),
+            leader: runtime.mutex(LeaderState {
+                next_seq,
+                next_source_id,
+                group: Vec::new(),
+                batches: Vec::new(),
+            }),
+        }
+    }
+
+    /// Becomes the leader, in turn. Batches that wait meanwhile keep their order.
+    pub(crate) fn lead(&self) -> Lead<'_> {
+        let mut state = self.state.lock();
+        if state.led {
+            let waiter = self.waiter(None, false);
+            state.waiting.push_back(waiter.clone());
+            drop(state);
+            let mut slot = waiter.slot.lock();
+            while !matches!(*slot, Slot::Lead(_)) {
+                slot = waiter.answered.wait(slot);
+            }
+        } else {
+            state.led = true;
+        }
+        Lead { queue: self, state: Some(self.leader.lock()) }
+    }
+
+    fn waiter(&self, batch: Option<Batch>, sync: bool) -> Arc<Waiter> {
+        Arc::new(Waiter {
+            sync,
+            bytes: batch.as_ref().map_or(0, Batch::bytes),
+            lead_only: batch.is_none(),
+            slot: self.runtime.mutex(Slot::Waiting(batch)),
+            answered: self.runtime.condvar(),
+        })
+    }
+
+    /// Gives the lead to the first who waits.
+    fn pass_on(&self) {
+        let next = {
+            let mut state = self.state.lock();
+            let next = state.waiting.pop_front();
+            state.led = next.is_some();
+            next
+        };
+        if let Some(waiter) = next {
+            let mut slot = waiter.slot.lock();
+            let Slot::Waiting(batch) = std::mem::replace(&mut *slot, Slot::Taken) else {
+                unreachable!("who is in the queue waits")
+            };
+            *slot = Slot::Lead(batch);
+            waiter.answered.notify_one();
+        }
+    }
+
+    /// Takes waiting batches into the leader's group.
+    fn gather(&self, leader: &mut LeaderState) -> bool {
+        let mut sync = false;
+        let mut bytes = 0;
+        {
+            let mut state = self.state.lock();
+            while let Some(first) = state.waiting.front() {
+                if first.lead_only || bytes + first.bytes > GROUP_BYTES {
+                    break;
+                }
+                bytes += first.bytes;
+                sync |= first.sync;
+                let waiter = state.waiting.pop_front().expect("looked at it");
+                leader.group.push(waiter);
+            }
+        }
+        for waiter in &leader.group {
+            let Slot::Waiting(Some(batch)) = std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken) else {
+                unreachable!("who is in the queue waits with a batch")
+            };
+            leader.batches.push((batch, Ok(())));
+        }
+        sync
+    }
+}
+
+/// The leader's role, given on by [`Lead::finish`].
+pub(crate) struct Lead<'a> {
+    queue: &'a WriteQueue,
+    state: Option<MutexGuard<'a, LeaderState>>,
+}
+
+impl std::ops::Deref for Lead<'_> {
+    type Target = LeaderState;
+    fn deref(&self) -> &LeaderState {
+        self.state.as_ref().expect("held until the role is given on")
+    }
+}
+
+impl std::ops::DerefMut for Lead<'_> {
+    fn deref_mut(&mut self) -> &mut LeaderState {
+        self.state.as_mut().expect("held until the role is given on")
+    }
+}
+
+impl Lead<'_> {
+    /// Gives the role on.
+    pub(crate) fn finish(mut self) {
+        self.state = None;
+        self.queue.pass_on();
+    }
+}
+
+impl Drop for Lead<'_> {
+    /// A leader that goes without giving the role on has panicked: log and memtables may disagree. The store takes no more writes,
+    /// and nobody is left waiting.
+    fn drop(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
+        let error = Error::new(ErrorKind::Poisoned, "the writer that led the group panicked")
+            .advice("this is a bug: report it; reopen the store");
+        self.queue.health.poison(&error);
+        for waiter in std::mem::take(&mut state.group) {
+            *waiter.slot.lock() = Slot::Done(Err(error.clone()), Batch::new());
+            waiter.answered.notify_one();
+        }
+        state.batches.clear();
+        drop(state);
+        self.queue.pass_on();
+    }
+}
+
+/// Writes one batch. When it returns, the batch is published, in the log, and synced if that was asked for.
+pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Result<()> {
+    if batch.is_empty() {
+        return core.health.check();
+    }
+    let entries = batch.len() as u64;
+    let timed = (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now());
+    let sync = options.sync || core.sync_every_write;
+    wait_for_pressure(core, batch)?;
+
+    let queue = &core.queue;
+    let mut state = queue.state.lock();
+    let mut own = std::mem::take(batch);
+    if state.led {
+        let waiter = queue.waiter(Some(own), sync);
+        state.waiting.push_back(waiter.clone());
+        drop(state);
+        let mut slot = waiter.slot.lock();
+        loop {
+            match std::mem::replace(&mut *slot, Slot::Taken) {
+                Slot::Done(result, returned) => {
+                    *batch = returned;
+                    if let Some(start) = timed {
+                        core.metrics.put_time.record(core.runtime.now().since(start));
+                    }
+                    return result;
+                }
+                Slot::Lead(Some(returned)) => {
+                    own = returned;
+                    break;
+                }
+                other => *slot = other,
+            }
+            slot = waiter.answered.wait(slot);
+        }
+    } else {
+        state.led = true;
+        drop(state);
+    }
+
+    let mut lead = Lead { queue, state: Some(queue.leader.lock()) };
+    let leader = &mut *lead;
+    leader.batches.push((own, Ok(())));
+    let sync = queue.gather(leader) | sync;
+    commit_group(core, leader, sync);
+    let mut batches = std::mem::take(&mut leader.batches);
+    let mut group = std::mem::take(&mut leader.group);
+    for (waiter, (batch, result)) in group.drain(..).zip(batches.drain(1..)) {
+        *waiter.slot.lock() = Slot::Done(result, batch);
+        waiter.answered.notify_one();
+    }
+    let (returned, result) = batches.pop().expect("the leader's own batch");
+    *batch = returned;
+    leader.batches = batches;
+    leader.group = group;
+    lead.finish();
+    if let Some(start) = timed {
+        core.metrics.put_time.record(core.runtime.now().since(start));
+    }
+    result
+}
+
+/// Waits, outside the queue, while a keyspace of the batch is over its limits.
+fn wait_for_pressure(core: &Core, batch: &Batch) -> Result<()> {
+    core.health.check()?;
+    let mut last: Option<KeyspaceId> = None;
+    for entry in batch.iter() {
+        if last == Some(entry.keyspace) {
+            continue;
+        }
+        last = Some(entry.keyspace);
+        let keyspace = core.keyspace_by_id(entry.keyspace)?;
+        wait_for_keyspace(core, &keyspace)?;
+    }
+    Ok(())
+}
+
+/// As [`write`] asks, for one keyspace.
+pub(crate) fn wait_for_keyspace(core: &Core, keyspace: &KeyspaceCore) -> Result<()> {
+    let decide = || {
+        let load = load_of(core, &keyspace.view());
+        (policy::decide(&load, &core.limits), load)
+    };
+    if decide().0 == policy::Decision::Pass {
+        return Ok(());
+    }
+    core.wake_background();
+    core.stalls.wait_for(&keyspace.name, decide, || core.health.check().is_err() || keyspace.is_dropped());
+    core.health.check()?;
+    keyspace.check()
+}
+
+pub(crate) fn load_of(core: &Core, view: &KeyspaceView) -> Load {
+    Load {
+        sealed_memtable_count: view.sealed_count as u64,
+        l0_run_count: view.run_count as u64,
+        log_bytes: core.log_bytes.load(std::sync::atomic::Ordering::Relaxed),
+    }
+}
+
+/// What a group needs of one keyspace's memtable.
+struct Need {
+    keyspace: Arc<KeyspaceCore>,
+    source: Arc<MemSource>,
+    entries: usize,
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+/// Takes the leader's batches through log and memtables; every batch gets its answer.
+fn commit_group(core: &Core, leader: &mut LeaderState, sync: bool) {
+    let start = core.runtime.now();
+    let mut needs: Vec<Need> = Vec::new();
+    for (batch, result) in &mut leader.batches {
+        *result = core.health.check().and_then(|()| add_needs(core, &mut needs, batch));
+    }
+    let outcome = commit(core, leader, &mut needs, sync);
+    if let Err(error) = outcome {
+        for (_, result) in leader.batches.iter_mut().filter(|(_, r)| r.is_ok()) {
+            *result = Err(error.clone());
+        }
+    }
+    core.metrics.group_count.add(1);
+    core.metrics.batch_count.add(leader.batches.len() as u64);
+    if sync || leader.batches.len() > 1 {
+        core.metrics.commit_time.record(core.runtime.now().since(start));
+    }
+}
+
+/// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
+fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
+    // Refuse before anything is added: a batch is in the group whole or not at all.
+    let mut known: Option<KeyspaceId> = None;
+    for entry in batch.iter() {
+        if known != Some(entry.keyspace) {
+            if !needs.iter().any(|n| n.keyspace.id == entry.keyspace) {
+                core.keyspace_by_id(entry.keyspace)?;
+            }
+            known = Some(entry.keyspace);
+        }
+    }
+    let mut at = 0;
+    for entry in batch.iter() {
+        if needs.get(at).is_none_or(|n| n.keyspace.id != entry.keyspace) {
+            at = match needs.iter().position(|n| n.keyspace.id == entry.keyspace) {
+                Some(at) => at,
+                None => {
+                    let keyspace = core.keyspace_by_id(entry.keyspace)?;
+                    let source = keyspace.view().active().clone();
+                    needs.push(Need { keyspace, source, entries: 0, key_bytes: 0, value_bytes: 0 });
+                    needs.len() - 1
+                }
+            };
+        }
+        needs[at].entries += 1;
+        needs[at].key_bytes += entry.key.len();
+        needs[at].value_bytes += entry.value.len();
+    }
+    Ok(())
+}
+
+fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool) -> Result<()> {
+    let accepted = || leader.batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
+    let count: u64 = accepted().map(|b| b.len() as u64).sum();
+    if count == 0 {
+        return Ok(());
+    }
+    for need in needs.iter_mut() {
+        if !need.source.mem.room_for(need.entries, need.key_bytes, need.value_bytes) {
+            let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
+            need.source = rotate(core, leader.next_seq, &mut leader.next_source_id, &need.keyspace, min_bytes)?;
+        }
+    }
+    let first = leader.next_seq;
+    core.reserve_numbers(first + count - 1)?;
+    // Pinned before the append: whoever computes the log's start meanwhile sees the pin or an older writer position.
+    let segment = core.log.end().segment;
+    for need in needs.iter() {
+        need.source.pin_segment(segment);
+    }
+    let bodies: Vec<&[u8]> = leader.batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b.body()).collect();
+    let end = append(core, RecordKind::Group, first, count, &bodies, sync).inspect_err(|_| {
+        // Nothing was written for an empty source: it must not keep the log from here on.
+        needs.iter().for_each(|need| need.source.unpin_if_empty());
+    })?;
+    let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
+    core.metrics.user_bytes.add(user_bytes as u64);
+    leader.next_seq = first + count;
+    apply(leader, needs, first).inspect_err(|error| core.health.poison(error))?;
+    for need in needs.iter() {
+        need.source.set_last_position(end);
+    }
+    core.snapshots.publish(first + count - 1);
+    Ok(())
+}
+
+/// Appends one record and syncs through it if asked.
+pub(crate) fn append(
+    core: &Core,
+    kind: RecordKind,
+    first: u64,
+    count: u64,
+    parts: &[&[u8]],
+    sync: bool,
+) -> Result<Position> {
+    let end = core.log.append(kind, first, count, parts)?;
+    core.metrics.log_bytes.add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
+    if sync {
+        core.sync_log_through(end)?;
+    }
+    Ok(end)
+}
+
+/// Applies the group's entries, in number order, to their memtables.
+fn apply(leader: &LeaderState, needs: &[Need], first: u64) -> Result<()> {
+    let full = |e: memtable::InsertError| {
+        Error::new(ErrorKind::Poisoned, format!("a memtable refused an entry that it had room for: {e}"))
+            .advice("this is a bug; the log has the entry, reopen the store")
+    };
+    let numbered = || {
+        let accepted = leader.batches.iter().filter(|(_, r)| r.is_ok()).flat_map(|(b, _)| b.iter());
+        accepted.enumerate().map(|(i, e)| (first + i as u64, e))
+    };
+    if let [need] = needs {
+        return apply_to(&need.source, numbered()).map_err(full);
+    }
+    for need in needs {
+        let id = need.keyspace.id;
+        apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
+    }
+    Ok(())
+}
+
+/// Entries that are inserted together, so that their walks down the tree overlap.
+const INSERT_CHUNK: usize = 64;
+
+pub(crate) fn apply_to<'a>(
+    source: &MemSource,
+    entries: impl Iterator<Item = (u64, Entry<'a>)>,
+) -> std::result::Result<(), memtable::InsertError> {
+    let mut writer = source.mem.writer();
+    let mut chunk: Vec<memtable::Entry<'a>> = Vec::new();
+    let mut entries = entries.peekable();
+    while let Some((seq, entry)) = entries.next() {
+        if entry.kind == EntryKind::RangeDelete {
+            writer.add_range_delete(entry.key, entry.value, seq)?;
+            continue;
+        }
+        let inserted = memtable::Entry { user_key: entry.key, seq, kind: entry.kind as u8, value: entry.value };
+        if chunk.is_empty() && entries.peek().is_none() {
+            return writer.insert(inserted.user_key, inserted.seq, inserted.kind, inserted.value);
+        }
+        chunk.push(inserted);
+        if chunk.len() == INSERT_CHUNK {
+            writer.insert_group(&chunk)?;
+            chunk.clear();
+        }
+    }
+    if chunk.is_empty() { Ok(()) } else { writer.insert_group(&chunk) }
+}
+
+/// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
+fn rotate(
+    core: &Core,
+    next_seq: u64,
+    next_source_id: &mut u64,
+    keyspace: &KeyspaceCore,
+    min_bytes: usize,
+) -> Result<Arc<MemSource>> {
+    let mem = core.new_memtable(min_bytes)?;
+    let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
+    *next_source_id += 1;
+    keyspace.replace_view(|view| {
+        let mut unsettled = view.unsettled();
+        if view.active().mem.is_empty() {
+            // Nothing was ever in it: the new one takes its slot, from the same number on.
+            unsettled.remove(0);
+            let lo = view.active().lo;
+            let widened = MemSource::new(fresh.id, fresh.mem.clone(), lo);
+            unsettled.push(Source::Memtable(widened));
+        } else {
+            view.active().seal(next_seq - 1);
+            unsettled.push(Source::Memtable(fresh.clone()));
+        }
+        KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
+    });
+    core.wake_background();
+    Ok(keyspace.view().active().clone())
+}
+
+impl Lead<'_> {
+    /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
+    pub(crate) fn rotate(&mut self, core: &Core, keyspace: &KeyspaceCore) -> Result<bool> {
+        if keyspace.view().active().mem.is_empty() {
+            return Ok(false);
+        }
+        let state = &mut **self;
+        rotate(core, state.next_seq, &mut state.next_source_id, keyspace, 0)?;
+        Ok(true)
+    }
+
+    /// A memtable source of its own for a new keyspace.
+    pub(crate) fn fresh_source(&mut self, core: &Core, lo: u64) -> Result<Arc<MemSource>> {
+        let mem = core.new_memtable(0)?;
+        self.next_source_id += 1;
+        Ok(MemSource::new(self.next_source_id - 1, mem, lo))
+    }
+}
