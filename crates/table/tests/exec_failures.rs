@@ -100,9 +100,9 @@ fn every_failing_call_fails_the_job_and_leaves_nothing() {
                 };
                 w.faults.clear();
                 let rule = if reads {
-                    Rule::on_reads(error.clone())
+                    Rule::on_reads(error)
                 } else {
-                    Rule::on_changes(error.clone())
+                    Rule::on_changes(error)
                 };
                 let rule = w.faults.add(rule.nth(n));
                 let result = CpuExecutor::new().run(&w.job, &ctx);
@@ -198,10 +198,13 @@ fn an_input_that_is_not_the_one_meant() {
     assert_eq!(w.outputs(), Vec::<String>::new());
 }
 
+/// A reason, and the change to a job that calls for it.
+type Change = (&'static str, fn(&mut Job));
+
 #[test]
 fn what_the_executor_lacks_is_declined_with_a_reason() {
     let w = world();
-    let changes: &[(&str, fn(&mut Job))] = &[
+    let changes: &[Change] = &[
         ("layout version", |j| j.layout_version = 9),
         ("extension ttl", |j| {
             j.extensions.push(Extension {

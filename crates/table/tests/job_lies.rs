@@ -264,8 +264,10 @@ fn forge(h: &Honest, table: usize, change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u
         },
     )
     .unwrap();
+    let mut block = 0;
     for (key, t, value) in &entries {
-        if writer.block_raw_bytes() >= 512 {
+        if writer.raw_bytes() / 512 != block {
+            block = writer.raw_bytes() / 512;
             writer.end_block().unwrap();
         }
         writer.add(key, *t, value).unwrap();

@@ -430,6 +430,7 @@ fn verify_table(
         entries: 0,
         puts: 0,
         raw: 0,
+        block: 0,
         last: None,
     };
     let mut layout = (sample == Sample::All).then_some(layout);
@@ -472,6 +473,8 @@ struct Checked {
     entries: u64,
     puts: u64,
     raw: u64,
+    /// The layout's block number of the entry before.
+    block: u64,
     last: Option<(Vec<u8>, u64)>,
 }
 
@@ -544,6 +547,21 @@ fn check_block(
                 .into());
             }
             layout.add(raw);
+            // Block number = floor(raw bytes of all earlier entries of the table / B).
+            let number = checked.raw / job.limits.block_bytes;
+            let begins = checked.entries > 0 && number != checked.block;
+            if begins != (checked.entries > 0 && i == 0) {
+                let place = if begins {
+                    "should begin another block"
+                } else {
+                    "should not begin a block"
+                };
+                return Err(Rejected {
+                    reason: format!("table {name}: key {} {place}", Hex(key)),
+                }
+                .into());
+            }
+            checked.block = number;
             if job.rules.has(crate::retain::DropRules::SHADOWED) && !new_key {
                 // Two versions must lie in different stripes.
                 let newer = checked.last.as_ref().map_or(0, |l| l.1 >> 8);
