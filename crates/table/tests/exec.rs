@@ -237,6 +237,10 @@ proptest! {
                 prop_assert_eq!(before.get(key, at), after.get(key, at), "key {:?} at {}", key, at);
             }
         }
+        // The truth is believed.
+        use siltstone_table::job::verify::{Sample, TrustSyncs, verify_outcome, verify_tables};
+        verify_outcome(&w.job, &outcome).unwrap();
+        verify_tables(&w.job, &outcome, &*w.storage, &TrustSyncs, Sample::All).unwrap().unwrap();
         // Counts.
         let c = &outcome.counters;
         let read: u64 = case.runs.iter().map(|r| r.entries.len() as u64).sum();
