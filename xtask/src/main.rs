@@ -1,2 +1,90 @@
-//! Project commands.
-fn main() {}
+//! `cargo xtask`: the project's commands, in Rust so that they need no shell dialect and no tool to install.
+//!
+//! What it is: [`args`] turns the command line into a [`args::Command`], [`steps`] turns that into processes to start (a pure function, so that it is
+//! tested as one), and this file starts them, printing each exactly as it could be typed. [`soak`] repeats one step until its time is up.
+//!
+//! Invariants: no step runs that was not printed first; the first step that fails ends the run with its exit code; no dependencies, so that
+//! building it costs a second.
+
+mod args;
+mod soak;
+mod steps;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use args::Command;
+use steps::Step;
+
+/// The repository's root: this crate's folder is `xtask/` in it.
+fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or(here.clone(), PathBuf::from)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let names = steps::names(&root());
+    let command = match args::parse(&words, &names) {
+        Ok(Command::Help) => {
+            print!("{}", args::help(&names));
+            return ExitCode::SUCCESS;
+        }
+        Ok(command) => command,
+        Err(wrong) => {
+            eprintln!("error: {wrong}\n");
+            eprint!("{}", args::help(&names));
+            return ExitCode::from(2);
+        }
+    };
+    let result = match &command {
+        Command::Soak { row, minutes } => soak::soak(&root(), row, *minutes),
+        _ => steps::of(&command)
+            .iter()
+            .try_for_each(|step| run(step, &root())),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Why a run ended early.
+struct Failure {
+    message: String,
+    code: u8,
+}
+
+/// Prints the step, starts it in its folder and waits.
+fn run(step: &Step, root: &std::path::Path) -> Result<(), Failure> {
+    let folder = root.join(&step.folder);
+    if !folder.is_dir() {
+        let message = format!("{} is not there: `{step}` runs in it", folder.display());
+        return Err(Failure { message, code: 1 });
+    }
+    eprintln!("$ {step}");
+    let status = std::process::Command::new(&step.program)
+        .args(&step.args)
+        .envs(step.env.iter().map(|(name, value)| (*name, value)))
+        .current_dir(&folder)
+        .status()
+        .map_err(|e| Failure {
+            message: format!("`{}` could not be started: {e}", step.program),
+            code: 127,
+        })?;
+    if status.success() {
+        return Ok(());
+    }
+    // Without a code a signal ended it; 1 is as good as any.
+    let code = status
+        .code()
+        .and_then(|c| u8::try_from(c).ok())
+        .unwrap_or(1);
+    Err(Failure {
+        message: format!("`{step}` failed: {status}"),
+        code,
+    })
+}

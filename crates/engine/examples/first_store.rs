@@ -1,0 +1,21 @@
+//! The example of README.md, which a test (`tests/readme.rs`) runs and compares with it: `cargo run --example first_store -p siltstone`.
+
+use siltstone::{Batch, Options, Result, Store, WriteOptions};
+
+pub fn main() -> Result<()> {
+    let store = Store::open("first.store", Options::default())?; // a folder, created if it is not there
+    let birds = store.open_keyspace("birds")?; //                   an ordered map of its own
+    birds.put(b"wren", b"9 g")?;
+    let mut batch = Batch::new(); // all of it or nothing, over any keyspaces
+    batch.put(birds.id(), b"robin", b"18 g")?;
+    batch.delete(birds.id(), b"wren")?;
+    let before = store.snapshot();
+    store.write(&mut batch, WriteOptions { sync: true })?; // survives power loss when this returns
+    assert_eq!(birds.get(b"wren")?, None);
+    assert_eq!(birds.get_at(&before, b"wren")?, Some(b"9 g".to_vec()));
+    for pair in birds.prefix(b"r")?.rev() {
+        let (key, value) = pair?;
+        println!("{}: {}", key.escape_ascii(), value.escape_ascii());
+    }
+    store.close()
+}

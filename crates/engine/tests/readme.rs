@@ -1,0 +1,85 @@
+//! README.md says what is true: its example is `examples/first_store.rs`, word for word, and that runs; its tables of limits and defaults are
+//! the code's.
+
+#[path = "../examples/first_store.rs"]
+mod first_store;
+
+use siltstone::Options;
+use siltstone_table::limits;
+
+const README: &str = include_str!("../../../README.md");
+const EXAMPLE: &str = include_str!("../examples/first_store.rs");
+
+/// The code block of README.md that begins with this fence, which must be the only one.
+fn block(fence: &str) -> &'static str {
+    let mut blocks = README.split(fence).skip(1);
+    let block = blocks
+        .next()
+        .unwrap_or_else(|| panic!("README.md has no block {fence:?}"));
+    assert!(
+        blocks.next().is_none(),
+        "README.md has several blocks {fence:?}"
+    );
+    block.split("```").next().unwrap()
+}
+
+#[test]
+fn the_example_is_the_readmes_and_runs() {
+    let code: String = EXAMPLE
+        .lines()
+        .skip_while(|l| l.starts_with("//!") || l.is_empty())
+        .map(|l| format!("{l}\n"))
+        .collect();
+    // `pub` is for this test alone.
+    let code = code.replace("pub fn main", "fn main");
+    assert_eq!(
+        block("```rust\n"),
+        code,
+        "README.md and examples/first_store.rs differ"
+    );
+    // The example opens a store in the working folder; this is the only test of this binary that has one.
+    let folder = tempfile::tempdir().unwrap();
+    std::env::set_current_dir(folder.path()).unwrap();
+    first_store::main().unwrap();
+    // What the first run wrote is there for the second, which writes it again.
+    first_store::main().unwrap();
+}
+
+/// The row of a Markdown table that begins with this cell.
+fn row(cell: &str) -> &'static str {
+    let start = format!("| {cell} |");
+    let mut rows = README.lines().filter(|l| l.starts_with(&start));
+    let row = rows
+        .next()
+        .unwrap_or_else(|| panic!("README.md has no row {start:?}"));
+    assert!(
+        rows.next().is_none(),
+        "README.md has several rows {start:?}"
+    );
+    row
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+#[test]
+fn limits_and_defaults_are_the_codes() {
+    let o = Options::default();
+    for (cell, said) in [
+        ("key", format!("{} bytes", limits::MAX_KEY_BYTES)),
+        ("value", format!("{} GiB", limits::MAX_VALUE_BYTES >> 30)),
+        ("`memtable_bytes`", mib(o.memtable_bytes)),
+        ("`sealed_memtables_max`", o.sealed_memtables_max.to_string()),
+        ("`block_cache_bytes`", mib(o.block_cache_bytes)),
+        ("`log_bytes_max`", mib(o.log_bytes_max)),
+        ("`background_tasks`", o.background_tasks.to_string()),
+        ("`bloom_bits_per_key`", o.bloom_bits_per_key.to_string()),
+    ] {
+        assert!(
+            row(cell).contains(&format!(" {said} ")),
+            "{cell}: README.md does not say {said:?}: {}",
+            row(cell)
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! The command line: what was typed, as a value, or a sentence that says what is wrong with it.
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The gate.
+    Ci,
+    /// Format everything.
+    Fmt,
+    /// Trials of one row, or of all, at the trial size.
+    Trials { row: Option<String> },
+    /// One row with ever new seeds until the time is up.
+    Soak { row: String, minutes: u64 },
+    /// One benchmark of `bench-compare`; the words go to it as they are.
+    Bench { name: String, words: Vec<String> },
+    /// The unsafe islands and the simulator's thread back end under Miri.
+    Miri,
+    /// The memtable's node protocol under loom.
+    Loom,
+    /// Print what there is.
+    Help,
+}
+
+/// The names that arguments are checked against: what lies in the repository.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Files of `crates/sim/tests`, without `.rs`.
+    pub rows: Vec<String>,
+    /// Folders of `bench-compare`.
+    pub benches: Vec<String>,
+}
+
+/// What `cargo xtask help` prints.
+pub fn help(names: &Names) -> String {
+    let list = |names: &[String]| {
+        if names.is_empty() {
+            "none found".to_string()
+        } else {
+            names.join(", ")
+        }
+    };
+    let (rows, benches) = (list(&names.rows), list(&names.benches));
+    format!(
+        "\
+cargo xtask COMMAND
+
+  ci                      what must hold before anything lands: .ci/run
+  fmt                     format the workspace
+  trials [ROW]            the simulated trials, in release, with more seeds than the gate gives them
+  soak ROW --minutes N    one row with ever new seeds for N minutes; prints the seed that failed
+  bench NAME [ARGS...]    siltstone and other engines on the same work; needs those engines' libraries
+  miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
+  loom                    the memtable's node protocol under loom
+  help                    this text
+
+ROW is a file of crates/sim/tests: {rows}
+NAME is a folder of bench-compare: {benches}
+"
+    )
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let Some((&command, rest)) = words.split_first() else {
+        return Ok(Command::Help);
+    };
+    let alone = |value: Command| match rest {
+        [] => Ok(value),
+        [word, ..] => Err(format!("`{command}` takes no arguments, found `{word}`")),
+    };
+    match command {
+        "ci" => alone(Command::Ci),
+        "fmt" => alone(Command::Fmt),
+        "miri" => alone(Command::Miri),
+        "loom" => alone(Command::Loom),
+        "help" | "-h" | "--help" => alone(Command::Help),
+        "bench" => match rest {
+            [] => Err("`bench` is used as: bench NAME [ARGS...]".to_string()),
+            [name, words @ ..] => Ok(Command::Bench {
+                name: known(name, &names.benches, "benchmark", "bench-compare")?,
+                words: words.iter().map(|w| w.to_string()).collect(),
+            }),
+        },
+        "trials" => match rest {
+            [] => Ok(Command::Trials { row: None }),
+            [row] => Ok(Command::Trials {
+                row: Some(known(row, &names.rows, "row", "crates/sim/tests")?),
+            }),
+            [_, more, ..] => Err(format!(
+                "`trials` takes one row at most, found also `{more}`"
+            )),
+        },
+        "soak" => match rest {
+            [row, "--minutes", minutes] => {
+                let row = known(row, &names.rows, "row", "crates/sim/tests")?;
+                match minutes.parse() {
+                    Ok(minutes) if (1..=60 * 24 * 7).contains(&minutes) => {
+                        Ok(Command::Soak { row, minutes })
+                    }
+                    _ => Err(format!(
+                        "--minutes is a whole number from 1 to 10080 (a week), found `{minutes}`"
+                    )),
+                }
+            }
+            _ => Err("`soak` is used as: soak ROW --minutes N".to_string()),
+        },
+        other => Err(format!("there is no command `{other}`")),
+    }
+}
+
+fn known(name: &str, names: &[String], what: &str, place: &str) -> Result<String, String> {
+    if names.iter().any(|known| known == name) {
+        return Ok(name.to_string());
+    }
+    Err(format!("there is no {what} `{name}` in {place}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        let owned = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        Names {
+            rows: owned(&["crashes", "model"]),
+            benches: owned(&["tables"]),
+        }
+    }
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse(&words, &names())
+    }
+
+    #[test]
+    fn commands_are_read() {
+        assert_eq!(parsed(""), Ok(Command::Help));
+        assert_eq!(parsed("ci"), Ok(Command::Ci));
+        assert_eq!(parsed("trials"), Ok(Command::Trials { row: None }));
+        assert_eq!(
+            parsed("trials model"),
+            Ok(Command::Trials {
+                row: Some("model".into())
+            })
+        );
+        assert_eq!(
+            parsed("soak crashes --minutes 5"),
+            Ok(Command::Soak {
+                row: "crashes".into(),
+                minutes: 5
+            })
+        );
+        assert_eq!(
+            parsed("bench tables --quick x"),
+            Ok(Command::Bench {
+                name: "tables".into(),
+                words: vec!["--quick".into(), "x".into()]
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (line, named) in [
+            ("fly", "`fly`"),
+            ("ci now", "`now`"),
+            ("trials crash", "`crash`"),
+            ("trials model crashes", "`crashes`"),
+            ("soak model", "--minutes N"),
+            ("soak models --minutes 5", "`models`"),
+            ("soak model --minutes 0", "`0`"),
+            ("soak model --minutes 10081", "`10081`"),
+            ("soak model --minutes soon", "`soon`"),
+            ("bench", "NAME"),
+            ("bench --quick", "`--quick`"),
+        ] {
+            let wrong = parsed(line).unwrap_err();
+            assert!(wrong.contains(named), "{line}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_command_and_every_row() {
+        let help = help(&names());
+        for word in [
+            "ci", "fmt", "trials", "soak", "bench", "miri", "loom", "crashes", "tables",
+        ] {
+            assert!(help.contains(word), "{word}");
+        }
+    }
+}
