@@ -5,6 +5,7 @@
 mod background;
 pub mod batch;
 mod cache;
+pub mod check;
 pub mod compaction;
 mod core;
 mod ddl;

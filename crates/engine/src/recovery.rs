@@ -47,7 +47,7 @@ use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::write::WriteQueue;
 
 /// Name of the lease.
-const LEASE: &str = "store";
+pub(crate) const LEASE: &str = "store";
 
 /// Opens or creates.
 pub(crate) fn open(
@@ -59,6 +59,13 @@ pub(crate) fn open(
     let health = Arc::new(Health::new(&runtime));
     let storages = guard::guard(storages, &runtime, &health);
     let place = storages.manifest.describe();
+    let no_store = || {
+        Error::not_found(format!("there is no store in {place}")).advice("check the path, or open with create_if_missing")
+    };
+    // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
+    if !options.create_if_missing && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none()) {
+        return Err(no_store());
+    }
     let lease = storages.manifest.lease(LEASE).map_err(|e| Error::from(e).context(format!("opening the store {place}")))?;
     let epoch = lease.epoch();
     let recovered = manifest::recover(&*storages.manifest)?;
@@ -68,8 +75,7 @@ pub(crate) fn open(
     }
     if recovered.is_none() {
         if !options.create_if_missing {
-            return Err(Error::not_found(format!("there is no store in {place}"))
-                .advice("check the path, or open with create_if_missing"));
+            return Err(no_store());
         }
         refuse_headless_data(&storages)?;
     }
@@ -179,7 +185,7 @@ pub(crate) fn open(
 }
 
 /// The log carries half of the store's id.
-fn log_store_id(id: StoreId) -> u64 {
+pub(crate) fn log_store_id(id: StoreId) -> u64 {
     id.0 as u64
 }
 

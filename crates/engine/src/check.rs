@@ -1,0 +1,572 @@
+//! Checking a store that nobody has open: every checksum and every invariant, without changing a byte of it.
+//!
+//! What it is: [`check`] reads pointer and manifest, every table that the manifest (or an ingest in the log) names, block by block,
+//! and the whole log, and lists what is wrong by file and offset. What no file names is listed apart: orphans of a crash are deleted by
+//! the next open and are no damage.
+//!
+//! Invariants: nothing is written but the lease's own text, and that only where there is a store; a store that a writer has open is refused,
+//! because its files change under the reader's eyes; one damaged file does not keep the others from being read; no bytes make it panic.
+//!
+//! Threading: one task.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
+use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
+
+use crate::batch::Entries;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::format::{parse_segment_name, segment_name};
+use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport};
+use crate::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
+use crate::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
+
+/// Where the parts of a store lie.
+#[derive(Clone, Copy)]
+pub struct CheckStorages<'a> {
+    /// The log's storage.
+    pub log: &'a dyn Storage,
+    /// That of the manifest and the lease.
+    pub manifest: &'a dyn Storage,
+    /// That of the tables.
+    pub tables: &'a dyn Storage,
+}
+
+impl<'a> CheckStorages<'a> {
+    /// All on one storage.
+    pub fn on(storage: &'a dyn Storage) -> CheckStorages<'a> {
+        CheckStorages {
+            log: storage,
+            manifest: storage,
+            tables: storage,
+        }
+    }
+}
+
+/// What was found in one keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceCheck {
+    /// Its name.
+    pub name: String,
+    /// Tables that the manifest names, sound or not.
+    pub table_count: u64,
+    /// Bytes of their files, as the manifest says.
+    pub file_bytes: u64,
+    /// Sound entries, deletes and shadowed versions included.
+    pub entry_count: u64,
+    /// Problems of its tables.
+    pub problem_count: u64,
+}
+
+/// What was found in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogCheck {
+    /// Segments that hold history.
+    pub segment_count: u64,
+    /// Records.
+    pub record_count: u64,
+    /// Bytes of these records.
+    pub record_bytes: u64,
+    /// Entries of batches in these records.
+    pub entry_count: u64,
+    /// Where history ends, as segment and byte.
+    pub end: Position,
+    /// Why it ends there.
+    pub stop: String,
+    /// Whole records behind the end, which an open would discard: a write that was never synced was torn.
+    pub discarded_record_count: u64,
+    /// Bytes of these.
+    pub discarded_bytes: u64,
+}
+
+/// What a check found. Damage is in `problems`; the rest says how much was looked at.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// The store's identity.
+    pub store_id: StoreId,
+    /// The current manifest's name.
+    pub manifest: String,
+    /// Its good records.
+    pub manifest_record_count: u64,
+    /// Bytes of an unacknowledged edit at its end, which an open drops.
+    pub manifest_dropped_bytes: u64,
+    /// By name.
+    pub keyspaces: Vec<KeyspaceCheck>,
+    /// Tables that were looked at.
+    pub table_count: u64,
+    /// Bytes of their files, as found.
+    pub table_bytes: u64,
+    /// Sound blocks.
+    pub block_count: u64,
+    /// Sound entries in them.
+    pub entry_count: u64,
+    /// Range-delete fragments.
+    pub range_delete_count: u64,
+    /// The log; `None` if its damage kept it from being read to an end.
+    pub log: Option<LogCheck>,
+    /// Files of a store that nothing names: what a crash left behind. The next open deletes them.
+    pub orphans: Vec<ObjectMeta>,
+    /// Files that belong to no store.
+    pub foreign: Vec<ObjectMeta>,
+    /// Everything that is wrong.
+    pub problems: Vec<Error>,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// How far a check has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckProgress {
+    /// Bytes of tables that are done.
+    pub done_bytes: u64,
+    /// Bytes of all tables.
+    pub total_bytes: u64,
+}
+
+/// Checks a store. `progress` is told after every table.
+///
+/// # Errors
+/// What keeps the store from being looked at: `NotFound` where there is no store, `Locked` while a writer has it, `Unsupported` for a
+/// newer format, or I/O. Damage is no error of the call, it is in the report.
+pub fn check(
+    storages: &CheckStorages<'_>,
+    progress: &mut dyn FnMut(CheckProgress),
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
+    let is_store = match manifest::read_current(storages.manifest) {
+        Ok(current) => current.is_some() || holds_data(storages)?,
+        Err(error) if error.is_corruption() => true,
+        Err(error) => return Err(error),
+    };
+    if !is_store {
+        return Err(Error::not_found(format!(
+            "there is no store in {}",
+            storages.manifest.describe()
+        ))
+        .advice("check the path"));
+    }
+    let _lease = storages
+        .manifest
+        .lease(crate::recovery::LEASE)
+        .map_err(|e| {
+            Error::from(e).context(format!(
+                "checking the store {}",
+                storages.manifest.describe()
+            ))
+        })?;
+    // Read again: a writer may have come and gone before the lease was ours.
+    let recovered = match manifest::recover(storages.manifest) {
+        Ok(Some(recovered)) => recovered,
+        Ok(None) => {
+            report.problems.push(
+                Error::corruption(
+                    CURRENT_NAME,
+                    "the folder holds data of a store but no file CURRENT that names its manifest",
+                )
+                .advice("put CURRENT back from a copy"),
+            );
+            return Ok(report);
+        }
+        Err(error) if error.is_corruption() => {
+            report.problems.push(error);
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    report.store_id = recovered.current.store_id;
+    report.manifest = manifest_name(recovered.current.number);
+    report.manifest_record_count = recovered.record_count;
+    report.manifest_dropped_bytes = recovered.dropped_bytes;
+    let state = recovered.state;
+    if let Err(error) = state.check() {
+        report.problems.push(error.in_file(report.manifest.clone()));
+    }
+    let ingested = check_log(storages.log, report.store_id, &state, &mut report)?;
+    check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
+    list_unnamed(storages, &state, &ingested, &mut report)?;
+    Ok(report)
+}
+
+/// Whether the folder has tables, manifests or log segments.
+fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
+    let tables = storages.tables.list()?.iter().any(|o| is_table(&o.name));
+    let manifests = storages
+        .manifest
+        .list()?
+        .iter()
+        .any(|o| parse_manifest_name(&o.name).is_some());
+    let segments = storages
+        .log
+        .list()?
+        .iter()
+        .any(|o| parse_segment_name(&o.name).is_some());
+    Ok(tables || manifests || segments)
+}
+
+fn is_table(name: &str) -> bool {
+    crate::recovery::open_number_of(name).is_some()
+}
+
+/// Tables of ingests that are in the log and not yet in the manifest.
+type Ingested = Vec<(KeyspaceId, Arc<TableMeta>)>;
+
+fn check_log(
+    storage: &dyn Storage,
+    store_id: StoreId,
+    state: &StoreState,
+    report: &mut CheckReport,
+) -> Result<Ingested> {
+    let narrow = |what: &str, value: u64| {
+        u32::try_from(value).map_err(|_| {
+            Error::corruption(
+                report.manifest.clone(),
+                format!("the manifest's {what} cannot be"),
+            )
+            .expected(format!("at most {}", u32::MAX))
+            .found(value)
+        })
+    };
+    let options = narrow("first log segment", state.log_start).and_then(|start_segment| {
+        Ok(ReplayOptions {
+            store_id: crate::recovery::log_store_id(store_id),
+            start_segment,
+            synced: Position::new(
+                narrow("synced log segment", state.log_synced.segment)?,
+                narrow("synced log offset", state.log_synced.offset)?,
+            ),
+        })
+    });
+    let options = match options {
+        Ok(options) => options,
+        Err(error) => {
+            report.problems.push(error);
+            return Ok(Vec::new());
+        }
+    };
+    let mut reading = LogReading::new(state);
+    let replayed = crate::log::replay(storage, &options, &mut |record| {
+        reading.record(&record);
+        Ok(())
+    });
+    report.problems.append(&mut reading.problems);
+    match replayed {
+        Ok(replayed) => report.log = Some(log_check(&replayed, reading.entry_count)),
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+        Err(error) => report.problems.push(error),
+    }
+    Ok(reading.ingested)
+}
+
+fn log_check(replayed: &ReplayReport, entry_count: u64) -> LogCheck {
+    LogCheck {
+        segment_count: replayed.segment_count,
+        record_count: replayed.record_count,
+        record_bytes: replayed.record_bytes,
+        entry_count,
+        end: replayed.end,
+        stop: replayed.stop.to_string(),
+        discarded_record_count: replayed.discarded.record_count,
+        discarded_bytes: replayed.discarded.record_bytes,
+    }
+}
+
+/// Follows the log's records as recovery would, without applying them.
+struct LogReading<'a> {
+    state: &'a StoreState,
+    /// Keyspaces that records create, and below which id every keyspace was created at some time.
+    next_keyspace_id: KeyspaceId,
+    dropped: BTreeSet<KeyspaceId>,
+    entry_count: u64,
+    ingested: Ingested,
+    problems: Vec<Error>,
+}
+
+impl<'a> LogReading<'a> {
+    fn new(state: &'a StoreState) -> LogReading<'a> {
+        LogReading {
+            state,
+            next_keyspace_id: state.next_keyspace_id,
+            dropped: BTreeSet::new(),
+            entry_count: 0,
+            ingested: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn record(&mut self, record: &Record<'_>) {
+        if let Err(error) = self.understand(record) {
+            let at = record.position;
+            self.problems
+                .push(error.in_file(segment_name(at.segment)).at(at.offset.into()));
+        }
+    }
+
+    fn understand(&mut self, record: &Record<'_>) -> Result<()> {
+        let last = record.first_sequence + record.sequence_count.saturating_sub(1);
+        if last > self.state.sequence_ceiling {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                "a log record has sequence numbers that were never given out",
+            )
+            .expected(format!(
+                "at most {}, the manifest's ceiling",
+                self.state.sequence_ceiling
+            ))
+            .found(last));
+        }
+        match record.kind {
+            RecordKind::Group => {
+                for entry in Entries::new(record.payload) {
+                    let entry = entry.map_err(|bad| bad.into_error("a log record"))?;
+                    self.entry_count += 1;
+                    if entry.keyspace >= self.next_keyspace_id {
+                        return Err(Error::new(
+                            ErrorKind::Corruption,
+                            format!(
+                                "a log record names keyspace {}, which was never created",
+                                entry.keyspace
+                            ),
+                        ));
+                    }
+                }
+            }
+            RecordKind::KeyspaceCreate => {
+                let (id, _) = crate::ddl::decode_create(record.payload)?;
+                self.next_keyspace_id = self.next_keyspace_id.max(id.saturating_add(1));
+            }
+            RecordKind::KeyspaceDrop => {
+                self.dropped
+                    .insert(crate::ddl::decode_drop(record.payload)?);
+            }
+            RecordKind::Ingest => {
+                let (id, run) = crate::ddl::decode_ingest(record.payload, record.first_sequence)?;
+                let settled = self
+                    .state
+                    .keyspace(id)
+                    .is_none_or(|k| k.version.covered().contains(record.first_sequence));
+                if !settled && !self.dropped.contains(&id) {
+                    self.ingested
+                        .extend(run.tables.tables().iter().map(|t| (id, t.clone())));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_tables(
+    storage: &dyn Storage,
+    state: &StoreState,
+    ingested: &Ingested,
+    report: &mut CheckReport,
+    progress: &mut dyn FnMut(CheckProgress),
+) -> Result<()> {
+    let named = |id: KeyspaceId| {
+        let installed = state
+            .keyspace(id)
+            .into_iter()
+            .flat_map(|k| k.version.tables().map(|(_, t)| t));
+        installed.chain(
+            ingested
+                .iter()
+                .filter(move |(k, _)| *k == id)
+                .map(|(_, t)| t),
+        )
+    };
+    let total_bytes = state
+        .keyspaces
+        .keys()
+        .flat_map(|id| named(*id))
+        .map(|t| t.file_bytes)
+        .sum();
+    let mut done_bytes = 0;
+    let lengths: BTreeMap<String, u64> = storage
+        .list()?
+        .into_iter()
+        .map(|o| (o.name, o.len))
+        .collect();
+    for (id, keyspace) in &state.keyspaces {
+        let mut found = KeyspaceCheck {
+            name: keyspace.name.clone(),
+            ..KeyspaceCheck::default()
+        };
+        for meta in named(*id) {
+            found.table_count += 1;
+            found.file_bytes += meta.file_bytes;
+            let before = (report.entry_count, report.problems.len());
+            check_table(storage, &lengths, meta, report)
+                .unwrap_or_else(|error| report.problems.push(error.in_file(meta.name.clone())));
+            found.entry_count += report.entry_count - before.0;
+            found.problem_count += (report.problems.len() - before.1) as u64;
+            done_bytes += meta.file_bytes;
+            progress(CheckProgress {
+                done_bytes,
+                total_bytes,
+            });
+        }
+        report.keyspaces.push(found);
+    }
+    report.keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(())
+}
+
+/// Checks one table; an error is one more problem of it.
+fn check_table(
+    storage: &dyn Storage,
+    lengths: &BTreeMap<String, u64>,
+    meta: &TableMeta,
+    report: &mut CheckReport,
+) -> Result<()> {
+    report.table_count += 1;
+    let Some(len) = lengths.get(&meta.name) else {
+        return Err(Error::corruption(
+            meta.name.clone(),
+            "a table that the manifest names is missing",
+        )
+        .expected(format!("a file of {} bytes", meta.file_bytes))
+        .found("no such file"));
+    };
+    report.table_bytes += len;
+    if *len != meta.file_bytes {
+        report.problems.push(
+            Error::corruption(
+                meta.name.clone(),
+                "a table has another length than the manifest says",
+            )
+            .at((*len).min(meta.file_bytes))
+            .expected(format!("{} bytes", meta.file_bytes))
+            .found(format!("{len} bytes")),
+        );
+    }
+    let file = storage.open(&meta.name).map_err(|error| match error.kind {
+        StorageErrorKind::NotFound => Error::from(error).with_kind(ErrorKind::Corruption),
+        _ => error.into(),
+    })?;
+    let options = ReaderOptions {
+        verify: Verify::Always,
+        map: false,
+    };
+    let table = TableReader::open(file, options)?;
+    compare(&table, meta, &mut report.problems);
+    let found = siltstone_table::check::check(&table)?;
+    report.block_count += found.blocks;
+    report.entry_count += found.entries;
+    report.range_delete_count += table.range_deletes().fragments().len() as u64;
+    report
+        .problems
+        .extend(found.damage.into_iter().map(Error::from));
+    Ok(())
+}
+
+/// What the table says of itself against what the manifest says of it.
+fn compare(table: &TableReader, meta: &TableMeta, problems: &mut Vec<Error>) {
+    let own = table.properties();
+    let mut differs = |what: &str, expected: String, found: String| {
+        if expected != found {
+            let message = format!("a table's {what} differs from what the manifest says");
+            problems.push(
+                Error::corruption(meta.name.clone(), message)
+                    .expected(expected)
+                    .found(found),
+            );
+        }
+    };
+    let hex = |digest: u128| format!("{digest:#018x}");
+    differs(
+        "digest",
+        hex(meta.digest),
+        hex(table.footer().digest.into()),
+    );
+    differs(
+        "entry count",
+        meta.entries.to_string(),
+        own.entries.to_string(),
+    );
+    differs(
+        "delete count",
+        meta.deletes.to_string(),
+        own.deletes.to_string(),
+    );
+    differs(
+        "raw size",
+        meta.raw_bytes.to_string(),
+        own.raw_bytes().to_string(),
+    );
+    if meta.sequence_override.is_none() {
+        let seqs = |lo: u64, hi: u64| format!("{lo} to {hi}");
+        differs(
+            "sequence range",
+            seqs(meta.min_seq, meta.max_seq),
+            seqs(own.smallest_seq, own.largest_seq),
+        );
+    }
+    let keys = |points: Option<(&[u8], &[u8])>| match points {
+        Some((first, last)) => KeyRange::closed(first, last).to_string(),
+        None => "no keys".to_string(),
+    };
+    let own_points = own.smallest_key.as_deref().zip(own.largest_key.as_deref());
+    let meta_points = meta.points.as_ref().map(|(a, b)| (&a[..], &b[..]));
+    if own_points != meta_points {
+        differs(
+            "smallest and largest key",
+            keys(meta_points),
+            keys(own_points),
+        );
+    }
+    for fragment in table.range_deletes().fragments() {
+        let range = KeyRange {
+            start: fragment.start.clone().into(),
+            end: End::Excluded(fragment.end.clone().into()),
+        };
+        if !meta.bounds.includes(&range) {
+            differs(
+                "range deletes (bounds)",
+                meta.bounds.to_string(),
+                range.to_string(),
+            );
+        }
+    }
+}
+
+/// Lists the files that nothing names.
+fn list_unnamed(
+    storages: &CheckStorages<'_>,
+    state: &StoreState,
+    ingested: &Ingested,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let installed = state
+        .keyspaces
+        .values()
+        .flat_map(|k| k.version.tables().map(|(_, t)| t));
+    let named: BTreeSet<&str> = installed
+        .chain(ingested.iter().map(|(_, t)| t))
+        .map(|t| t.name.as_str())
+        .collect();
+    let mut all: BTreeMap<String, ObjectMeta> = BTreeMap::new();
+    for storage in [storages.log, storages.manifest, storages.tables] {
+        all.extend(storage.list()?.into_iter().map(|o| (o.name.clone(), o)));
+    }
+    for (name, object) in all {
+        if is_table(&name) {
+            if !named.contains(name.as_str()) {
+                report.orphans.push(object);
+            }
+        } else if parse_manifest_name(&name).is_some() {
+            if name != report.manifest {
+                report.orphans.push(object);
+            }
+        } else if name != CURRENT_NAME && parse_segment_name(&name).is_none() {
+            // Segments that hold no history are no orphans: they are prepared or wait to be used again.
+            report.foreign.push(object);
+        }
+    }
+    Ok(())
+}
