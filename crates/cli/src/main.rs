@@ -1,2 +1,43 @@
-//! `silt`.
-fn main() {}
+//! `silt`: the command line of siltstone.
+//!
+//! What it is: one binary over the library. [`args`] says what can be asked, `commands` answers, [`demo`] shows the whole store at
+//! work, [`output`] decides how bytes look. Exit codes: 0 fine, 1 not found (`get`) or damage found (`check`), 2 wrong usage, 3 failed.
+//!
+//! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
+//! a command that only reads never creates a store.
+//!
+//! Threading: the main thread, but for the demo's writers.
+
+mod args;
+mod commands;
+mod demo;
+mod failure;
+mod load;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use failure::{Failure, Outcome};
+
+fn run(command: Command) -> Result<Outcome, Failure> {
+    match command {
+        Command::Load(args) => commands::load::run(&args),
+        Command::Get(args) => commands::get::run(&args),
+        Command::Scan(args) => commands::scan::run(&args),
+        Command::Count(args) => commands::count::run(&args),
+        Command::Stats(args) => commands::stats::run(&args),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoWriter(args) => demo::writer::run(&args),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(outcome) => outcome.code(),
+        Err(failure) => failure.report(),
+    }
+}

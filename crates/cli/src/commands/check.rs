@@ -1,0 +1,149 @@
+//! `silt check`: every checksum and every invariant.
+
+use std::io::{self, IsTerminal};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use siltstone::check::{CheckReport, CheckStorages, check};
+use siltstone_storage::FileStorage;
+
+use crate::args::CheckArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, count, duration, outln, plural};
+
+/// Files that are listed by name; the others are only counted.
+const LISTED_FILES: usize = 10;
+
+/// Runs the command.
+pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
+    let start = Instant::now();
+    let storage = FileStorage::open_existing(&args.store).map_err(|e| {
+        siltstone::Error::from(e).context(format!("checking the store {}", args.store.display()))
+    })?;
+    let bar = if io::stderr().is_terminal() {
+        ProgressBar::new(0)
+    } else {
+        ProgressBar::hidden()
+    };
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
+    if let Ok(style) = ProgressStyle::with_template(
+        "{bar:32} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
+    ) {
+        bar.set_style(style);
+    }
+    if !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let report = check(&CheckStorages::on(&storage), &mut |progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    let mut out = Out::new();
+    print(&mut out, &report)?;
+    if report.is_sound() {
+        outln!(
+            out,
+            "sound: nothing is wrong ({})",
+            duration(start.elapsed())
+        )?;
+    } else {
+        outln!(
+            out,
+            "DAMAGED: {}",
+            plural(report.problems.len() as u64, "problem")
+        )?;
+        for problem in &report.problems {
+            outln!(out, "  {problem}")?;
+        }
+    }
+    out.finish()?;
+    Ok(if report.is_sound() {
+        Outcome::Fine
+    } else {
+        Outcome::Damaged
+    })
+}
+
+fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
+    if !report.manifest.is_empty() {
+        outln!(out, "store     {}", report.store_id)?;
+        outln!(
+            out,
+            "manifest  {}, {}",
+            report.manifest,
+            plural(report.manifest_record_count, "record")
+        )?;
+        if report.manifest_dropped_bytes > 0 {
+            outln!(
+                out,
+                "          and {} of an edit that was never acknowledged",
+                bytes(report.manifest_dropped_bytes)
+            )?;
+        }
+        outln!(
+            out,
+            "tables    {} in {}, {}, {}, {}",
+            count(report.table_count),
+            bytes(report.table_bytes),
+            plural(report.block_count, "block"),
+            plural(report.entry_count, "entry").replace("entrys", "entries"),
+            plural(report.range_delete_count, "range-delete fragment"),
+        )?;
+    }
+    if let Some(log) = &report.log {
+        outln!(
+            out,
+            "log       {} in {}, ends at {} ({})",
+            plural(log.record_count, "record"),
+            plural(log.segment_count, "segment"),
+            log.end,
+            log.stop
+        )?;
+        if log.discarded_record_count > 0 {
+            outln!(
+                out,
+                "          and {} ({}) behind a torn one, never synced; the next open discards them",
+                plural(log.discarded_record_count, "record"),
+                bytes(log.discarded_bytes)
+            )?;
+        }
+    }
+    for keyspace in &report.keyspaces {
+        outln!(
+            out,
+            "keyspace  {}: {} in {}, {}",
+            keyspace.name,
+            plural(keyspace.entry_count, "entry").replace("entrys", "entries"),
+            plural(keyspace.table_count, "table"),
+            match keyspace.problem_count {
+                0 => "sound".to_string(),
+                n => plural(n, "problem"),
+            }
+        )?;
+    }
+    for (files, what) in [
+        (
+            &report.orphans,
+            "left behind by a crash; the next open deletes them",
+        ),
+        (&report.foreign, "that are no part of a store"),
+    ] {
+        if files.is_empty() {
+            continue;
+        }
+        outln!(
+            out,
+            "also      {} {what}:",
+            plural(files.len() as u64, "file")
+        )?;
+        for file in files.iter().take(LISTED_FILES) {
+            outln!(out, "          {} ({})", file.name, bytes(file.len))?;
+        }
+        if files.len() > LISTED_FILES {
+            outln!(out, "          ...")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! The third section: a writer process is killed with SIGKILL in the middle of its work, and everything that it was told is kept must be.
+//!
+//! What must hold after each kill: of each lane, exactly the first so many operations are there, whole, in both keyspaces; that is at
+//! least as many as were acknowledged, and at most one more (the one that was being written). And the particles are as they were.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use siltstone::{IterOptions, Keyspace, Options, Store};
+
+use super::particles::Particles;
+use super::plan::Plan;
+use super::script::{self, KEYS, KEYSPACES, LANES, Model};
+use super::writer::{MESSAGE_BYTES, Message};
+use super::{Draw, reads, say, wrong};
+use crate::failure::Failure;
+use crate::output::{count, duration, plural};
+
+/// How long the writer may take to its first acknowledgement.
+const START_MAX: Duration = Duration::from_secs(60);
+/// Keys that are read one by one after each kill.
+const POINTS: u64 = 2_000;
+
+/// What was measured.
+pub struct Crashed {
+    /// Kills.
+    pub kills: u32,
+    /// Batches that were acknowledged.
+    pub acknowledged: u64,
+    /// The slowest open after a kill.
+    pub slowest_open: Duration,
+}
+
+/// What the writer said before it died.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    acknowledged: [u64; LANES],
+    jobs: u8,
+    flushes: u32,
+    compactions: u32,
+}
+
+/// A child that dies with its owner.
+struct Writer(Child);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the section.
+pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, Failure> {
+    say!(
+        "\n3  kill -9: a writer process dies {} times in the middle of its work",
+        plan.kills
+    )?;
+    say!(
+        "   Sync mode never: nothing waits for the disk. Each batch writes to two keyspaces; its acknowledgement leaves through a pipe."
+    )?;
+    let store = open(plan, path)?;
+    for name in KEYSPACES {
+        store.open_keyspace(name)?;
+    }
+    store.close()?;
+    let mut model = Model::new(plan.seed);
+    let mut draw = Draw::new(&[plan.seed, 3]);
+    let mut crashed = Crashed {
+        kills: 0,
+        acknowledged: 0,
+        slowest_open: Duration::ZERO,
+    };
+    for round in 1..=plan.kills {
+        let span = plan
+            .kill_after_max
+            .saturating_sub(plan.kill_after_min)
+            .as_micros() as u64;
+        let after = plan.kill_after_min + Duration::from_micros(draw.below(span + 1));
+        let said = write_and_kill(plan, path, &model, after)?;
+        let start = Instant::now();
+        let store = open(plan, path)?;
+        let opening = start.elapsed();
+        crashed.slowest_open = crashed.slowest_open.max(opening);
+        let replayed = store.stats().counter("replayed_record_count");
+        let before: u64 = model.done.iter().sum();
+        let pairs = verify(plan, &store, &mut model, &said)?;
+        for _ in 0..POINTS / 4 {
+            let (dump, id) = (
+                draw.below(particles.dump_count()),
+                draw.below(particles.particle_count()),
+            );
+            reads::compare_point(plan.seed, &store.default_keyspace()?, particles, dump, id)?;
+        }
+        store.close()?;
+        let acknowledged = said.acknowledged.iter().sum::<u64>() - before;
+        let there = model.done.iter().sum::<u64>() - before;
+        crashed.kills += 1;
+        crashed.acknowledged += acknowledged;
+        say!(
+            "   kill {round} after {}, {} running, {} and {} done: {} batches acknowledged, {} there, {} pairs compared;\n\
+             {:10}opened in {}, {} replayed",
+            duration(after),
+            plural(said.jobs.into(), "job"),
+            plural(said.flushes.into(), "flush").replace("flushs", "flushes"),
+            plural(said.compactions.into(), "compaction"),
+            count(acknowledged),
+            count(there),
+            count(pairs),
+            "",
+            duration(opening),
+            plural(replayed, "log record"),
+        )?;
+    }
+    let store = open(plan, path)?;
+    let start = Instant::now();
+    let pairs = reads::compare_dumps(
+        plan.seed,
+        store.default_keyspace()?.cursor(IterOptions::default())?,
+        particles,
+    )?;
+    store.close()?;
+    say!(
+        "   and the particles: {} pairs compared, all as they were ({})",
+        count(pairs),
+        duration(start.elapsed())
+    )?;
+    Ok(crashed)
+}
+
+fn open(plan: &Plan, path: &Path) -> Result<Store, Failure> {
+    Ok(Store::open(
+        path,
+        Options {
+            create_if_missing: false,
+            ..plan.options()
+        },
+    )?)
+}
+
+/// Starts the writer, kills it `after` its first acknowledgement, and gives what it said until then.
+fn write_and_kill(
+    plan: &Plan,
+    path: &Path,
+    model: &Model,
+    after: Duration,
+) -> Result<Said, Failure> {
+    let program = std::env::current_exe().map_err(|e| Failure::io("finding this program", &e))?;
+    let next: Vec<String> = model.done.iter().map(u64::to_string).collect();
+    let mut child = Command::new(program)
+        .arg("demo-writer")
+        .arg(path)
+        .args(["--seed", &plan.seed.to_string(), "--next", &next.join(",")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Failure::io("starting the writer", &e))?;
+    let pipe = child.stdout.take();
+    let mut writer = Writer(child);
+    let pipe = pipe.ok_or_else(|| Failure::Other("the writer has no pipe".to_string()))?;
+    let (first, started) = mpsc::channel();
+    let mut said = Said {
+        acknowledged: model.done,
+        ..Said::default()
+    };
+    let listener = std::thread::spawn(move || listen(pipe, &mut said, &first).map(|()| said));
+    let begun = started.recv_timeout(START_MAX).is_ok();
+    if begun {
+        std::thread::sleep(after);
+    }
+    writer
+        .0
+        .kill()
+        .map_err(|e| Failure::io("killing the writer", &e))?;
+    let status = writer
+        .0
+        .wait()
+        .map_err(|e| Failure::io("waiting for the writer", &e))?;
+    // After the writer's death the pipe ends: everything that it said is heard.
+    let said = listener
+        .join()
+        .map_err(|_| Failure::Other("the listener failed".to_string()))??;
+    match (begun, status.signal()) {
+        (true, Some(9)) => Ok(said),
+        (false, Some(9)) => Err(Failure::Other(format!(
+            "the writer acknowledged nothing within {START_MAX:?}"
+        ))),
+        _ => Err(Failure::Other(format!(
+            "the writer ended by itself: {status}; seed {}",
+            plan.seed
+        ))),
+    }
+}
+
+/// Hears messages until the pipe ends, and tells of the first acknowledgement.
+fn listen(mut pipe: ChildStdout, said: &mut Said, first: &mpsc::Sender<()>) -> Result<(), Failure> {
+    let mut bytes = vec![0; 64 << 10];
+    let mut filled = 0;
+    loop {
+        let n = pipe
+            .read(&mut bytes[filled..])
+            .map_err(|e| Failure::io("the writer's pipe", &e))?;
+        if n == 0 {
+            // A message is written whole or not at all.
+            return if filled == 0 {
+                Ok(())
+            } else {
+                Err(Failure::Other(
+                    "the writer's last message is torn".to_string(),
+                ))
+            };
+        }
+        filled += n;
+        let whole = filled / MESSAGE_BYTES * MESSAGE_BYTES;
+        for message in bytes[..whole].as_chunks::<MESSAGE_BYTES>().0 {
+            match Message::decode(message) {
+                Some(Message::Acknowledged { lane, count }) if usize::from(lane) < LANES => {
+                    said.acknowledged[usize::from(lane)] = count;
+                    let _ = first.send(());
+                }
+                Some(Message::State {
+                    jobs,
+                    flushes,
+                    compactions,
+                }) => {
+                    (said.jobs, said.flushes, said.compactions) = (jobs, flushes, compactions);
+                }
+                _ => {
+                    return Err(Failure::Other(
+                        "the writer said something that is no message".to_string(),
+                    ));
+                }
+            }
+        }
+        bytes.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+/// Compares the store with the script, advances the model to what is there, and gives the pairs that were compared.
+fn verify(plan: &Plan, store: &Store, model: &mut Model, said: &Said) -> Result<u64, Failure> {
+    let keyspaces = [store.keyspace(KEYSPACES[0])?, store.keyspace(KEYSPACES[1])?];
+    for lane in 0..LANES {
+        let there = operations(&keyspaces[0], lane, plan.seed)?;
+        let acknowledged = said.acknowledged[lane];
+        if there < acknowledged || there > acknowledged + 1 {
+            return Err(wrong(
+                format_args!(
+                    "of lane {lane}, {acknowledged} batches were acknowledged and {there} are there"
+                ),
+                plan.seed,
+            ));
+        }
+        model.advance(lane, there);
+    }
+    let mut pairs = 0;
+    for (index, keyspace) in keyspaces.iter().enumerate() {
+        let mut cursor = keyspace.cursor(IterOptions::default())?;
+        cursor.seek_to_first()?;
+        for (key, value) in model.pairs(index) {
+            if !cursor.valid() || cursor.key() != key || cursor.value() != value {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let found = cursor
+                    .valid()
+                    .then(|| (text(cursor.key()), text(cursor.value())));
+                return Err(wrong(
+                    format_args!(
+                        "{} holds {found:?} where ({}, {}) must be",
+                        KEYSPACES[index],
+                        text(&key),
+                        text(&value)
+                    ),
+                    plan.seed,
+                ));
+            }
+            pairs += 1;
+            cursor.next()?;
+        }
+        if cursor.valid() {
+            let key = String::from_utf8_lossy(cursor.key()).into_owned();
+            return Err(wrong(
+                format_args!(
+                    "{} holds `{key}`, which is not there any more",
+                    KEYSPACES[index]
+                ),
+                plan.seed,
+            ));
+        }
+    }
+    let mut draw = Draw::new(&[plan.seed, model.done[0]]);
+    for _ in 0..POINTS {
+        let (lane, index, number) = (
+            draw.below(LANES as u64) as usize,
+            draw.below(2) as usize,
+            draw.below(u64::from(KEYS)),
+        );
+        let found = keyspaces[index].get(&script::key(lane, number as u32))?;
+        if found != model.get(lane, index, number as u32) {
+            return Err(wrong(
+                format_args!("a read of key {number} of lane {lane} differs from the scan"),
+                plan.seed,
+            ));
+        }
+    }
+    Ok(pairs)
+}
+
+/// How many operations of a lane are in the store.
+fn operations(keyspace: &Keyspace, lane: usize, seed: u64) -> Result<u64, Failure> {
+    match keyspace.get(&script::marker(lane))? {
+        None => Ok(0),
+        Some(value) => std::str::from_utf8(&value)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| wrong(format_args!("the marker of lane {lane} is {value:?}"), seed)),
+    }
+}

@@ -1,0 +1,121 @@
+//! What is going on, while it goes on: a line that is drawn anew on a terminal, a line a second elsewhere.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use siltstone::Stats;
+use siltstone::Store;
+
+use super::say;
+use crate::failure::Failure;
+use crate::output::{count, nanos, rate};
+
+/// Shared by who works and who watches.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Pairs that are written.
+    pub pairs: AtomicU64,
+    /// The dump that is being written or computed, from 0.
+    pub dump: AtomicU64,
+    /// Whether the simulation computes just now, instead of the writers writing.
+    pub computing: AtomicBool,
+    /// Set at the end.
+    pub done: AtomicBool,
+}
+
+/// Watches until the work is done.
+pub fn watch(progress: &Progress, store: &Store, pairs: u64, dumps: usize) -> Result<(), Failure> {
+    let bar = io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::with_draw_target(Some(pairs), ProgressDrawTarget::stderr_with_hz(8));
+        let style = ProgressStyle::with_template("  {bar:24} {percent:>3}% {wide_msg}");
+        bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    });
+    let every = Duration::from_millis(if bar.is_some() { 200 } else { 1000 });
+    let start = Instant::now();
+    let (mut last, mut last_pairs) = (start, 0);
+    while !progress.done.load(Ordering::Acquire) {
+        // Short naps, so that the end is not waited for.
+        std::thread::sleep(Duration::from_millis(20));
+        let now = Instant::now();
+        if now - last < every {
+            continue;
+        }
+        let written = progress.pairs.load(Ordering::Relaxed);
+        let doing = if progress.computing.load(Ordering::Relaxed) {
+            "computing".to_string()
+        } else {
+            format!("{} pairs/s", rate(written - last_pairs, now - last))
+        };
+        let line = format!(
+            "dump {}/{dumps}: {} pairs, {doing}; {}",
+            progress.dump.load(Ordering::Relaxed) + 1,
+            count(written),
+            summary(&store.stats())
+        );
+        (last, last_pairs) = (now, written);
+        match &bar {
+            Some(bar) => {
+                bar.set_position(written);
+                bar.set_message(line);
+            }
+            None => say!("  {:5.1} s  {line}", (now - start).as_secs_f64())?,
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(())
+}
+
+/// Levels, jobs and delays in one line.
+pub fn summary(stats: &Stats) -> String {
+    let mut levels = Vec::new();
+    for keyspace in &stats.keyspaces {
+        for (number, level) in keyspace
+            .levels
+            .iter()
+            .enumerate()
+            .filter(|(_, l)| l.table_count > 0)
+        {
+            if levels.len() <= number {
+                levels.resize(number + 1, 0);
+            }
+            levels[number] += level.table_count;
+        }
+    }
+    let levels: Vec<String> = levels
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| **n > 0)
+        .map(|(i, n)| format!("L{i} {n}"))
+        .collect();
+    let levels = if levels.is_empty() {
+        "no tables".to_string()
+    } else {
+        format!("tables {}", levels.join(" "))
+    };
+    let jobs = match stats.jobs.len() {
+        0 => "no job".to_string(),
+        1 => format!("job: {}", stats.jobs[0].what),
+        n => format!(
+            "{n} jobs: {}",
+            stats
+                .jobs
+                .iter()
+                .map(|j| j.what.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    };
+    let (delays, us) = stats
+        .delay_totals
+        .iter()
+        .fold((0, 0), |(n, us), (_, t)| (n + t.count, us + t.total_us));
+    let delays = match delays {
+        0 => "no delays".to_string(),
+        n => format!("{} delays ({})", count(n), nanos(us * 1000)),
+    };
+    format!("{levels}; {jobs}; {delays}")
+}

@@ -1,0 +1,318 @@
+//! `silt demo`: the whole store at work, on data that a simulation makes, with every claim verified.
+//!
+//! What it is: four sections. [`simulate`] runs a plasma into a new store; [`reads`] reads it back and compares every byte with what the
+//! simulation says; [`crash`] kills a writer process with SIGKILL in the middle of its work, again and again, and compares everything that
+//! was acknowledged; the end says what was measured and what to try next.
+//!
+//! Invariants: nothing is claimed that was not compared; the first difference ends the demo with the seed that shows it again; an
+//! existing folder with anything in it is never touched.
+
+mod crash;
+mod live;
+mod particles;
+mod plan;
+mod reads;
+mod script;
+mod simulate;
+pub mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use siltstone::{Options, Store};
+
+use crate::args::DemoArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, count, duration, nanos, outln};
+use plan::Plan;
+
+/// Prints a line at once: whoever watches wants to see it now.
+fn say_line(text: fmt::Arguments<'_>) -> Result<(), Failure> {
+    let mut out = Out::new();
+    outln!(out, "{text}")?;
+    out.finish()
+}
+
+macro_rules! say {
+    ($($arg:tt)*) => { $crate::demo::say_line(format_args!($($arg)*)) };
+}
+use say;
+
+/// A difference between what the store says and what it should say.
+fn wrong(what: impl fmt::Display, seed: u64) -> Failure {
+    Failure::Other(format!(
+        "the demo found a difference: {what}; seed {seed} shows it again"
+    ))
+}
+
+/// Runs the command.
+pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
+    let start = Instant::now();
+    let plan = Plan::of(args);
+    let path = place(args.store.as_deref())?;
+    say!(
+        "siltstone demo: {} particles, {} dumps of them, seed {}",
+        count(plan.particles),
+        plan.dump_steps.len(),
+        plan.seed
+    )?;
+    say!("store: {}", path.display())?;
+
+    let options = Options {
+        error_if_exists: true,
+        ..plan.options()
+    };
+    let store = Store::open(&path, options)?;
+    let (particles, written) = simulate::run(&plan, &store)?;
+    let read = reads::run(&plan, &store, particles)?;
+    let stats = store.stats();
+    store.close()?;
+    let crashed = crash::run(&plan, &path, &read.particles)?;
+
+    say!("\n4  what was measured")?;
+    let mut out = Out::new();
+    let row =
+        |out: &mut Out, name: &str, value: fmt::Arguments<'_>| outln!(out, "  {name:<22}{value}");
+    row(
+        &mut out,
+        "written",
+        format_args!(
+            "{} pairs ({}) in {}: {} pairs a second while writing",
+            count(written.pairs),
+            bytes(written.pair_bytes),
+            duration(written.writing),
+            crate::output::rate(written.pairs, written.writing)
+        ),
+    )?;
+    row(
+        &mut out,
+        "write amplification",
+        format_args!(
+            "{:.2} (flush and compaction; the log adds {:.2})",
+            stats.write_amplification(),
+            stats.counter("log_bytes") as f64 / stats.counter("user_bytes").max(1) as f64
+        ),
+    )?;
+    row(&mut out, "point reads", format_args!("{}", read.hits))?;
+    row(&mut out, "absent keys", format_args!("{}", read.misses))?;
+    row(
+        &mut out,
+        "range scans",
+        format_args!(
+            "{} pairs in {}: {} pairs a second",
+            count(read.scanned),
+            duration(read.scanning),
+            crate::output::rate(read.scanned, read.scanning)
+        ),
+    )?;
+    if let Some(put) = stats.latencies.get("put").filter(|l| l.count > 0) {
+        row(
+            &mut out,
+            "batches written",
+            format_args!(
+                "p50 {}, p99 {}, p99.9 {}, max {}",
+                nanos(put.p50_ns),
+                nanos(put.p99_ns),
+                nanos(put.p999_ns),
+                nanos(put.max_ns)
+            ),
+        )?;
+    }
+    let mut delayed = false;
+    for (cause, total) in stats
+        .delay_totals
+        .iter()
+        .filter(|(_, total)| total.count > 0)
+    {
+        delayed = true;
+        row(
+            &mut out,
+            "writers delayed",
+            format_args!(
+                "{} times by {}: {} in all, the longest {}",
+                count(total.count),
+                cause.word(),
+                nanos(total.total_us * 1000),
+                nanos(total.max_us * 1000)
+            ),
+        )?;
+    }
+    if !delayed {
+        row(&mut out, "writers delayed", format_args!("never"))?;
+    }
+    row(
+        &mut out,
+        "killed",
+        format_args!(
+            "{} times; {} acknowledged batches, all there; opened again in {} at most",
+            crashed.kills,
+            count(crashed.acknowledged),
+            duration(crashed.slowest_open)
+        ),
+    )?;
+    row(
+        &mut out,
+        "all of it took",
+        format_args!("{}", duration(start.elapsed())),
+    )?;
+    outln!(out)?;
+    try_next(&mut out, &path)?;
+    out.finish()?;
+    Ok(Outcome::Fine)
+}
+
+fn try_next(out: &mut Out, path: &Path) -> Result<(), Failure> {
+    let store = path.display();
+    outln!(out, "The store is yours to look at, and to delete: {store}")?;
+    outln!(out, "  silt stats {store}")?;
+    outln!(out, "  silt check {store}")?;
+    outln!(
+        out,
+        "  silt scan {store} -k {} --limit 5",
+        script::KEYSPACES[0]
+    )?;
+    outln!(
+        out,
+        "  silt scan {store} --hex --prefix 0000000000000001 --limit 3    (dump 1, the first particles)"
+    )?;
+    outln!(
+        out,
+        "  silt load words.silt /usr/share/dict/words && silt scan words.silt --prefix ze"
+    )
+}
+
+/// The folder for the store: the one asked for, if it is empty, or a new one.
+fn place(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+    let Some(path) = asked else {
+        let base = std::env::temp_dir();
+        let pid = std::process::id();
+        for attempt in 0..1000 {
+            let path = base.join(format!("silt-demo-{pid}-{attempt}"));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(path),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Failure::file(&path, &e)),
+            }
+        }
+        return Err(Failure::Other(format!(
+            "{}: no free name for the demo's folder; give one with --store",
+            base.display()
+        )));
+    };
+    match std::fs::read_dir(path) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(path.to_path_buf()),
+            Some(_) => Err(Failure::Other(format!(
+                "{} is not empty; the demo wants an empty folder or one that is not there yet, so that it harms nothing",
+                path.display()
+            ))),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(path.to_path_buf()),
+        Err(e) => Err(Failure::file(path, &e)),
+    }
+}
+
+/// Latencies of calls, each measured.
+#[derive(Debug, Default)]
+struct Latencies {
+    ns: Vec<u64>,
+    total: Duration,
+}
+
+impl Latencies {
+    fn add(&mut self, time: Duration) {
+        self.total += time;
+        self.ns
+            .push(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn finish(mut self) -> Self {
+        self.ns.sort_unstable();
+        self
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = |q: f64| {
+            let rank = (self.ns.len() as f64 * q).ceil() as usize;
+            nanos(self.ns.get(rank.saturating_sub(1)).copied().unwrap_or(0))
+        };
+        write!(
+            f,
+            "{} in {}: p50 {}, p99 {}, p99.9 {}, max {}",
+            count(self.ns.len() as u64),
+            duration(self.total),
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            at(1.0)
+        )
+    }
+}
+
+/// A small generator for choices that a seed repeats (splitmix64).
+#[derive(Clone, Debug)]
+struct Draw(u64);
+
+impl Draw {
+    fn new(parts: &[u64]) -> Draw {
+        let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
+        for part in parts {
+            draw.0 ^= *part;
+            draw.0 = draw.next();
+        }
+        draw
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0.
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles() {
+        let mut latencies = Latencies::default();
+        (1..=1000)
+            .rev()
+            .for_each(|ns| latencies.add(Duration::from_nanos(ns)));
+        let text = latencies.finish().to_string();
+        assert_eq!(
+            text,
+            "1,000 in 500.5 us: p50 500 ns, p99 990 ns, p99.9 999 ns, max 1.0 us"
+        );
+        assert!(
+            Latencies::default()
+                .finish()
+                .to_string()
+                .starts_with("0 in")
+        );
+    }
+
+    #[test]
+    fn draws_are_even_and_repeat() {
+        let mut counts = [0u32; 7];
+        let mut draw = Draw::new(&[1, 2, 3]);
+        (0..70_000).for_each(|_| counts[draw.below(7) as usize] += 1);
+        assert!(
+            counts.iter().all(|c| (9_500..10_500).contains(c)),
+            "{counts:?}"
+        );
+        assert_eq!(Draw::new(&[5, 6]).next(), Draw::new(&[5, 6]).next());
+        assert_ne!(Draw::new(&[5, 6]).next(), Draw::new(&[6, 5]).next());
+    }
+}

@@ -1,0 +1,195 @@
+//! The process that gets killed: it writes the script of [`super::script`] and tells its parent, through a pipe, what was acknowledged.
+//!
+//! A message is 16 bytes, written by one system call, which pipes keep whole. A parent that is gone ends the writer by its next message.
+//!
+//! Threading: a thread a lane, and one that reports what the store is doing.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use siltstone::batch::Batch;
+use siltstone::{Keyspace, Store, WriteOptions};
+
+use super::plan::Plan;
+use super::script::{self, KEYSPACES, LANES};
+use crate::args::{DemoArgs, DemoWriterArgs};
+use crate::failure::{Failure, Outcome};
+
+/// Length of a message.
+pub const MESSAGE_BYTES: usize = 16;
+
+/// What the writer tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Operations of a lane that are acknowledged.
+    Acknowledged {
+        /// The lane.
+        lane: u8,
+        /// All of its operations below this number.
+        count: u64,
+    },
+    /// What the store is doing.
+    State {
+        /// Running jobs.
+        jobs: u8,
+        /// Flushes since the open.
+        flushes: u32,
+        /// Compactions since the open.
+        compactions: u32,
+    },
+}
+
+impl Message {
+    /// The message's bytes.
+    pub fn encode(self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        match self {
+            Message::Acknowledged { lane, count } => {
+                (bytes[0], bytes[1]) = (1, lane);
+                bytes[8..].copy_from_slice(&count.to_le_bytes());
+            }
+            Message::State {
+                jobs,
+                flushes,
+                compactions,
+            } => {
+                (bytes[0], bytes[1]) = (2, jobs);
+                bytes[8..12].copy_from_slice(&flushes.to_le_bytes());
+                bytes[12..].copy_from_slice(&compactions.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// The message of these bytes, if they are one.
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
+        let number = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        match bytes[0] {
+            1 => Some(Message::Acknowledged {
+                lane: bytes[1],
+                count: u64::from(number(8)) | u64::from(number(12)) << 32,
+            }),
+            2 => Some(Message::State {
+                jobs: bytes[1],
+                flushes: number(8),
+                compactions: number(12),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Sends messages to the parent, unbuffered.
+struct Pipe(File);
+
+impl Pipe {
+    fn send(&self, message: Message) -> Result<(), Failure> {
+        (&self.0)
+            .write_all(&message.encode())
+            .map_err(|e| Failure::output(&e))
+    }
+}
+
+/// Runs the process: until it is killed, or its parent is gone.
+pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
+    let next: [u64; LANES] = args.next[..]
+        .try_into()
+        .map_err(|_| Failure::Usage(format!("--next wants {LANES} numbers")))?;
+    let quick = DemoArgs {
+        quick: true,
+        store: None,
+        seed: args.seed,
+        pairs: None,
+        kills: None,
+    };
+    let store = Store::open(&args.store, Plan::of(&quick).writer_options())?;
+    let keyspaces = KEYSPACES.map(|name| store.keyspace(name));
+    let [first, second] = keyspaces;
+    let ids = [first?, second?].map(|k: Keyspace| k.id());
+    let out = std::io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|e| Failure::output(&e))?;
+    let pipe = Pipe(File::from(out));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (store, pipe, ids, ended) = (&store, &pipe, &ids, &ended);
+        let lanes: Vec<_> = (0..LANES)
+            .map(|lane| {
+                scope.spawn(move || {
+                    let result = write_lane(store, pipe, args.seed, lane, next[lane], ids, ended);
+                    ended.store(true, Ordering::Relaxed);
+                    result
+                })
+            })
+            .collect();
+        while !ended.load(Ordering::Relaxed) {
+            let stats = store.stats();
+            let narrow = |name: &str| u32::try_from(stats.counter(name)).unwrap_or(u32::MAX);
+            pipe.send(Message::State {
+                jobs: u8::try_from(stats.jobs.len()).unwrap_or(u8::MAX),
+                flushes: narrow("flush_count"),
+                compactions: narrow("compaction_count"),
+            })
+            .inspect_err(|_| ended.store(true, Ordering::Relaxed))?;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for lane in lanes {
+            lane.join()
+                .map_err(|_| Failure::Other("a lane of the writer failed".to_string()))??;
+        }
+        Ok(Outcome::Fine)
+    })
+}
+
+fn write_lane(
+    store: &Store,
+    pipe: &Pipe,
+    seed: u64,
+    lane: usize,
+    first: u64,
+    ids: &[u32; 2],
+    ended: &AtomicBool,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    for n in first.. {
+        if ended.load(Ordering::Relaxed) {
+            break;
+        }
+        script::batch(seed, lane, n, ids, &mut batch)?;
+        store.write(&mut batch, WriteOptions::default())?;
+        pipe.send(Message::Acknowledged {
+            lane: lane as u8,
+            count: n + 1,
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back() {
+        for message in [
+            Message::Acknowledged {
+                lane: 1,
+                count: 0x0123_4567_89ab_cdef,
+            },
+            Message::State {
+                jobs: 3,
+                flushes: u32::MAX,
+                compactions: 77,
+            },
+        ] {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+        assert_eq!(Message::decode(&[0; MESSAGE_BYTES]), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! How a command ends: its exit code, and the one line that says why it failed.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// How a command that did its work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well.
+    Fine,
+    /// `get` found no such key.
+    NotFound,
+    /// `check` found damage.
+    Damaged,
+}
+
+impl Outcome {
+    /// The exit code.
+    pub fn code(self) -> ExitCode {
+        match self {
+            Outcome::Fine => ExitCode::SUCCESS,
+            Outcome::NotFound | Outcome::Damaged => ExitCode::from(1),
+        }
+    }
+}
+
+/// Why a command could not do its work.
+#[derive(Debug)]
+pub enum Failure {
+    /// The store said no.
+    Store(siltstone::Error),
+    /// Arguments that make no sense together. Clap refuses the others.
+    Usage(String),
+    /// Anything else.
+    Other(String),
+    /// Whoever read our output has seen enough.
+    OutputClosed,
+}
+
+impl Failure {
+    /// An input or output error on `what`.
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Failure {
+        Failure::Other(format!("{what}: {error}"))
+    }
+
+    /// An input or output error on a file.
+    pub fn file(path: &Path, error: &io::Error) -> Failure {
+        Failure::io(path.display(), error)
+    }
+
+    /// An error of standard output.
+    pub fn output(error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::io("standard output", error),
+        }
+    }
+
+    /// Says why on standard error, and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        let code = match self {
+            Failure::OutputClosed => return ExitCode::SUCCESS,
+            Failure::Usage(_) => 2,
+            Failure::Store(_) | Failure::Other(_) => 3,
+        };
+        eprintln!("silt: {self}");
+        ExitCode::from(code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Store(error) => error.fmt(f),
+            Failure::Usage(text) | Failure::Other(text) => f.write_str(text),
+            Failure::OutputClosed => f.write_str("the output was closed"),
+        }
+    }
+}
+
+impl From<siltstone::Error> for Failure {
+    fn from(error: siltstone::Error) -> Failure {
+        Failure::Store(error)
+    }
+}
