@@ -11,8 +11,13 @@ pub enum Command {
     Trials { row: Option<String> },
     /// One row with ever new seeds until the time is up.
     Soak { row: String, minutes: u64 },
-    /// One benchmark of `bench-compare`; the words go to it as they are.
-    Bench { name: String, words: Vec<String> },
+    /// A benchmark, by default the engines beside each other; the words go to it as they are.
+    Bench {
+        /// One of `bench-compare`'s members.
+        name: Option<String>,
+        /// Its arguments.
+        words: Vec<String>,
+    },
     /// The unsafe islands and the simulator's thread back end under Miri.
     Miri,
     /// The memtable's node protocol under loom.
@@ -24,9 +29,9 @@ pub enum Command {
 /// The names that arguments are checked against: what lies in the repository.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Files of `crates/sim/tests`, without `.rs`.
+    /// Tests in `crates/sim/tests`.
     pub rows: Vec<String>,
-    /// Folders of `bench-compare`.
+    /// Members of `bench-compare` beside itself.
     pub benches: Vec<String>,
 }
 
@@ -48,13 +53,13 @@ cargo xtask COMMAND
   fmt                     format the workspace
   trials [ROW]            the simulated trials, in release, with more seeds than the gate gives them
   soak ROW --minutes N    one row with ever new seeds for N minutes; prints the seed that failed
-  bench NAME [ARGS...]    siltstone and other engines on the same work; needs those engines' libraries
+  bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
   loom                    the memtable's node protocol under loom
   help                    this text
 
-ROW is a file of crates/sim/tests: {rows}
-NAME is a folder of bench-compare: {benches}
+ROW is a test of crates/sim/tests: {rows}
+NAME is a member of bench-compare: {benches}; none: the store as a whole
 "
     )
 }
@@ -78,13 +83,17 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         "miri" => alone(Command::Miri),
         "loom" => alone(Command::Loom),
         "help" | "-h" | "--help" => alone(Command::Help),
-        "bench" => match rest {
-            [] => Err("`bench` is used as: bench NAME [ARGS...]".to_string()),
-            [name, words @ ..] => Ok(Command::Bench {
-                name: known(name, &names.benches, "benchmark", "bench-compare")?,
-                words: words.iter().map(|w| w.to_string()).collect(),
-            }),
-        },
+        "bench" => {
+            let (name, words) = match rest {
+                [name, words @ ..] if !name.starts_with('-') => (
+                    Some(known(name, &names.benches, "benchmark", "bench-compare")?),
+                    words,
+                ),
+                words => (None, words),
+            };
+            let words = words.iter().map(|w| w.to_string()).collect();
+            Ok(Command::Bench { name, words })
+        }
         "trials" => match rest {
             [] => Ok(Command::Trials { row: None }),
             [row] => Ok(Command::Trials {
@@ -157,8 +166,26 @@ mod tests {
         assert_eq!(
             parsed("bench tables --quick x"),
             Ok(Command::Bench {
-                name: "tables".into(),
+                name: Some("tables".into()),
                 words: vec!["--quick".into(), "x".into()]
+            })
+        );
+    }
+
+    #[test]
+    fn a_benchmark_without_a_name_is_the_store() {
+        assert_eq!(
+            parsed("bench --rounds 3"),
+            Ok(Command::Bench {
+                name: None,
+                words: vec!["--rounds".into(), "3".into()]
+            })
+        );
+        assert_eq!(
+            parsed("bench"),
+            Ok(Command::Bench {
+                name: None,
+                words: vec![]
             })
         );
     }
@@ -175,8 +202,7 @@ mod tests {
             ("soak model --minutes 0", "`0`"),
             ("soak model --minutes 10081", "`10081`"),
             ("soak model --minutes soon", "`soon`"),
-            ("bench", "NAME"),
-            ("bench --quick", "`--quick`"),
+            ("bench table", "`table`"),
         ] {
             let wrong = parsed(line).unwrap_err();
             assert!(wrong.contains(named), "{line}: {wrong}");

@@ -1,7 +1,7 @@
 //! `cargo xtask`: the project's commands, in Rust so that they need no shell dialect and no tool to install.
 //!
 //! What it is: [`args`] turns the command line into a [`args::Command`], [`steps`] turns that into processes to start (a pure function, so that it is
-//! tested as one), and this file starts them, printing each exactly as it could be typed. [`soak`] repeats one step until its time is up.
+//! tested as one), and this file starts them, printing each exactly as it could be typed. [`soak`] repeats one trial until its time is up.
 //!
 //! Invariants: no step runs that was not printed first; the first step that fails ends the run with its exit code; no dependencies, so that
 //! building it costs a second.
@@ -58,18 +58,13 @@ struct Failure {
     code: u8,
 }
 
-/// Prints the step, starts it in its folder and waits.
+/// Prints the step, starts it at the root and waits.
 fn run(step: &Step, root: &std::path::Path) -> Result<(), Failure> {
-    let folder = root.join(&step.folder);
-    if !folder.is_dir() {
-        let message = format!("{} is not there: `{step}` runs in it", folder.display());
-        return Err(Failure { message, code: 1 });
-    }
     eprintln!("$ {step}");
     let status = std::process::Command::new(&step.program)
         .args(&step.args)
         .envs(step.env.iter().map(|(name, value)| (*name, value)))
-        .current_dir(&folder)
+        .current_dir(root)
         .status()
         .map_err(|e| Failure {
             message: format!("`{}` could not be started: {e}", step.program),

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::args::{Command, Names};
 
-/// Seeds that `trials` gives each trial; what runs in the gate is a tenth of it or less.
-const TRIAL_SEEDS: u64 = 2000;
+/// What `trials` makes of the gate's number of seeds, in percent.
+const TRIAL_PERCENT: u64 = 1000;
 
 /// One process to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,6 @@ pub struct Step {
     pub program: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Where, from the root; empty for the root itself.
-    pub folder: String,
 }
 
 impl Step {
@@ -28,7 +26,6 @@ impl Step {
             env: Vec::new(),
             program: words.next().unwrap_or_default(),
             args: words.collect(),
-            folder: String::new(),
         }
     }
 
@@ -41,9 +38,6 @@ impl Step {
 impl fmt::Display for Step {
     /// As it could be typed at the root.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.folder.is_empty() {
-            write!(f, "cd {} && ", self.folder)?;
-        }
         for (name, value) in &self.env {
             write!(f, "{name}={} ", quoted(value))?;
         }
@@ -68,11 +62,20 @@ pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
         Command::Fmt => vec![Step::new("cargo fmt --all")],
-        Command::Trials { row } => vec![trial(row.as_deref(), None, TRIAL_SEEDS)],
+        Command::Trials { row } => {
+            let mut step = Step::new("cargo test --release -p siltstone-sim -- --nocapture")
+                .with("SILT_SEEDS", TRIAL_PERCENT);
+            if let Some(row) = row {
+                step.args.extend(["--exact".to_string(), row.clone()]);
+            }
+            vec![step]
+        }
         Command::Bench { name, words } => {
-            let mut step = Step::new("cargo run --release --");
+            let name = name.as_deref().unwrap_or("bench-compare");
+            let mut step =
+                Step::new("cargo run --release --manifest-path bench-compare/Cargo.toml");
+            step.args.extend(["-p", name, "--"].map(String::from));
             step.args.extend(words.iter().cloned());
-            step.folder = format!("bench-compare/{name}");
             vec![step]
         }
         // Leaks are not looked for: epochs and arenas are handed back at the process's end. The files' tests make system calls that Miri
@@ -91,40 +94,40 @@ pub fn of(command: &Command) -> Vec<Step> {
     }
 }
 
-/// A run of the trials: one row or all, from a given first seed or the usual one.
-pub fn trial(row: Option<&str>, first_seed: Option<u64>, seeds: u64) -> Step {
-    let mut step = Step::new("cargo test --release -p siltstone-sim").with("SILT_SEEDS", seeds);
-    if let Some(seed) = first_seed {
-        step = step.with("SILT_SEED", seed);
-    }
-    if let Some(row) = row {
-        step.args.extend(["--test".to_string(), row.to_string()]);
-    }
-    step
-}
-
 /// What there is to try and to measure.
 pub fn names(root: &Path) -> Names {
-    let list = |folder: &str, keep: fn(&std::fs::DirEntry) -> Option<String>| {
+    let entries = |folder: &str| {
         let entries = std::fs::read_dir(root.join(folder)).into_iter().flatten();
-        let mut names: Vec<String> = entries.filter_map(|e| keep(&e.ok()?)).collect();
-        names.sort();
-        names
+        entries.filter_map(|entry| Some(entry.ok()?.path()))
     };
-    Names {
-        rows: list("crates/sim/tests", |e| {
-            e.file_name()
-                .to_str()?
-                .strip_suffix(".rs")
-                .map(String::from)
-        }),
-        benches: list("bench-compare", |e| {
-            e.path()
-                .join("Cargo.toml")
-                .is_file()
-                .then(|| e.file_name().to_str().map(String::from))?
-        }),
+    let tests =
+        entries("crates/sim/tests").filter(|path| path.extension().is_some_and(|e| e == "rs"));
+    let mut rows: Vec<String> = tests
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .flat_map(|source| test_names(&source))
+        .collect();
+    rows.sort();
+    let members = entries("bench-compare").filter(|path| path.join("Cargo.toml").is_file());
+    let mut benches: Vec<String> = members
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_string()))
+        .collect();
+    benches.sort();
+    Names { rows, benches }
+}
+
+/// Names of the functions right below a `#[test]`.
+fn test_names(source: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_test = false;
+    for line in source.lines().map(str::trim) {
+        if line == "#[test]" {
+            is_test = true;
+        } else if let Some(rest) = line.strip_prefix("fn ").filter(|_| is_test) {
+            names.extend(rest.split('(').next().map(String::from));
+            is_test = false;
+        }
     }
+    names
 }
 
 #[cfg(test)]
@@ -141,14 +144,20 @@ mod tests {
         );
         assert_eq!(
             typed(&Command::Bench {
-                name: "tables".into(),
+                name: None,
                 words: vec!["a b".into(), "it's".into()]
             }),
-            [r"cd bench-compare/tables && cargo run --release -- 'a b' 'it'\''s'"]
+            [
+                r"cargo run --release --manifest-path bench-compare/Cargo.toml -p bench-compare -- 'a b' 'it'\''s'"
+            ]
         );
         assert_eq!(
-            trial(Some("model"), Some(7), 3).to_string(),
-            "SILT_SEEDS=3 SILT_SEED=7 cargo test --release -p siltstone-sim --test model"
+            typed(&Command::Trials {
+                row: Some("power_loss".into())
+            }),
+            [
+                "SILT_SEEDS=1000 cargo test --release -p siltstone-sim -- --nocapture --exact power_loss"
+            ]
         );
     }
 
@@ -166,14 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_repository() {
-        let names = names(&crate::root());
+    fn rows_are_the_tests() {
+        let source =
+            "//! x\n#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[ignore]\n  fn two() {}\n";
+        assert_eq!(test_names(source), ["one", "two"]);
         assert!(
-            names.rows.iter().all(|row| !row.ends_with(".rs")),
-            "{names:?}"
+            names(&crate::root())
+                .benches
+                .contains(&"table-bench".to_string())
         );
-        assert!(names.rows.is_sorted() && names.benches.is_sorted());
-        let none = super::names(Path::new("/nowhere/at/all"));
+        let none = names(Path::new("/nowhere/at/all"));
         assert!(none.rows.is_empty() && none.benches.is_empty());
     }
 }
