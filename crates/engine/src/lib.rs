@@ -1,4 +1,38 @@
 //! An embedded key-value store on a log-structured merge tree that keeps writers from waiting for compaction.
+//!
+//! A [`Store`] is a folder with one log. It holds [`Keyspace`]s, ordered maps of bytes. Writes are single calls or a [`Batch`] over any
+//! keyspaces, all of it or nothing; reads are gets, [`Cursor`]s and iterators at the present or at a [`Snapshot`].
+//!
+//! ```
+//! use siltstone::{Batch, Options, Store, WriteOptions};
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("a.store");
+//! let store = Store::open(&path, Options::default())?;
+//! let birds = store.open_keyspace("birds")?;
+//! birds.put(b"wren", b"9 g")?;
+//!
+//! let before = store.snapshot();
+//! let mut batch = Batch::new();
+//! batch.put(birds.id(), b"robin", b"18 g")?;
+//! batch.delete(birds.id(), b"wren")?;
+//! store.write(&mut batch, WriteOptions { sync: true })?;
+//!
+//! assert_eq!(birds.get(b"wren")?, None);
+//! assert_eq!(birds.get_at(&before, b"wren")?, Some(b"9 g".to_vec()));
+//! let keys: Result<Vec<_>, _> = birds.iter()?.map(|pair| pair.map(|(key, _)| key)).collect();
+//! assert_eq!(keys?, [b"robin".to_vec()]);
+//! store.close()?;
+//! # siltstone::Result::Ok(())
+//! ```
+//!
+//! **What survives.** A kill of the process loses nothing that was acknowledged (local files). Power loss loses nothing that was synced, and of
+//! the rest a suffix: see [`SyncMode`] and [`WriteOptions::sync`]. **Errors** say what failed, where and what to do; [`ErrorKind`] is what to
+//! match on. **Delays and jobs** are in [`Store::stats`], each with its reason.
+//!
+//! [`Store::open_with`] takes [`Components`]: other storages, a simulated runtime, executors for compactions. The modules below are the store's
+//! parts, public for tools, trials and whoever wants to look; only what is re-exported here is meant to stay as it is.
+//! `ARCHITECTURE.md` at the root of the repository is the map.
 
 #![deny(unsafe_code)]
 

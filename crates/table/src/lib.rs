@@ -1,12 +1,14 @@
 //! Tables and jobs of siltstone: bytes in, bytes out; no threads of its own, no engine.
 //!
 //! A table is an immutable sorted file of entries: `blocks | filter | index | range deletes | properties | footer`.
-//! [`TableWriter`](writer::TableWriter) writes one from a stream of entries, [`TableReader`](reader::TableReader)
+//! [`TableWriter`] writes one from a stream of entries, [`TableReader`]
 //! looks keys up in it. `docs/format/table.md` has the bytes, `docs/rfc/0002a-table-format.md` the reasons.
 //!
 //! Rules of the crate: bytes from disk are never believed before they are checked, and never cause a panic, an
 //! unbounded allocation or an access out of bounds; damage is a [`TableError::Corruption`] that names file, offset,
 //! expected and found.
+
+#![deny(unsafe_code)]
 
 pub mod block;
 pub mod check;

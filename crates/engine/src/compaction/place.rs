@@ -1,6 +1,6 @@
 //! Which side runs a job.
 //!
-//! What it is: [`Sides`] holds the executors, the host's own last. A job is offered to the side that is expected to finish it first (measured seconds a byte
+//! What it is: `Sides` holds the executors, the host's own last. A job is offered to the side that is expected to finish it first (measured seconds a byte
 //! over its last five jobs, priority 3 of spec/prockstore); who declines or fails is counted with the reason and the host's cores run
 //! the job. Nothing is lost by an executor that says no.
 //!

@@ -1,7 +1,7 @@
 //! What the workers do next: flushes first, then whatever compaction is due, with reservations so that several run at once.
 //!
-//! What it is: [`next`] is asked by a worker that is free. It looks for a sealed memtable, then for a manual request, then asks
-//! [`pick`](super::pick) for each keyspace in turn, and reserves what it gives out. [`finish`] takes the reservation back.
+//! What it is: `next` is asked by a worker that is free. It looks for a sealed memtable, then for a manual request, then asks
+//! `pick` for each keyspace in turn, and reserves what it gives out. `finish` takes the reservation back.
 //!
 //! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are disjoint (`pick` sees them all, under this
 //! lock); the version, the unsettled slots and the reservations that a choice is made from are read under the lock, so

@@ -1,7 +1,7 @@
 //! The log: every batch, ingest, keyspace create and drop, in order, before it is acknowledged.
 //!
 //! What it is: one log for all keyspaces, in numbered segments. [`LogWriter`] appends records and syncs them,
-//! [`replay`] reads them back after a crash. Formats are in [`format`] and `docs/format/log.md`, the promises in
+//! [`replay`] reads them back after a crash. Formats are in [`mod@format`] and `docs/format/log.md`, the promises in
 //! `docs/rfc/0001`.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! Pressure: whether a batch may join the write queue, and the record of every delay.
 //!
-//! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`]; [`Stalls`] holds the condition on which
+//! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`]; `Stalls` holds the condition on which
 //! writers wait, and every delay with its keyspace, cause, numbers and duration, readable while it lasts.
 //!
 //! Invariants: a batch is asked *before* it joins the queue, so a keyspace that must wait delays nobody else (RFC 1, P4); a

@@ -25,6 +25,7 @@ impl MapOwner for Buffer {
 }
 
 /// A map of a copy of `bytes`.
+#[allow(unsafe_code)] // A test makes the map that a storage would make.
 pub(crate) fn map_of(bytes: &[u8]) -> Map {
     let owner = Arc::new(Buffer {
         bytes: bytes.to_vec(),

@@ -1,10 +1,10 @@
 //! Merging inputs: a loser tree over sources of decoded blocks.
 //!
-//! A [`Merge`] gives the entries of all sources in internal key order and says where a new user key begins. It checks
+//! A `Merge` gives the entries of all sources in internal key order and says where a new user key begins. It checks
 //! the order on the way, with the heads it has anyway: a block with a valid checksum and keys out of order is damage,
 //! not a wrong table.
 //!
-//! Invariants: sources each ascend; the current entry is the winner's, and its slices live until [`Merge::advance`].
+//! Invariants: sources each ascend; the current entry is the winner's, and its slices live until `Merge::advance`.
 //!
 //! Threading: one owner a merge.
 
