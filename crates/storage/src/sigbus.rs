@@ -1,4 +1,4 @@
-//! The SIGBUS handler: a mapped page that cannot be read (I/O error, truncated file, bad memory) becomes zeros and
+//! The SIGBUS handler: a mapped page that cannot be had (I/O error, truncated file, bad memory) becomes zeros and
 //! marks its map failed, instead of ending the process.
 //!
 //! Invariants: one handler for the process, installed with the first mapping; it acts only on addresses inside
@@ -236,7 +236,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
                 libc::mmap(
                     (address & !(page - 1)) as *mut libc::c_void,
                     page,
-                    libc::PROT_READ,
+                    // Writable: the fault may be a store into a mapped log. Nothing stores into the others.
+                    libc::PROT_READ | libc::PROT_WRITE,
                     libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
                     -1,
                     0,

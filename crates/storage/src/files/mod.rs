@@ -27,6 +27,8 @@ mod lease;
 mod mapping;
 mod read;
 mod write;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod write_map;
 
 #[cfg(test)]
 mod tests;
