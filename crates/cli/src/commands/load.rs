@@ -32,7 +32,11 @@ const NAMED_BAD: u64 = 10;
 pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     refuse_foreign_flags(args)?;
     // The input first: a wrong path must not leave an empty store behind.
-    let (input, len, name) = open_input(&args.file)?;
+    let Input {
+        bytes: input,
+        len,
+        name,
+    } = open_input(&args.file)?;
     let bar = progress_bar(len);
     let input = BufReader::with_capacity(INPUT_BYTES, bar.wrap_read(input));
     let in_error = |e: io::Error| Failure::io(&name, &e);
@@ -126,14 +130,22 @@ fn refuse_foreign_flags(args: &LoadArgs) -> Result<(), Failure> {
     }
 }
 
-/// The input, its length if it is a file, and its name for messages.
-fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>, String), Failure> {
+/// Where records come from.
+struct Input {
+    bytes: Box<dyn Read>,
+    /// Known of a file.
+    len: Option<u64>,
+    /// For messages.
+    name: String,
+}
+
+fn open_input(path: &Path) -> Result<Input, Failure> {
     if path == Path::new("-") {
-        return Ok((
-            Box::new(io::stdin().lock()),
-            None,
-            "standard input".to_string(),
-        ));
+        return Ok(Input {
+            bytes: Box::new(io::stdin().lock()),
+            len: None,
+            name: "standard input".to_string(),
+        });
     }
     let fail = |e: io::Error| Failure::file(path, &e);
     let file = File::open(path).map_err(fail)?;
@@ -145,7 +157,11 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>, String), Failu
         )));
     }
     let len = meta.is_file().then_some(meta.len());
-    Ok((Box::new(file), len, path.display().to_string()))
+    Ok(Input {
+        bytes: Box::new(file),
+        len,
+        name: path.display().to_string(),
+    })
 }
 
 fn progress_bar(len: Option<u64>) -> ProgressBar {

@@ -15,18 +15,19 @@ use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::output::parse_key;
 
-/// Opens a store that must be there.
+/// Opens a store that must be there, to read it: with little memory and a small log, because nothing will be written, and because a
+/// disk that is nearly full should not keep anybody from looking.
 ///
 /// # Errors
 /// As [`Store::open`].
 fn open_existing(path: &Path) -> Result<Store, Failure> {
-    Ok(Store::open(
-        path,
-        Options {
-            create_if_missing: false,
-            ..Options::default()
-        },
-    )?)
+    let options = Options {
+        create_if_missing: false,
+        memtable_bytes: 16 << 20,
+        log_segment_bytes: 256 << 10,
+        ..Options::default()
+    };
+    Ok(Store::open(path, options)?)
 }
 
 /// Opens a store and a keyspace that must be there.

@@ -10,7 +10,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use siltstone::check::{CheckStorages, check};
 use siltstone::{IterOptions, Keyspace, Options, Store};
+use siltstone_storage::FileStorage;
 
 use super::particles::Particles;
 use super::plan::Plan;
@@ -128,6 +130,21 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
     say!(
         "   and the particles: {} pairs compared, all as they were ({})",
         count(pairs),
+        duration(start.elapsed())
+    )?;
+    let start = Instant::now();
+    let storage = FileStorage::open_existing(path).map_err(siltstone::Error::from)?;
+    let report = check(&CheckStorages::on(&storage), &mut |_| {})?;
+    if let Some(problem) = report.problems.first() {
+        return Err(wrong(
+            format_args!("`silt check` finds damage: {problem}"),
+            plan.seed,
+        ));
+    }
+    say!(
+        "   and every checksum and invariant: {} tables and {} blocks are sound ({})",
+        count(report.table_count),
+        count(report.block_count),
         duration(start.elapsed())
     )?;
     Ok(crashed)
@@ -318,5 +335,93 @@ fn operations(keyspace: &Keyspace, lane: usize, seed: u64) -> Result<u64, Failur
             .ok()
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| wrong(format_args!("the marker of lane {lane} is {value:?}"), seed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::DemoArgs;
+    use siltstone::{Batch, WriteOptions};
+
+    const SEED: u64 = 11;
+    const WRITTEN: [u64; LANES] = [60, 40];
+
+    fn plan() -> Plan {
+        Plan::of(&DemoArgs {
+            quick: true,
+            store: None,
+            seed: SEED,
+            pairs: Some(2_000),
+            kills: None,
+        })
+    }
+
+    fn written() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), plan().options()).unwrap();
+        let ids = KEYSPACES.map(|name| store.open_keyspace(name).unwrap().id());
+        let mut batch = Batch::new();
+        for (lane, count) in WRITTEN.into_iter().enumerate() {
+            for n in 0..count {
+                script::batch(SEED, lane, n, &ids, &mut batch).unwrap();
+                store.write(&mut batch, WriteOptions::default()).unwrap();
+            }
+        }
+        (dir, store)
+    }
+
+    fn verified(store: &Store, acknowledged: [u64; LANES]) -> Result<u64, String> {
+        let said = Said {
+            acknowledged,
+            ..Said::default()
+        };
+        verify(&plan(), store, &mut Model::new(SEED), &said).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_is_there_may_be_one_batch_more_and_never_one_less() {
+        let (_dir, store) = written();
+        assert!(verified(&store, [60, 40]).unwrap() > 500);
+        verified(&store, [59, 39]).unwrap();
+        for wrong in [[61, 40], [60, 41], [58, 40], [60, 38]] {
+            let said = verified(&store, wrong).unwrap_err();
+            assert!(
+                said.contains("acknowledged") && said.contains("seed 11"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_difference_is_found() {
+        let lane = 1;
+        let mut model = Model::new(SEED);
+        (0..LANES).for_each(|lane| model.advance(lane, WRITTEN[lane]));
+        let number = |there: bool| {
+            (0..KEYS)
+                .find(|n| model.get(lane, 1, *n).is_some() == there)
+                .unwrap()
+        };
+        let (present, absent) = (
+            script::key(lane, number(true)),
+            script::key(lane, number(false)),
+        );
+        let mut changed = model.get(lane, 1, number(true)).unwrap();
+        changed[7] ^= 1;
+        let damages: [&dyn Fn(&Keyspace); 3] = [
+            &|keyspace| keyspace.delete(&present).unwrap(),
+            &|keyspace| keyspace.put(&present, &changed).unwrap(),
+            &|keyspace| keyspace.put(&absent, b"more").unwrap(),
+        ];
+        for (i, damage) in damages.iter().enumerate() {
+            let (_dir, store) = written();
+            damage(&store.keyspace(KEYSPACES[1]).unwrap());
+            let said = verified(&store, WRITTEN).unwrap_err();
+            assert!(
+                said.contains("ledger-b") && said.contains("seed 11"),
+                "{i}: {said}"
+            );
+        }
     }
 }

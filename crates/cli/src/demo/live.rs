@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::Stats;
-use siltstone::Store;
+use siltstone::{JobStats, Stats, Store};
 
 use super::say;
 use crate::failure::Failure;
@@ -96,17 +95,20 @@ pub fn summary(stats: &Stats) -> String {
     } else {
         format!("tables {}", levels.join(" "))
     };
-    let jobs = match stats.jobs.len() {
-        0 => "no job".to_string(),
-        1 => format!("job: {}", stats.jobs[0].what),
-        n => format!(
-            "{n} jobs: {}",
-            stats
-                .jobs
-                .iter()
-                .map(|j| j.what.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
+    // A job's reason follows a colon; `silt stats` tells it.
+    let what = |job: &JobStats| {
+        job.what
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .to_lowercase()
+    };
+    let jobs = match &stats.jobs[..] {
+        [] => "no job".to_string(),
+        [job] => format!("job: {}", what(job)),
+        jobs => format!(
+            "jobs: {}",
+            jobs.iter().map(what).collect::<Vec<_>>().join(", ")
         ),
     };
     let (delays, us) = stats
