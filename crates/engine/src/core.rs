@@ -77,7 +77,6 @@ pub(crate) struct Core {
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,
     pub(crate) epoch: Epoch,
-    pub(crate) store_id: u64,
     pub(crate) jobs: JobRunner,
     pub(crate) lease: Mutex<Option<Box<dyn Lease>>>,
     pub(crate) health: Arc<Health>,

@@ -59,10 +59,6 @@ impl Health {
         self.state.load(Ordering::Acquire) == NO_SPACE
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CLOSED
-    }
-
     /// The first poison stays.
     pub(crate) fn poison(&self, cause: &Error) {
         let mut slot = self.cause.lock();

@@ -144,8 +144,6 @@ pub(crate) struct Metrics {
     pub(crate) intra_l0_count: Counter,
     pub(crate) manual_count: Counter,
     pub(crate) job_failed_count: Counter,
-    pub(crate) job_declined_count: Counter,
-    pub(crate) job_rejected_count: Counter,
     pub(crate) out_of_order_install_count: Counter,
     pub(crate) dropped_shadowed_count: Counter,
     pub(crate) dropped_tombstone_count: Counter,
@@ -172,7 +170,7 @@ mod tests {
         let mut last = 0;
         for shift in 0..63 {
             for offset in [0u64, 1, 3] {
-                let ns = (1u64 << shift).saturating_add(offset << shift.max(4).min(40) >> 4);
+                let ns = (1u64 << shift).saturating_add(offset << shift.clamp(4, 40) >> 4);
                 let b = bucket_of(ns);
                 assert!(bucket_top(b) >= ns, "{ns} in bucket {b} with top {}", bucket_top(b));
                 assert!(b == 0 || bucket_top(b - 1) < ns, "{ns} in bucket {b}");

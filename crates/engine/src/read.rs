@@ -83,7 +83,7 @@ pub(crate) fn get_into(
     number: Option<u64>,
     value: &mut Vec<u8>,
 ) -> Result<bool> {
-    let timed = (core.metrics.get_count.add(1) % SAMPLE == 0).then(|| core.runtime.now());
+    let timed = core.metrics.get_count.add(1).is_multiple_of(SAMPLE).then(|| core.runtime.now());
     let found = loop {
         let view = keyspace.view();
         // Asked after the pin: a drop sets its mark before it takes the tables out of the view.

@@ -89,7 +89,7 @@ pub(crate) fn open(
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 
-    let mut replay = Replay::new(&old, &jobs, &arenas, &options);
+    let mut replay = Replay::new(&old, &jobs, &arenas);
     if recovered.is_some() {
         let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
         let options = ReplayOptions {
@@ -167,7 +167,6 @@ pub(crate) fn open(
         last_job_error: runtime.mutex(None),
         lease: runtime.mutex(Some(lease)),
         log_bytes: AtomicU64::new(0),
-        store_id: log_store_id(store_id),
         tables,
         jobs,
         epoch,
@@ -272,7 +271,6 @@ struct Replayed {
 struct Replay<'a> {
     jobs: &'a JobRunner,
     arenas: &'a ArenaPool,
-    options: &'a Options,
     keyspaces: BTreeMap<KeyspaceId, Replayed>,
     dropped: BTreeSet<KeyspaceId>,
     next_keyspace_id: KeyspaceId,
@@ -283,7 +281,7 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(state: &StoreState, jobs: &'a JobRunner, arenas: &'a ArenaPool, options: &'a Options) -> Self {
+    fn new(state: &StoreState, jobs: &'a JobRunner, arenas: &'a ArenaPool) -> Self {
         let keyspaces = state
             .keyspaces
             .iter()
@@ -292,7 +290,6 @@ impl<'a> Replay<'a> {
         Replay {
             jobs,
             arenas,
-            options,
             keyspaces,
             dropped: BTreeSet::new(),
             next_keyspace_id: state.next_keyspace_id,
@@ -358,8 +355,7 @@ impl<'a> Replay<'a> {
     }
 
     fn apply_group(&mut self, first: u64, record: &Record<'_>) -> Result<()> {
-        let mut seq = first;
-        for entry in Entries::new(record.payload) {
+        for (seq, entry) in (first..).zip(Entries::new(record.payload)) {
             let entry = entry.map_err(|bad| {
                 bad.into_error("a log record").in_file(file_of(record)).at(record.position.offset.into())
             })?;
@@ -378,7 +374,6 @@ impl<'a> Replay<'a> {
                 }
                 Some(_) => self.insert(id, seq, &entry)?,
             }
-            seq += 1;
         }
         Ok(())
     }

@@ -211,7 +211,6 @@ pub(crate) fn collect(core: &Core) -> Stats {
         pinned_table_count,
         pinned_table_bytes,
         last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),
-        ..Stats::default()
     }
     .with_log_bytes(core.log_bytes.load(Ordering::Relaxed))
 }

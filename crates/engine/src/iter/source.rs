@@ -13,7 +13,9 @@ use crate::memtable::{Memtable, MemtableIter};
 use crate::tables::TableSet;
 use crate::view::{KeyspaceView, LevelView, Source};
 
-/// One child.
+/// One child. Few of them exist at a time, and every step goes through one: an indirection for the memtable's sake would cost more
+/// than the bytes.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Child {
     Memtable(MemtableIter),
     Level(Box<LevelCursor>),
