@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         runtime: runtime.clone(),
         store_id: 1,
         options: LogOptions::default(),
-        on_poison: Box::new(|error| eprintln!("{error}")),
+        reserve: None,
+            on_poison: Box::new(|error| eprintln!("{error}")),
     })?;
     let mut batch = Batch::new();
     let mut sequence = 0u64;

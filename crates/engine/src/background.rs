@@ -216,6 +216,7 @@ fn leave_no_space(core: &Core) -> Result<()> {
     if !core.health.is_no_space() {
         return Ok(());
     }
+    crate::recovery::install_rest(core)?;
     core.log.prepare_next()?;
     {
         let mut role = core.manifest.lock();

@@ -101,6 +101,9 @@ pub(crate) struct Core {
     pub(crate) arenas: ArenaPool,
     pub(crate) next_table_id: AtomicU64,
     pub(crate) closing: AtomicBool,
+    /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
+    pub(crate) waits_for_room: AtomicBool,
+    pub(crate) rest: Mutex<Option<crate::recovery::Rest>>,
     /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure policy.
     pub(crate) log_bytes: AtomicU64,
     /// Space is wanted: the background tries to leave `NoSpace`.

@@ -127,9 +127,14 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     });
     let pin = core.pin_log(oldest.min().unwrap_or(u32::MAX).min(core.log.end().segment));
     let body = keyspace.id.to_le_bytes();
-    let appended = core.reserve_numbers(number).and_then(|()| {
-        crate::write::append(core, RecordKind::KeyspaceDrop, number, 1, &[&body], core.sync_every_write)
-    });
+    let appended = if core.waits_for_room.load(Ordering::Acquire) {
+        // The log that is replayed is not the one being written: the manifest alone takes the drop, as without room.
+        Err(Error::new(ErrorKind::NoSpace, "the store was opened on a full disk"))
+    } else {
+        core.reserve_numbers(number).and_then(|()| {
+            crate::write::append(core, RecordKind::KeyspaceDrop, number, 1, &[&body], core.sync_every_write)
+        })
+    };
     let (end, used) = match appended {
         Ok(end) => (end, 1),
         // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced first

@@ -100,7 +100,7 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
 
 /// Seals the memtables of these keyspaces and waits until what is sealed now is installed.
 pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
-    core.health.check_manifest()?;
+    core.health.check()?;
     let mut lead = core.queue.lead();
     let sealed: Result<Vec<_>> = keyspaces.iter().map(|k| lead.rotate(core, k)).collect();
     lead.finish();

@@ -56,6 +56,7 @@ mod metrics;
 mod options;
 mod read;
 mod recovery;
+mod reserve;
 mod snapshot;
 pub mod stall;
 mod stats;

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Epoch, Runtime, Storage};
@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::guard;
 use crate::health::Health;
 use crate::log::{LogConfig, LogOptions, LogWriter, Position, Record, RecordKind, ReplayOptions, StopReason};
-use crate::manifest::{self, Manifest, Recovered, Space, StoreId};
+use crate::manifest::{self, Manifest, Space, StoreId};
 use crate::memtable::{ArenaPool, Memtable};
 use crate::metrics::Metrics;
 use crate::options::{Options, SyncMode};
@@ -40,11 +40,15 @@ use crate::stall::{Limits, Stalls};
 use crate::store::DEFAULT_KEYSPACE;
 use crate::tables::TableSet;
 use crate::version::{
-    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceState, KeyspaceVersion, Run, RunSlot, SeqRange,
+    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceState, KeyspaceVersion, Level, Run, RunSlot, SeqRange,
     SeqSet, StoreState, StoredOptions, TableMeta,
 };
-use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
+use crate::reserve;
+use crate::view::{KeyspaceCore, KeyspaceView, MemSource, RunView, Source};
 use crate::write::WriteQueue;
+
+/// Replayed data is kept in memory without room for tables up to this many memtables.
+const HELD_MEMTABLES: u64 = 8;
 
 /// Name of the lease.
 pub(crate) const LEASE: &str = "store";
@@ -92,12 +96,12 @@ pub(crate) fn open(
     let mut replay = Replay::new(&old, &jobs, &arenas);
     if recovered.is_some() {
         let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
-        let options = ReplayOptions {
+        let replay_options = ReplayOptions {
             store_id: log_store_id(store_id),
             start_segment: old.log_start as u32,
             synced,
         };
-        let report = crate::log::replay(&*storages.log, &options, &mut |record| {
+        let report = crate::log::replay(&*storages.log, &replay_options, &mut |record| {
             metrics.replayed_record_count.add(1);
             replay.apply(&record)
         })?;
@@ -107,8 +111,15 @@ pub(crate) fn open(
             return Err(Error::corruption(name, "the log's first segment is missing"));
         }
         metrics.discarded_log_bytes.add(report.discarded.record_bytes);
+        // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
+        delete_segments_behind(&storages, epoch, report.end.segment)?;
+        reserve::make_for_log(epoch, &*storages.log, &options)?;
     }
-    let (edit, published) = replay.finish(&old)?;
+    let (edit, published, rest) = replay.finish(&old)?;
+    if rest.is_some() {
+        // What the manifest is about to say (creates and drops) comes after these records.
+        sync_inherited(&storages, epoch, old.log_start as u32)?;
+    }
 
     let on_poison = {
         let health = health.clone();
@@ -120,17 +131,19 @@ pub(crate) fn open(
         runtime: runtime.clone(),
         store_id: log_store_id(store_id),
         options: LogOptions { segment_bytes: options.log_segment_bytes, recycle_count: 4 },
+        reserve: reserve::find(&*storages.log, reserve::LOG)?,
         on_poison,
     })?;
     let ceiling = published + CEILING_STEP;
     let edit = Edit {
         open_number: Some(open_number),
         sequence_ceiling: Some(ceiling),
-        log_start: Some(log.first_segment().into()),
+        // While replayed data waits for room, replay must find it again.
+        log_start: Some(log.first_segment().into()).filter(|_| rest.is_none()),
         ..edit
     };
     let state = old.apply(&edit)?;
-    let manifest = write_manifest(&storages, epoch, store_id, &recovered, Arc::new(state))?;
+    let manifest = write_manifest(&storages, epoch, store_id, Arc::new(state))?;
     let state = manifest.state().clone();
 
     let tables = Arc::new(TableSet::new(&runtime, storages.tables.clone(), &options));
@@ -138,9 +151,13 @@ pub(crate) fn open(
     let mut source_id = 0;
     for (id, keyspace) in &state.keyspaces {
         let mem = Arc::new(Memtable::new(take_arena(&arenas)?));
-        let active = Source::Memtable(MemSource::new(source_id, mem, published));
+        let mut unsettled = vec![Source::Memtable(MemSource::new(source_id, mem, published))];
         source_id += 1;
-        let view = KeyspaceView::build(vec![active], keyspace.version.clone(), &tables, None);
+        for waiting in rest.iter().flat_map(|r| r.of(*id)) {
+            unsettled.push(waiting.source(source_id, &tables));
+            source_id += 1;
+        }
+        let view = KeyspaceView::build(unsettled, keyspace.version.clone(), &tables, None);
         keyspaces.by_name.insert(keyspace.name.clone(), *id);
         keyspaces.by_id.insert(*id, KeyspaceCore::new(&runtime, *id, &keyspace.name, view));
     }
@@ -167,6 +184,8 @@ pub(crate) fn open(
         last_job_error: runtime.mutex(None),
         lease: runtime.mutex(Some(lease)),
         log_bytes: AtomicU64::new(0),
+        waits_for_room: AtomicBool::new(rest.is_some()),
+        rest: runtime.mutex(None),
         tables,
         jobs,
         epoch,
@@ -178,7 +197,19 @@ pub(crate) fn open(
         runtime,
         options,
     });
-    delete_orphans(&core, &state)?;
+    match rest {
+        None => {
+            delete_orphans(&core, &state)?;
+            reserve::make(&core)?;
+        }
+        Some(mut rest) => {
+            rest.pin = core.pin_log(old.log_start as u32);
+            core.health.set_no_space(&rest.cause);
+            crate::background::delete_old_manifests(&core);
+            reserve::make(&core)?;
+            *core.rest.lock() = Some(rest);
+        }
+    }
     crate::background::start(&core)?;
     Ok(core)
 }
@@ -246,14 +277,44 @@ fn write_manifest(
     storages: &Storages,
     epoch: Epoch,
     store_id: StoreId,
-    recovered: &Option<Recovered>,
     state: Arc<StoreState>,
 ) -> Result<Manifest> {
     // Tables' names, and the log's first segment's, before the manifest that names them.
     storages.tables.sync_dir(epoch)?;
     storages.log.sync_dir(epoch)?;
-    let _ = recovered;
-    Manifest::create(storages.manifest.clone(), epoch, store_id, state, Space::Fresh).map_err(Error::from)
+    let create = |space| Manifest::create(storages.manifest.clone(), epoch, store_id, state.clone(), space).map_err(Error::from);
+    match create(Space::Fresh) {
+        Err(error) if error.is_no_space() => match reserve::find(&*storages.manifest, reserve::MANIFEST)? {
+            Some(name) => {
+                if reserve::find(&*storages.manifest, reserve::POINTER)?.is_some() {
+                    storages.manifest.delete(epoch, reserve::POINTER)?;
+                }
+                create(Space::Recycle(&name))
+            }
+            None => Err(error),
+        },
+        result => result,
+    }
+}
+
+/// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.
+fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u32) -> Result<()> {
+    for object in storages.log.list()? {
+        if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n > last) {
+            storages.log.delete(epoch, &object.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes what was read from the inherited log durable, oldest segment first.
+fn sync_inherited(storages: &Storages, epoch: Epoch, start: u32) -> Result<()> {
+    for object in storages.log.list()? {
+        if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n >= start) {
+            storages.log.sync_object(epoch, &object.name)?;
+        }
+    }
+    Ok(())
 }
 
 /// A keyspace's replayed data so far.
@@ -264,7 +325,118 @@ struct Replayed {
     filling: Option<(Arc<Memtable>, u64)>,
     last_seq: u64,
     /// Ids are given at the end, above every id that the log names.
-    runs: Vec<(SeqRange, Vec<OutputTable>)>,
+    runs: Vec<(SeqRange, Sealed)>,
+}
+
+/// A replayed source: tables that nothing refers to yet, or, without room for them, its memtable.
+enum Sealed {
+    Tables(Vec<OutputTable>),
+    Held(Arc<Memtable>),
+}
+
+/// Replayed data that waits for room: readable, in the inherited log, and not in the manifest.
+pub(crate) struct Rest {
+    cause: Error,
+    published: u64,
+    keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
+    /// Keeps the inherited log.
+    pin: u64,
+}
+
+#[derive(Clone)]
+enum Waiting {
+    Run(Run),
+    Held { mem: Arc<Memtable>, seqs: SeqRange },
+}
+
+impl Rest {
+    fn of(&self, id: KeyspaceId) -> &[Waiting] {
+        self.keyspaces.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Waiting {
+    /// As a source of a view: no flush takes it, no compaction passes it.
+    fn source(&self, id: u64, tables: &TableSet) -> Source {
+        match self {
+            Waiting::Run(run) => Source::Run(RunView::new(run, tables, true)),
+            Waiting::Held { mem, seqs } => {
+                let source = MemSource::new(id, mem.clone(), seqs.lo);
+                source.held.store(true, Ordering::Release);
+                source.seal(seqs.hi);
+                Source::Memtable(source)
+            }
+        }
+    }
+}
+
+/// Tries again to install what waits for room: everything, by one edit, with the log's new start.
+pub(crate) fn install_rest(core: &Core) -> Result<()> {
+    let mut slot = core.rest.lock();
+    let Some(rest) = &*slot else { return Ok(()) };
+    let mut written: Vec<OutputTable> = Vec::new();
+    let installed = write_rest(core, rest, &mut written);
+    if installed.is_err() {
+        core.jobs.discard(&written);
+        return installed;
+    }
+    let pin = rest.pin;
+    *slot = None;
+    drop(slot);
+    core.unpin_log(pin);
+    core.waits_for_room.store(false, Ordering::Release);
+    delete_orphans(core, &core.manifest.lock().manifest.state().clone())?;
+    reserve::make(core)
+}
+
+fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Result<()> {
+    let mut edit = Edit { log_start: Some(core.log.first_segment().into()), ..Edit::default() };
+    let mut changed = Vec::new();
+    for (id, waiting) in &rest.keyspaces {
+        // Dropped meanwhile: that is one way to make room.
+        let Ok(keyspace) = core.keyspace_by_id(*id) else { continue };
+        let mut runs = Vec::new();
+        for waiting in waiting {
+            match waiting {
+                Waiting::Run(run) => runs.push(run.clone()),
+                Waiting::Held { mem, seqs } => {
+                    let tables = core.jobs.flush_for_recovery(*id, mem, rest.published)?;
+                    written.extend(tables.iter().cloned());
+                    let ids = tables.len() as u64 + 1;
+                    let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
+                    let run_id = next_id;
+                    next_id += 1;
+                    let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
+                    runs.push(Run { id: run_id, seqs: *seqs, tables });
+                }
+            }
+        }
+        edit.keyspaces.push(keyspace_edit(*id, &runs, rest.published));
+        changed.push(keyspace);
+    }
+    let mut role = core.manifest.lock();
+    edit.keyspaces.retain(|k| role.manifest.state().keyspace(k.id).is_some());
+    core.commit_edit(&mut role, edit)?;
+    for keyspace in changed {
+        let held: Vec<u64> = keyspace.view().sealed().filter(|m| m.held.load(Ordering::Acquire)).map(|m| m.id).collect();
+        crate::compaction::install::refresh_view(core, &role, &keyspace, &held);
+    }
+    Ok(())
+}
+
+/// The edit that installs replayed runs of one keyspace; everything up to `published` is then covered.
+fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
+    let add = runs.iter().flat_map(|run| {
+        let slot = RunSlot { id: run.id, seqs: run.seqs };
+        run.tables.tables().iter().map(move |t| AddTable { level: 0, run: Some(slot), table: t.clone() })
+    });
+    KeyspaceEdit {
+        id,
+        covered: runs.iter().map(|r| r.seqs).collect(),
+        covered_floor: Some(published),
+        add: add.collect(),
+        ..KeyspaceEdit::default()
+    }
 }
 
 /// Applies log records to memtables, and turns those into runs.
@@ -278,6 +450,10 @@ struct Replay<'a> {
     edit: Edit,
     ingested: Vec<(KeyspaceId, Run)>,
     last_seq: u64,
+    /// Set once a table found no room; from then on memtables are kept, up to the budget.
+    no_space: Option<Error>,
+    held_bytes: u64,
+    held_bytes_max: u64,
 }
 
 impl<'a> Replay<'a> {
@@ -297,6 +473,9 @@ impl<'a> Replay<'a> {
             edit: Edit::default(),
             ingested: Vec::new(),
             last_seq: 0,
+            no_space: None,
+            held_bytes: 0,
+            held_bytes_max: arenas.arena_bytes() as u64 * HELD_MEMTABLES,
         }
     }
 
@@ -412,16 +591,38 @@ impl<'a> Replay<'a> {
         let Some((mem, lo)) = replayed.filling.take() else { return Ok(()) };
         let seqs = SeqRange::new(lo, replayed.last_seq);
         let published = self.last_seq.max(replayed.last_seq);
-        let tables = self.jobs.flush_for_recovery(id, &mem, published)?;
+        let tables = match &self.no_space {
+            Some(_) => None,
+            None => match self.jobs.flush_for_recovery(id, &mem, published) {
+                Ok(tables) => Some(tables),
+                Err(error) if error.is_no_space() => {
+                    self.no_space = Some(error);
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
         replayed.covered.insert(seqs);
-        if !tables.is_empty() {
-            replayed.runs.push((seqs, tables));
+        match tables {
+            Some(tables) if tables.is_empty() => {}
+            Some(tables) => replayed.runs.push((seqs, Sealed::Tables(tables))),
+            None => {
+                self.held_bytes += mem.used_bytes();
+                if self.held_bytes > self.held_bytes_max {
+                    let cause = self.no_space.clone().expect("set above");
+                    return Err(cause
+                        .context("the log holds more than fits in memory, and there is no room for tables")
+                        .expected(format!("at most {} bytes of replayed data without room", self.held_bytes_max)));
+                }
+                replayed.runs.push((seqs, Sealed::Held(mem)));
+            }
         }
         Ok(())
     }
 
-    /// The one edit of recovery, and the last number that counts as published.
-    fn finish(mut self, old: &StoreState) -> Result<(Edit, u64)> {
+    /// The one edit of recovery, the last number that counts as published, and what waits for room. With something waiting, the edit holds
+    /// only creates and drops: data and the log's start come together, later.
+    fn finish(mut self, old: &StoreState) -> Result<(Edit, u64, Option<Rest>)> {
         let ids: Vec<_> = self.keyspaces.keys().copied().collect();
         for id in ids {
             self.seal(id)?;
@@ -435,33 +636,45 @@ impl<'a> Replay<'a> {
                 check_ingested(self.jobs.outputs(), table)?;
             }
         }
+        let mut keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>> = BTreeMap::new();
         for (id, replayed) in self.keyspaces {
-            let mut runs = Vec::new();
-            for (seqs, tables) in replayed.runs {
-                let run_id = self.next_table_id;
-                self.next_table_id += 1;
-                let metas = JobRunner::metas(tables, &mut self.next_table_id);
-                runs.push(Run { id: run_id, seqs, tables: crate::version::Level::new(metas)? });
+            let waiting = keyspaces.entry(id).or_default();
+            for (seqs, sealed) in replayed.runs {
+                waiting.push(match sealed {
+                    Sealed::Held(mem) => Waiting::Held { mem, seqs },
+                    Sealed::Tables(tables) => {
+                        let run_id = self.next_table_id;
+                        self.next_table_id += 1;
+                        let metas = JobRunner::metas(tables, &mut self.next_table_id);
+                        Waiting::Run(Run { id: run_id, seqs, tables: Level::new(metas)? })
+                    }
+                });
             }
             let mut i = 0;
             while i < ingested.len() {
-                if ingested[i].0 == id { runs.push(ingested.swap_remove(i).1) } else { i += 1 }
+                if ingested[i].0 == id {
+                    waiting.push(Waiting::Run(ingested.swap_remove(i).1));
+                } else {
+                    i += 1;
+                }
             }
-            let add = runs.iter().flat_map(|run| {
-                let slot = RunSlot { id: run.id, seqs: run.seqs };
-                run.tables.tables().iter().map(move |t| AddTable { level: 0, run: Some(slot), table: t.clone() })
-            });
-            edit.keyspaces.push(KeyspaceEdit {
-                id,
-                covered: runs.iter().map(|r| r.seqs).collect(),
-                covered_floor: Some(published),
-                add: add.collect(),
-                ..KeyspaceEdit::default()
-            });
         }
         edit.next_keyspace_id = Some(self.next_keyspace_id);
         edit.next_table_id = Some(self.next_table_id);
-        Ok((edit, published))
+        if let Some(cause) = self.no_space {
+            return Ok((edit, published, Some(Rest { cause, published, keyspaces, pin: 0 })));
+        }
+        for (id, waiting) in keyspaces {
+            let runs: Vec<Run> = waiting
+                .into_iter()
+                .filter_map(|w| match w {
+                    Waiting::Run(run) => Some(run),
+                    Waiting::Held { .. } => None,
+                })
+                .collect();
+            edit.keyspaces.push(keyspace_edit(id, &runs, published));
+        }
+        Ok((edit, published, None))
     }
 }
 

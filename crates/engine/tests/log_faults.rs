@@ -95,7 +95,8 @@ fn every_single_failure_either_passes_or_poisons() {
                 hook,
             });
             siltstone::log::LogConfig {
-                on_poison: Box::new(move |_| {
+                reserve: None,
+            on_poison: Box::new(move |_| {
                     told.fetch_add(1, Ordering::Relaxed);
                 }),
                 ..config(&runtime, storage, 4096)

@@ -179,3 +179,52 @@ fn concurrent_writers_share_groups() {
     let stats = store.stats();
     assert_eq!(stats.counter("put_count"), 12_000);
 }
+
+/// STORIES 11: nothing can be written, and the store must open all the same, so that something can be dropped.
+#[test]
+fn a_full_disk_at_open() {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    let store = open(&runtime, &storage, small());
+    let big = store.create_keyspace("big").unwrap();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..3000u64 {
+        big.put(&key(i), &[7; 100]).unwrap();
+    }
+    store.wait_until_idle().unwrap();
+    for i in 0..200u64 {
+        ks.put(&key(i), b"only in the log").unwrap();
+    }
+    store.close().unwrap();
+    memory.set_capacity(Some(memory.used_bytes()));
+
+    for round in 0..3 {
+        let store = open(&runtime, &storage, small());
+        let ks = store.default_keyspace().unwrap();
+        for i in 0..200u64 {
+            assert_eq!(ks.get(&key(i)).unwrap().as_deref(), Some(&b"only in the log"[..]), "round {round}");
+        }
+        assert_eq!(ks.put(b"x", b"y").unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(store.stats().health.starts_with("no space"), "{}", store.stats().health);
+        if round == 2 {
+            store.drop_keyspace("big").unwrap();
+            drop(big);
+            // The background finds the room and goes on by itself.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while let Err(error) = ks.put(b"x", b"y") {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                assert!(std::time::Instant::now() < deadline, "{}", store.stats().health);
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            store.close().unwrap();
+            let store = open(&runtime, &storage, small());
+            assert_eq!(store.keyspaces(), ["default"]);
+            let ks = store.default_keyspace().unwrap();
+            assert_eq!(ks.get(b"x").unwrap().as_deref(), Some(&b"y"[..]));
+            assert_eq!(ks.iter().unwrap().count(), 201);
+            break;
+        }
+        store.close().unwrap();
+    }
+}

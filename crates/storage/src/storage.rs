@@ -93,6 +93,10 @@ pub trait Storage: Send + Sync + 'static {
     /// are still in the page cache.
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>>;
 
+    /// Makes the bytes of an existing object durable that somebody else wrote: an inherited log segment, of which what was read may
+    /// still be in memory only.
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()>;
+
     /// Opens an object for reading.
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>>;
 

@@ -98,6 +98,9 @@ impl Storage for Discard {
     fn recycle(&self, _epoch: Epoch, _old: &str, _new: &str) -> Result<Arc<dyn WriteFile>> {
         unsupported("recycle")
     }
+    fn sync_object(&self, _epoch: Epoch, _name: &str) -> Result<()> {
+        unsupported("sync_object")
+    }
     fn open(&self, _name: &str) -> Result<Arc<dyn ReadFile>> {
         unsupported("open")
     }

@@ -115,6 +115,19 @@ impl Supply {
         Ok(())
     }
 
+    /// Makes the next segment out of an object whose space is written already, at its length.
+    pub(super) fn prepare_from(&mut self, reserve: &str) -> Result<(), SupplyError> {
+        self.pool.push(reserve.to_string());
+        let (number, file) = self.take_file()?;
+        file.sync()?;
+        self.storage.sync_dir(self.epoch).map_err(|error| SupplyError {
+            error: Error::from(error).context("syncing the log's folder"),
+            poisons: true,
+        })?;
+        self.prepared = Some(Fresh { number, file });
+        Ok(())
+    }
+
     /// A file under the next number: a recycled one if there is one. A name that turns out to be taken is skipped:
     /// headers name their predecessor, so the numbers of a chain may have gaps.
     fn take_file(&mut self) -> Result<(u32, Arc<dyn WriteFile>), SupplyError> {

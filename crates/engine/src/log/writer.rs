@@ -60,6 +60,8 @@ pub struct LogConfig {
     pub store_id: u64,
     /// Settings.
     pub options: LogOptions,
+    /// An object with written space that becomes the first segment if there is no room for a new one.
+    pub reserve: Option<String>,
     /// Called once, when the log is poisoned, before anyone is answered. It must not call into the log.
     pub on_poison: Box<dyn Fn(&Error) + Send + Sync>,
 }
@@ -151,6 +153,7 @@ impl LogWriter {
             runtime,
             store_id,
             options,
+            reserve,
             on_poison,
         } = config;
         let size = options.segment_bytes;
@@ -180,7 +183,14 @@ impl LogWriter {
         }
         let salt = runtime.random_u64();
         let mut supply = Supply::new(storage.clone(), epoch, size, options.recycle_count, highest);
-        supply.prepare().map_err(|e| e.error)?;
+        if let Err(failure) = supply.prepare() {
+            match reserve {
+                Some(name) if failure.error.is_no_space() => {
+                    supply.prepare_from(&name).map_err(|e| e.error)?
+                }
+                _ => return Err(failure.error),
+            }
+        }
         let fresh = supply.prepared.take().expect("prepared above");
         let first_segment = fresh.number;
         let header = SegmentHeader {

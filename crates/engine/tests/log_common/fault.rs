@@ -50,6 +50,10 @@ impl<S: Storage> Storage for Faulty<S> {
         ask(&self.hook, "recycle", new)?;
         Ok(self.wrap(self.inner.recycle(epoch, old, new)?))
     }
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<(), StorageError> {
+        self.inner.sync_object(epoch, name)
+    }
+
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         ask(&self.hook, "open", name)?;
         self.inner.open(name)

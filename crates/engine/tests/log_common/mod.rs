@@ -45,7 +45,8 @@ pub fn config(runtime: &Runtime, storage: Arc<dyn Storage>, segment_bytes: u64) 
             segment_bytes,
             recycle_count: 2,
         },
-        on_poison: Box::new(|_| {}),
+        reserve: None,
+            on_poison: Box::new(|_| {}),
     }
 }
 

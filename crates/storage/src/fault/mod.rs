@@ -354,6 +354,12 @@ impl Storage for FaultStorage {
         Ok(self.writer(file))
     }
 
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.shared.call(OpKind::Sync, name, 0, || {
+            self.shared.inner.sync_object(epoch, name)
+        })
+    }
+
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         let file = self
             .shared

@@ -284,6 +284,13 @@ impl Storage for FileStorage {
         )))
     }
 
+    fn sync_object(&self, _epoch: Epoch, name: &str) -> Result<()> {
+        check_object_name("sync_object", name)?;
+        let file = self.open_at("sync_object", name, OFlags::RDONLY)?;
+        file.sync_all()
+            .map_err(|e| StorageError::from_io("sync_object", self.shown(name), &e))
+    }
+
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         check_object_name("open", name)?;
         let file = self.open_at("open", name, OFlags::RDONLY)?;

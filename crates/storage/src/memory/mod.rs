@@ -397,6 +397,18 @@ impl Storage for MemoryStorage {
         Ok(self.writer(&core, ino, new, epoch))
     }
 
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        check_object_name("sync_object", name)?;
+        let file = {
+            let core = self.inner.enter(OpKind::Open);
+            let Some(&ino) = core.state.names.get(name) else {
+                return Err(not_found(OpKind::Open, name));
+            };
+            self.writer(&core, ino, name, epoch)
+        };
+        file.sync()
+    }
+
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         check_object_name("open", name)?;
         let core = self.inner.enter(OpKind::Open);
