@@ -198,6 +198,10 @@ fn bound_log(core: &Core) -> Result<()> {
 pub(crate) fn delete_obsolete(core: &Core) {
     let deleted = core.tables.sweep(core.epoch);
     core.metrics.deleted_file_count.add(deleted);
+    if deleted > 0 && core.health.is_no_space() {
+        // Some storages give space back only with the durable deletion.
+        let _ = core.storages.tables.sync_dir(core.epoch);
+    }
     let start = core.manifest.lock().manifest.state().log_start;
     // Failed deletions are tried again with the next round.
     let _ = core.log.obsolete(start as u32);

@@ -206,6 +206,7 @@ pub(crate) fn open(
             rest.pin = core.pin_log(old.log_start as u32);
             core.health.set_no_space(&rest.cause);
             crate::background::delete_old_manifests(&core);
+            core.storages.manifest.sync_dir(core.epoch)?;
             reserve::make(&core)?;
             *core.rest.lock() = Some(rest);
         }
@@ -288,6 +289,7 @@ fn write_manifest(
             Some(name) => {
                 if reserve::find(&*storages.manifest, reserve::POINTER)?.is_some() {
                     storages.manifest.delete(epoch, reserve::POINTER)?;
+                    storages.manifest.sync_dir(epoch)?;
                 }
                 create(Space::Recycle(&name))
             }
@@ -299,12 +301,15 @@ fn write_manifest(
 
 /// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.
 fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u32) -> Result<()> {
+    let mut deleted = false;
     for object in storages.log.list()? {
         if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n > last) {
             storages.log.delete(epoch, &object.name)?;
+            deleted = true;
         }
     }
-    Ok(())
+    // Some storages give space back only with the durable deletion.
+    if deleted { Ok(storages.log.sync_dir(epoch)?) } else { Ok(()) }
 }
 
 /// Makes what was read from the inherited log durable, oldest segment first.
