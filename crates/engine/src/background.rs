@@ -151,6 +151,8 @@ fn maintain(core: &Arc<Core>) {
 
 /// One round of maintenance.
 fn tidy_up(core: &Core) -> Result<()> {
+    // First what gives space back: everything below may need some.
+    delete_obsolete(core);
     if core.log.needs_prepare() {
         core.log.prepare_next().inspect_err(|e| {
             if e.is_no_space() {
@@ -163,7 +165,6 @@ fn tidy_up(core: &Core) -> Result<()> {
         core.raise_ceiling(published)?;
     }
     bound_log(core)?;
-    delete_obsolete(core);
     leave_no_space(core)
 }
 

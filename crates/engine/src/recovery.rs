@@ -390,7 +390,8 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
     drop(slot);
     core.unpin_log(pin);
     core.waits_for_room.store(false, Ordering::Release);
-    delete_orphans(core, &core.manifest.lock().manifest.state().clone())?;
+    let state = core.manifest.lock().manifest.state().clone();
+    delete_orphans(core, &state)?;
     reserve::make(core)
 }
 
