@@ -1,7 +1,7 @@
 //! The store's own tasks: workers for jobs, one maintenance task; starting, waiting for, and stopping them.
 //!
 //! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
-//! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments, raises the ceiling,
+//! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments and arenas, raises the ceiling,
 //! bounds the log, deletes what no view holds, and leaves `NoSpace` when there is room again.
 //!
 //! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
@@ -160,12 +160,21 @@ fn tidy_up(core: &Core) -> Result<()> {
             }
         })?;
     }
+    prepare_arena(core);
     let published = core.snapshots.published();
     if published + crate::core::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
         core.raise_ceiling(published)?;
     }
     bound_log(core)?;
     leave_no_space(core)
+}
+
+/// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
+fn prepare_arena(core: &Core) {
+    let wanted = core.arenas.arena_bytes() as u64 / 4;
+    if core.keyspaces.load().by_id.values().any(|k| k.view().active().mem.used_bytes() > wanted) {
+        let _ = core.arenas.prepare();
+    }
 }
 
 /// Flushes the keyspace that pins the oldest segment while the log is longer than its bound.

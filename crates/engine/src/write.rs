@@ -388,15 +388,16 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
     let first = leader.next_seq;
     core.reserve_numbers(first + count - 1)?;
     // Pinned before the append: whoever computes the log's start meanwhile sees the pin or an older writer position.
-    let segment = core.log.end().segment;
+    let before = core.log.end();
     for need in needs.iter() {
-        need.source.pin_segment(segment);
+        need.source.pin_segment(before.segment);
     }
     let bodies: Vec<&[u8]> = leader.batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b.body()).collect();
     let end = append(core, RecordKind::Group, first, count, &bodies, sync).inspect_err(|_| {
         // Nothing was written for an empty source: it must not keep the log from here on.
         needs.iter().for_each(|need| need.source.unpin_if_empty());
     })?;
+    wake_for_supplies(core, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
     core.metrics.user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
@@ -406,6 +407,17 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
     }
     core.snapshots.publish(first + count - 1);
     Ok(())
+}
+
+/// Wakes the maintenance task at the start and in the middle of a segment: the next segment and the next arena must be ready before a
+/// leader needs them, else writers wait while 64 MiB are zeroed or faulted in.
+#[inline]
+fn wake_for_supplies(core: &Core, before: Position, end: Position) {
+    let half = core.options.log_segment_bytes / 2;
+    let late = |p: Position| u64::from(p.offset) >= half;
+    if before.segment != end.segment || late(before) != late(end) {
+        core.wake_tidy();
+    }
 }
 
 /// Appends one record and syncs through it if asked.

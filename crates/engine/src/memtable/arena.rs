@@ -129,6 +129,20 @@ impl ArenaPool {
         })
     }
 
+    /// Makes sure that an arena is kept for the next [`ArenaPool::take`], so that it need not fault one in. For the background.
+    ///
+    /// # Errors
+    /// As [`ArenaPool::take`].
+    pub fn prepare(&self) -> Result<(), ArenaError> {
+        let shared = &self.shared;
+        let kept = |place: &AtomicPtr<u8>| !place.load(Ordering::Relaxed).is_null();
+        if shared.shelf[..shared.keep_count].iter().any(kept) {
+            return Ok(());
+        }
+        // Dropped at once, it goes to the shelf.
+        self.take(0).map(drop)
+    }
+
     /// Size of an ordinary arena, in bytes.
     pub fn arena_bytes(&self) -> usize {
         self.shared.arena_bytes
