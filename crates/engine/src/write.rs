@@ -79,6 +79,8 @@ pub(crate) struct LeaderState {
     next_source_id: u64,
     group: Vec<Arc<Waiter>>,
     batches: Vec<(Batch, Result<()>)>,
+    /// Memory for the next group.
+    needs: Vec<Need>,
 }
 
 impl WriteQueue {
@@ -92,6 +94,7 @@ impl WriteQueue {
                 next_source_id,
                 group: Vec::new(),
                 batches: Vec::new(),
+                needs: Vec::new(),
             }),
         }
     }
@@ -283,10 +286,18 @@ fn wait_for_pressure(core: &Core, batch: &Batch) -> Result<()> {
             continue;
         }
         last = Some(entry.keyspace);
-        let keyspace = core.keyspace_by_id(entry.keyspace)?;
-        wait_for_keyspace(core, &keyspace)?;
+        let keyspaces = core.keyspaces.load();
+        match keyspaces.by_id.get(&entry.keyspace) {
+            Some(keyspace) if passes(core, keyspace) => {}
+            _ => wait_for_keyspace(core, &*core.keyspace_by_id(entry.keyspace)?)?,
+        }
     }
     Ok(())
+}
+
+#[inline]
+fn passes(core: &Core, keyspace: &KeyspaceCore) -> bool {
+    policy::decide(&load_of(core, &keyspace.view()), &core.limits) == policy::Decision::Pass
 }
 
 /// As [`write`] asks, for one keyspace.
@@ -304,6 +315,7 @@ pub(crate) fn wait_for_keyspace(core: &Core, keyspace: &KeyspaceCore) -> Result<
     keyspace.check()
 }
 
+#[inline]
 pub(crate) fn load_of(core: &Core, view: &KeyspaceView) -> Load {
     Load {
         sealed_memtable_count: view.sealed_count as u64,
@@ -323,12 +335,15 @@ struct Need {
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
 fn commit_group(core: &Core, leader: &mut LeaderState, sync: bool) {
-    let start = core.runtime.now();
-    let mut needs: Vec<Need> = Vec::new();
+    // A group of one that syncs nothing is timed as a put, if at all.
+    let start = (sync || leader.batches.len() > 1).then(|| core.runtime.now());
+    let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in &mut leader.batches {
         *result = core.health.check().and_then(|()| add_needs(core, &mut needs, batch));
     }
     let outcome = commit(core, leader, &mut needs, sync);
+    needs.clear();
+    leader.needs = needs;
     if let Err(error) = outcome {
         for (_, result) in leader.batches.iter_mut().filter(|(_, r)| r.is_ok()) {
             *result = Err(error.clone());
@@ -336,16 +351,16 @@ fn commit_group(core: &Core, leader: &mut LeaderState, sync: bool) {
     }
     core.metrics.group_count.add(1);
     core.metrics.batch_count.add(leader.batches.len() as u64);
-    if sync || leader.batches.len() > 1 {
+    if let Some(start) = start {
         core.metrics.commit_time.record(core.runtime.now().since(start));
     }
 }
 
 /// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
 fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
-    // Refuse before anything is added: a batch is in the group whole or not at all.
+    // Refuse before anything is added: a batch is in the group whole or not at all. (Of one entry, the loop below refuses.)
     let mut known: Option<KeyspaceId> = None;
-    for entry in batch.iter() {
+    for entry in batch.iter().filter(|_| batch.len() > 1) {
         if known != Some(entry.keyspace) {
             if !needs.iter().any(|n| n.keyspace.id == entry.keyspace) {
                 core.keyspace_by_id(entry.keyspace)?;
@@ -392,8 +407,18 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
     for need in needs.iter() {
         need.source.pin_segment(before.segment);
     }
-    let bodies: Vec<&[u8]> = leader.batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b.body()).collect();
-    let end = append(core, RecordKind::Group, first, count, &bodies, sync).inspect_err(|_| {
+    let (one, many);
+    let bodies: &[&[u8]] = match &leader.batches[..] {
+        [(batch, _)] => {
+            one = [batch.body()];
+            &one
+        }
+        batches => {
+            many = batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b.body()).collect::<Vec<_>>();
+            &many
+        }
+    };
+    let end = append(core, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
         // Nothing was written for an empty source: it must not keep the log from here on.
         needs.iter().for_each(|need| need.source.unpin_if_empty());
     })?;
