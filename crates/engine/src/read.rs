@@ -64,6 +64,10 @@ pub(crate) fn pin(core: &Core, keyspace: &KeyspaceCore, number: Option<u64>) -> 
     }
 }
 
+/// A number above all numbers in an ingested table's file. Not the highest of all: its trailer would be the one that separates blocks in an
+/// index, and a key that equals its separator would be looked for in the block to the left of its own.
+const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
+
 /// What a source says about a key.
 enum Answer {
     /// It does not know the key.
@@ -250,11 +254,11 @@ fn ask_table(
     value: &mut Vec<u8>,
 ) -> Result<Answer> {
     let reader = core.tables.reader(handle)?;
-    let Some(reader) = reader.as_ref() else { return Ok(Answer::Unknown) };
+    let reader = reader.as_ref().expect("`reader` gives an open one");
     // An ingested table's entries have one number, whatever the file says.
     let (seq, own) = match handle.meta.sequence_override {
         None => (seq, None),
-        Some(own) if own <= seq => (u64::MAX >> 8, Some(own)),
+        Some(own) if own <= seq => (ABOVE_ALL, Some(own)),
         Some(_) => return Ok(Answer::Unknown),
     };
     // Range deletes before the filter: it knows point keys only.
@@ -319,7 +323,7 @@ fn ask_level_pinned(
     let handle = &level.handles[i];
     let (seq, own) = match handle.meta.sequence_override {
         None => (seq, None),
-        Some(own) if own <= seq => (u64::MAX >> 8, Some(own)),
+        Some(own) if own <= seq => (ABOVE_ALL, Some(own)),
         Some(_) => return Ok(None),
     };
     let reader = core.tables.reader_owned(handle)?;

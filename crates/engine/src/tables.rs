@@ -116,7 +116,11 @@ impl TableSet {
     #[cold]
     fn open(&self, handle: &Arc<TableHandle>) -> Result<Guard<Option<Arc<TableReader>>>> {
         let _opening = handle.opening.lock();
-        if handle.reader.load().is_none() {
+        let present = handle.reader.load();
+        if present.is_some() {
+            return Ok(present);
+        }
+        let reader = {
             let name = &handle.meta.name;
             let opened = self.storage.open(name).map_err(TableError::from).and_then(|file| {
                 TableReader::open(file, self.options)
@@ -132,12 +136,14 @@ impl TableSet {
                     .expected(format!("digest {:016x}", handle.meta.digest))
                     .found(format!("{:016x}", reader.footer().digest)));
             }
-            handle.reader.store(Some(reader));
-            self.open_count.fetch_add(1, Ordering::Relaxed);
-            self.clock.lock().push_back(Arc::downgrade(handle));
-            self.evict();
-        }
-        Ok(handle.reader.load())
+            reader
+        };
+        handle.reader.store(Some(reader.clone()));
+        self.open_count.fetch_add(1, Ordering::Relaxed);
+        self.clock.lock().push_back(Arc::downgrade(handle));
+        self.evict();
+        // Not loaded anew: others who open tables may have closed this one already, and nobody may take that for "not here".
+        Ok(Guard::from_inner(Some(reader)))
     }
 
     /// Closes readers that were not used lately, while too many are open.

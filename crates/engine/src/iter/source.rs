@@ -329,7 +329,7 @@ impl RangeDeleteIndex {
                 continue;
             }
             let reader = core.tables.reader(handle)?;
-            let Some(reader) = reader.as_ref() else { continue };
+            let reader = reader.as_ref().expect("`reader` gives an open one");
             newest = newest.max(match handle.meta.sequence_override {
                 None => reader.covering_seq(key, self.seq),
                 Some(own) if own <= self.seq => reader.covering_seq(key, u64::MAX >> 8).map(|_| own),
