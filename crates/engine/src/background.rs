@@ -245,6 +245,8 @@ fn leave_no_space(core: &Core) -> Result<()> {
 
 /// Waits until nothing is due, nothing runs and nothing is sealed.
 pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
+    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    let mut wake = true;
     loop {
         core.health.check()?;
         core.check_open()?;
@@ -255,9 +257,11 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
             delete_obsolete(core);
             return Ok(());
         }
-        core.wake_background();
+        if wake {
+            core.wake_background();
+        }
         let schedule = core.schedule.lock();
-        let _ = core.settled.wait_timeout(schedule, Duration::from_millis(20));
+        wake = core.settled.wait_timeout(schedule, Duration::from_millis(20)).1;
     }
 }
 
@@ -309,11 +313,12 @@ fn end_tasks(core: &Core) {
 
 /// Ends the tasks, syncs the log, gives the lease back.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
-    let poisoned = core.health.is_poisoned();
+    // A poisoned store cannot promise what was not synced before, and never tries that sync again: whoever closes it is told.
+    let poisoned = if core.health.is_poisoned() { core.health.check_manifest() } else { Ok(()) };
     if !refuse_changes(core) {
         return Err(closed());
     }
-    let synced = if poisoned { Ok(()) } else { core.sync_log_through(core.log.end()) };
+    let synced = poisoned.and_then(|()| core.sync_log_through(core.log.end()));
     end_tasks(core);
     synced
 }

@@ -42,7 +42,8 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
 
     let tables = outcome.tables.clone();
     let installed = install(core, task, outcome.tables);
-    if installed.is_err() {
+    if installed.is_err() && !core.health.is_poisoned() {
+        // An edit whose sync failed may stand all the same when the store is opened again: it must find its tables.
         core.jobs.discard(&tables);
     }
     installed?;
@@ -109,6 +110,8 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
         .iter()
         .map(|k| (k.clone(), k.view().sealed().filter(|m| !m.held.load(Ordering::Acquire)).map(|m| m.id).collect()))
         .collect();
+    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    let mut wake = true;
     loop {
         let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {
             keyspace.is_dropped()
@@ -122,8 +125,10 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
         if let Some(error) = crate::background::failing(core) {
             return Err(error);
         }
-        core.wake_background();
+        if wake {
+            core.wake_background();
+        }
         let schedule = core.schedule.lock();
-        let _ = core.settled.wait_timeout(schedule, std::time::Duration::from_millis(20));
+        wake = core.settled.wait_timeout(schedule, std::time::Duration::from_millis(20)).1;
     }
 }

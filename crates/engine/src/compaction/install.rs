@@ -54,7 +54,10 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     let mut next_id = core.next_table_id.fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
     let metas = JobRunner::metas(outcome.tables, &mut next_id);
     if let Err(error) = commit(core, task, metas) {
-        core.jobs.discard(&tables);
+        if !core.health.is_poisoned() {
+            // See `flush`: an edit in doubt keeps its tables.
+            core.jobs.discard(&tables);
+        }
         return Err(error);
     }
     count_outcome(core, &outcome.counters);

@@ -40,8 +40,12 @@ pub(crate) fn compact_range(
 }
 
 fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
+    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    let mut wake = true;
     loop {
-        core.wake_background();
+        if wake {
+            core.wake_background();
+        }
         core.check_open()?;
         core.health.check_manifest()?;
         keyspace.check()?;
@@ -52,6 +56,6 @@ fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
         if schedule.manual.iter().any(|m| m.id == id && m.done) {
             return Ok(());
         }
-        let _ = core.settled.wait_timeout(schedule, Duration::from_millis(20));
+        wake = core.settled.wait_timeout(schedule, Duration::from_millis(20)).1;
     }
 }
