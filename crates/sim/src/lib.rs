@@ -1,1 +1,21 @@
-//! Placeholder until the crate lands.
+//! Trials of the whole store on the simulated runtime: a model, workloads, a checker, and the trials that put them together.
+//!
+//! What it is: one seed decides a run: options, operations, schedule of tasks, faults. Everything that the store answers is compared with the
+//! [`model`]; what a trial is there to reach is counted ([`coverage`]) and its absence is a failure. [`trials`] runs seeds and prints the ones that fail
+//! with the command that repeats them.
+//!
+//! - [`model`]: every version of every key, cut to any prefix.
+//! - [`observe`]: the history as the store's log was told it.
+//! - [`workload`]: option sets, keys, values, clients.
+//! - [`checker`]: whole contents against the model.
+//! - [`trials`]: option sets, power loss, every storage call, storage errors.
+//!
+//! Threading: a run has one OS thread; runs share nothing.
+
+pub mod checker;
+pub mod coverage;
+pub mod model;
+pub mod observe;
+pub mod rng;
+pub mod trials;
+pub mod workload;

@@ -1,0 +1,80 @@
+//! What a batch of seeds reached: operations, drop rules, kinds of compaction, faults. A trial fails if something that it is there for was never reached.
+//!
+//! Threading: owned; runs give theirs back and are added up.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use siltstone::Stats;
+
+/// Counts by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    counts: BTreeMap<String, u64>,
+}
+
+impl Coverage {
+    /// One more of `name`.
+    pub fn add(&mut self, name: &str) {
+        self.add_count(name, 1);
+    }
+
+    /// `count` more of `name`.
+    pub fn add_count(&mut self, name: &str, count: u64) {
+        *self.counts.entry(name.to_string()).or_insert(0) += count;
+    }
+
+    /// Adds up.
+    pub fn merge(&mut self, other: &Coverage) {
+        for (name, count) in &other.counts {
+            self.add_count(name, *count);
+        }
+    }
+
+    /// Takes over what a store counted until it was closed.
+    pub fn take_stats(&mut self, stats: &Stats) {
+        for (name, count) in &stats.counters {
+            if name.ends_with("_count") {
+                self.add_count(&format!("store.{name}"), *count);
+            }
+        }
+        self.add_count(
+            "store.discarded_log_bytes",
+            stats.counter("discarded_log_bytes"),
+        );
+        for (cause, total) in &stats.delay_totals {
+            self.add_count(&format!("delay.{cause:?}"), total.count);
+        }
+        let deepest = stats
+            .keyspaces
+            .iter()
+            .flat_map(|k| k.levels.iter().rposition(|l| l.table_count > 0))
+            .max();
+        if let Some(level) = deepest {
+            self.add(&format!("deepest_level.{level}"));
+        }
+    }
+
+    /// How often `name` was reached.
+    pub fn of(&self, name: &str) -> u64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+
+    /// Which of these were never reached.
+    pub fn missing<'a>(&self, wanted: &[&'a str]) -> Vec<&'a str> {
+        wanted
+            .iter()
+            .copied()
+            .filter(|name| self.of(name) == 0)
+            .collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in &self.counts {
+            writeln!(f, "  {name:44} {count:>10}")?;
+        }
+        Ok(())
+    }
+}

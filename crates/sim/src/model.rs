@@ -1,0 +1,385 @@
+//! What a store must answer: every version of every key, by sequence number.
+//!
+//! What it is: [`Model`] is the history as the log recorded it, record by record, and an index over it that answers gets and scans of any keyspace at any
+//! number. It never forgets a version, so any snapshot and any cursor can be checked, and it can be cut to any prefix of its records,
+//! which is what a power loss may do to a store.
+//!
+//! Invariants: records come with ascending numbers; a keyspace's id is never given twice; the index is a function of the records.
+//!
+//! Threading: owned; the run keeps it under a mutex that is held over no storage call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes shared between history, index and intents.
+pub type Bytes = Arc<[u8]>;
+
+/// Key and value pairs in key order.
+pub type Pairs = BTreeMap<Bytes, Bytes>;
+
+/// One entry of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The key has this value.
+    Put(u32, Bytes, Bytes),
+    /// The key has no value.
+    Delete(u32, Bytes),
+    /// No key from the first on and before the second has a value.
+    DeleteRange(u32, Bytes, Bytes),
+}
+
+impl Op {
+    /// The keyspace that it is about.
+    pub fn keyspace(&self) -> u32 {
+        match self {
+            Op::Put(id, ..) | Op::Delete(id, _) | Op::DeleteRange(id, ..) => *id,
+        }
+    }
+}
+
+/// What a record of the log says.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Entries, numbered one by one.
+    Group(Vec<Op>),
+    /// Pairs (or deletes) that all have the record's number.
+    Ingest(u32, Arc<Vec<(Bytes, Option<Bytes>)>>),
+    /// A keyspace begins.
+    Create(u32, String),
+    /// A keyspace ends.
+    Drop(u32),
+}
+
+/// A record of the log.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Number of its first entry.
+    pub first: u64,
+    /// What it says.
+    pub event: Event,
+}
+
+impl Record {
+    /// Number of its last entry.
+    pub fn last(&self) -> u64 {
+        match &self.event {
+            Event::Group(ops) => self.first + ops.len() as u64 - 1,
+            _ => self.first,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct KeyspaceModel {
+    name: String,
+    created: u64,
+    dropped: Option<u64>,
+    versions: BTreeMap<Bytes, Vec<(u64, Option<Bytes>)>>,
+    range_deletes: Vec<(u64, Bytes, Bytes)>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Model {
+    records: Vec<Record>,
+    keyspaces: BTreeMap<u32, KeyspaceModel>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Model::new()
+    }
+}
+
+impl Model {
+    /// A new store: one keyspace, `default`, with id 1.
+    pub fn new() -> Model {
+        let default = KeyspaceModel {
+            name: "default".into(),
+            ..KeyspaceModel::default()
+        };
+        Model {
+            records: Vec::new(),
+            keyspaces: BTreeMap::from([(1, default)]),
+        }
+    }
+
+    /// Adds the next record.
+    ///
+    /// # Panics
+    /// If its numbers do not ascend, or it names a keyspace that is not there: the store wrote a wrong log.
+    pub fn push(&mut self, record: Record) {
+        let last = self.last();
+        assert!(
+            record.first > last,
+            "the log gives number {} after {last}: a number was used twice",
+            record.first
+        );
+        self.index(&record);
+        self.records.push(record);
+    }
+
+    fn index(&mut self, record: &Record) {
+        match &record.event {
+            Event::Create(id, name) => {
+                let fresh = KeyspaceModel {
+                    name: name.clone(),
+                    created: record.first,
+                    ..KeyspaceModel::default()
+                };
+                assert!(
+                    self.keyspaces.insert(*id, fresh).is_none(),
+                    "keyspace id {id} is given twice"
+                );
+            }
+            Event::Drop(id) => self.live(*id).dropped = Some(record.first),
+            Event::Ingest(id, pairs) => {
+                let keyspace = self.live(*id);
+                for (key, value) in pairs.iter() {
+                    keyspace
+                        .versions
+                        .entry(key.clone())
+                        .or_default()
+                        .push((record.first, value.clone()));
+                }
+            }
+            Event::Group(ops) => {
+                for (number, op) in (record.first..).zip(ops) {
+                    let keyspace = self.live(op.keyspace());
+                    match op {
+                        Op::Put(_, key, value) => {
+                            keyspace
+                                .versions
+                                .entry(key.clone())
+                                .or_default()
+                                .push((number, Some(value.clone())));
+                        }
+                        Op::Delete(_, key) => {
+                            keyspace
+                                .versions
+                                .entry(key.clone())
+                                .or_default()
+                                .push((number, None));
+                        }
+                        Op::DeleteRange(_, start, end) => {
+                            keyspace
+                                .range_deletes
+                                .push((number, start.clone(), end.clone()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn live(&mut self, id: u32) -> &mut KeyspaceModel {
+        let keyspace = self
+            .keyspaces
+            .get_mut(&id)
+            .unwrap_or_else(|| panic!("the log names keyspace {id}, which was never created"));
+        assert!(
+            keyspace.dropped.is_none(),
+            "the log has an entry of keyspace {id} after its drop"
+        );
+        keyspace
+    }
+
+    /// The last number of the last record; 0 without any.
+    pub fn last(&self) -> u64 {
+        self.records.last().map_or(0, Record::last)
+    }
+
+    /// The end of the last record that ends at `number` or before: the published number may lie above it, because an open starts above
+    /// everything that may ever have been given.
+    pub fn end_at(&self, number: u64) -> u64 {
+        let count = self.records.partition_point(|r| r.last() <= number);
+        count.checked_sub(1).map_or(0, |at| self.records[at].last())
+    }
+
+    /// End of the first record above `after` that is wanted.
+    pub fn first_above(&self, after: u64, wanted: impl Fn(&Event) -> bool) -> Option<u64> {
+        let from = self.records.partition_point(|r| r.last() <= after);
+        self.records[from..]
+            .iter()
+            .find(|r| wanted(&r.event))
+            .map(Record::last)
+    }
+
+    /// All records.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// The numbers at which the history may end: the start, and after each record; those from `least` on, newest first.
+    pub fn ends_from(&self, least: u64) -> Vec<u64> {
+        let ends = std::iter::once(0).chain(self.records.iter().map(Record::last));
+        let mut ends: Vec<u64> = ends.filter(|end| *end >= least).collect();
+        ends.reverse();
+        ends
+    }
+
+    /// Forgets all records after `number`.
+    pub fn cut(&mut self, number: u64) {
+        if number >= self.last() {
+            return;
+        }
+        let mut rest = std::mem::take(self);
+        rest.records
+            .truncate(rest.records.partition_point(|r| r.last() <= number));
+        for record in rest.records {
+            self.push(record);
+        }
+    }
+
+    /// The keyspaces that live at `number`: name and id.
+    pub fn keyspaces(&self, number: u64) -> BTreeMap<String, u32> {
+        let live = |k: &KeyspaceModel| k.created <= number && k.dropped.is_none_or(|d| d > number);
+        self.keyspaces
+            .iter()
+            .filter(|(_, k)| live(k))
+            .map(|(id, k)| (k.name.clone(), *id))
+            .collect()
+    }
+
+    /// Number of the record that created or dropped a keyspace.
+    pub fn number_of_change(&self, wanted: impl Fn(&Event) -> bool) -> Option<u64> {
+        self.records
+            .iter()
+            .rev()
+            .find(|r| wanted(&r.event))
+            .map(|r| r.first)
+    }
+
+    fn newest<'a>(
+        keyspace: &KeyspaceModel,
+        key: &[u8],
+        versions: &'a [(u64, Option<Bytes>)],
+        number: u64,
+    ) -> Option<&'a Bytes> {
+        let at = versions.partition_point(|(n, _)| *n <= number);
+        let (written, value) = versions[..at].last()?;
+        let value = value.as_ref()?;
+        let gone = keyspace
+            .range_deletes
+            .iter()
+            .rev()
+            .skip_while(|(n, ..)| *n > number)
+            .take_while(|(n, ..)| n > written)
+            .any(|(_, start, end)| &start[..] <= key && key < &end[..]);
+        (!gone).then_some(value)
+    }
+
+    /// The value of `key` in keyspace `id` at `number`.
+    pub fn get(&self, id: u32, key: &[u8], number: u64) -> Option<Bytes> {
+        let keyspace = self.keyspaces.get(&id)?;
+        let versions = keyspace.versions.get(key)?;
+        Self::newest(keyspace, key, versions, number).cloned()
+    }
+
+    /// The values that a read of `key` may give that took its number between `from` and `to`.
+    pub fn between(&self, id: u32, key: &[u8], from: u64, to: u64) -> Vec<Option<Bytes>> {
+        let mut numbers = vec![from];
+        if let Some(keyspace) = self.keyspaces.get(&id) {
+            let points = keyspace
+                .versions
+                .get(key)
+                .into_iter()
+                .flatten()
+                .map(|(n, _)| *n);
+            let ranges = keyspace.range_deletes.iter().map(|(n, ..)| *n);
+            numbers.extend(points.chain(ranges).filter(|n| (from + 1..=to).contains(n)));
+        }
+        numbers.into_iter().map(|n| self.get(id, key, n)).collect()
+    }
+
+    /// Everything in keyspace `id` at `number`.
+    pub fn state(&self, id: u32, number: u64) -> Pairs {
+        let Some(keyspace) = self.keyspaces.get(&id) else {
+            return Pairs::new();
+        };
+        let shown = |(key, versions): (&Bytes, &Vec<_>)| {
+            Self::newest(keyspace, key, versions, number).map(|value| (key.clone(), value.clone()))
+        };
+        keyspace.versions.iter().filter_map(shown).collect()
+    }
+
+    /// Every key that was ever written to keyspace `id`.
+    pub fn keys(&self, id: u32) -> Vec<Bytes> {
+        self.keyspaces
+            .get(&id)
+            .map(|k| k.versions.keys().cloned().collect())
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn b(text: &str) -> Bytes {
+        text.as_bytes().into()
+    }
+
+    #[test]
+    fn versions_range_deletes_and_cuts() {
+        let mut model = Model::new();
+        let group = |first, ops| Record {
+            first,
+            event: Event::Group(ops),
+        };
+        model.push(group(
+            1,
+            vec![Op::Put(1, b("a"), b("1")), Op::Put(1, b("b"), b("2"))],
+        ));
+        model.push(group(
+            5,
+            vec![
+                Op::DeleteRange(1, b("a"), b("b")),
+                Op::Put(1, b("a"), b("3")),
+            ],
+        ));
+        model.push(Record {
+            first: 7,
+            event: Event::Create(2, "x".into()),
+        });
+        model.push(group(
+            9,
+            vec![Op::DeleteRange(1, b(""), b("zz")), Op::Put(2, b(""), b(""))],
+        ));
+        model.push(Record {
+            first: 20,
+            event: Event::Ingest(1, Arc::new(vec![(b("b"), Some(b("4"))), (b("c"), None)])),
+        });
+        model.push(Record {
+            first: 21,
+            event: Event::Drop(2),
+        });
+        let get = |model: &Model, key: &str, n| model.get(1, key.as_bytes(), n).map(|v| v.to_vec());
+        assert_eq!(get(&model, "a", 0), None);
+        assert_eq!(get(&model, "a", 4), Some(b"1".to_vec()));
+        assert_eq!(get(&model, "a", 5), None);
+        assert_eq!(get(&model, "a", 8), Some(b"3".to_vec()));
+        assert_eq!((get(&model, "a", 9), get(&model, "b", 19)), (None, None));
+        assert_eq!(get(&model, "b", 20), Some(b"4".to_vec()));
+        assert_eq!(
+            model.between(1, b"a", 4, 8),
+            [Some(b("1")), None, Some(b("3"))]
+        );
+        assert_eq!(
+            model.keyspaces(20),
+            BTreeMap::from([("default".into(), 1), ("x".into(), 2)])
+        );
+        assert_eq!(model.keyspaces(21).len(), 1);
+        assert_eq!(model.ends_from(8), [21, 20, 10]);
+        assert_eq!(
+            model.state(1, 6),
+            Pairs::from([(b("a"), b("3")), (b("b"), b("2"))])
+        );
+        model.cut(9);
+        assert_eq!((model.last(), model.records().len()), (7, 3));
+        assert_eq!(
+            model.state(1, 99),
+            Pairs::from([(b("a"), b("3")), (b("b"), b("2"))])
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! The history, as the log is told it: a storage between store and medium that reads along.
+//!
+//! What it is: [`Observed`] passes every call on; of every append to a log segment it decodes the record and adds it to the [`History`], *before* the append
+//! happens. So the history's order is the store's own, whoever else writes at the same time, and it holds what was in flight at a crash.
+//! What a batch holds is taken from what its client announced ([`History::announce`]); a record with entries that nobody announced, or
+//! with a number that does not ascend, ends the run.
+//!
+//! Threading: the history is under a std mutex held over no storage call.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use siltstone::batch::{Entries, EntryKind};
+use siltstone::log::RecordKind;
+use siltstone::log::format::{MAGIC, RECORD_HEADER_BYTES, parse_segment_name};
+use siltstone::version::Edit;
+use siltstone_storage::storage::InjectedFault;
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, Storage, WriteFile,
+};
+
+use crate::model::{Bytes, Event, Model, Op, Record};
+
+/// Pairs of a table that is to be ingested; a delete has no value.
+pub type TablePairs = Arc<Vec<(Bytes, Option<Bytes>)>>;
+
+/// What was written, what was promised.
+#[derive(Clone, Default)]
+pub struct History {
+    /// Everything that the log was given.
+    pub model: Model,
+    /// Batches that clients are about to write or have in flight.
+    announced: Vec<Vec<Op>>,
+    tables: BTreeMap<String, TablePairs>,
+    /// Largest number acknowledged.
+    pub acked: u64,
+    /// Largest number acknowledged as synced.
+    pub synced: u64,
+}
+
+impl History {
+    /// Says what is about to be written, as one batch.
+    pub fn announce(&mut self, ops: Vec<Op>) {
+        self.announced.push(ops);
+    }
+
+    /// Takes back what was announced and refused before it came to the log; nothing if it is there.
+    pub fn withdraw(&mut self, ops: &[Op]) {
+        if let Some(at) = self.announced.iter().position(|a| a == ops) {
+            self.announced.swap_remove(at);
+        }
+    }
+
+    /// A new life begins: nothing is in flight.
+    pub fn forget_announced(&mut self) {
+        self.announced.clear();
+    }
+
+    /// Says what a table holds that is about to be ingested.
+    pub fn announce_table(&mut self, name: &str, pairs: TablePairs) {
+        self.tables.insert(name.to_string(), pairs);
+    }
+
+    fn group(&mut self, bodies: &[&[u8]]) -> Vec<Op> {
+        let mut all = Vec::new();
+        for body in bodies {
+            let ops: Vec<Op> = Entries::new(body)
+                .map(|entry| {
+                    let entry = entry.unwrap_or_else(|bad| {
+                        panic!("the log was given a batch that cannot be read: {bad:?}")
+                    });
+                    match entry.kind {
+                        EntryKind::Put => {
+                            Op::Put(entry.keyspace, entry.key.into(), entry.value.into())
+                        }
+                        EntryKind::Delete => Op::Delete(entry.keyspace, entry.key.into()),
+                        EntryKind::RangeDelete => {
+                            Op::DeleteRange(entry.keyspace, entry.key.into(), entry.value.into())
+                        }
+                    }
+                })
+                .collect();
+            let at = self
+                .announced
+                .iter()
+                .position(|announced| *announced == ops);
+            let at = at
+                .unwrap_or_else(|| panic!("the log was given a batch that nobody wrote: {ops:?}"));
+            all.extend(self.announced.swap_remove(at));
+        }
+        all
+    }
+
+    /// Takes in what is appended to a log segment: a header, or one whole record.
+    fn appended(&mut self, parts: &[&[u8]]) {
+        let head = parts[0];
+        if head.starts_with(&MAGIC) {
+            return;
+        }
+        assert_eq!(
+            head.len(),
+            RECORD_HEADER_BYTES,
+            "an append to the log that is neither a segment's header nor a record"
+        );
+        let payload_bytes = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
+        let first = u64::from_le_bytes(head[24..32].try_into().expect("eight bytes"));
+        let mut bodies = Vec::new();
+        let mut left = payload_bytes;
+        for part in &parts[1..] {
+            if left == 0 {
+                break;
+            }
+            bodies.push(*part);
+            left -= part.len();
+        }
+        let whole = bodies.concat();
+        let number = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
+        let event = match RecordKind::from_number(head[8]) {
+            Some(RecordKind::Group) => Event::Group(self.group(&bodies)),
+            Some(RecordKind::KeyspaceCreate) => Event::Create(
+                number(&whole),
+                String::from_utf8(whole[4..].to_vec()).expect("a keyspace's name"),
+            ),
+            Some(RecordKind::KeyspaceDrop) => Event::Drop(number(&whole)),
+            Some(RecordKind::Ingest) => {
+                let edit = Edit::decode(&whole).expect("an ingest's body").edit;
+                let keyspace = &edit.keyspaces[0];
+                let pairs = keyspace.add.iter().flat_map(|add| {
+                    let pairs = self.tables.get(&add.table.name);
+                    pairs
+                        .unwrap_or_else(|| {
+                            panic!("an ingest of {}, which nobody announced", add.table.name)
+                        })
+                        .iter()
+                        .cloned()
+                });
+                Event::Ingest(keyspace.id, Arc::new(pairs.collect()))
+            }
+            None => panic!("a log record of kind {}", head[8]),
+        };
+        self.model.push(Record { first, event });
+    }
+}
+
+/// A shared history.
+pub type SharedHistory = Arc<Mutex<History>>;
+
+/// The history, whatever panicked while it was held.
+pub fn lock(history: &SharedHistory) -> MutexGuard<'_, History> {
+    history.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// See the module.
+pub struct Observed {
+    inner: Arc<dyn Storage>,
+    history: SharedHistory,
+}
+
+impl Observed {
+    /// Reads along with what is written to `inner`.
+    pub fn new(inner: Arc<dyn Storage>, history: SharedHistory) -> Observed {
+        Observed { inner, history }
+    }
+
+    fn file(&self, name: &str, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        match parse_segment_name(name) {
+            Some(_) => Arc::new(ObservedLog {
+                inner: file,
+                history: self.history.clone(),
+            }),
+            None => file,
+        }
+    }
+}
+
+impl Storage for Observed {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        self.inner.lease(name)
+    }
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        Ok(self.file(name, self.inner.create(epoch, name)?))
+    }
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        Ok(self.file(new, self.inner.recycle(epoch, old, new)?))
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open(name)
+    }
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        self.inner.read_small(name)
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.inner.list()
+    }
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.delete(epoch, name)
+    }
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.inner.rename(epoch, old, new)
+    }
+    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.inner.link(epoch, old, new)
+    }
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        self.inner.sync_dir(epoch)
+    }
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.replace(epoch, name, bytes)
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+}
+
+struct ObservedLog {
+    inner: Arc<dyn WriteFile>,
+    history: SharedHistory,
+}
+
+impl WriteFile for ObservedLog {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn position(&self) -> u64 {
+        self.inner.position()
+    }
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        lock(&self.history).appended(parts);
+        self.inner.append(parts)
+    }
+    fn reserve(&self, len: u64) -> Result<()> {
+        self.inner.reserve(len)
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+    fn start_writeback(&self, from: u64, len: u64) {
+        self.inner.start_writeback(from, len);
+    }
+    fn truncate_to_position(&self) -> Result<()> {
+        self.inner.truncate_to_position()
+    }
+    fn inject(&self, fault: InjectedFault<'_>) -> bool {
+        self.inner.inject(fault)
+    }
+}

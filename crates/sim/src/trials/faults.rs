@@ -1,0 +1,193 @@
+//! Storage calls that fail, once or for good: no wrong answers meanwhile, a store that says what became of it, and one that comes back when it is opened again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::ErrorKind;
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
+use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
+
+use super::{Run, simulate};
+use crate::checker::{check_now, find_prefix};
+use crate::coverage::Coverage;
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::workload::{Errors, draw_options};
+
+fn draw_rule(rng: &mut Rng) -> (Rule, String) {
+    let kind = *rng.pick(&[
+        StorageErrorKind::Io,
+        StorageErrorKind::Io,
+        StorageErrorKind::NoSpace,
+    ]);
+    let fault = match rng.below(8) {
+        0 => Fault::FailAfter(kind),
+        1 => Fault::ShortAppend {
+            per_mille: rng.below(1001) as u32,
+            kind,
+        },
+        _ => Fault::Fail(kind),
+    };
+    let mut rule = match rng.below(10) {
+        0..4 => Rule::on_changes(fault),
+        4 => Rule::on_reads(fault),
+        5 => Rule::on(OpKind::Sync, fault),
+        6 => Rule::on(OpKind::Append, fault),
+        7 => Rule::on(OpKind::SyncDir, fault),
+        8 => Rule::on(OpKind::Create, fault),
+        _ => Rule::on(OpKind::Reserve, fault),
+    };
+    let most = *rng.pick(&[5, 30, 100, 400]);
+    rule = rule.nth(rng.below(most));
+    rule = match rng.below(3) {
+        0 => rule.for_good(),
+        1 => rule.times(1 + rng.below(8)),
+        _ => rule,
+    };
+    let text = format!("{rule:?}");
+    (rule, text)
+}
+
+/// One seed.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn fault_trial(seed: u64) -> Coverage {
+    simulate(seed, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0xFA17);
+        let mut run = Run::new(&runtime, &mut rng);
+        let medium = MemoryStorage::new(&runtime);
+        let options = draw_options(&mut rng);
+        // A first life without faults, so that there is something to open.
+        let world = run.must_open(&medium, &options, "first life")?;
+        run.work(&world, 1, 30, &mut rng)?;
+        run.close(&world).map_err(|e| format!("close: {e}"))?;
+        drop(world);
+
+        let faulty = FaultStorage::new(Arc::new(medium.clone()), &runtime);
+        let (rule, text) = draw_rule(&mut rng);
+        let what = format!("{options:?}; {text}");
+        let told = |e: String| format!("{what}: {e}");
+        faulty.add(rule);
+        if rng.chance(70) {
+            faulty.disarm();
+        }
+        let opened = run.open(
+            &medium,
+            Arc::new(faulty.clone()),
+            &options,
+            Errors::Expected,
+        );
+        let world = match opened {
+            Ok(world) => world,
+            Err(error) => {
+                run.coverage.add("fault.open_refused");
+                if !matches!(
+                    error.kind(),
+                    ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
+                ) {
+                    return Err(told(format!("open: {error}")));
+                }
+                faulty.disarm();
+                run.open(
+                    &medium,
+                    Arc::new(faulty.clone()),
+                    &options,
+                    Errors::Expected,
+                )
+                .map_err(|e| told(format!("open after a refused open: {e}")))?
+            }
+        };
+        faulty.arm();
+        let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
+        run.work(&world, clients, count, &mut rng).map_err(told)?;
+        faulty.disarm();
+        run.coverage
+            .add_count("fault.fired", faulty.fired().len() as u64);
+        check_now(&world.store, &run.history, &world.plan.keys, &mut rng)
+            .map_err(|e| told(format!("after the fault: {e}")))?;
+
+        // Poisoned stays; anything else passes by itself.
+        let mut last = None;
+        for _ in 0..100 {
+            let names = world.store.keyspaces();
+            let result = match names.first() {
+                Some(name) => {
+                    let keyspace = world.store.keyspace(name).map_err(|e| e.to_string())?;
+                    let op = crate::model::Op::Put(
+                        keyspace.id(),
+                        b"after".as_slice().into(),
+                        b"all".as_slice().into(),
+                    );
+                    lock(&run.history).announce(vec![op.clone()]);
+                    keyspace
+                        .put(b"after", b"all")
+                        .inspect_err(|_| lock(&run.history).withdraw(&[op]))
+                }
+                None => Ok(()),
+            };
+            match result {
+                Ok(()) => {
+                    last = None;
+                    break;
+                }
+                Err(e) if e.kind() == ErrorKind::Poisoned => {
+                    last = Some(e);
+                    break;
+                }
+                Err(e) => last = Some(e),
+            }
+            runtime.sleep(Duration::from_millis(500));
+        }
+        let mut poisoned = match last {
+            None => false,
+            Some(e) if e.kind() == ErrorKind::Poisoned => {
+                if faulty.fired().is_empty() {
+                    return Err(told(format!("poisoned without a fault: {e}")));
+                }
+                true
+            }
+            Some(e) => return Err(told(format!("writes do not resume: {e}"))),
+        };
+        run.coverage.add(if poisoned {
+            "fault.poisoned"
+        } else {
+            "fault.passed"
+        });
+        if !poisoned && let Err(e) = run.check_all(&world, &mut rng) {
+            // A call that had met its fault before the rules were taken away may tell it only now.
+            poisoned = e.contains("injected") && world.store.stats().health != "good";
+            if !poisoned {
+                return Err(told(format!("after it passed: {e}")));
+            }
+        }
+        let close = run.close(&world);
+        if let Err(e) = &close
+            && !poisoned
+        {
+            return Err(told(format!("close: {e}")));
+        }
+        drop(world);
+        let (acked, synced) = {
+            let history = lock(&run.history);
+            (history.acked, history.synced)
+        };
+        let (mut image, mut least) = (medium.kill_in(&runtime), acked);
+        if rng.chance(50) {
+            image = medium.crash_in(&runtime, CrashPolicy::Seeded(rng.draw())).0;
+            least = synced;
+        }
+        for round in 0..2 {
+            let world = run.must_open(&image, &draw_options(&mut rng), &what)?;
+            let end = find_prefix(&world.store, &mut run.model(), least)
+                .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
+            run.settle_at(end);
+            run.work(&world, 1, 10, &mut rng)
+                .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
+            least = lock(&run.history).synced;
+            image = image.crash_in(&runtime, CrashPolicy::LoseUnsynced).0;
+            run.coverage.add("fault.reopened");
+        }
+        Ok(run.coverage)
+    })
+}

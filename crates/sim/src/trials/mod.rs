@@ -1,0 +1,267 @@
+//! The trials: thin users of workload, model and checker, each from one seed.
+//!
+//! What it is: [`options_trial`] (random operations under random option sets, reopened and killed in between), [`power_trial`] (power loss at random
+//! calls, with random losses, and again during the recovery), [`scenario`] (one fixed story, crashed at every call), [`fault_trial`] (storage calls that
+//! fail). [`seeds`] runs many of them.
+//!
+//! Threading: a trial is a run of the simulated runtime of its own.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use siltstone::{Components, Options, Store};
+use siltstone_storage::sim::{SimConfig, run};
+use siltstone_storage::{MemoryStorage, Replay, Runtime, Storage};
+
+use crate::checker::{Check, check_now};
+use crate::coverage::Coverage;
+use crate::model::Model;
+use crate::observe::{History, Observed, SharedHistory, lock};
+use crate::rng::Rng;
+use crate::workload::{Client, Errors, Plan, World};
+
+mod faults;
+mod options;
+mod power;
+mod scenario;
+
+pub use faults::fault_trial;
+pub use options::options_trial;
+pub use power::power_trial;
+pub use scenario::scenario;
+
+/// Runs `trial` as the first task of a simulated run of `seed`.
+///
+/// # Panics
+/// With the run's failure, if it fails: a wrong answer, a panic, a deadlock, a livelock.
+pub fn simulate<T: Send + 'static>(
+    seed: u64,
+    trial: impl FnOnce(Runtime) -> Result<T, String> + Send + 'static,
+) -> T {
+    let config = SimConfig {
+        max_steps: 3_000_000,
+        ..SimConfig::new(seed)
+    };
+    run(config, |runtime| {
+        trial(runtime).unwrap_or_else(|e| panic!("{e}"))
+    })
+    .unwrap()
+}
+
+/// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEEDS=N` so many percent of `count`.
+/// Prints each seed that fails with the command that repeats it.
+///
+/// # Panics
+/// At the end, if a seed failed, or if something of `wanted` was never reached (not with a single seed).
+pub fn seeds(
+    test: &str,
+    first: u64,
+    count: u64,
+    wanted: &[&str],
+    trial: impl Fn(u64) -> Coverage,
+) -> Coverage {
+    let number = |name: &str| {
+        std::env::var(name).ok().map(|v| {
+            v.parse::<u64>()
+                .unwrap_or_else(|_| panic!("{name}={v} is no number"))
+        })
+    };
+    let single = number("SILT_SEED");
+    let range = match single {
+        Some(seed) => seed..seed + 1,
+        None => first..first + (count * number("SILT_SEEDS").unwrap_or(100) / 100).max(1),
+    };
+    let mut coverage = Coverage::default();
+    let mut failed = Vec::new();
+    let start = std::time::Instant::now();
+    let total = range.end - range.start;
+    for seed in range {
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial(seed))) {
+            Ok(reached) => coverage.merge(&reached),
+            Err(_) => {
+                eprintln!(
+                    "FAILED: {test}, seed {seed}; repeat: SILT_SEED={seed} cargo test -p siltstone-sim --test trials {test} -- --nocapture"
+                );
+                failed.push(seed);
+            }
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{test}: {total} seeds in {seconds:.1} s ({:.0} a second)\n{coverage}",
+        total as f64 / seconds
+    );
+    assert!(
+        failed.is_empty(),
+        "{test}: {} of {total} seeds failed: {failed:?}",
+        failed.len()
+    );
+    let missing = coverage.missing(wanted);
+    assert!(
+        single.is_some() || missing.is_empty(),
+        "{test}: never reached: {missing:?}"
+    );
+    coverage
+}
+
+/// What is carried from one life of a store to the next.
+pub(crate) struct Run {
+    pub(crate) runtime: Runtime,
+    pub(crate) history: SharedHistory,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) coverage: Coverage,
+    next_name: Arc<AtomicU64>,
+}
+
+impl Run {
+    pub(crate) fn new(runtime: &Runtime, rng: &mut Rng) -> Run {
+        Run {
+            runtime: runtime.clone(),
+            history: Arc::new(Mutex::new(History::default())),
+            plan: Arc::new(Plan::draw(rng)),
+            coverage: Coverage::default(),
+            next_name: Arc::default(),
+        }
+    }
+
+    /// Another run that goes on from here by itself: a possible future.
+    pub(crate) fn fork(&self) -> Run {
+        Run {
+            runtime: self.runtime.clone(),
+            history: Arc::new(Mutex::new(lock(&self.history).clone())),
+            plan: self.plan.clone(),
+            coverage: Coverage::default(),
+            next_name: self.next_name.clone(),
+        }
+    }
+
+    /// Opens the store on `storage`, which lies on `medium`.
+    pub(crate) fn open(
+        &self,
+        medium: &MemoryStorage,
+        storage: Arc<dyn Storage>,
+        options: &Options,
+        errors: Errors,
+    ) -> siltstone::Result<Arc<World>> {
+        let storage: Arc<dyn Storage> = Arc::new(Observed::new(storage, self.history.clone()));
+        let components = Components::on(storage.clone(), self.runtime.clone());
+        let store = Store::open_with(components, options.clone())?;
+        Ok(Arc::new(World {
+            runtime: self.runtime.clone(),
+            store,
+            medium: medium.clone(),
+            storage,
+            history: self.history.clone(),
+            plan: self.plan.clone(),
+            coverage: Mutex::default(),
+            errors,
+            synced_writes: options.sync == siltstone::SyncMode::Always,
+            next_name: self.next_name.clone(),
+        }))
+    }
+
+    /// As `open`, where opening must succeed.
+    pub(crate) fn must_open(
+        &self,
+        medium: &MemoryStorage,
+        options: &Options,
+        what: &str,
+    ) -> Result<Arc<World>, String> {
+        self.open(medium, Arc::new(medium.clone()), options, Errors::Fatal)
+            .map_err(|e| format!("{what}: open: {e}"))
+    }
+
+    /// Lets `clients` work beside each other, `count` operations each.
+    pub(crate) fn work(
+        &self,
+        world: &Arc<World>,
+        clients: u64,
+        count: u64,
+        rng: &mut Rng,
+    ) -> Check {
+        let tasks: Vec<_> = (0..clients)
+            .map(|i| {
+                let mut client = Client::new(world, rng.fork(i));
+                let task = self
+                    .runtime
+                    .spawn(&format!("client-{i}"), move || client.work(count));
+                task.map_err(|e| e.to_string())
+            })
+            .collect::<Result<_, _>>()?;
+        for (i, task) in tasks.into_iter().enumerate() {
+            task.join()
+                .map_err(|_| format!("client {i} ended without an answer"))?
+                .map_err(|e| format!("client {i}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Compares everything, after all work; then lets the background finish and compares again.
+    pub(crate) fn check_all(&self, world: &Arc<World>, rng: &mut Rng) -> Check {
+        check_now(&world.store, &self.history, &world.plan.keys, rng)?;
+        let hooks = world.store.core_for_tests();
+        hooks.pause_compaction(false);
+        for name in world.store.keyspaces() {
+            hooks.release(&world.store.keyspace(&name).map_err(|e| e.to_string())?);
+        }
+        // Jobs that failed are tried again after a while; until then their error is what a waiter gets.
+        let mut patience = 0;
+        while let Err(e) = world.store.wait_until_idle() {
+            patience += 1;
+            if world.errors == Errors::Fatal || patience > 20 {
+                return Err(format!("waiting for the background: {e}"));
+            }
+            self.runtime.sleep(std::time::Duration::from_secs(1));
+        }
+        check_now(&world.store, &self.history, &world.plan.keys, rng)
+            .map_err(|e| format!("when idle: {e}"))
+    }
+
+    /// Takes over what the store counted, and closes it.
+    pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
+        self.coverage.take_stats(&world.store.stats());
+        self.coverage
+            .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        let last = lock(&self.history).model.last();
+        world.store.clone().close()?;
+        // Everything is synced by a close.
+        world.synced(last);
+        Ok(())
+    }
+
+    /// The next life begins at `end`: what came after it never happened.
+    pub(crate) fn settle_at(&self, end: u64) {
+        let mut history = lock(&self.history);
+        let mut next = history.clone();
+        next.model.cut(end);
+        (next.acked, next.synced) = (end, end);
+        next.forget_announced();
+        *history = next;
+    }
+
+    pub(crate) fn model(&self) -> Model {
+        lock(&self.history).model.clone()
+    }
+}
+
+/// What was promised when a journal had come to where `replay` stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promised {
+    pub(crate) acked: u64,
+    pub(crate) synced: u64,
+}
+
+impl Promised {
+    /// `before`: what was promised before the journal began.
+    pub(crate) fn at(replay: &Replay, before: Promised) -> Promised {
+        let mut promised = before;
+        for mark in replay.marks_so_far() {
+            let number: u64 = mark.label[1..].parse().expect("a mark of ours");
+            promised.acked = promised.acked.max(number);
+            if mark.label.starts_with('s') {
+                promised.synced = promised.synced.max(number);
+            }
+        }
+        promised
+    }
+}

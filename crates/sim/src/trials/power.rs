@@ -1,0 +1,161 @@
+//! Power loss at random calls of a run, with random losses; again during the recovery from it; and once more after work on what came back.
+
+use siltstone_storage::{CrashPolicy, MemoryStorage};
+
+use super::{Promised, Run, simulate};
+use crate::checker::{check_now, find_prefix};
+use crate::coverage::Coverage;
+use crate::rng::Rng;
+use crate::workload::draw_options;
+
+/// Crashes of one run.
+const CRASHES: u64 = 6;
+
+fn draw_policy(rng: &mut Rng) -> CrashPolicy {
+    match rng.below(8) {
+        0 => CrashPolicy::LoseUnsynced,
+        1 => CrashPolicy::KeepUnsynced,
+        _ => CrashPolicy::Seeded(rng.draw()),
+    }
+}
+
+/// One seed.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn power_trial(seed: u64) -> Coverage {
+    simulate(seed, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0x5057);
+        let mut run = Run::new(&runtime, &mut rng);
+        let medium = MemoryStorage::new(&runtime);
+        let options = draw_options(&mut rng);
+        medium.start_journal();
+        let world = run.must_open(&medium, &options, "first life")?;
+        let (clients, count) = (1 + rng.below(3), 20 + rng.below(80));
+        run.work(&world, clients, count, &mut rng)
+            .map_err(|e| format!("{options:?}: {e}"))?;
+        run.close(&world).map_err(|e| format!("close: {e}"))?;
+        let mut places: Vec<u64> = (0..CRASHES)
+            .map(|_| rng.below(medium.journal_len() + 1))
+            .collect();
+        places.sort_unstable();
+        let mut replay = medium.replay();
+        for n in places {
+            replay.advance_to(n);
+            let policy = draw_policy(&mut rng);
+            let promised = Promised::at(
+                &replay,
+                Promised {
+                    acked: 0,
+                    synced: 0,
+                },
+            );
+            let killed = rng.chance(20);
+            let (image, least) = if killed {
+                (replay.kill_in(&runtime), promised.acked)
+            } else {
+                let (image, report) = replay.crash_in(&runtime, policy);
+                for (name, count) in report.counts() {
+                    run.coverage.add_count(&format!("crash.{name}"), count);
+                }
+                (image, promised.synced)
+            };
+            let what = format!(
+                "{options:?}: {} at call {n} of {}, {policy:?}",
+                if killed { "kill" } else { "power loss" },
+                replay.len()
+            );
+            let reached = recover(&run, image, least, promised.synced, &what, &mut rng)?;
+            run.coverage.merge(&reached);
+            run.coverage.add("crash.recovered");
+        }
+        Ok(run.coverage)
+    })
+}
+
+/// Opens an image, which must show everything up to `least`, of which `synced` would survive a loss of power, and compares; loses power during that recovery and compares again; works, loses power, and compares again.
+fn recover(
+    run: &Run,
+    image: MemoryStorage,
+    least: u64,
+    synced: u64,
+    what: &str,
+    rng: &mut Rng,
+) -> Result<Coverage, String> {
+    let mut run = run.fork();
+    let options = draw_options(rng);
+    let told = |e: String| format!("{what}; then with {options:?}: {e}");
+    image.start_journal();
+    let world = run.must_open(&image, &options, what)?;
+    let mut model = run.model();
+    let before_recovery = run.fork();
+    let end = find_prefix(&world.store, &mut model, least).map_err(told)?;
+    run.settle_at(end);
+    check_now(&world.store, &run.history, &world.plan.keys, rng)
+        .map_err(|e| told(format!("after recovery at {end}: {e}")))?;
+    image.mark(format!("s{end}"));
+    let recovery_len = image.journal_len();
+
+    // Power is lost during the recovery.
+    let mut replay = image.replay();
+    let at = rng.below(recovery_len + 1);
+    replay.advance_to(at);
+    let policy = draw_policy(rng);
+    let promised = Promised::at(
+        &replay,
+        Promised {
+            acked: synced,
+            synced,
+        },
+    );
+    let twice = replay.crash_in(&run.runtime, policy).0;
+    {
+        let second = before_recovery;
+        let what =
+            format!("{what}; again at call {at} of {recovery_len} of the recovery, {policy:?}");
+        let mut world = second.must_open(&twice, &draw_options(rng), &what)?;
+        find_prefix(&world.store, &mut second.model(), promised.synced)
+            .map_err(|e| format!("{what}: {e}"))?;
+        run.coverage.add("crash.recovered_twice");
+        // Even a power loss right after open loses nothing of what it showed.
+        let mut model = second.model();
+        let end = find_prefix(&world.store, &mut model, promised.synced)?;
+        second.settle_at(end);
+        drop(world);
+        let third = twice.crash_in(&run.runtime, CrashPolicy::LoseUnsynced).0;
+        world = second.must_open(&third, &draw_options(rng), &what)?;
+        find_prefix(&world.store, &mut second.model(), end)
+            .map_err(|e| format!("{what}; and once more: {e}"))?;
+    }
+
+    // Life goes on.
+    if rng.chance(50) {
+        let clients = 1 + rng.below(2);
+        run.work(&world, clients, 30, rng).map_err(told)?;
+        run.check_all(&world, rng).map_err(told)?;
+        run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+        let mut replay = image.replay();
+        replay.advance_to(rng.below(replay.len() + 1).max(recovery_len));
+        let promised = Promised::at(
+            &replay,
+            Promised {
+                acked: end,
+                synced: end,
+            },
+        );
+        let policy = draw_policy(rng);
+        let later = replay.crash_in(&run.runtime, policy).0;
+        let what = format!(
+            "{what}; after more work at call {} of {}, {policy:?}",
+            replay.position(),
+            replay.len()
+        );
+        let world = run.must_open(&later, &draw_options(rng), &what)?;
+        find_prefix(&world.store, &mut run.model(), promised.synced)
+            .map_err(|e| format!("{what}: {e}"))?;
+        run.coverage.add("crash.recovered_after_more_work");
+    } else {
+        run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+    }
+    Ok(std::mem::take(&mut run.coverage))
+}
