@@ -1,4 +1,5 @@
 //! The example of README.md, which a test (`tests/readme.rs`) runs and compares with it: `cargo run --example first_store -p siltstone`.
+#![allow(missing_docs)] // `main` is public for that test.
 
 use siltstone::{Batch, Options, Result, Store, WriteOptions};
 

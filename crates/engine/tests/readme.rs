@@ -27,10 +27,9 @@ fn block(fence: &str) -> &'static str {
 fn the_example_is_the_readmes_and_runs() {
     let code: String = EXAMPLE
         .lines()
-        .skip_while(|l| l.starts_with("//!") || l.is_empty())
+        .skip_while(|l| l.starts_with("//!") || l.starts_with("#![") || l.is_empty())
         .map(|l| format!("{l}\n"))
         .collect();
-    // `pub` is for this test alone.
     let code = code.replace("pub fn main", "fn main");
     assert_eq!(
         block("```rust\n"),

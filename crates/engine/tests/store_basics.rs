@@ -1,4 +1,5 @@
 //! The store end to end on memory and on local files: what a first user does.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock: nothing here runs simulated
 
 use std::sync::Arc;
 

@@ -50,7 +50,8 @@ impl<S: Storage> Storage for Faulty<S> {
         ask(&self.hook, "recycle", new)?;
         Ok(self.wrap(self.inner.recycle(epoch, old, new)?))
     }
-    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<(), StorageError> {
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        ask(&self.hook, "sync_object", name)?;
         self.inner.sync_object(epoch, name)
     }
 
