@@ -189,9 +189,6 @@ impl Storage for Observed {
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         Ok(self.file(new, self.inner.recycle(epoch, old, new)?))
     }
-    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.inner.sync_object(epoch, name)
-    }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.inner.open(name)
     }
