@@ -207,6 +207,9 @@ impl Storage for Observed {
     fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         self.inner.link(epoch, old, new)
     }
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.sync_object(epoch, name)
+    }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.inner.sync_dir(epoch)
     }
