@@ -105,7 +105,8 @@ pub struct CheckReport {
     pub range_delete_count: u64,
     /// The log; `None` if its damage kept it from being read to an end.
     pub log: Option<LogCheck>,
-    /// Files of a store that nothing names: what a crash left behind. The next open deletes them.
+    /// Files of a store that nothing names any more: what a crash left behind, or what became obsolete just before the store was
+    /// closed. The next open deletes them.
     pub orphans: Vec<ObjectMeta>,
     /// Files that belong to no store.
     pub foreign: Vec<ObjectMeta>,
@@ -213,6 +214,14 @@ fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
 fn is_table(name: &str) -> bool {
     crate::recovery::open_number_of(name).is_some()
 }
+
+/// Files that every store has, besides tables, manifests and segments.
+const KEPT_NAMES: [&str; 4] = [
+    CURRENT_NAME,
+    crate::reserve::MANIFEST,
+    crate::reserve::LOG,
+    crate::reserve::POINTER,
+];
 
 /// Tables of ingests that are in the log and not yet in the manifest.
 type Ingested = Vec<(KeyspaceId, Arc<TableMeta>)>;
@@ -563,7 +572,7 @@ fn list_unnamed(
             if name != report.manifest {
                 report.orphans.push(object);
             }
-        } else if name != CURRENT_NAME && parse_segment_name(&name).is_none() {
+        } else if !KEPT_NAMES.contains(&name.as_str()) && parse_segment_name(&name).is_none() {
             // Segments that hold no history are no orphans: they are prepared or wait to be used again.
             report.foreign.push(object);
         }

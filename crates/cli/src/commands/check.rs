@@ -126,7 +126,7 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
     for (files, what) in [
         (
             &report.orphans,
-            "left behind by a crash; the next open deletes them",
+            "that nothing names any more; the next open deletes them",
         ),
         (&report.foreign, "that are no part of a store"),
     ] {

@@ -88,15 +88,19 @@ impl Plan {
         }
     }
 
-    /// The options of the writer that will be killed: so small a memtable that flushes and compactions never pause.
-    pub fn writer_options(&self) -> Options {
+    /// The options of the writer that will be killed: so small memtables and levels that flushes and compactions never pause, whatever the
+    /// plan. They are the writer's own business; each open brings its options.
+    pub fn writer_options() -> Options {
         Options {
             create_if_missing: false,
+            sync: SyncMode::Never,
             memtable_bytes: 512 << 10,
+            table_bytes: 1 << 20,
             l0_trigger_count: 3,
+            level1_bytes: 8 << 20,
             log_segment_bytes: 1 << 20,
             log_bytes_max: 16 << 20,
-            ..self.options()
+            ..Options::default()
         }
     }
 }

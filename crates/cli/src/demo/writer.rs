@@ -15,7 +15,7 @@ use siltstone::{Keyspace, Store, WriteOptions};
 
 use super::plan::Plan;
 use super::script::{self, KEYSPACES, LANES};
-use crate::args::{DemoArgs, DemoWriterArgs};
+use crate::args::DemoWriterArgs;
 use crate::failure::{Failure, Outcome};
 
 /// Length of a message.
@@ -100,14 +100,7 @@ pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
     let next: [u64; LANES] = args.next[..]
         .try_into()
         .map_err(|_| Failure::Usage(format!("--next wants {LANES} numbers")))?;
-    let quick = DemoArgs {
-        quick: true,
-        store: None,
-        seed: args.seed,
-        pairs: None,
-        kills: None,
-    };
-    let store = Store::open(&args.store, Plan::of(&quick).writer_options())?;
+    let store = Store::open(&args.store, Plan::writer_options())?;
     let keyspaces = KEYSPACES.map(|name| store.keyspace(name));
     let [first, second] = keyspaces;
     let ids = [first?, second?].map(|k: Keyspace| k.id());

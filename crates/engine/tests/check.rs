@@ -1,0 +1,339 @@
+//! The check of a closed store: finds every damaged byte that an open would rely on, and nothing in a sound one, whatever it went through.
+
+use std::sync::Arc;
+
+use siltstone::check::{CheckReport, CheckStorages, check};
+use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
+use siltstone_storage::memory::{CrashPolicy, MemoryStorage};
+use siltstone_storage::{Runtime, Storage};
+
+fn options() -> Options {
+    Options {
+        memtable_bytes: 64 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 128 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        block_bytes: 1 << 10,
+        ..Options::default()
+    }
+}
+
+fn open(runtime: &Runtime, storage: &Arc<MemoryStorage>) -> Store {
+    let storage: Arc<dyn Storage> = storage.clone();
+    Store::open_with(Components::on(storage, runtime.clone()), options()).unwrap()
+}
+
+fn checked(storage: &MemoryStorage) -> CheckReport {
+    let mut last = None;
+    let report = check(&CheckStorages::on(storage), &mut |p| {
+        assert!(p.done_bytes <= p.total_bytes);
+        last = Some(p);
+    })
+    .unwrap();
+    if report.is_sound() && report.table_count > 0 {
+        let last = last.unwrap();
+        assert_eq!(
+            (last.done_bytes, last.total_bytes),
+            (report.table_bytes, report.table_bytes)
+        );
+    }
+    report
+}
+
+#[track_caller]
+fn sound(storage: &MemoryStorage) -> CheckReport {
+    let report = checked(storage);
+    assert!(report.is_sound(), "{:#?}", report.problems);
+    report
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key{:06}", n.wrapping_mul(7919) % 5_000).into_bytes()
+}
+
+/// Puts, deletes and range deletes over two keyspaces; unflushed at the end.
+fn fill(store: &Store, rounds: std::ops::Range<u64>) {
+    let keyspaces = ["default", "other"].map(|name| store.open_keyspace(name).unwrap().id());
+    let mut batch = Batch::new();
+    for n in rounds {
+        batch.clear();
+        for i in 0..10 {
+            let id = keyspaces[(i % 2) as usize];
+            let key = key(n * 10 + i);
+            match (n + i) % 11 {
+                0 => batch.delete(id, &key).unwrap(),
+                _ => batch
+                    .put(id, &key, format!("value {n}.{i}").repeat(4).as_bytes())
+                    .unwrap(),
+            }
+        }
+        if n % 100 == 99 {
+            batch
+                .delete_range(keyspaces[0], &key(n), &[&key(n)[..], b"~"].concat())
+                .unwrap();
+            batch
+                .delete_range(keyspaces[1], b"key000100", b"key000200")
+                .unwrap();
+        }
+        store
+            .write(&mut batch, WriteOptions { sync: n % 97 == 0 })
+            .unwrap();
+    }
+}
+
+/// A closed store with several levels, range deletes, and records in its log.
+fn closed_store() -> (Runtime, Arc<MemoryStorage>) {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let store = open(&runtime, &storage);
+    fill(&store, 0..1_500);
+    store.wait_until_idle().unwrap();
+    // One more run with a range delete, which no compaction takes away, and then some records for the log.
+    store.core_for_tests().pause_compaction(true);
+    store
+        .default_keyspace()
+        .unwrap()
+        .delete_range(b"key001000", b"key001100")
+        .unwrap();
+    store.flush().unwrap();
+    fill(&store, 1_500..1_510);
+    store.close().unwrap();
+    (runtime, storage)
+}
+
+#[test]
+fn a_sound_store_stays_sound_through_everything() {
+    let (runtime, storage) = closed_store();
+    let report = sound(&storage);
+    assert!(
+        report.table_count > 3 && report.block_count > 50 && report.range_delete_count > 0,
+        "{report:#?}"
+    );
+    let log = report.log.as_ref().unwrap();
+    assert!(log.record_count >= 10 && log.entry_count >= 100, "{log:?}");
+    assert_eq!(
+        report
+            .keyspaces
+            .iter()
+            .map(|k| &k.name[..])
+            .collect::<Vec<_>>(),
+        ["default", "other"]
+    );
+    assert_eq!(
+        report.keyspaces.iter().map(|k| k.entry_count).sum::<u64>(),
+        report.entry_count
+    );
+    assert!(report.foreign.is_empty(), "{:?}", report.foreign);
+
+    // Checking changed nothing: the same again, and an open finds everything.
+    let again = sound(&storage);
+    assert_eq!(format!("{report:?}"), format!("{again:?}"));
+    let store = open(&runtime, &storage);
+    store.drop_keyspace("other").unwrap();
+    store
+        .create_keyspace("third")
+        .unwrap()
+        .put(b"a", b"b")
+        .unwrap();
+    store.close().unwrap();
+    let report = sound(&storage);
+    assert_eq!(
+        report
+            .keyspaces
+            .iter()
+            .map(|k| &k.name[..])
+            .collect::<Vec<_>>(),
+        ["default", "third"]
+    );
+    let store = open(&runtime, &storage);
+    store
+        .default_keyspace()
+        .unwrap()
+        .compact_range(None, None)
+        .unwrap();
+    store.close().unwrap();
+    sound(&storage);
+}
+
+#[test]
+fn crashed_stores_are_sound() {
+    for seed in 0..12 {
+        let runtime = Runtime::threads();
+        let storage = Arc::new(MemoryStorage::new(&runtime));
+        let store = open(&runtime, &storage);
+        fill(&store, 0..100 + seed * 60);
+        // A kill keeps everything, a power loss what was synced and some of the rest.
+        let images = [
+            storage.kill(),
+            storage.crash(CrashPolicy::LoseUnsynced),
+            storage.crash(CrashPolicy::Seeded(seed)),
+        ];
+        for (i, image) in images.into_iter().enumerate() {
+            let report = checked(&image);
+            assert!(
+                report.is_sound(),
+                "seed {seed}, image {i}: {:#?}",
+                report.problems
+            );
+            let image = Arc::new(image);
+            open(&runtime, &image).close().unwrap();
+            let report = checked(&image);
+            assert!(
+                report.is_sound(),
+                "seed {seed}, image {i}, reopened: {:#?}",
+                report.problems
+            );
+        }
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn an_open_store_and_no_store_are_refused() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let error = check(&CheckStorages::on(&*storage), &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let store = open(&runtime, &storage);
+    let error = check(&CheckStorages::on(&*storage), &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+    store.close().unwrap();
+    sound(&storage);
+}
+
+/// Writes an object anew with other bytes.
+fn replace(storage: &MemoryStorage, name: &str, bytes: &[u8]) {
+    let lease = storage.lease("damage").unwrap();
+    storage.delete(lease.epoch(), name).unwrap();
+    storage
+        .create(lease.epoch(), name)
+        .unwrap()
+        .append(&[bytes])
+        .unwrap();
+}
+
+#[test]
+fn every_bit_of_tables_manifest_and_pointer_counts() {
+    let (_, storage) = closed_store();
+    let report = sound(&storage);
+    let mut seed = 5u64;
+    let mut below = |n: usize| {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 33) as usize % n
+    };
+    for object in storage.list().unwrap() {
+        let name = object.name;
+        let good = storage.read_small(&name).unwrap();
+        // Behind the manifest's records is reserved space.
+        let used = good.iter().rposition(|b| *b != 0).unwrap_or(0) + 1;
+        let rounds = match &name {
+            // What damage to a log means depends on what was synced; reserved space holds nothing.
+            name if name.ends_with(".log") || name.starts_with("RESERVE") => 0,
+            name if name.ends_with(".tbl") => 12,
+            _ => 40,
+        };
+        for _ in 0..rounds {
+            let at = below(used);
+            let mut bad = good.clone();
+            bad[at] ^= 1 << below(8);
+            replace(&storage, &name, &bad);
+            // A pointer of another version is refused, all other damage is listed.
+            match check(&CheckStorages::on(&*storage), &mut |_| {}) {
+                Ok(found) => {
+                    let named = found
+                        .problems
+                        .iter()
+                        .any(|p| p.is_corruption() && p.file() == Some(&name));
+                    let last_edit = name == report.manifest && found.manifest_dropped_bytes > 0;
+                    assert!(
+                        named || last_edit,
+                        "{name}, byte {at} of {used}: {:#?}",
+                        found.problems
+                    );
+                }
+                Err(error) => {
+                    assert_eq!(
+                        error.kind(),
+                        ErrorKind::Unsupported,
+                        "{name}, byte {at}: {error}"
+                    );
+                }
+            }
+        }
+        replace(&storage, &name, &good);
+    }
+    sound(&storage);
+}
+
+#[test]
+fn missing_exchanged_and_left_over_files() {
+    let (_, storage) = closed_store();
+    let tables: Vec<String> = storage
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|o| o.name)
+        .filter(|n| n.ends_with(".tbl"))
+        .collect();
+    let [first, second] = [&tables[0], &tables[1]].map(|name| storage.read_small(name).unwrap());
+    // A sound table in another's place.
+    replace(&storage, &tables[0], &second);
+    let report = checked(&storage);
+    assert!(
+        report
+            .problems
+            .iter()
+            .any(|p| p.to_string().contains("digest") && p.file() == Some(&tables[0]))
+    );
+    let lease = storage.lease("damage").unwrap();
+    storage.delete(lease.epoch(), &tables[0]).unwrap();
+    let report = checked(&storage);
+    assert_eq!(report.problems.len(), 1, "{:#?}", report.problems);
+    assert!(
+        report.problems[0].to_string().contains("missing"),
+        "{}",
+        report.problems[0]
+    );
+    let keyspace = report
+        .keyspaces
+        .iter()
+        .find(|k| k.problem_count > 0)
+        .unwrap();
+    assert_eq!(keyspace.problem_count, 1);
+    storage
+        .create(lease.epoch(), &tables[0])
+        .unwrap()
+        .append(&[&first])
+        .unwrap();
+    // What nothing names is no damage.
+    for name in ["0000ffff-00000001-0000-00000.tbl", "notes.txt"] {
+        storage
+            .create(lease.epoch(), name)
+            .unwrap()
+            .append(&[b"?"])
+            .unwrap();
+    }
+    let report = sound(&storage);
+    assert!(
+        report
+            .orphans
+            .iter()
+            .any(|o| o.name.starts_with("0000ffff")),
+        "{:?}",
+        report.orphans
+    );
+    assert_eq!(
+        report
+            .foreign
+            .iter()
+            .map(|o| &o.name[..])
+            .collect::<Vec<_>>(),
+        ["notes.txt"]
+    );
+    storage.delete(lease.epoch(), "CURRENT").unwrap();
+    let report = checked(&storage);
+    assert!(report.problems[0].file() == Some("CURRENT") && report.problems[0].is_corruption());
+}
