@@ -22,6 +22,9 @@ pub(crate) trait EntryCursor {
     fn trailer(&self) -> u64;
     /// Copies the value to the end of `out`.
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()>;
+    /// A seek to exactly this place comes next: memory that it needs may be asked for. All children are told before any seeks, so
+    /// that their waits overlap.
+    fn prepare_seek(&mut self, _key: &[u8], _trailer: u64) {}
     fn seek_to_first(&mut self) -> Result<()>;
     fn seek_to_last(&mut self) -> Result<()>;
     /// The first entry at or after (`key`, `trailer`).
@@ -184,7 +187,16 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
     }
 
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
-        self.each(Direction::Forward, |c| c.seek(key, trailer))
+        self.order.clear();
+        self.children.iter_mut().for_each(|c| c.prepare_seek(key, trailer));
+        // Every child seeks, or forgets what it prepared: no later seek may find it.
+        let mut sought = Ok(());
+        for child in &mut self.children {
+            sought = child.seek(key, trailer).and(sought);
+        }
+        sought?;
+        self.rebuild(Direction::Forward);
+        Ok(())
     }
 
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {

@@ -47,6 +47,7 @@ fn level(core: &Arc<Core>, view: &Arc<LevelView>) -> Child {
         at: 0,
         iter: None,
         own: None,
+        found: None,
     }))
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct LevelCursor {
     iter: Option<TableIter>,
     /// The number of all its entries, if it was ingested.
     own: Option<u64>,
+    /// Table and block that `prepare_seek` found, for the seek that follows it.
+    found: Option<(usize, Option<u32>)>,
 }
 
 impl LevelCursor {
@@ -120,15 +123,39 @@ impl LevelCursor {
         }
     }
 
-    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+    /// Finds the block that the seek to the same place will search, and asks the processor for it.
+    fn prepare_seek(&mut self, key: &[u8], trailer: u64) {
+        self.found = None;
         let at = self.view.level.seek(key);
+        if at >= self.view.handles.len() {
+            return;
+        }
+        let own = self.view.handles[at].meta.sequence_override;
+        // The seek itself meets the error again, and tells.
+        if let Ok(iter) = self.open(at) {
+            let block = iter.reader().find_block(key, Self::sought(own, trailer));
+            if let Some(block) = block {
+                iter.reader().prefetch_block(block);
+            }
+            self.found = Some((at, block));
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        let found = self.found.take();
+        let at = found.map_or_else(|| self.view.level.seek(key), |(at, _)| at);
         if at >= self.view.handles.len() {
             self.iter = None;
             return Ok(());
         }
         let own = self.view.handles[at].meta.sequence_override;
         let iter = self.open(at)?;
-        iter.seek(key, Self::sought(own, trailer)).map_err(Error::from)?;
+        let sought = Self::sought(own, trailer);
+        match found {
+            Some((_, Some(block))) => iter.seek_in_block(block, key, sought),
+            _ => iter.seek(key, sought),
+        }
+        .map_err(Error::from)?;
         if own.is_some_and(|own| own > trailer >> 8) && iter.valid() && iter.key() == key {
             // Its entry of this key is newer than what is sought.
             iter.next().map_err(Error::from)?;
@@ -197,11 +224,17 @@ impl EntryCursor for Child {
             Child::Memtable(m) => out.extend_from_slice(m.value()),
             Child::Level(l) => {
                 if let Some(iter) = l.iter.as_mut() {
-                    out.extend_from_slice(iter.value().map_err(Error::from)?);
+                    iter.append_value(out).map_err(Error::from)?;
                 }
             }
         }
         Ok(())
+    }
+
+    fn prepare_seek(&mut self, key: &[u8], trailer: u64) {
+        if let Child::Level(l) = self {
+            l.prepare_seek(key, trailer);
+        }
     }
 
     fn seek_to_first(&mut self) -> Result<()> {

@@ -14,6 +14,9 @@ use crate::error::{Damage, Result};
 /// How far ahead of the current value a scan asks for lines, in bytes.
 const AHEAD_BYTES: usize = 1024;
 
+/// Lines of values that a seek asks for; what follows them is asked for as the scan goes on.
+const SEEK_LINES: usize = 6;
+
 enum Source {
     None,
     /// In the reader's map.
@@ -31,6 +34,8 @@ pub struct TableIter {
     entries: usize,
     valid: bool,
     key: Vec<u8>,
+    /// `key` is of the current block, so it begins with the block's prefix.
+    key_in_block: bool,
     trailer: u64,
     value_start: usize,
     value_len: usize,
@@ -71,6 +76,7 @@ impl TableIter {
             entries: 0,
             valid: false,
             key: Vec::new(),
+            key_in_block: false,
             trailer: 0,
             value_start: 0,
             value_len: 0,
@@ -140,6 +146,21 @@ impl TableIter {
         }
     }
 
+    /// Copies the current value to the end of `out`.
+    ///
+    /// # Errors
+    /// If it cannot be read or its checksum is wrong; `out` may have bytes of it then.
+    #[inline]
+    pub fn append_value(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        if let (Source::Map(header), Some(map)) = (&self.source, &self.reader.map) {
+            let place = self.reader.index.place(self.block);
+            let (start, len) = (self.value_start, self.value_len);
+            return self.reader.copy_from_map(map, self.block, place, header, start, len, out);
+        }
+        out.extend_from_slice(self.value()?);
+        Ok(())
+    }
+
     /// The heap block of the current entry and the value's place in it, if it is in one: for values without a copy.
     pub fn pinned(&self) -> Option<super::Value> {
         match &self.source {
@@ -161,6 +182,7 @@ impl TableIter {
             return Ok(());
         }
         self.source = Source::None;
+        self.key_in_block = false;
         let place = self.reader.index.place(block);
         if let Some(map) = &self.reader.map
             && let Some(header) = self.reader.map_header(map, block, place)?
@@ -185,13 +207,14 @@ impl TableIter {
     fn load(&mut self) -> Result<()> {
         self.valid = false;
         let mut key = std::mem::take(&mut self.key);
-        let i = self.entry;
+        let (i, in_block) = (self.entry, std::mem::take(&mut self.key_in_block));
         let loaded = with_view!(self, |view| {
-            view.key_into(i, &mut key)
+            view.key_after(i, &mut key, in_block)
                 .and_then(|()| Ok((view.trailer(i)?, view.value_range(i)?)))
         });
         self.key = key;
         let (trailer, (start, len)) = loaded?;
+        self.key_in_block = true;
         self.trailer = trailer;
         (self.value_start, self.value_len) = (start, len);
         if let (Source::Map(_), Some(map)) = (&self.source, &self.reader.map) {
@@ -225,7 +248,15 @@ impl TableIter {
         self.invalidate();
         self.enter(block as usize)?;
         self.entry = with_view!(self, |view| view.seek(user_key, trailer))?;
-        self.settle_forward()
+        self.settle_forward()?;
+        if let (Source::Map(_), Some(map), true) = (&self.source, &self.reader.map, self.valid) {
+            // Nobody has asked for the lines of the first values yet.
+            let at = self.reader.index.place(self.block).start as usize + self.value_start;
+            for line in 0..SEEK_LINES {
+                map.prefetch(at + 64 * line);
+            }
+        }
+        Ok(())
     }
 
     /// From an entry that may be past the block's end, to the next that there is.
