@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         store_id: 1,
         options: LogOptions::default(),
         reserve: None,
-            on_poison: Box::new(|error| eprintln!("{error}")),
+        on_poison: Box::new(|error| eprintln!("{error}")),
     })?;
     let mut batch = Batch::new();
     let mut sequence = 0u64;

@@ -47,7 +47,13 @@ impl Weighter<(u64, u32), Arc<Block>> for BlockWeight {
     }
 }
 
-type Blocks = Cache<(u64, u32), Arc<Block>, BlockWeight, BuildHasherDefault<BlockHasher>, DefaultLifecycle<(u64, u32), Arc<Block>>>;
+type Blocks = Cache<
+    (u64, u32),
+    Arc<Block>,
+    BlockWeight,
+    BuildHasherDefault<BlockHasher>,
+    DefaultLifecycle<(u64, u32), Arc<Block>>,
+>;
 
 /// See the module.
 pub(crate) struct BlockCache {
@@ -69,9 +75,18 @@ impl BlockCache {
                 .shards(SHARDS)
                 .build()
                 .expect("all required options are set");
-            Cache::with_options(options, BlockWeight, BuildHasherDefault::default(), DefaultLifecycle::default())
+            Cache::with_options(
+                options,
+                BlockWeight,
+                BuildHasherDefault::default(),
+                DefaultLifecycle::default(),
+            )
         });
-        BlockCache { blocks, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        BlockCache {
+            blocks,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
@@ -94,7 +109,9 @@ impl TableBlockCache for BlockCache {
         block: u32,
         read: &mut dyn FnMut() -> Result<Arc<Block>, TableError>,
     ) -> Result<Arc<Block>, TableError> {
-        let Some(blocks) = &self.blocks else { return read() };
+        let Some(blocks) = &self.blocks else {
+            return read();
+        };
         if let Some(found) = blocks.get(&(table, block)) {
             self.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(found);

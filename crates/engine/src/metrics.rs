@@ -78,7 +78,11 @@ impl Histogram {
 
     /// A copy to read from.
     pub fn summary(&self) -> LatencySummary {
-        let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
+        let counts: Vec<u64> = self
+            .buckets
+            .iter()
+            .map(|b| b.load(Ordering::Relaxed))
+            .collect();
         let total: u64 = counts.iter().sum();
         let max_ns = self.max_ns.load(Ordering::Relaxed);
         let at = |q: f64| {
@@ -172,7 +176,11 @@ mod tests {
             for offset in [0u64, 1, 3] {
                 let ns = (1u64 << shift).saturating_add(offset << shift.clamp(4, 40) >> 4);
                 let b = bucket_of(ns);
-                assert!(bucket_top(b) >= ns, "{ns} in bucket {b} with top {}", bucket_top(b));
+                assert!(
+                    bucket_top(b) >= ns,
+                    "{ns} in bucket {b} with top {}",
+                    bucket_top(b)
+                );
                 assert!(b == 0 || bucket_top(b - 1) < ns, "{ns} in bucket {b}");
                 last = last.max(b);
             }

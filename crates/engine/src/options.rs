@@ -119,20 +119,28 @@ fn within(name: &str, unit: &str, value: u64, min: u64, max: u64) -> Result<()> 
     if (min..=max).contains(&value) {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!("option {name} is impossible"))
-        .expected(format!("{min} to {max} {unit}"))
-        .found(value.to_string())
-        .advice(format!("set {name} within these limits")))
+    Err(
+        Error::invalid_argument(format!("option {name} is impossible"))
+            .expected(format!("{min} to {max} {unit}"))
+            .found(value.to_string())
+            .advice(format!("set {name} within these limits")),
+    )
 }
 
 fn power_of_two(name: &str, value: u64) -> Result<()> {
     if value.is_power_of_two() {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!("option {name} is impossible"))
-        .expected("a power of two")
-        .found(value.to_string())
-        .advice(format!("use {} or {}", value.next_power_of_two() / 2, value.next_power_of_two())))
+    Err(
+        Error::invalid_argument(format!("option {name} is impossible"))
+            .expected("a power of two")
+            .found(value.to_string())
+            .advice(format!(
+                "use {} or {}",
+                value.next_power_of_two() / 2,
+                value.next_power_of_two()
+            )),
+    )
 }
 
 impl Options {
@@ -141,33 +149,119 @@ impl Options {
     /// # Errors
     /// `InvalidArgument` naming the option, its limits and the value found.
     pub fn validate(&self) -> Result<()> {
-        within("memtable_bytes", "bytes", self.memtable_bytes, 64 << 10, 4 << 30)?;
-        within("sealed_memtables_max", "memtables", self.sealed_memtables_max.into(), 1, 64)?;
+        within(
+            "memtable_bytes",
+            "bytes",
+            self.memtable_bytes,
+            64 << 10,
+            4 << 30,
+        )?;
+        within(
+            "sealed_memtables_max",
+            "memtables",
+            self.sealed_memtables_max.into(),
+            1,
+            64,
+        )?;
         within("table_bytes", "bytes", self.table_bytes, 64 << 10, 1 << 30)?;
         power_of_two("table_bytes", self.table_bytes)?;
-        within("block_bytes", "bytes", self.block_bytes.into(), 1 << 10, 32 << 10)?;
+        within(
+            "block_bytes",
+            "bytes",
+            self.block_bytes.into(),
+            1 << 10,
+            32 << 10,
+        )?;
         power_of_two("block_bytes", self.block_bytes.into())?;
-        within("l0_trigger_count", "runs", self.l0_trigger_count.into(), 1, 1000)?;
-        within("l0_slowdown_count", "runs (not below l0_trigger_count)", self.l0_slowdown_count.into(), self.l0_trigger_count.into(), 10_000)?;
-        within("l0_stop_count", "runs (not below l0_slowdown_count)", self.l0_stop_count.into(), self.l0_slowdown_count.into(), 10_000)?;
-        within("level1_bytes", "bytes (not below table_bytes)", self.level1_bytes, self.table_bytes, 1 << 50)?;
+        within(
+            "l0_trigger_count",
+            "runs",
+            self.l0_trigger_count.into(),
+            1,
+            1000,
+        )?;
+        within(
+            "l0_slowdown_count",
+            "runs (not below l0_trigger_count)",
+            self.l0_slowdown_count.into(),
+            self.l0_trigger_count.into(),
+            10_000,
+        )?;
+        within(
+            "l0_stop_count",
+            "runs (not below l0_slowdown_count)",
+            self.l0_stop_count.into(),
+            self.l0_slowdown_count.into(),
+            10_000,
+        )?;
+        within(
+            "level1_bytes",
+            "bytes (not below table_bytes)",
+            self.level1_bytes,
+            self.table_bytes,
+            1 << 50,
+        )?;
         within("level_factor", "times", self.level_factor.into(), 2, 100)?;
-        within("bloom_bits_per_key", "bits", self.bloom_bits_per_key.into(), 0, 20)?;
-        within("log_segment_bytes", "bytes", self.log_segment_bytes, 64 << 10, 2 << 30)?;
-        within("log_bytes_max", "bytes (at least two segments)", self.log_bytes_max, 2 * self.log_segment_bytes, 1 << 50)?;
-        within("block_cache_bytes", "bytes", self.block_cache_bytes, 0, 1 << 50)?;
-        within("open_tables_max", "tables", self.open_tables_max.into(), 16, 1 << 20)?;
-        within("background_tasks", "tasks", self.background_tasks.into(), 1, 64)?;
+        within(
+            "bloom_bits_per_key",
+            "bits",
+            self.bloom_bits_per_key.into(),
+            0,
+            20,
+        )?;
+        within(
+            "log_segment_bytes",
+            "bytes",
+            self.log_segment_bytes,
+            64 << 10,
+            2 << 30,
+        )?;
+        within(
+            "log_bytes_max",
+            "bytes (at least two segments)",
+            self.log_bytes_max,
+            2 * self.log_segment_bytes,
+            1 << 50,
+        )?;
+        within(
+            "block_cache_bytes",
+            "bytes",
+            self.block_cache_bytes,
+            0,
+            1 << 50,
+        )?;
+        within(
+            "open_tables_max",
+            "tables",
+            self.open_tables_max.into(),
+            16,
+            1 << 20,
+        )?;
+        within(
+            "background_tasks",
+            "tasks",
+            self.background_tasks.into(),
+            1,
+            64,
+        )?;
         within("subjobs_max", "subjobs", self.subjobs_max.into(), 1, 64)?;
         if let SyncMode::Interval(d) = self.sync {
-            within("sync interval", "microseconds", d.as_micros() as u64, 100, 3_600_000_000)?;
+            within(
+                "sync interval",
+                "microseconds",
+                d.as_micros() as u64,
+                100,
+                3_600_000_000,
+            )?;
         }
         if self.create_if_missing && self.error_if_exists {
             return Ok(());
         }
         if self.error_if_exists {
-            return Err(Error::invalid_argument("option error_if_exists needs create_if_missing")
-                .advice("set create_if_missing too, or neither"));
+            return Err(
+                Error::invalid_argument("option error_if_exists needs create_if_missing")
+                    .advice("set create_if_missing too, or neither"),
+            );
         }
         Ok(())
     }

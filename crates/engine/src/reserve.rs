@@ -27,15 +27,31 @@ const MIN_BYTES: u64 = 256 << 10;
 
 /// The reserve's name, if it is there.
 pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
-    Ok(storage.list()?.into_iter().find(|o| o.name == name).map(|o| o.name))
+    Ok(storage
+        .list()?
+        .into_iter()
+        .find(|o| o.name == name)
+        .map(|o| o.name))
 }
 
 /// Makes both, if they are missing or too small. No room is no failure.
 pub(crate) fn make(core: &Core) -> Result<()> {
     let small = MIN_BYTES.min(core.options.memtable_bytes / 4);
-    let whole_bytes = core.manifest.lock().manifest.state().to_edit().encode().len() as u64;
+    let whole_bytes = core
+        .manifest
+        .lock()
+        .manifest
+        .state()
+        .to_edit()
+        .encode()
+        .len() as u64;
     let manifest = (2 * whole_bytes + 2 * KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES);
-    make_one(core.epoch, &*core.storages.manifest, MANIFEST, small.max(manifest))?;
+    make_one(
+        core.epoch,
+        &*core.storages.manifest,
+        MANIFEST,
+        small.max(manifest),
+    )?;
     make_one(core.epoch, &*core.storages.manifest, POINTER, POINTER_BYTES)?;
     // Last: the next open finds the segment that came of the present one, and its space.
     make_one(core.epoch, &*core.storages.log, LOG, small)
@@ -43,7 +59,12 @@ pub(crate) fn make(core: &Core) -> Result<()> {
 
 /// Makes the log's reserve, out of space that a failed open has just given back.
 pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage, options: &Options) -> Result<()> {
-    make_one(epoch, storage, LOG, MIN_BYTES.min(options.memtable_bytes / 4))
+    make_one(
+        epoch,
+        storage,
+        LOG,
+        MIN_BYTES.min(options.memtable_bytes / 4),
+    )
 }
 
 fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<()> {
@@ -60,7 +81,11 @@ fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Resu
         Err(error) => {
             // Its space is worth more to others.
             let _ = storage.delete(epoch, name);
-            if error.is_no_space() { Ok(()) } else { Err(Error::from(error).context("reserving space for a full disk")) }
+            if error.is_no_space() {
+                Ok(())
+            } else {
+                Err(Error::from(error).context("reserving space for a full disk"))
+            }
         }
     }
 }

@@ -20,7 +20,10 @@ pub(crate) struct SnapshotRegistry {
 
 impl SnapshotRegistry {
     pub(crate) fn new(runtime: &Runtime, published: u64) -> Arc<Self> {
-        Arc::new(SnapshotRegistry { published: AtomicU64::new(published), held: runtime.mutex(BTreeMap::new()) })
+        Arc::new(SnapshotRegistry {
+            published: AtomicU64::new(published),
+            held: runtime.mutex(BTreeMap::new()),
+        })
     }
 
     /// The newest number whose entries are all readable.
@@ -40,7 +43,10 @@ impl SnapshotRegistry {
         let mut held = self.held.lock();
         let number = self.published();
         *held.entry(number).or_insert(0) += 1;
-        Snapshot { number, registry: self.clone() }
+        Snapshot {
+            number,
+            registry: self.clone(),
+        }
     }
 
     /// The published number and all snapshots, ascending, as one consistent cut (V6).

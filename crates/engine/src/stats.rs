@@ -102,7 +102,8 @@ impl Stats {
     /// Bytes written to tables for each byte of user data, flush and compaction together. The log is counted apart.
     pub fn write_amplification(&self) -> f64 {
         let user = self.counter("user_bytes").max(1);
-        (self.counter("flush_out_bytes") + self.counter("compaction_out_bytes")) as f64 / user as f64
+        (self.counter("flush_out_bytes") + self.counter("compaction_out_bytes")) as f64
+            / user as f64
     }
 }
 
@@ -131,7 +132,10 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("job_declined_count", core.jobs.sides.declined_count()),
         ("job_rejected_count", core.jobs.sides.rejected_count()),
         ("job_fallback_count", core.jobs.sides.fallback_count()),
-        ("out_of_order_install_count", m.out_of_order_install_count.get()),
+        (
+            "out_of_order_install_count",
+            m.out_of_order_install_count.get(),
+        ),
         ("dropped_shadowed_count", m.dropped_shadowed_count.get()),
         ("dropped_tombstone_count", m.dropped_tombstone_count.get()),
         ("dropped_covered_count", m.dropped_covered_count.get()),
@@ -172,7 +176,12 @@ pub(crate) fn collect(core: &Core) -> Stats {
                 stats.file_bytes += level.level.file_bytes();
                 stats.raw_bytes += level.level.raw_bytes();
                 stats.entry_count += level.level.tables().iter().map(|t| t.entries).sum::<u64>();
-                stats.range_delete_count += level.level.tables().iter().map(|t| t.range_deletes).sum::<u64>();
+                stats.range_delete_count += level
+                    .level
+                    .tables()
+                    .iter()
+                    .map(|t| t.range_deletes)
+                    .sum::<u64>();
             }
             KeyspaceStats {
                 name: keyspace.name.clone(),
@@ -185,7 +194,12 @@ pub(crate) fn collect(core: &Core) -> Stats {
     let current = map
         .by_id
         .values()
-        .flat_map(|k| k.pin().level_views().flat_map(|(_, l)| l.level.tables().iter().map(|t| t.id).collect::<Vec<_>>()).collect::<Vec<_>>())
+        .flat_map(|k| {
+            k.pin()
+                .level_views()
+                .flat_map(|(_, l)| l.level.tables().iter().map(|t| t.id).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        })
         .collect();
     let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
     Stats {

@@ -98,14 +98,24 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_with(components: Components, options: Options) -> Result<Store> {
         options.validate()?;
-        let storages =
-            Storages { log: components.log, manifest: components.manifest, tables: components.tables };
-        let core = crate::recovery::open(storages, components.runtime, components.executors, options)?;
-        Ok(Store { _closer: Arc::new(Closer { core: core.clone() }), core })
+        let storages = Storages {
+            log: components.log,
+            manifest: components.manifest,
+            tables: components.tables,
+        };
+        let core =
+            crate::recovery::open(storages, components.runtime, components.executors, options)?;
+        Ok(Store {
+            _closer: Arc::new(Closer { core: core.clone() }),
+            core,
+        })
     }
 
     fn handle(&self, keyspace: Arc<KeyspaceCore>) -> Keyspace {
-        Keyspace { store: self.clone(), keyspace }
+        Keyspace {
+            store: self.clone(),
+            keyspace,
+        }
     }
 
     /// The keyspace `default`.
@@ -126,7 +136,10 @@ impl Store {
         match map.by_name.get(name).and_then(|id| map.by_id.get(id)) {
             Some(keyspace) => Ok(self.handle(keyspace.clone())),
             None => Err(Error::not_found(format!("there is no keyspace `{name}`"))
-                .expected(format!("one of: {}", map.by_name.keys().cloned().collect::<Vec<_>>().join(", ")))
+                .expected(format!(
+                    "one of: {}",
+                    map.by_name.keys().cloned().collect::<Vec<_>>().join(", ")
+                ))
                 .advice("create it first, or check the name")),
         }
     }
@@ -153,7 +166,9 @@ impl Store {
             }
             match self.create_keyspace(name) {
                 // Somebody else was faster.
-                Err(e) if e.kind() == crate::ErrorKind::InvalidArgument && self.keyspace(name).is_ok() => {}
+                Err(e)
+                    if e.kind() == crate::ErrorKind::InvalidArgument
+                        && self.keyspace(name).is_ok() => {}
                 result => return result,
             }
         }
@@ -347,14 +362,18 @@ impl Keyspace {
         self.check()?;
         let number = self.number_of(snapshot)?;
         let mut value = Vec::new();
-        Ok(read::get_into(self.core(), &self.keyspace, key, Some(number), &mut value)?.then_some(value))
+        Ok(
+            read::get_into(self.core(), &self.keyspace, key, Some(number), &mut value)?
+                .then_some(value),
+        )
     }
 
     fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
         if snapshot.belongs_to(&self.core().snapshots) {
             return Ok(snapshot.number());
         }
-        Err(Error::invalid_argument("the snapshot is of another store").advice("take one from this store"))
+        Err(Error::invalid_argument("the snapshot is of another store")
+            .advice("take one from this store"))
     }
 
     /// A cursor over the present state.
@@ -385,7 +404,10 @@ impl Keyspace {
         let front = self.cursor_at(&snapshot, options.clone())?;
         let keyspace = self.clone();
         // The snapshot is held by the closure until the back end is made.
-        Ok(Range::new(front, Box::new(move || keyspace.cursor_at(&snapshot, options))))
+        Ok(Range::new(
+            front,
+            Box::new(move || keyspace.cursor_at(&snapshot, options)),
+        ))
     }
 
     /// All pairs, in key order.

@@ -23,7 +23,9 @@ impl TestHooks {
 
     /// Seals the active memtable and keeps it from being flushed, as a redirected run would stay out of the levels.
     pub fn seal_and_hold(&self, keyspace: &Keyspace) -> Result<bool> {
-        let Ok(keyspace) = self.core.keyspace_by_id(keyspace.id()) else { return Ok(false) };
+        let Ok(keyspace) = self.core.keyspace_by_id(keyspace.id()) else {
+            return Ok(false);
+        };
         let mut lead = self.core.queue.lead();
         let source = keyspace.view().active().clone();
         source.held.store(true, Ordering::Release);
@@ -55,7 +57,11 @@ impl TestHooks {
     /// Ingests finished, synced tables of the store's table storage.
     pub fn ingest(&self, keyspace: &Keyspace, tables: Vec<TableMeta>) -> Result<u64> {
         let keyspace = self.core.keyspace_by_id(keyspace.id())?;
-        crate::ddl::ingest(&self.core, &keyspace, tables.into_iter().map(Arc::new).collect())
+        crate::ddl::ingest(
+            &self.core,
+            &keyspace,
+            tables.into_iter().map(Arc::new).collect(),
+        )
     }
 
     /// A table or run id that nobody has.
@@ -75,7 +81,9 @@ impl TestHooks {
 
     /// What the manifest says of a keyspace.
     pub fn version(&self, keyspace: &Keyspace) -> Option<Arc<KeyspaceVersion>> {
-        self.state().keyspace(keyspace.id()).map(|k| k.version.clone())
+        self.state()
+            .keyspace(keyspace.id())
+            .map(|k| k.version.clone())
     }
 
     /// Deletes what no view holds, now.

@@ -96,7 +96,7 @@ fn every_single_failure_either_passes_or_poisons() {
             });
             siltstone::log::LogConfig {
                 reserve: None,
-            on_poison: Box::new(move |_| {
+                on_poison: Box::new(move |_| {
                     told.fetch_add(1, Ordering::Relaxed);
                 }),
                 ..config(&runtime, storage, 4096)

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use siltstone::{Batch, Components, ErrorKind, IterOptions, Options, Store, SyncMode, WriteOptions};
+use siltstone::{
+    Batch, Components, ErrorKind, IterOptions, Options, Store, SyncMode, WriteOptions,
+};
 use siltstone_storage::memory::MemoryStorage;
 use siltstone_storage::{Runtime, Storage};
 
@@ -40,7 +42,9 @@ fn put_get_scan_flush_compact_reopen() {
     let ks = store.default_keyspace().unwrap();
     let mut model = std::collections::BTreeMap::new();
     for i in 0..20_000u64 {
-        let value = format!("value {i}").repeat(1 + (i % 5) as usize).into_bytes();
+        let value = format!("value {i}")
+            .repeat(1 + (i % 5) as usize)
+            .into_bytes();
         ks.put(&key(i), &value).unwrap();
         model.insert(key(i), value);
         if i % 7 == 0 {
@@ -49,8 +53,10 @@ fn put_get_scan_flush_compact_reopen() {
         }
         if i % 5000 == 4999 {
             ks.delete_range(b"key00010000", b"key00012000").unwrap();
-            let gone: Vec<_> =
-                model.range(b"key00010000".to_vec()..b"key00012000".to_vec()).map(|(k, _)| k.clone()).collect();
+            let gone: Vec<_> = model
+                .range(b"key00010000".to_vec()..b"key00012000".to_vec())
+                .map(|(k, _)| k.clone())
+                .collect();
             gone.iter().for_each(|k| {
                 model.remove(k);
             });
@@ -58,12 +64,22 @@ fn put_get_scan_flush_compact_reopen() {
     }
     let check = |ks: &siltstone::Keyspace, when: &str| {
         for i in 0..20_000u64 {
-            assert_eq!(ks.get(&key(i)).unwrap(), model.get(&key(i)).cloned(), "{when}: key {i}");
+            assert_eq!(
+                ks.get(&key(i)).unwrap(),
+                model.get(&key(i)).cloned(),
+                "{when}: key {i}"
+            );
         }
         let all: Vec<_> = ks.iter().unwrap().map(Result::unwrap).collect();
-        assert!(all.iter().map(|(k, v)| (k, v)).eq(model.iter()), "{when}: forward scan");
+        assert!(
+            all.iter().map(|(k, v)| (k, v)).eq(model.iter()),
+            "{when}: forward scan"
+        );
         let back: Vec<_> = ks.iter().unwrap().rev().map(Result::unwrap).collect();
-        assert!(back.iter().map(|(k, v)| (k, v)).eq(model.iter().rev()), "{when}: backward scan");
+        assert!(
+            back.iter().map(|(k, v)| (k, v)).eq(model.iter().rev()),
+            "{when}: backward scan"
+        );
     };
     check(&ks, "while writing");
     store.flush().unwrap();
@@ -97,12 +113,16 @@ fn batches_span_keyspaces_and_snapshots_hold() {
         batch.put(a.id(), &key(i), b"old").unwrap();
         batch.put(b.id(), &key(i), b"old").unwrap();
     }
-    store.write(&mut batch, WriteOptions { sync: true }).unwrap();
+    store
+        .write(&mut batch, WriteOptions { sync: true })
+        .unwrap();
     let snapshot = store.snapshot();
     for round in 0..300u64 {
         batch.clear();
         for i in 0..100u64 {
-            batch.put(a.id(), &key(i), format!("new {round}").as_bytes()).unwrap();
+            batch
+                .put(a.id(), &key(i), format!("new {round}").as_bytes())
+                .unwrap();
             batch.delete(b.id(), &key(i)).unwrap();
         }
         store.write(&mut batch, WriteOptions::default()).unwrap();
@@ -131,14 +151,24 @@ fn batches_span_keyspaces_and_snapshots_hold() {
     store.close().unwrap();
     let store = open(&runtime, &storage, small());
     assert_eq!(store.keyspaces(), ["a", "default"]);
-    assert_eq!(store.keyspace("a").unwrap().get(&key(1)).unwrap().unwrap(), b"new 299");
+    assert_eq!(
+        store.keyspace("a").unwrap().get(&key(1)).unwrap().unwrap(),
+        b"new 299"
+    );
 }
 
 #[test]
 fn local_files_and_the_lease() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let store = Store::open(&path, Options { sync: SyncMode::Always, ..small() }).unwrap();
+    let store = Store::open(
+        &path,
+        Options {
+            sync: SyncMode::Always,
+            ..small()
+        },
+    )
+    .unwrap();
     let ks = store.default_keyspace().unwrap();
     for i in 0..2000u64 {
         ks.put(&key(i), &[i as u8; 100]).unwrap();
@@ -147,12 +177,25 @@ fn local_files_and_the_lease() {
     assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
     // Dropping every handle closes as well.
     drop((ks, store));
-    let store = Store::open(&path, Options { create_if_missing: false, ..small() }).unwrap();
+    let store = Store::open(
+        &path,
+        Options {
+            create_if_missing: false,
+            ..small()
+        },
+    )
+    .unwrap();
     let ks = store.default_keyspace().unwrap();
     for i in 0..2000u64 {
         assert_eq!(ks.get(&key(i)).unwrap().unwrap(), [i as u8; 100]);
     }
-    assert_eq!(ks.prefix(b"key0000").unwrap().count(), ks.iter().unwrap().filter(|r| r.as_ref().unwrap().0.starts_with(b"key0000")).count());
+    assert_eq!(
+        ks.prefix(b"key0000").unwrap().count(),
+        ks.iter()
+            .unwrap()
+            .filter(|r| r.as_ref().unwrap().0.starts_with(b"key0000"))
+            .count()
+    );
 }
 
 #[test]
@@ -164,7 +207,8 @@ fn concurrent_writers_share_groups() {
             let ks = store.default_keyspace().unwrap();
             scope.spawn(move || {
                 for i in 0..3000u64 {
-                    ks.put(format!("{t}-{i:06}").as_bytes(), &i.to_le_bytes()).unwrap();
+                    ks.put(format!("{t}-{i:06}").as_bytes(), &i.to_le_bytes())
+                        .unwrap();
                 }
             });
         }
@@ -176,7 +220,10 @@ fn concurrent_writers_share_groups() {
             }
         });
     });
-    assert_eq!(store.default_keyspace().unwrap().iter().unwrap().count(), 12_000);
+    assert_eq!(
+        store.default_keyspace().unwrap().iter().unwrap().count(),
+        12_000
+    );
     let stats = store.stats();
     assert_eq!(stats.counter("put_count"), 12_000);
 }
@@ -206,17 +253,29 @@ fn a_full_disk_at_open() {
         let store = open(&runtime, &storage, small());
         let ks = store.default_keyspace().unwrap();
         for i in 0..200u64 {
-            assert_eq!(ks.get(&key(i)).unwrap().as_deref(), Some(&b"only in the log"[..]), "round {round}");
+            assert_eq!(
+                ks.get(&key(i)).unwrap().as_deref(),
+                Some(&b"only in the log"[..]),
+                "round {round}"
+            );
         }
         assert_eq!(ks.put(b"x", b"y").unwrap_err().kind(), ErrorKind::NoSpace);
-        assert!(store.stats().health.starts_with("no space"), "{}", store.stats().health);
+        assert!(
+            store.stats().health.starts_with("no space"),
+            "{}",
+            store.stats().health
+        );
         if round == 2 {
             store.drop_keyspace("big").unwrap();
             // The background finds the room and goes on by itself.
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             while let Err(error) = ks.put(b"x", b"y") {
                 assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-                assert!(std::time::Instant::now() < deadline, "{}", store.stats().health);
+                assert!(
+                    std::time::Instant::now() < deadline,
+                    "{}",
+                    store.stats().health
+                );
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
             store.close().unwrap();

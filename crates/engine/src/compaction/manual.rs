@@ -22,16 +22,29 @@ pub(crate) fn compact_range(
         end: end.map_or(End::Unbounded, |key| End::Included(key.into())),
     };
     if range.is_empty() {
-        return Err(Error::invalid_argument("the range to compact ends before it starts")
-            .advice("swap the two keys"));
+        return Err(
+            Error::invalid_argument("the range to compact ends before it starts")
+                .advice("swap the two keys"),
+        );
     }
     crate::flush::flush(core, std::slice::from_ref(keyspace))?;
-    let first_new_table_id = core.next_table_id.load(std::sync::atomic::Ordering::Acquire);
+    let first_new_table_id = core
+        .next_table_id
+        .load(std::sync::atomic::Ordering::Acquire);
     let id = {
         let mut schedule = core.schedule.lock();
         let id = schedule.new_id();
-        let range = ManualRange { range, rewrite_bottom: true, first_new_table_id };
-        schedule.manual.push(ManualRequest { id, keyspace: keyspace.clone(), range, done: false });
+        let range = ManualRange {
+            range,
+            rewrite_bottom: true,
+            first_new_table_id,
+        };
+        schedule.manual.push(ManualRequest {
+            id,
+            keyspace: keyspace.clone(),
+            range,
+            done: false,
+        });
         id
     };
     let result = wait(core, keyspace, id);
@@ -56,6 +69,9 @@ fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
         if schedule.manual.iter().any(|m| m.id == id && m.done) {
             return Ok(());
         }
-        wake = core.settled.wait_timeout(schedule, Duration::from_millis(20)).1;
+        wake = core
+            .settled
+            .wait_timeout(schedule, Duration::from_millis(20))
+            .1;
     }
 }

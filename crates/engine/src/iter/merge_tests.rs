@@ -33,12 +33,16 @@ impl EntryCursor for VecCursor {
         Ok(())
     }
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
-        let i = self.entries.partition_point(|(k, t)| compare_internal((k, *t), (key, trailer)) == Ordering::Less);
+        let i = self
+            .entries
+            .partition_point(|(k, t)| compare_internal((k, *t), (key, trailer)) == Ordering::Less);
         self.at = (i < self.entries.len()).then_some(i);
         Ok(())
     }
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
-        let i = self.entries.partition_point(|(k, t)| compare_internal((k, *t), (key, trailer)) != Ordering::Greater);
+        let i = self.entries.partition_point(|(k, t)| {
+            compare_internal((k, *t), (key, trailer)) != Ordering::Greater
+        });
         self.at = i.checked_sub(1);
         Ok(())
     }

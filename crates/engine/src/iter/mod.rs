@@ -38,14 +38,22 @@ pub struct IterOptions {
 
 impl Default for IterOptions {
     fn default() -> Self {
-        IterOptions { lower: None, upper: None, values: true }
+        IterOptions {
+            lower: None,
+            upper: None,
+            values: true,
+        }
     }
 }
 
 impl IterOptions {
     /// All keys that begin with `prefix`.
     pub fn prefix(prefix: &[u8]) -> IterOptions {
-        IterOptions { lower: Some(prefix.to_vec()), upper: prefix_end(prefix), values: true }
+        IterOptions {
+            lower: Some(prefix.to_vec()),
+            upper: prefix_end(prefix),
+            values: true,
+        }
     }
 
     /// All keys in `range`.
@@ -60,7 +68,11 @@ impl IterOptions {
             Bound::Excluded(k) => Some(k.as_ref().to_vec()),
             Bound::Unbounded => None,
         };
-        IterOptions { lower, upper, values: true }
+        IterOptions {
+            lower,
+            upper,
+            values: true,
+        }
     }
 }
 
@@ -337,19 +349,26 @@ impl Cursor {
             other => return Err(crate::read::unknown_kind(other)),
         }
         Ok(self.deletes.is_empty()
-            || self.deletes.newest_covering(&self.core, &self.key)?.is_none_or(|deleted| deleted <= trailer >> 8))
+            || self
+                .deletes
+                .newest_covering(&self.core, &self.key)?
+                .is_none_or(|deleted| deleted <= trailer >> 8))
     }
 }
 
 impl std::fmt::Debug for Cursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cursor").field("number", &self.seq).field("state", &self.state).finish()
+        f.debug_struct("Cursor")
+            .field("number", &self.seq)
+            .field("state", &self.state)
+            .finish()
     }
 }
 
 #[cold]
 fn not_positioned() -> Error {
-    Error::invalid_argument("the cursor stands on no entry").advice("seek first, and ask `valid` before every step")
+    Error::invalid_argument("the cursor stands on no entry")
+        .advice("seek first, and ask `valid` before every step")
 }
 
 /// A range of a keyspace as a standard iterator over copied pairs, from both ends.
@@ -364,8 +383,17 @@ pub struct Range {
 }
 
 impl Range {
-    pub(crate) fn new(front: Cursor, make_back: Box<dyn FnOnce() -> Result<Cursor> + Send>) -> Range {
-        Range { front, back: None, make_back: Some(make_back), front_started: false, done: false }
+    pub(crate) fn new(
+        front: Cursor,
+        make_back: Box<dyn FnOnce() -> Result<Cursor> + Send>,
+    ) -> Range {
+        Range {
+            front,
+            back: None,
+            make_back: Some(make_back),
+            front_started: false,
+            done: false,
+        }
     }
 
     fn step_front(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
@@ -375,11 +403,15 @@ impl Range {
             self.front_started = true;
             self.front.seek_to_first()?;
         }
-        let met = |back: &Cursor| back.valid() && self.front.valid() && self.front.key() >= back.key();
+        let met =
+            |back: &Cursor| back.valid() && self.front.valid() && self.front.key() >= back.key();
         if !self.front.valid() || self.back.as_deref().is_some_and(met) {
             return Ok(None);
         }
-        Ok(Some((self.front.key().to_vec(), self.front.value().to_vec())))
+        Ok(Some((
+            self.front.key().to_vec(),
+            self.front.value().to_vec(),
+        )))
     }
 
     fn step_back(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
@@ -392,14 +424,21 @@ impl Range {
             }
             (None, None) => return Ok(None),
         }
-        let Some(back) = self.back.as_deref() else { return Ok(None) };
-        if !back.valid() || (self.front_started && self.front.valid() && back.key() <= self.front.key()) {
+        let Some(back) = self.back.as_deref() else {
+            return Ok(None);
+        };
+        if !back.valid()
+            || (self.front_started && self.front.valid() && back.key() <= self.front.key())
+        {
             return Ok(None);
         }
         Ok(Some((back.key().to_vec(), back.value().to_vec())))
     }
 
-    fn finish(&mut self, step: Result<Option<(Vec<u8>, Vec<u8>)>>) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+    fn finish(
+        &mut self,
+        step: Result<Option<(Vec<u8>, Vec<u8>)>>,
+    ) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
         match step {
             Ok(Some(pair)) => Some(Ok(pair)),
             Ok(None) => {
@@ -445,7 +484,11 @@ mod tests {
         assert_eq!(prefix_end(b"a\xff"), Some(b"b".to_vec()));
         assert_eq!(prefix_end(b"\xff\xff"), None);
         assert_eq!(prefix_end(b""), None);
-        let range = IterOptions::range::<&[u8]>((Bound::Excluded(&b"a"[..]), Bound::Included(&b"c"[..])));
-        assert_eq!((range.lower, range.upper), (Some(b"a\0".to_vec()), Some(b"c\0".to_vec())));
+        let range =
+            IterOptions::range::<&[u8]>((Bound::Excluded(&b"a"[..]), Bound::Included(&b"c"[..])));
+        assert_eq!(
+            (range.lower, range.upper),
+            (Some(b"a\0".to_vec()), Some(b"c\0".to_vec()))
+        );
     }
 }

@@ -120,10 +120,12 @@ impl Supply {
         self.pool.push(reserve.to_string());
         let (number, file) = self.take_file()?;
         file.sync()?;
-        self.storage.sync_dir(self.epoch).map_err(|error| SupplyError {
-            error: Error::from(error).context("syncing the log's folder"),
-            poisons: true,
-        })?;
+        self.storage
+            .sync_dir(self.epoch)
+            .map_err(|error| SupplyError {
+                error: Error::from(error).context("syncing the log's folder"),
+                poisons: true,
+            })?;
         self.prepared = Some(Fresh { number, file });
         Ok(())
     }

@@ -131,7 +131,9 @@ impl Stalls {
             let inner = self.inner.lock();
             if inner.events == events {
                 // Bounded, so that a load that falls without an event (a view that was dropped) is seen too.
-                let _ = self.relieved.wait_timeout(inner, Duration::from_millis(100));
+                let _ = self
+                    .relieved
+                    .wait_timeout(inner, Duration::from_millis(100));
             }
         };
         if let Some((id, start)) = entry {
@@ -151,7 +153,15 @@ impl Stalls {
         let start_us = now.since(self.opened).as_micros() as u64;
         inner.present.push((
             id,
-            Delay { keyspace: keyspace.to_string(), cause, load, limit, start_us, duration_us: 0, waiting: true },
+            Delay {
+                keyspace: keyspace.to_string(),
+                cause,
+                load,
+                limit,
+                start_us,
+                duration_us: 0,
+                waiting: true,
+            },
             now,
         ));
         (id, now)
@@ -191,6 +201,9 @@ impl Stalls {
     /// Totals by cause.
     pub(crate) fn totals(&self) -> Vec<(Cause, DelayTotal)> {
         let inner = self.inner.lock();
-        Cause::ALL.iter().map(|&c| (c, inner.totals[c as usize])).collect()
+        Cause::ALL
+            .iter()
+            .map(|&c| (c, inner.totals[c as usize]))
+            .collect()
     }
 }

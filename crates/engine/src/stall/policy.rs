@@ -18,7 +18,12 @@ pub enum Cause {
 
 impl Cause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Cause; 4] = [Cause::SealedMemtables, Cause::L0Slowdown, Cause::L0Stop, Cause::LogBytes];
+    pub const ALL: [Cause; 4] = [
+        Cause::SealedMemtables,
+        Cause::L0Slowdown,
+        Cause::L0Stop,
+        Cause::LogBytes,
+    ];
 
     /// The cause's name in metrics and tables.
     pub fn word(self) -> &'static str {
@@ -91,17 +96,29 @@ pub enum Decision {
 /// Decides for one keyspace. Harder causes first.
 pub fn decide(load: &Load, limits: &Limits) -> Decision {
     if load.sealed_memtable_count >= limits.sealed_memtables {
-        return Decision::Stop { cause: Cause::SealedMemtables, limit: limits.sealed_memtables };
+        return Decision::Stop {
+            cause: Cause::SealedMemtables,
+            limit: limits.sealed_memtables,
+        };
     }
     if load.l0_run_count >= limits.l0_stop {
-        return Decision::Stop { cause: Cause::L0Stop, limit: limits.l0_stop };
+        return Decision::Stop {
+            cause: Cause::L0Stop,
+            limit: limits.l0_stop,
+        };
     }
     if load.log_bytes >= limits.log_bytes && load.sealed_memtable_count > 0 {
         // Without a sealed memtable of its own this keyspace does not pin the log, or its flush is about to be forced.
-        return Decision::Stop { cause: Cause::LogBytes, limit: limits.log_bytes };
+        return Decision::Stop {
+            cause: Cause::LogBytes,
+            limit: limits.log_bytes,
+        };
     }
     if load.l0_run_count >= limits.l0_slowdown {
-        return Decision::Slow { cause: Cause::L0Slowdown, limit: limits.l0_slowdown };
+        return Decision::Slow {
+            cause: Cause::L0Slowdown,
+            limit: limits.l0_slowdown,
+        };
     }
     Decision::Pass
 }
@@ -112,17 +129,56 @@ mod tests {
 
     #[test]
     fn thresholds() {
-        let limits = Limits { sealed_memtables: 3, l0_slowdown: 20, l0_stop: 36, log_bytes: 1000 };
-        let load = |m, l0, log| Load { sealed_memtable_count: m, l0_run_count: l0, log_bytes: log };
+        let limits = Limits {
+            sealed_memtables: 3,
+            l0_slowdown: 20,
+            l0_stop: 36,
+            log_bytes: 1000,
+        };
+        let load = |m, l0, log| Load {
+            sealed_memtable_count: m,
+            l0_run_count: l0,
+            log_bytes: log,
+        };
         let table = [
             (load(0, 0, 0), Decision::Pass),
             (load(2, 19, 999), Decision::Pass),
-            (load(3, 0, 0), Decision::Stop { cause: Cause::SealedMemtables, limit: 3 }),
-            (load(0, 20, 0), Decision::Slow { cause: Cause::L0Slowdown, limit: 20 }),
-            (load(0, 36, 0), Decision::Stop { cause: Cause::L0Stop, limit: 36 }),
-            (load(1, 20, 1000), Decision::Stop { cause: Cause::LogBytes, limit: 1000 }),
+            (
+                load(3, 0, 0),
+                Decision::Stop {
+                    cause: Cause::SealedMemtables,
+                    limit: 3,
+                },
+            ),
+            (
+                load(0, 20, 0),
+                Decision::Slow {
+                    cause: Cause::L0Slowdown,
+                    limit: 20,
+                },
+            ),
+            (
+                load(0, 36, 0),
+                Decision::Stop {
+                    cause: Cause::L0Stop,
+                    limit: 36,
+                },
+            ),
+            (
+                load(1, 20, 1000),
+                Decision::Stop {
+                    cause: Cause::LogBytes,
+                    limit: 1000,
+                },
+            ),
             (load(0, 0, 1000), Decision::Pass),
-            (load(3, 36, 1000), Decision::Stop { cause: Cause::SealedMemtables, limit: 3 }),
+            (
+                load(3, 36, 1000),
+                Decision::Stop {
+                    cause: Cause::SealedMemtables,
+                    limit: 3,
+                },
+            ),
         ];
         for (load, expected) in table {
             assert_eq!(decide(&load, &limits), expected, "{load:?}");

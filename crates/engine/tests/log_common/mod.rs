@@ -46,7 +46,7 @@ pub fn config(runtime: &Runtime, storage: Arc<dyn Storage>, segment_bytes: u64) 
             recycle_count: 2,
         },
         reserve: None,
-            on_poison: Box::new(|_| {}),
+        on_poison: Box::new(|_| {}),
     }
 }
 
