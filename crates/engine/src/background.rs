@@ -19,6 +19,7 @@ use crate::compaction::schedule::{self, Task};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::closed;
+use crate::planted::{self, Bug};
 use crate::view::{NO_SEGMENT, Source};
 
 /// How long a task waits at most before it looks again.
@@ -98,6 +99,9 @@ fn run(core: &Arc<Core>, task: Task) {
         && error.kind() != ErrorKind::Closed
     {
         core.metrics.job_failed_count.add(1);
+        if planted::is(Bug::TableSyncPoisons) {
+            core.health.poison(&error);
+        }
         if error.kind() == ErrorKind::NoSpace {
             core.health.set_no_space(&error);
         }
@@ -236,7 +240,7 @@ fn leave_no_space(core: &Core) -> Result<()> {
         let mut role = core.manifest.lock();
         core.commit_pending(&mut role)?;
     }
-    if core.health.clear_no_space() {
+    if !planted::is(Bug::NoSpaceIsForGood) && core.health.clear_no_space() {
         core.stalls.relieve();
         core.wake_background();
     }
@@ -274,6 +278,9 @@ pub(crate) fn failing(core: &Core) -> Option<Error> {
 /// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
 /// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
 fn refuse_changes(core: &Core) -> bool {
+    if planted::is(Bug::CloseOutsideRoles) {
+        return !core.closing.swap(true, Ordering::AcqRel);
+    }
     let _ddl = core.ddl.lock();
     let lead = core.queue.lead();
     let role = core.manifest.lock();

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use crate::core::{Core, KeyspaceMap, ManifestRole, PendingEdit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::RecordKind;
+use crate::planted::{self, Bug};
 use crate::version::{
     AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceVersion, Level, MAX_KEYSPACE_NAME_BYTES, Run,
     RunSlot, SeqRange, StoredOptions, TableMeta,
@@ -62,7 +63,11 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
     let id = {
         let role = core.manifest.lock();
         let pending = role.pending.iter().flat_map(|p| &p.edit.create).map(|c| c.id + 1).max().unwrap_or(0);
-        role.manifest.state().next_keyspace_id.max(pending)
+        if planted::is(Bug::ReuseKeyspaceIds) {
+            (1..).find(|id| !core.keyspaces.load().by_id.contains_key(id)).unwrap_or(1)
+        } else {
+            role.manifest.state().next_keyspace_id.max(pending)
+        }
     };
     let mut lead = core.queue.lead();
     let number = lead.next_seq;
@@ -122,6 +127,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     // oldest unflushed record on, because its sources are about to leave the map that `log_start_without` looks at.
     let view = keyspace.pin();
     let oldest = view.sources.iter().filter_map(|s| match s {
+        _ if planted::is(Bug::DropDoesNotPin) => None,
         Source::Memtable(m) => Some(m.first_segment()),
         Source::Run(_) => None,
     });
@@ -139,7 +145,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         Ok(end) => (end, 1),
         // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced first
         // (in `complete`), so what is durable stays a prefix.
-        Err(error) if error.is_no_space() => (core.log.end(), 0),
+        Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => (core.log.end(), 0),
         Err(error) => {
             lead.finish();
             core.unpin_log(pin);
@@ -177,7 +183,9 @@ fn complete(
     pin: u64,
     keyspace: &Arc<KeyspaceCore>,
 ) -> Result<()> {
-    core.sync_log_through(end)?;
+    if !planted::is(Bug::EditBeforeLogSync) {
+        core.sync_log_through(end)?;
+    }
     let mut role = core.manifest.lock();
     if keyspace.is_dropped() {
         // What waits for room on behalf of a keyspace that is going is not worth waiting for.
@@ -256,7 +264,9 @@ pub(crate) fn ingest(core: &Core, keyspace: &Arc<KeyspaceCore>, tables: Vec<Arc<
         let body = encode_ingest(keyspace.id, run_id, &tables);
         let (_, mut run) = decode_ingest(&body, number)?;
         // The active memtable is empty: its slot is joined to the ingest's, so that neighbouring ranges still meet.
-        run.seqs.lo = keyspace.view().active().lo;
+        if !planted::is(Bug::IngestLeavesHole) {
+            run.seqs.lo = keyspace.view().active().lo;
+        }
         let fresh = lead.fresh_source(core, number)?;
         let pin = core.pin_log(core.log.end().segment);
         let end = crate::write::append(core, RecordKind::Ingest, number, 1, &[&body], core.sync_every_write)
@@ -266,7 +276,9 @@ pub(crate) fn ingest(core: &Core, keyspace: &Arc<KeyspaceCore>, tables: Vec<Arc<
             // The active memtable is empty (it was rotated): its slot ends before the ingest, a new one starts after it.
             unsettled.remove(0);
             unsettled.push(Source::Memtable(fresh.clone()));
-            unsettled.push(Source::Run(RunView::new(&run, &core.tables, true)));
+            if !planted::is(Bug::IngestVisibleAfterEdit) {
+                unsettled.push(Source::Run(RunView::new(&run, &core.tables, true)));
+            }
             KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
         });
         lead.next_seq = number + 1;

@@ -16,6 +16,7 @@ use siltstone_storage::{
 use crate::core::Storages;
 use crate::error::Error;
 use crate::health::Health;
+use crate::planted::{self, Bug};
 
 struct GuardedStorage {
     inner: Arc<dyn Storage>,
@@ -42,6 +43,9 @@ pub(crate) fn guard(storages: Storages, runtime: &Runtime, health: &Arc<Health>)
 
 impl GuardedStorage {
     fn once(&self, call: impl FnOnce() -> Result<()>) -> Result<()> {
+        if planted::is(Bug::FolderSyncIsHarmless) {
+            return call();
+        }
         let mut failed = self.failed.lock();
         if let Some(error) = &*failed {
             return Err(error.clone());

@@ -54,6 +54,11 @@ pub mod manifest;
 pub mod memtable;
 mod metrics;
 mod options;
+#[cfg(feature = "planted")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod read;
 mod recovery;
 mod reserve;

@@ -15,6 +15,7 @@ use siltstone_table::reader::Value as TableValue;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SAMPLE;
+use crate::planted::{self, Bug};
 use crate::tables::TableHandle;
 use crate::view::{KeyspaceCore, KeyspaceView, LevelView, Source};
 
@@ -49,9 +50,13 @@ pub(crate) fn unknown_kind(kind: u8) -> Error {
 /// A view to keep, and the number to read at: the given one, or the published one.
 pub(crate) fn pin(core: &Core, keyspace: &KeyspaceCore, number: Option<u64>) -> Result<(Arc<KeyspaceView>, u64)> {
     loop {
+        #[cfg(feature = "planted")]
+        let number = planted_number(core, number);
         let view = keyspace.pin();
         // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
-        keyspace.check()?;
+        if !planted::is(Bug::CheckBeforePin) {
+            keyspace.check()?;
+        }
         // View first, then number, then the check that nothing was put on top between the two (RFC 1, section 5). A snapshot's number is older
         // than the view, so it needs no check.
         let seq = match number {
@@ -67,6 +72,16 @@ pub(crate) fn pin(core: &Core, keyspace: &KeyspaceCore, number: Option<u64>) -> 
 /// A number above all numbers in an ingested table's file. Not the highest of all: its trailer would be the one that separates blocks in an
 /// index, and a key that equals its separator would be looked for in the block to the left of its own.
 const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
+
+/// With the order of view and number switched off: the number first, and others run before the view is pinned.
+#[cfg(feature = "planted")]
+fn planted_number(core: &Core, number: Option<u64>) -> Option<u64> {
+    let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
+    if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
+        core.runtime.sleep(std::time::Duration::from_millis(1));
+    }
+    number.or(early)
+}
 
 /// What a source says about a key.
 enum Answer {
@@ -89,9 +104,13 @@ pub(crate) fn get_into(
 ) -> Result<bool> {
     let timed = core.metrics.get_count.add(1).is_multiple_of(SAMPLE).then(|| core.runtime.now());
     let found = loop {
+        #[cfg(feature = "planted")]
+        let number = planted_number(core, number);
         let view = keyspace.view();
         // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
-        keyspace.check()?;
+        if !planted::is(Bug::CheckBeforePin) {
+            keyspace.check()?;
+        }
         let seq = match number {
             Some(number) => number,
             None => core.snapshots.published(),
@@ -267,6 +286,7 @@ fn ask_table(
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
     let found = reader.get(&*core.tables.cache, key, hash, seq, value).map_err(Error::from)?;
+    let deleted = deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
     match found {
         Some(trailer) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => match trailer as u8 {
             PUT => Ok(Answer::Value),

@@ -35,6 +35,7 @@ use crate::manifest::{self, Manifest, Space, StoreId};
 use crate::memtable::{ArenaPool, Memtable};
 use crate::metrics::Metrics;
 use crate::options::{Options, SyncMode};
+use crate::planted::{self, Bug};
 use crate::snapshot::SnapshotRegistry;
 use crate::stall::{Limits, Stalls};
 use crate::store::DEFAULT_KEYSPACE;
@@ -71,7 +72,7 @@ pub(crate) fn open(
         return Err(no_store());
     }
     let lease = storages.manifest.lease(LEASE).map_err(|e| Error::from(e).context(format!("opening the store {place}")))?;
-    let epoch = lease.epoch();
+    let epoch = if planted::is(Bug::IgnoreLostLease) { Epoch(u64::MAX) } else { lease.epoch() };
     let recovered = manifest::recover(&*storages.manifest)?;
     if recovered.is_some() && options.error_if_exists {
         return Err(Error::invalid_argument(format!("there is a store in {place} already"))
@@ -105,10 +106,14 @@ pub(crate) fn open(
             metrics.replayed_record_count.add(1);
             replay.apply(&record)
         })?;
-        if report.stop == StopReason::NoStartSegment {
+        if report.stop == StopReason::NoStartSegment && !planted::is(Bug::MissingStartIsEmpty) {
             // Its name was durable before a manifest named it.
             let name = crate::log::format::segment_name(old.log_start as u32);
             return Err(Error::corruption(name, "the log's first segment is missing"));
+        }
+        let covered = old.keyspaces.values().filter_map(|k| Some(k.version.covered().ranges().last()?.hi)).max();
+        if planted::is(Bug::SyncMarkIsNumber) && report.last_sequence < covered {
+            return Err(Error::corruption("log", "the log ends before the number that was synced"));
         }
         metrics.discarded_log_bytes.add(report.discarded.record_bytes);
         // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
@@ -143,6 +148,21 @@ pub(crate) fn open(
         ..edit
     };
     let state = old.apply(&edit)?;
+    if planted::is(Bug::DeleteBeforeManifest) {
+        for number in old.log_start..u64::from(log.first_segment()) {
+            let _ = storages.log.delete(epoch, &crate::log::format::segment_name(number as u32));
+        }
+    }
+    #[cfg(feature = "planted")]
+    let state = if planted::is(Bug::RecoverOneByOne) {
+        // The first keyspace's data and the log's new start in an edit of their own, before the others'.
+        let keyspaces = edit.keyspaces.iter().take(2).cloned().collect();
+        let first = old.apply(&Edit { keyspaces, ..edit })?;
+        write_manifest(&storages, epoch, store_id, Arc::new(first))?;
+        state
+    } else {
+        state
+    };
     let manifest = write_manifest(&storages, epoch, store_id, Arc::new(state))?;
     let state = manifest.state().clone();
 
@@ -380,10 +400,12 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
     let mut slot = core.rest.lock();
     let Some(rest) = &*slot else { return Ok(()) };
     let mut written: Vec<OutputTable> = Vec::new();
-    let installed = write_rest(core, rest, &mut written);
-    if installed.is_err() {
-        core.jobs.discard(&written);
-        return installed;
+    if let Err(error) = write_rest(core, rest, &mut written) {
+        if !core.health.is_poisoned() {
+            // See `flush`: an edit in doubt keeps its tables.
+            core.jobs.discard(&written);
+        }
+        return Err(error);
     }
     let pin = rest.pin;
     *slot = None;
@@ -526,6 +548,9 @@ impl<'a> Replay<'a> {
                 let (id, run) = ddl::decode_ingest(record.payload, first)?;
                 self.last_seq = self.last_seq.max(first);
                 self.next_table_id = run.tables.tables().iter().map(|t| t.id + 1).fold(self.next_table_id.max(run.id + 1), u64::max);
+                if planted::is(Bug::CheckIngestsAtOnce) {
+                    run.tables.tables().iter().try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
+                }
                 let Some(replayed) = self.keyspaces.get_mut(&id) else { return Ok(()) };
                 if replayed.covered.contains(first) {
                     return Ok(());
@@ -552,7 +577,7 @@ impl<'a> Replay<'a> {
                     return Err(Error::corruption(file_of(record), format!("a log record names keyspace {id}, which was never created"))
                         .at(record.position.offset.into()));
                 }
-                Some(replayed) if replayed.covered.contains(seq) => {
+                Some(replayed) if replayed.covered.contains(seq) && !planted::is(Bug::ReplayIgnoresCovered) => {
                     if replayed.filling.is_some() {
                         self.seal(id)?;
                     }
@@ -601,6 +626,7 @@ impl<'a> Replay<'a> {
             Some(_) => None,
             None => match self.jobs.flush_for_recovery(id, &mem, published) {
                 Ok(tables) => Some(tables),
+                Err(error) if error.is_no_space() && planted::is(Bug::ReplayWithoutRoom) => Some(Vec::new()),
                 Err(error) if error.is_no_space() => {
                     self.no_space = Some(error);
                     None
@@ -634,7 +660,11 @@ impl<'a> Replay<'a> {
             self.seal(id)?;
         }
         // Every number up to the ceiling may have been given, somewhere.
-        let published = old.sequence_ceiling.max(self.last_seq);
+        let given = if planted::is(Bug::ReuseNumbers) { 0 } else { old.sequence_ceiling };
+        let published = given.max(self.last_seq);
+        if planted::is(Bug::SpillIdsFromManifest) {
+            self.next_table_id = old.next_table_id;
+        }
         let mut edit = self.edit;
         let mut ingested = self.ingested;
         for (_, run) in &ingested {

@@ -22,6 +22,7 @@ use siltstone_table::reader::{ReaderOptions, TableReader, Verify as TableVerify}
 use crate::cache::BlockCache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, Verify};
+use crate::planted::{self, Bug};
 use crate::version::{Key, TableMeta};
 
 /// A table that a view names.
@@ -170,12 +171,15 @@ impl TableSet {
         {
             let mut registry = self.registry.lock();
             registry.retain(|_, r| {
-                let held = r.handle.strong_count() > 0;
+                let held = r.handle.strong_count() > 0 || planted::is(Bug::KeepForEver);
                 if !held {
                     names.push(std::mem::take(&mut r.name));
                 }
                 held
             });
+        }
+        if planted::is(Bug::DeleteHeldTables) {
+            names.extend(self.registry.lock().values().filter(|r| r.handle.strong_count() == 1).map(|r| r.name.clone()));
         }
         let mut deleted = 0;
         for name in names {

@@ -21,6 +21,7 @@ use siltstone_storage::{Mutex, Runtime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Position;
 use crate::memtable::Memtable;
+use crate::planted::{self, Bug};
 use crate::tables::{TableHandle, TableSet};
 use crate::version::{KeyspaceId, KeyspaceVersion, Level, Run, SeqRange};
 
@@ -190,8 +191,12 @@ impl KeyspaceView {
             });
             shared.cloned().unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
         }));
-        sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
-        debug_assert!(sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi), "sources overlap");
+        if planted::is(Bug::MemtablesAboveRuns) {
+            sources.sort_by_key(|s| (!s.is_unsettled(), std::cmp::Reverse(s.seqs().lo)));
+        } else {
+            sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
+        }
+        debug_assert!(planted::is(Bug::MemtablesAboveRuns) || sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi), "sources overlap");
         let levels = version
             .levels()
             .enumerate()

@@ -24,6 +24,7 @@ use crate::health::Health;
 use crate::log::{Position, RecordKind};
 use crate::memtable::{self, Memtable};
 use crate::metrics::SAMPLE;
+use crate::planted::{self, Bug};
 use crate::stall::{Load, policy};
 use crate::version::KeyspaceId;
 use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -223,7 +224,9 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
     let entries = batch.len() as u64;
     let timed = (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now());
     let sync = options.sync || core.sync_every_write;
-    wait_for_pressure(core, batch)?;
+    if !planted::is(Bug::StallInQueue) {
+        wait_for_pressure(core, batch)?;
+    }
 
     let queue = &core.queue;
     let mut state = queue.state.lock();
@@ -255,6 +258,9 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
         drop(state);
     }
 
+    if planted::is(Bug::StallInQueue) {
+        let _ = wait_for_pressure(core, &own);
+    }
     let mut lead = Lead { queue, state: Some(queue.leader.lock()) };
     let leader = &mut *lead;
     leader.batches.push((own, Ok(())));
@@ -420,7 +426,7 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
     };
     let end = append(core, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
         // Nothing was written for an empty source: it must not keep the log from here on.
-        needs.iter().for_each(|need| need.source.unpin_if_empty());
+        needs.iter().filter(|_| !planted::is(Bug::FailedGroupPins)).for_each(|need| need.source.unpin_if_empty());
     })?;
     wake_for_supplies(core, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
@@ -456,7 +462,7 @@ pub(crate) fn append(
 ) -> Result<Position> {
     let end = core.log.append(kind, first, count, parts)?;
     core.metrics.log_bytes.add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
-    if sync {
+    if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
         core.sync_log_through(end)?;
     }
     Ok(end)

@@ -18,6 +18,7 @@ use super::pick::{Choice, ChoiceKind, Reservation, older_ranges};
 use super::run::JobRunner;
 use crate::core::{Core, ManifestRole};
 use crate::error::Result;
+use crate::planted::{self, Bug};
 use crate::version::{AddTable, Edit, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange, TableMeta};
 use crate::view::{KeyspaceCore, KeyspaceView, Source};
 
@@ -44,8 +45,15 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
         core.metrics.trivial_move_count.add(1);
         return Ok(());
     }
-    let (published, snapshots) = core.snapshots.for_job();
-    let older = older_ranges(&task.version, &task.choice, &task.unsettled);
+    let (mut published, mut snapshots) = core.snapshots.for_job();
+    if planted::is(Bug::JobKeepsNewestOnly) {
+        (published, snapshots) = (crate::log::format::MAX_SEQUENCE, Vec::new());
+    }
+    let mut older = older_ranges(&task.version, &task.choice, &task.unsettled);
+    if planted::is(Bug::OlderByNumber) {
+        let oldest = task.choice.tables().map(|t| t.visible_seqs().0).min();
+        older = task.version.tables().filter(|(_, t)| Some(t.visible_seqs().1) < oldest).map(|(_, t)| t.bounds.clone()).collect();
+    }
     let inputs = core.tables.inputs(task.choice.tables().cloned().collect());
     let anchors = |table: &TableMeta| core.tables.anchors(table);
     let job = core.jobs.compaction_job(&task.version, &task.choice, published, snapshots, &older, &anchors);

@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::flush::FlushTask;
 use crate::options::Options;
+use crate::planted::{self, Bug};
 use crate::version::{KeyspaceId, SeqRange};
 use crate::view::{KeyspaceCore, KeyspaceView};
 
@@ -121,11 +122,18 @@ impl Schedule {
 
 /// Slots of what is not installed.
 fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
+    if planted::is(Bug::IgnoreUnsettled) {
+        return Vec::new();
+    }
     view.sources.iter().filter(|s| s.is_unsettled()).map(|s| s.seqs()).collect()
 }
 
 /// The next piece of work, reserved for the caller.
 pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
+    #[cfg(feature = "planted")]
+    if planted::is(Bug::UnseededOrder) {
+        core.runtime.yield_point_at(planted::unseeded());
+    }
     let map = core.keyspaces.load_full();
     let mut schedule = core.schedule.lock();
     for keyspace in map.by_id.values() {

@@ -21,6 +21,7 @@ use super::format::{
 use super::position::Position;
 use crate::batch::count_entries;
 use crate::error::{Error, Result};
+use crate::planted::{self, Bug};
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -357,6 +358,10 @@ impl Replay<'_> {
             };
             let (record, rest) = match found {
                 Ok(found) => found,
+                Err(found) if planted::is(Bug::GoOnPastBadRecord) && found != BadRecord::SegmentFull => {
+                    at += RECORD_ALIGN_BYTES as u64;
+                    continue;
+                }
                 Err(found) => {
                     let end = ChainEnd {
                         segment: number,
@@ -428,7 +433,7 @@ impl Replay<'_> {
             _ => 1,
         };
         let fits = header.first_sequence + sequence_count <= MAX_SEQUENCE + 1;
-        if header.first_sequence < self.next_sequence || !fits {
+        if header.first_sequence < self.next_sequence && !planted::is(Bug::NumberIsNotChecked) || !fits {
             return Err(
                 Error::corruption(file(), "a log record's sequence numbers do not ascend")
                     .at(at)
@@ -453,7 +458,7 @@ impl Replay<'_> {
             if header.salt != salt || header.previous.segment != end.segment {
                 continue;
             }
-            return Ok(if header.previous == end {
+            return Ok(if (header.previous == end || planted::is(Bug::GoOnPastBrokenChain)) && !planted::is(Bug::StopAtSegmentEnd) {
                 Successor::Goes(segment, checksum)
             } else {
                 Successor::Ends(Some(number))
