@@ -205,8 +205,11 @@ impl Core {
     fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
         let state = role.manifest.state();
         let synced = self.log.synced();
+        // A place in this open's chain means nothing to a replay that begins before it: while replayed data waits for room, the inherited chain
+        // is the log, and a mark beyond its end would read as damage.
+        let replay_from = edit.log_start.unwrap_or(state.log_start);
         edit.log_synced = Some(LogPosition { segment: synced.segment.into(), offset: synced.offset.into() })
-            .filter(|p| *p > state.log_synced);
+            .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
         edit.next_table_id = Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
         match role.manifest.commit(&edit) {
             Ok(_) => {

@@ -32,22 +32,23 @@ impl Health {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // Acquire: whoever sees the poison also sees its cause; whoever answers a waiter has seen it.
-        if self.state.load(Ordering::Acquire) == GOOD { Ok(()) } else { Err(self.error()) }
+        if self.state.load(Ordering::Acquire) == GOOD { Ok(()) } else { self.verdict(GOOD) }
     }
 
     /// As `check`, but a full disk is no reason: edits that free space must get through.
     pub(crate) fn check_manifest(&self) -> Result<()> {
-        if self.state.load(Ordering::Acquire) <= NO_SPACE { Ok(()) } else { Err(self.error()) }
+        if self.state.load(Ordering::Acquire) <= NO_SPACE { Ok(()) } else { self.verdict(NO_SPACE) }
     }
 
+    /// State and cause under the lock, because they change together: a full disk may have passed, or become a poison, since the state was looked at.
     #[cold]
-    fn error(&self) -> Error {
-        let cause = self.cause.lock().clone();
-        match (self.state.load(Ordering::Acquire), cause) {
-            (POISONED, Some(cause)) => Error::poisoned(&cause),
-            (CLOSED, _) => closed(),
-            (_, Some(cause)) => cause,
-            _ => closed(),
+    fn verdict(&self, allowed: u8) -> Result<()> {
+        let cause = self.cause.lock();
+        match (self.state.load(Ordering::Acquire), &*cause) {
+            (state, _) if state <= allowed => Ok(()),
+            (POISONED, Some(cause)) => Err(Error::poisoned(cause)),
+            (NO_SPACE, Some(cause)) => Err(cause.clone()),
+            _ => Err(closed()),
         }
     }
 
@@ -98,8 +99,8 @@ impl Health {
     pub(crate) fn describe(&self) -> String {
         match self.state.load(Ordering::Acquire) {
             GOOD => "good".into(),
-            NO_SPACE => format!("no space: {}", self.error()),
-            POISONED => self.error().to_string(),
+            NO_SPACE => self.verdict(GOOD).map_or_else(|e| format!("no space: {e}"), |()| "good".into()),
+            POISONED => self.verdict(GOOD).map_or_else(|e| e.to_string(), |()| "good".into()),
             _ => "closed".into(),
         }
     }

@@ -28,9 +28,10 @@ use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
 use super::pick::{Choice, hard_cuts, soft_cuts};
 use super::place::Sides;
 use crate::core::Storages;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::memtable::{Memtable, MemtableIter};
 use crate::options::{Compression, Options};
+use crate::planted::{self, Bug};
 use crate::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
 
 /// Blocks of each table that are read back when the executor is not of this process.
@@ -225,24 +226,21 @@ impl JobRunner {
             cancel: cancel.clone(),
             max_parallel: self.subjobs_max,
         };
-        let (outcome, side) = self.sides.run(job, &context)?;
-        let verified = match verify_outcome(job, &outcome) {
-            Err(rejected) => Err(rejected.to_string()),
-            // The host's own executor syncs and checks what it writes; whoever else says so is asked for blocks.
-            Ok(()) if side == Side::Host => Ok(()),
-            Ok(()) => verify_tables(job, &outcome, &*self.outputs, &TrustSyncs, Sample::Blocks(SAMPLED_BLOCKS))?
-                .map_err(|rejected| rejected.to_string()),
-        };
-        if let Err(reason) = verified {
-            self.sides.count_rejected();
-            for table in &outcome.tables {
-                // Orphans; whatever cannot be deleted now is deleted at the next open.
-                let _ = self.outputs.delete(self.epoch, &table.name);
+        let accept = |job: &Job, outcome: &Outcome, side: Side| {
+            if planted::is(Bug::BelieveOutcomes) {
+                return Ok(());
             }
-            return Err(Error::new(ErrorKind::Io, format!("the outcome of a job was rejected: {reason}"))
-                .advice("nothing was installed and the job runs again; if it happens again, report it"));
-        }
-        Ok(outcome)
+            verify_outcome(job, outcome).map_err(|rejected| rejected.to_string())?;
+            if side == Side::Host {
+                // The host's own executor syncs and checks what it writes; whoever else says so is asked for blocks.
+                return Ok(());
+            }
+            match verify_tables(job, outcome, &*self.outputs, &TrustSyncs, Sample::Blocks(SAMPLED_BLOCKS)) {
+                Ok(verified) => verified.map_err(|rejected| rejected.to_string()),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        self.sides.run(job, &context, &|| self.next_prefix(), &accept)
     }
 
     /// Deletes the outputs of an outcome that will not be installed.
