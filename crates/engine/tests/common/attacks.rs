@@ -1,0 +1,355 @@
+//! Attacks that the design met after the stories were written; each has its rule.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use siltstone::log::format::segment_name;
+use siltstone::{Batch, ErrorKind, Options};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
+
+use super::*;
+
+pub const ALL: &[Story] = &[
+    ("synced_survives_power_loss", 4, synced_survives_power_loss),
+    ("a_drop_keeps_the_log_until_it_is_durable", 6, a_drop_keeps_the_log_until_it_is_durable),
+    ("a_late_leader_meets_a_closed_store", 60, a_late_leader_meets_a_closed_store),
+    ("a_failed_sync_of_the_folder_poisons_whoever_asked", 4, a_failed_sync_of_the_folder_poisons_whoever_asked),
+    ("a_missing_start_segment_is_damage", 1, a_missing_start_segment_is_damage),
+    ("a_full_disk_passes", 4, a_full_disk_passes),
+    ("dropping_makes_room", 10, dropping_makes_room),
+    ("a_pending_ingest_settles", 2, a_pending_ingest_settles),
+    ("ingests_leave_no_holes", 2, ingests_leave_no_holes),
+    ("spilled_ids_lie_above_ingested_ones", 2, spilled_ids_lie_above_ingested_ones),
+    ("a_failed_group_pins_nothing", 2, a_failed_group_pins_nothing),
+    ("an_ingest_of_a_dropped_keyspace_is_not_missed", 2, an_ingest_of_a_dropped_keyspace_is_not_missed),
+    ("full_disk_and_writers", 60, full_disk_and_writers),
+];
+
+/// The first promise of all: what was acknowledged as synced survives power loss.
+fn synced_survives_power_loss(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..10 {
+        put_synced(&ks, &key(i), b"v");
+        assert_eq!(prefix_len(&disk.lose_power().open().default_keyspace().unwrap()), i + 1);
+    }
+}
+
+/// While a drop's record is on its way to the disk, another keyspace's flush must not let the log go that the dropped one needs if
+/// power fails now.
+fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    put_synced(&b, b"k", b"of the dropped one");
+    // The log moves on, so that there is something to let go.
+    for i in 0..100 {
+        a.put(&key(i), &[7; 2000]).unwrap();
+        hooks.delete_obsolete();
+    }
+    store.sync_log().unwrap();
+    // Maintenance has made its next segment ready, so that the slow sync is the drop's.
+    rt.sleep(Duration::from_secs(3));
+    let before = hooks.state().log_start;
+    disk.faults.add(Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2))).named(LOG).for_good());
+    let dropper = {
+        let store = store.clone();
+        rt.spawn("dropper", move || store.drop_keyspace("b").unwrap()).unwrap()
+    };
+    while b.get(b"k").is_ok() {
+        rt.sleep(Duration::from_millis(10));
+    }
+    a.flush().unwrap();
+    hooks.delete_obsolete();
+    assert!(!dropper.is_finished(), "the drop was to wait for its sync");
+    let after = disk.lose_power().open();
+    let b = after.keyspace("b").expect("the drop was not durable");
+    assert_eq!(b.get(b"k").unwrap().as_deref(), Some(&b"of the dropped one"[..]), "synced data is gone; the log began at {before}");
+    dropper.join().unwrap();
+    assert!(disk.lose_power().open().keyspace("b").is_err());
+}
+
+/// A writer that passed its check sleeps; the store is closed and opened again; it wakes. What it is told is true.
+fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let tasks: Vec<_> = (0..3u64)
+        .map(|w| {
+            let ks = store.default_keyspace().unwrap();
+            let write = move || {
+                let mut told = Vec::new();
+                for i in 0.. {
+                    match ks.put(&key(w * 1000 + i), b"v") {
+                        Ok(()) => told.push(key(w * 1000 + i)),
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+                            break;
+                        }
+                    }
+                }
+                told
+            };
+            rt.spawn("writer", write).unwrap()
+        })
+        .collect();
+    for _ in 0..seed {
+        rt.yield_point();
+    }
+    store.close().unwrap();
+    let again = disk.open();
+    let told: Vec<_> = tasks.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    let ks = again.default_keyspace().unwrap();
+    for key in &told {
+        assert!(ks.get(key).unwrap().is_some(), "{} was acknowledged and is not in the next life", String::from_utf8_lossy(key));
+    }
+}
+
+/// A table's job gets the report of a lost folder: nobody's later sync of it may be believed.
+fn a_failed_sync_of_the_folder_poisons_whoever_asked(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let ks = store.default_keyspace().unwrap();
+    // Maintenance has made its segment ready: the next sync of the folder is the flush's.
+    rt.sleep(Duration::from_secs(3));
+    put_synced(&ks, b"k", b"v");
+    rt.sleep(Duration::from_secs(3));
+    let rule = disk.faults.add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)));
+    let _ = ks.flush();
+    assert_eq!(disk.faults.fired_count(rule), 1, "no sync of the folder failed");
+    let mut batch = Batch::new();
+    batch.put(ks.id(), b"after", b"v").unwrap();
+    assert_eq!(store.write(&mut batch, SYNC).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
+    let after = disk.lose_power().open();
+    assert_eq!(after.default_keyspace().unwrap().get(b"k").unwrap().unwrap(), b"v");
+}
+
+/// The log's first segment was durable before a manifest named it: missing, it is damage and no empty history.
+fn a_missing_start_segment_is_damage(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let ks = store.default_keyspace().unwrap();
+    ks.put(b"k", b"v").unwrap();
+    let start = store.core_for_tests().state().log_start;
+    let after = disk.kill();
+    let epoch = after.memory.lease("thief").unwrap().epoch();
+    after.memory.delete(epoch, &segment_name(start as u32)).unwrap();
+    let error = after.try_open(small()).expect_err("a store without the start of its log opened");
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    assert_eq!(error.file(), Some(&*segment_name(start as u32)));
+}
+
+/// The disk fills up: writes get `NoSpace`, reads go on, and writing resumes by itself when there is room. Nothing acknowledged is lost.
+fn a_full_disk_passes(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let ks = store.default_keyspace().unwrap();
+    disk.memory.set_capacity(Some(disk.memory.used_bytes() + (seed + 3) * 100_000));
+    let mut told = 0;
+    let error = loop {
+        match ks.put(&key(told), &[7; 900]) {
+            Ok(()) => told += 1,
+            Err(e) => break e,
+        }
+        assert!(told < 10_000, "the disk never filled");
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_eq!(prefix_len(&ks), told, "reads go on");
+    assert_eq!(prefix_len(&disk.kill().unlimited().open().default_keyspace().unwrap()), told);
+    disk.memory.set_capacity(None);
+    // By itself: nothing is called, time passes.
+    rt.sleep(Duration::from_secs(5));
+    ks.put(&key(told), b"v").expect("writing resumes by itself");
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    assert_eq!(prefix_len(&ks), told + 1);
+    store.close().unwrap();
+    assert_eq!(prefix_len(&disk.open().default_keyspace().unwrap()), told + 1);
+}
+
+impl Disk {
+    /// The same disk, with room.
+    pub fn unlimited(self) -> Disk {
+        self.memory.set_capacity(None);
+        self
+    }
+}
+
+/// Dropping is how room is made: it works on a full disk, and what it frees lets writing go on.
+fn dropping_makes_room(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let (a, b) = two(&store);
+    for i in 0..600 {
+        b.put(&key(i), &[7; 900]).unwrap();
+    }
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    store.core_for_tests().delete_obsolete();
+    disk.memory.set_capacity(Some(disk.memory.used_bytes()));
+    let mut told = 0;
+    // Small records, so that for some seeds the last segment has no room for the drop's.
+    while a.put(&key(told), &vec![7; seed as usize * 8]).is_ok() {
+        told += 1;
+        assert!(told < 10_000, "the disk never filled");
+    }
+    store.drop_keyspace("b").expect("a keyspace can be dropped on a full disk");
+    let kept = disk.kill().unlimited().open();
+    assert!(kept.keyspace("b").is_err(), "the drop was acknowledged");
+    assert_eq!(prefix_len(&kept.keyspace("a").unwrap()), told);
+    rt.sleep(Duration::from_secs(5));
+    a.put(&key(told), b"v").expect("the drop made room");
+    assert_eq!(prefix_len(&a), told + 1);
+}
+
+/// An ingest's edit finds no room and is committed later, by somebody else: its keyspace goes on as if nothing had been.
+fn a_pending_ingest_settles(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options { l0_trigger_count: 2, ..small() });
+    let hooks = store.core_for_tests();
+    let (a, _) = two(&store);
+    let table = table(&disk, &hooks, &[(b"k", b"ingested")]);
+    // Room for the record, none for the manifest: many edits fill what it has reserved.
+    disk.memory.set_capacity(Some(disk.memory.used_bytes()));
+    let ingested = hooks.ingest(&a, vec![table]);
+    disk.memory.set_capacity(None);
+    rt.sleep(Duration::from_secs(5));
+    ingested.unwrap();
+    for i in 0..6 {
+        a.put(&key(i), b"v").unwrap();
+        a.flush().unwrap();
+    }
+    store.wait_until_idle().unwrap();
+    assert_eq!(a.get(b"k").unwrap().unwrap(), b"ingested");
+    assert!(stats_of(&store, "a").levels[0].run_count <= 2, "the ingest holds everything up: {:?}", stats_of(&store, "a"));
+    let back = disk.kill().open();
+    assert_eq!(back.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"ingested");
+}
+
+/// Ingests over an empty memtable, between writes of others, behind a source that does not come down: their runs merge among themselves.
+fn ingests_leave_no_holes(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    a.put(b"held", b"v").unwrap();
+    hooks.seal_and_hold(&a).unwrap();
+    for i in 0..12 {
+        b.put(&key(i), b"v").unwrap();
+        ingest(&disk, &hooks, &a, &[(&key(i), b"v")]);
+    }
+    store.wait_until_idle().unwrap();
+    let runs = stats_of(&store, "a").levels[0].run_count;
+    assert!(runs < 8, "{runs} runs that nothing can merge");
+    hooks.release(&a);
+    a.flush().unwrap();
+    assert_eq!(a.iter().unwrap().count(), 13);
+}
+
+/// Replay spills a memtable before it meets an ingest whose edit was lost: the ids that it gives collide with nobody's.
+fn spilled_ids_lie_above_ingested_ones(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    store.sync_log().unwrap();
+    a.put(b"k", b"old").unwrap();
+    b.put(b"k", b"b").unwrap();
+    hooks.pause_compaction(true);
+    // One more id, so that tables' ids meet tables' and not runs'.
+    hooks.new_table_id();
+    let table = table(&disk, &hooks, &[(b"k", b"ingested")]);
+    disk.faults.add(Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(60))).named("MANIFEST").for_good());
+    let ingesting = {
+        let a = a.clone();
+        rt.spawn("ingest", move || hooks.ingest(&a, vec![table]).unwrap()).unwrap()
+    };
+    let mut killed = None;
+    for _ in 0..1000 {
+        rt.sleep(Duration::from_millis(1));
+        if a.get(b"k").unwrap().unwrap() == b"ingested" {
+            // Its record is in the log, its edit is on its way.
+            store.sync_log().unwrap();
+            killed = Some(disk.lose_power());
+            break;
+        }
+    }
+    let after = killed.expect("the ingest became visible").open();
+    assert_eq!(after.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"ingested");
+    assert_eq!(after.keyspace("b").unwrap().get(b"k").unwrap().unwrap(), b"b");
+    ingesting.join().unwrap();
+}
+
+/// A group for an idle keyspace fails for want of room: the keyspace does not keep the log from then on.
+fn a_failed_group_pins_nothing(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    for i in 0..40 {
+        a.put(&key(i), &[7; 900]).unwrap();
+    }
+    disk.memory.set_capacity(Some(disk.memory.used_bytes()));
+    let big = vec![7; 200_000];
+    assert_eq!(b.put(b"k", &big).unwrap_err().kind(), ErrorKind::NoSpace);
+    disk.memory.set_capacity(None);
+    rt.sleep(Duration::from_secs(5));
+    let before = hooks.state().log_start;
+    for i in 0..400 {
+        a.put(&key(i), &[7; 900]).unwrap();
+    }
+    a.flush().unwrap();
+    assert!(hooks.state().log_start > before + 2, "an empty keyspace keeps the log from {before} on");
+}
+
+/// An ingest into a keyspace that was dropped since: its files are gone, the log still has the record, and the store is healthy.
+fn an_ingest_of_a_dropped_keyspace_is_not_missed(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    a.put(b"pins", b"the log").unwrap();
+    ingest(&disk, &hooks, &b, &[(b"k", b"ingested")]);
+    store.drop_keyspace("b").unwrap();
+    hooks.delete_obsolete();
+    assert_eq!(disk.names(".tbl"), Vec::<String>::new());
+    let after = disk.kill().open();
+    assert_eq!(after.keyspace("a").unwrap().get(b"pins").unwrap().unwrap(), b"the log");
+    assert!(after.keyspace("b").is_err());
+}
+
+/// A full disk comes and passes under many writers: each is told that it worked, or `NoSpace`, and nothing else.
+fn full_disk_and_writers(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..3u64)
+        .map(|w| {
+            let (ks, stop, clock) = (store.default_keyspace().unwrap(), stop.clone(), rt.clone());
+            let write = move || {
+                for i in 0..200 {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    if let Err(e) = ks.put(&key(w * 1000 + i), &[7; 3000]) {
+                        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                        clock.sleep(Duration::from_millis(300));
+                    }
+                }
+            };
+            rt.spawn("writer", write).unwrap()
+        })
+        .collect();
+    for _ in 0..6 {
+        disk.memory.set_capacity(Some(disk.memory.used_bytes() + 20_000));
+        rt.sleep(Duration::from_millis(800));
+        disk.memory.set_capacity(None);
+        rt.sleep(Duration::from_millis(1500));
+    }
+    stop.store(true, Ordering::Relaxed);
+    writers.into_iter().for_each(|w| w.join().unwrap());
+}

@@ -1,0 +1,599 @@
+//! Stories 14 to 28: views, compaction, executors, runtime.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone::{Batch, Components, ErrorKind, IterOptions, Options, Store};
+use siltstone_storage::sim::check_replay;
+use siltstone_storage::{Mutex, Runtime, Storage, WriteFile};
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+
+use super::*;
+
+pub const ALL: &[Story] = &[
+    ("story_14_a_tombstone_passes_an_older_memtable", 4, story_14_a_tombstone_passes_an_older_memtable),
+    ("story_15_a_run_comes_in_below", 4, story_15_a_run_comes_in_below),
+    ("story_16_levels_do_not_order_numbers", 4, story_16_levels_do_not_order_numbers),
+    ("story_17_a_snapshot_between", 12, story_17_a_snapshot_between),
+    ("story_17_number_and_view", 60, story_17_number_and_view),
+    ("story_18_one_stalled_keyspace", 8, story_18_one_stalled_keyspace),
+    ("story_19_dropped_while_used", 12, story_19_dropped_while_used),
+    ("story_19_dropped_under_a_read", 60, story_19_dropped_under_a_read),
+    ("story_19_the_same_name_again", 4, story_19_the_same_name_again),
+    ("story_20_range_deletes", 8, story_20_range_deletes),
+    ("story_21_a_pinned_view", 4, story_21_a_pinned_view),
+    ("story_22_the_late_worker", 4, story_22_the_late_worker),
+    ("story_23_the_paused_host", 8, story_23_the_paused_host),
+    ("story_24_lies", 6, story_24_lies),
+    ("story_28_one_seed_one_run", 1, story_28_one_seed_one_run),
+];
+
+fn eager() -> Options {
+    Options { l0_trigger_count: 1, ..small() }
+}
+
+/// M1 (put k) is slow; M2 (delete k) installs first and may go to the bottom, where the tombstone has nothing to hide; M1 installs. k is dead.
+fn story_14_a_tombstone_passes_an_older_memtable(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(eager());
+    let hooks = store.core_for_tests();
+    let ks = store.default_keyspace().unwrap();
+    ks.put(b"k", b"old").unwrap();
+    ks.put(b"stays", b"1").unwrap();
+    assert!(hooks.seal_and_hold(&ks).unwrap());
+    ks.delete(b"k").unwrap();
+    ks.put(b"other", b"1").unwrap();
+    ks.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    assert_eq!(ks.get(b"k").unwrap(), None);
+    hooks.release(&ks);
+    ks.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    assert_eq!(ks.get(b"k").unwrap(), None, "a deleted key lives");
+    ks.compact_range(None, None).unwrap();
+    let model = BTreeMap::from([(b"other".to_vec(), b"1".to_vec()), (b"stays".to_vec(), b"1".to_vec())]);
+    check(&ks, &model, "at the end");
+    assert!(store.stats().counter("out_of_order_install_count") > 0, "the story was not told");
+}
+
+/// A run with older numbers is installed after newer level-0 runs exist: every get, iterator and snapshot equals the model before and after.
+fn story_15_a_run_comes_in_below(rt: Runtime, seed: u64) {
+    let mut dice = Dice::new(seed);
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options { l0_trigger_count: 2, ..small() });
+    let hooks = store.core_for_tests();
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    let mut seen = Vec::new();
+    for round in 0..8u64 {
+        for _ in 0..20 {
+            let (k, v) = (key(dice.below(30)), format!("{round}-{}", dice.below(1000)).into_bytes());
+            if dice.below(4) == 0 {
+                ks.delete(&k).unwrap();
+                model.remove(&k);
+            } else {
+                ks.put(&k, &v).unwrap();
+                model.insert(k, v);
+            }
+        }
+        seen.push((store.snapshot(), model.clone()));
+        if round == 2 || round == 4 {
+            hooks.seal_and_hold(&ks).unwrap();
+        } else {
+            ks.flush().unwrap();
+            store.wait_until_idle().unwrap();
+        }
+        check(&ks, &model, "while a run is held back");
+        if round == 6 {
+            hooks.release(&ks);
+            ks.flush().unwrap();
+            store.wait_until_idle().unwrap();
+            check(&ks, &model, "after it came in below");
+        }
+        for (snapshot, then) in &seen {
+            for i in 0..30 {
+                assert_eq!(ks.get_at(snapshot, &key(i)).unwrap(), then.get(&key(i)).cloned(), "round {round}, key {i}, {snapshot:?}");
+            }
+            let mut cursor = ks.cursor_at(snapshot, IterOptions::default()).unwrap();
+            cursor.seek_to_first().unwrap();
+            for (k, v) in then {
+                assert_eq!((cursor.key(), cursor.value()), (&k[..], &v[..]), "round {round}, {snapshot:?}");
+                cursor.next().unwrap();
+            }
+            assert!(!cursor.valid());
+        }
+    }
+    drop(seen);
+    ks.compact_range(None, None).unwrap();
+    check(&ks, &model, "at the bottom");
+    assert!(store.stats().counter("out_of_order_install_count") > 0, "the story was not told");
+}
+
+/// Deeper levels hold newer numbers of other keys; what a level may drop is decided by keys.
+fn story_16_levels_do_not_order_numbers(rt: Runtime, seed: u64) {
+    let mut dice = Dice::new(seed);
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(eager());
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..14u64 {
+        let share = if round == 0 { 300 } else { 40 };
+        for i in 0..share {
+            let (k, v) = (key(if round == 0 { i } else { dice.below(300) }), vec![round as u8; 900]);
+            if round > 0 && dice.below(2) == 0 {
+                ks.delete(&k).unwrap();
+                model.remove(&k);
+            } else {
+                ks.put(&k, &v).unwrap();
+                model.insert(k, v);
+            }
+        }
+        ks.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        check(&ks, &model, "after a round");
+    }
+    let deep = stats_of(&store, "default").levels[2..].iter().filter(|l| l.table_count > 0).count();
+    assert!(deep > 0, "the story needs levels below 1");
+}
+
+/// A snapshot taken at any time, also while jobs run, reads the same for ever.
+fn story_17_a_snapshot_between(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(eager());
+    let ks = store.default_keyspace().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (ks, stop) = (ks.clone(), stop.clone());
+        let write = move || {
+            for i in 0..60u64 {
+                ks.put(b"k", format!("{i}").as_bytes()).unwrap();
+                ks.put(&key(i), b"v").unwrap();
+                if i % 6 == 5 {
+                    ks.flush().unwrap();
+                }
+            }
+            ks.store().wait_until_idle().unwrap();
+            stop.store(true, Ordering::Relaxed);
+        };
+        rt.spawn("writer", write).unwrap()
+    };
+    ks.put(b"k", b"first").unwrap();
+    let mut seen = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let snapshot = store.snapshot();
+        let then = ks.get_at(&snapshot, b"k").unwrap();
+        seen.push((snapshot, then));
+        for (snapshot, then) in &seen {
+            assert_eq!(ks.get_at(snapshot, b"k").unwrap(), *then, "{snapshot:?}");
+        }
+        if seen.len() > 6 {
+            seen.remove(0);
+        }
+        rt.sleep(Duration::from_micros(200));
+    }
+    writer.join().unwrap();
+    assert!(store.stats().counter("compaction_count") > 0, "no compaction: the story was not told");
+}
+
+/// A read that takes its number before its view: a job has dropped what it needs. A key that always has a value is always found.
+fn story_17_number_and_view(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(eager());
+    let ks = store.default_keyspace().unwrap();
+    ks.put(b"k", b"first").unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (ks, stop) = (ks.clone(), stop.clone());
+        let write = move || {
+            for i in 0..12u64 {
+                ks.put(b"k", format!("{i}").as_bytes()).unwrap();
+                ks.put(b"k", format!("{i}!").as_bytes()).unwrap();
+                ks.flush().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        };
+        rt.spawn("writer", write).unwrap()
+    };
+    while !stop.load(Ordering::Relaxed) {
+        assert!(ks.get(b"k").unwrap().is_some(), "a key that always has a value was not found");
+        assert_eq!(ks.iter().unwrap().count(), 1, "nor by an iterator");
+        // Time stands while anybody can run, and some waits of the store are bounded by time.
+        rt.sleep(Duration::from_nanos(100));
+    }
+    writer.join().unwrap();
+}
+
+/// A's writers must wait; B's do not.
+fn story_18_one_stalled_keyspace(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options { sealed_memtables_max: 1, ..small() });
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    a.put(b"k", b"1").unwrap();
+    hooks.seal_and_hold(&a).unwrap();
+    let stalled = {
+        let a = a.clone();
+        rt.spawn("stalled", move || a.put(b"k", b"2").unwrap()).unwrap()
+    };
+    while store.stats().waiting_writer_count == 0 {
+        rt.sleep(Duration::from_millis(1));
+    }
+    for i in 0..20 {
+        let start = rt.now();
+        b.put(&key(i), b"v").unwrap();
+        assert!(rt.now().since(start) < Duration::from_millis(50), "B waits for A");
+    }
+    assert!(!stalled.is_finished(), "A's writer was to wait");
+    assert_eq!(a.get(b"k").unwrap().unwrap(), b"1", "reads do not wait");
+    hooks.release(&a);
+    stalled.join().unwrap();
+    assert_eq!(a.get(b"k").unwrap().unwrap(), b"2");
+}
+
+/// A keyspace is dropped under an iterator, a snapshot, a queued flush and running jobs, and one of the same name is created at once.
+fn story_19_dropped_while_used(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(eager());
+    let hooks = store.core_for_tests();
+    let (a, _) = two(&store);
+    for i in 0..200 {
+        a.put(&key(i), &[7; 700]).unwrap();
+    }
+    a.flush().unwrap();
+    a.put(b"key000000", b"in a memtable that waits for its flush").unwrap();
+    hooks.seal_and_hold(&a).unwrap();
+    a.put(b"key000001", b"active").unwrap();
+    let snapshot = store.snapshot();
+    let mut cursor = a.cursor(IterOptions::default()).unwrap();
+    cursor.seek_to_first().unwrap();
+    let files = disk.names(".tbl");
+    store.drop_keyspace("a").unwrap();
+    let again = store.create_keyspace("a").unwrap();
+    hooks.delete_obsolete();
+    assert_eq!(again.get(b"key000002").unwrap(), None);
+    assert_eq!(a.get(b"key000002").unwrap_err().kind(), ErrorKind::KeyspaceDropped);
+    assert_eq!(a.get_at(&snapshot, b"key000002").unwrap_err().kind(), ErrorKind::KeyspaceDropped);
+    assert_eq!(a.put(b"x", b"y").unwrap_err().kind(), ErrorKind::KeyspaceDropped);
+    again.put(b"key000000", b"new").unwrap();
+    let left = disk.names(".tbl");
+    let held = files.iter().filter(|f| left.contains(f)).count();
+    assert!(held > 0 && store.stats().pinned_table_count > 0, "the iterator's tables are deleted under it: {files:?} {left:?}");
+    let mut count = 0;
+    while cursor.valid() {
+        assert_eq!(cursor.key(), key(count));
+        count += 1;
+        cursor.next().unwrap();
+    }
+    assert_eq!(count, 200);
+    drop((cursor, snapshot));
+    store.wait_until_idle().unwrap();
+    hooks.delete_obsolete();
+    assert_eq!(disk.names(".tbl"), Vec::<String>::new(), "the dropped keyspace's space is given back");
+    assert_eq!(again.get(b"key000000").unwrap().unwrap(), b"new");
+    store.close().unwrap();
+    let store = disk.open();
+    assert_eq!(prefix_len(&store.keyspace("a").unwrap()), 1);
+}
+
+/// A read has passed its check when the keyspace goes: the value, or that it was dropped; never "no such key".
+fn story_19_dropped_under_a_read(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let (a, _) = two(&store);
+    a.put(b"k", b"v").unwrap();
+    a.flush().unwrap();
+    let snapshot = store.snapshot();
+    let dropper = {
+        let store = store.clone();
+        rt.spawn("dropper", move || store.drop_keyspace("a").unwrap()).unwrap()
+    };
+    loop {
+        let answers = [a.get(b"k"), a.get_at(&snapshot, b"k"), a.get_pinned(b"k").map(|v| v.map(|v| v.to_vec()))];
+        let mut dropped = false;
+        for answer in answers {
+            match answer {
+                Ok(found) => assert_eq!(found.as_deref(), Some(&b"v"[..]), "a key that was never deleted"),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::KeyspaceDropped, "{e}");
+                    dropped = true;
+                }
+            }
+        }
+        if dropped {
+            break;
+        }
+        rt.sleep(Duration::from_nanos(100));
+    }
+    dropper.join().unwrap();
+}
+
+/// A keyspace of the same name is created at once; the process is killed: the log's records of the old one are not the new one's.
+fn story_19_the_same_name_again(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let (a, b) = two(&store);
+    a.put(b"pins", b"the log").unwrap();
+    b.put(b"k", b"of the old one").unwrap();
+    store.drop_keyspace("b").unwrap();
+    let again = store.create_keyspace("b").unwrap();
+    assert_ne!(again.id(), b.id(), "ids are never reused");
+    again.put(b"other", b"1").unwrap();
+    let store = disk.kill().open();
+    let b = store.keyspace("b").unwrap();
+    assert_eq!(b.get(b"k").unwrap(), None);
+    assert_eq!(b.get(b"other").unwrap().unwrap(), b"1");
+    assert_eq!(store.keyspace("a").unwrap().get(b"pins").unwrap().unwrap(), b"the log");
+}
+
+/// Range deletes: over cuts, with no point entries at all, above newer ingested keys, where a filter says "not here", and in every level.
+fn story_20_range_deletes(rt: Runtime, seed: u64) {
+    let mut dice = Dice::new(seed);
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options { l0_trigger_count: 3, ..small() });
+    let hooks = store.core_for_tests();
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for i in 0..300 {
+        ks.put(&key(i), &[1; 700]).unwrap();
+        model.insert(key(i), vec![1; 700]);
+    }
+    ks.compact_range(None, None).unwrap();
+    assert!(disk.names(".tbl").len() > 2, "the story needs several tables");
+    for round in 0..10u8 {
+        let from = dice.below(300);
+        let to = from + 1 + dice.below(120);
+        ks.delete_range(&key(from), &key(to)).unwrap();
+        model.retain(|k, _| *k < key(from) || *k >= key(to));
+        check(&ks, &model, "with a range delete in the memtable");
+        match round % 3 {
+            // A run of nothing but a range delete.
+            0 => ks.flush().unwrap(),
+            // A newer ingested key under an older range delete in the memtable, and then another over both.
+            1 => {
+                ingest(&disk, &hooks, &ks, &[(&key(from), b"ingested")]);
+                model.insert(key(from), b"ingested".to_vec());
+                check(&ks, &model, "with an ingested key above the range delete");
+            }
+            _ => {
+                ks.put(&key(from), b"again").unwrap();
+                model.insert(key(from), b"again".to_vec());
+                ks.flush().unwrap();
+            }
+        }
+        check(&ks, &model, "after a flush");
+        for i in 0..300 {
+            assert_eq!(ks.get(&key(i)).unwrap(), model.get(&key(i)).cloned(), "key {i} after a flush");
+            assert_eq!(ks.get_pinned(&key(i)).unwrap().as_deref(), model.get(&key(i)).map(|v| &v[..]), "key {i}, pinned");
+        }
+        if round % 4 == 3 {
+            store.wait_until_idle().unwrap();
+            check(&ks, &model, "after compaction");
+        }
+        let back = disk.kill().open();
+        check(&back.default_keyspace().unwrap(), &model, "after a kill");
+    }
+    ks.compact_range(None, None).unwrap();
+    check(&ks, &model, "at the bottom");
+    // More fragments than anybody expects, before and after a flush. (The hundred thousand are in `memory_bound.rs`.)
+    for i in 0..1000 {
+        ks.delete_range(&key(i * 3 % 997), &key(i * 3 % 997 + 2)).unwrap();
+    }
+    model.clear();
+    check(&ks, &model, "a thousand in the memtable");
+    ks.flush().unwrap();
+    check(&ks, &model, "a thousand in a table");
+}
+
+/// A view is pinned for an hour while everything is compacted and dropped: space is held, said so, and returned.
+fn story_21_a_pinned_view(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(eager());
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    for i in 0..150 {
+        put_in_all(&store, &[&a, &b], &key(i), &[7; 700], NO_SYNC);
+    }
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    let files = disk.names(".tbl");
+    let (mut of_a, mut of_b) = (a.cursor(IterOptions::default()).unwrap(), b.cursor(IterOptions::default()).unwrap());
+    of_a.seek_to_first().unwrap();
+    of_b.seek_to_first().unwrap();
+    a.delete_range(b"", b"z").unwrap();
+    store.flush().unwrap();
+    a.compact_range(None, None).unwrap();
+    store.drop_keyspace("b").unwrap();
+    for _ in 0..4 {
+        rt.sleep(Duration::from_secs(900));
+        hooks.delete_obsolete();
+    }
+    let stats = store.stats();
+    let left = disk.names(".tbl");
+    assert!(files.iter().all(|f| left.contains(f)), "files that a view holds are gone: {files:?} {left:?}");
+    assert_eq!(stats.pinned_table_count, files.len() as u64, "and the statistics say so");
+    assert!(stats.pinned_table_bytes > 150 * 700);
+    for cursor in [&mut of_a, &mut of_b] {
+        let mut count = 0;
+        while cursor.valid() {
+            assert_eq!((cursor.key(), cursor.value().len()), (&key(count)[..], 700));
+            count += 1;
+            cursor.next().unwrap();
+        }
+        assert_eq!(count, 150);
+    }
+    drop((of_a, of_b));
+    hooks.delete_obsolete();
+    assert_eq!(disk.names(".tbl"), Vec::<String>::new(), "the space is returned");
+    let stats = store.stats();
+    assert_eq!((stats.pinned_table_count, stats.pinned_table_bytes), (0, 0));
+}
+
+type Behaviour = dyn Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync;
+
+/// An executor of another machine, as far as the engine can tell.
+struct Stranger {
+    behave: Box<Behaviour>,
+}
+
+impl Executor for Stranger {
+    fn name(&self) -> &str {
+        "stranger"
+    }
+
+    fn side(&self) -> Side {
+        Side::Device
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        (self.behave)(job, ctx)
+    }
+}
+
+fn open_with_executor(
+    disk: &Disk,
+    behave: impl Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync + 'static,
+) -> Store {
+    let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
+    let mut components = Components::on(storage, disk.rt.clone());
+    components.executors.push(Arc::new(Stranger { behave: Box::new(behave) }));
+    Store::open_with(components, small()).unwrap()
+}
+
+/// A slow executor is given up and the host runs the job; the first one wakes and writes under its names: no installed table changes.
+fn story_22_the_late_worker(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let half_written: Arc<Mutex<Vec<Arc<dyn WriteFile>>>> = Arc::new(rt.mutex(Vec::new()));
+    let files = half_written.clone();
+    let store = open_with_executor(&disk, move |job, ctx| {
+        let file = ctx.outputs.create(ctx.epoch, &job.table_name(0, 0))?;
+        file.append(&[b"half a table"])?;
+        files.lock().push(file);
+        Err(ExecError::Failed(TableError::Misuse("it did not answer in time")))
+    });
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..3u8 {
+        for i in 0..40 {
+            ks.put(&key(i), &[round; 300]).unwrap();
+            model.insert(key(i), vec![round; 300]);
+        }
+        ks.flush().unwrap();
+        for file in half_written.lock().iter() {
+            let _ = file.append(&[&[0xee; 5000]]);
+        }
+        check(&ks, &model, "beside a late worker");
+    }
+    assert!(half_written.lock().len() >= 3, "the executor was not asked");
+    assert!(store.stats().counter("job_fallback_count") >= 3);
+    assert_eq!(store.stats().counter("job_failed_count"), 0, "the host's attempt has names of its own");
+    store.close().unwrap();
+    let store = disk.open();
+    check(&store.default_keyspace().unwrap(), &model, "after a reopen");
+    assert!(disk.names(".tbl").len() <= 3, "the late worker's files are orphans and are deleted");
+}
+
+/// An old writer is stopped for a minute, another takes the lease; the old one wakes: it changes nothing, and says that it is the old one.
+fn story_23_the_paused_host(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    disk.memory.set_leases_expire(true);
+    let old = disk.open();
+    let old_ks = old.default_keyspace().unwrap();
+    put_synced(&old_ks, &key(0), b"old");
+    let new = disk.open();
+    let ks = new.default_keyspace().unwrap();
+    put_synced(&ks, &key(1), b"new");
+    new.flush().unwrap();
+    put_synced(&ks, &key(2), b"new");
+    let mut batch = Batch::new();
+    batch.put(old_ks.id(), &key(9), b"late").unwrap();
+    let results = match seed % 3 {
+        0 => vec![old.write(&mut batch, SYNC)],
+        1 => vec![old.flush(), old.write(&mut batch, SYNC)],
+        _ => vec![old.create_keyspace("late").map(|_| ()), old.write(&mut batch, SYNC)],
+    };
+    let last = results.last().unwrap().as_ref().unwrap_err();
+    assert_eq!(last.kind(), ErrorKind::Poisoned, "{last}");
+    drop((old_ks, old));
+    put_synced(&ks, &key(3), b"new");
+    new.close().unwrap();
+    let store = disk.open();
+    assert_eq!(prefix_len(&store.default_keyspace().unwrap()), 4);
+    assert_eq!(store.keyspaces(), ["default"]);
+}
+
+/// An executor lies, each time in another way: nothing of it is installed, the host runs the job, and the reason is counted.
+fn story_24_lies(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    let store = open_with_executor(&disk, move |job, ctx| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = CpuExecutor::new().run(job, ctx)?;
+        let table = &mut outcome.tables[0];
+        match seed {
+            0 => table.entries += 1,
+            1 => table.digest ^= 1,
+            2 => table.keys = Some((b"a".to_vec(), b"b".to_vec())),
+            3 => ctx.outputs.delete(ctx.epoch, &table.name)?,
+            4 => table.max_seq += 1_000_000,
+            _ => drop(outcome.tables.pop()),
+        }
+        Ok(outcome)
+    });
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..3u8 {
+        for i in 0..40 {
+            ks.put(&key(i * u64::from(round + 1)), &[round; 300]).unwrap();
+            model.insert(key(i * u64::from(round + 1)), vec![round; 300]);
+        }
+        ks.flush().unwrap();
+        check(&ks, &model, "beside a liar");
+    }
+    let stats = store.stats();
+    assert!(asked.load(Ordering::Relaxed) >= 3, "the executor was not asked");
+    assert!(stats.counter("job_rejected_count") >= 3, "{:?}", stats.counters);
+    assert_eq!(stats.counter("job_failed_count"), 0, "the host ran the jobs: {:?}", stats.last_job_error);
+    ks.compact_range(None, None).unwrap();
+    check(&ks, &model, "after a compaction beside a liar");
+    store.close().unwrap();
+    check(&disk.open().default_keyspace().unwrap(), &model, "after a reopen");
+}
+
+/// One seed is one run, down to every storage call: writers, flushes, compactions, a drop, a reopen.
+fn story_28_one_seed_one_run(_rt: Runtime, _seed: u64) {
+    // A run within a run has a scheduler and a thread of its own.
+    for seed in 0..4 {
+        let outcome = check_replay(super::config(seed), |rt: Runtime| {
+            let disk = Disk::new(&rt);
+            let store = disk.open_with(eager());
+            let (a, b) = two(&store);
+            let tasks: Vec<_> = [a, b]
+                .into_iter()
+                .map(|ks| {
+                    let write = move || {
+                        for i in 0..40 {
+                            ks.put(&key(i), &[7; 200]).unwrap();
+                            if i % 20 == 19 {
+                                ks.flush().unwrap();
+                            }
+                        }
+                    };
+                    rt.spawn("writer", write).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(|t| t.join().unwrap());
+            store.drop_keyspace("b").unwrap();
+            store.wait_until_idle().unwrap();
+            store.close().unwrap();
+            prefix_len(&disk.open().keyspace("a").unwrap())
+        });
+        let outcome = outcome.unwrap_or_else(|divergence| panic!("{divergence}"));
+        assert_eq!(outcome.unwrap(), 40);
+    }
+}

@@ -1,0 +1,78 @@
+//! The stories that the design must survive, each as a test with its number. The stories themselves are in `common`; `planted.rs` plays them
+//! with their rules switched off.
+//!
+//! Where a story's rule lies below the engine, its test does too:
+//!
+//! | story | tests elsewhere |
+//! | --- | --- |
+//! | 4, 5, 6, 7 | `log_damage.rs` (`story_4_...` to `story_7_...`), `log_crash.rs` |
+//! | 10 | `log_faults.rs`: `story_10_a_sync_error_reported_once_is_told_to_everyone` |
+//! | 13 | `manifest_damage.rs`, `log_faults.rs`: `every_single_failure_either_passes_or_poisons` |
+//! | 14, 15, 16 | `src/compaction/pick_tests.rs`, `manifest_pick_model.rs` |
+//! | 20 | `crates/table/tests/exec.rs`: `no_reader_sees_a_difference` |
+//! | 24 | `crates/table/src/job/verify.rs` and `crates/table/tests/exec.rs` |
+//! | 25 (the job that changed) | `crates/table/src/job`: a job's identity; the engine resumes no job, so it has no rule of its own |
+//! | 26 (zeros from a mapping) | `crates/storage/src/files/tests.rs`: `a_lost_page_reads_as_zeros_and_marks_the_map`; at engine level `errors.rs`, a failed map |
+//! | 27 (a lock across a hand-over) | `crates/storage/tests/sim_child.rs`: `a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog` (it aborts the process) |
+//! | 28 | `crates/storage/tests/sim_child.rs`: `a_seed_replays_in_another_process` |
+
+mod common;
+
+macro_rules! stories {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { common::run(stringify!($name)); })*
+
+        #[test]
+        fn every_story_is_a_test() {
+            let here: std::collections::BTreeSet<_> = [$(stringify!($name)),*].into();
+            let told: std::collections::BTreeSet<_> = common::all().map(|(name, ..)| *name).collect();
+            assert_eq!(here, told);
+        }
+    };
+}
+
+stories! {
+    story_01_half_a_batch
+    story_02_half_a_recovery
+    story_03_replay_over_a_newer_table
+    story_04_the_end_of_a_segment
+    story_05_a_recycled_name
+    story_06_the_first_record_is_lost
+    story_07_number_against_position
+    story_08_a_number_used_twice
+    story_09_edits_that_overtake_the_log
+    story_09_a_snapshot_beside_an_ingest
+    story_10_a_sync_error_reported_once
+    story_11_a_full_disk_at_open
+    story_12_crash_during_recovery
+    story_13_a_table_sync_that_fails
+    story_13_a_manifest_sync_that_fails
+    story_14_a_tombstone_passes_an_older_memtable
+    story_15_a_run_comes_in_below
+    story_16_levels_do_not_order_numbers
+    story_17_a_snapshot_between
+    story_17_number_and_view
+    story_18_one_stalled_keyspace
+    story_19_dropped_while_used
+    story_19_dropped_under_a_read
+    story_19_the_same_name_again
+    story_20_range_deletes
+    story_21_a_pinned_view
+    story_22_the_late_worker
+    story_23_the_paused_host
+    story_24_lies
+    story_28_one_seed_one_run
+    synced_survives_power_loss
+    a_drop_keeps_the_log_until_it_is_durable
+    a_late_leader_meets_a_closed_store
+    a_failed_sync_of_the_folder_poisons_whoever_asked
+    a_missing_start_segment_is_damage
+    a_full_disk_passes
+    dropping_makes_room
+    a_pending_ingest_settles
+    ingests_leave_no_holes
+    spilled_ids_lie_above_ingested_ones
+    a_failed_group_pins_nothing
+    an_ingest_of_a_dropped_keyspace_is_not_missed
+    full_disk_and_writers
+}
