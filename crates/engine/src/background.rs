@@ -36,15 +36,20 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
     let mut handles = Vec::new();
     let workers = core.options.background_tasks;
     let failed = |e: std::io::Error| {
-        Error::new(ErrorKind::Io, format!("a background task could not be started: {e}"))
-            .advice("raise the process's limit of threads")
+        Error::new(
+            ErrorKind::Io,
+            format!("a background task could not be started: {e}"),
+        )
+        .advice("raise the process's limit of threads")
     };
     for i in 0..workers {
         let task_core = core.clone();
         let flush_only = i == 0 && workers > 1;
         let spawned = core
             .runtime
-            .spawn(&format!("silt-worker-{i}"), move || worker(&task_core, flush_only))
+            .spawn(&format!("silt-worker-{i}"), move || {
+                worker(&task_core, flush_only)
+            })
             .map_err(failed);
         match spawned {
             Ok(handle) => handles.push(handle),
@@ -55,7 +60,10 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
         }
     }
     let task_core = core.clone();
-    let maintenance = core.runtime.spawn("silt-maintenance", move || maintain(&task_core)).map_err(failed);
+    let maintenance = core
+        .runtime
+        .spawn("silt-maintenance", move || maintain(&task_core))
+        .map_err(failed);
     let result = maintenance.map(|handle| handles.push(handle));
     core.tasks.lock().handles = handles;
     if result.is_err() {
@@ -74,7 +82,11 @@ fn worker(core: &Arc<Core>, flush_only: bool) {
                 }
                 let seen = schedule.events;
                 drop(schedule);
-                let task = if core.health.check_manifest().is_ok() { schedule::next(core, flush_only) } else { None };
+                let task = if core.health.check_manifest().is_ok() {
+                    schedule::next(core, flush_only)
+                } else {
+                    None
+                };
                 if let Some(task) = task {
                     break task;
                 }
@@ -129,7 +141,10 @@ fn maintain(core: &Arc<Core>) {
             let mut tidy = core.tidy.lock();
             if !tidy.wanted && !tidy.closing {
                 let wait = interval.map_or(LOOK_AGAIN, |i| {
-                    (last_sync + i).since(core.runtime.now()).min(LOOK_AGAIN).max(Duration::from_micros(50))
+                    (last_sync + i)
+                        .since(core.runtime.now())
+                        .min(LOOK_AGAIN)
+                        .max(Duration::from_micros(50))
                 });
                 tidy = core.tidy_wake.wait_timeout(tidy, wait).0;
             }
@@ -176,7 +191,13 @@ fn tidy_up(core: &Core) -> Result<()> {
 /// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
 fn prepare_arena(core: &Core) {
     let wanted = core.arenas.arena_bytes() as u64 / 4;
-    if core.keyspaces.load().by_id.values().any(|k| k.view().active().mem.used_bytes() > wanted) {
+    if core
+        .keyspaces
+        .load()
+        .by_id
+        .values()
+        .any(|k| k.view().active().mem.used_bytes() > wanted)
+    {
         let _ = core.arenas.prepare();
     }
 }
@@ -184,7 +205,8 @@ fn prepare_arena(core: &Core) {
 /// Flushes the keyspace that pins the oldest segment while the log is longer than its bound.
 fn bound_log(core: &Core) -> Result<()> {
     let start = core.log_start_without(&[]);
-    core.log_bytes.store(core.log.bytes_since(start), Ordering::Relaxed);
+    core.log_bytes
+        .store(core.log.bytes_since(start), Ordering::Relaxed);
     if core.log_bytes.load(Ordering::Relaxed) <= core.options.log_bytes_max {
         return Ok(());
     }
@@ -265,14 +287,19 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
             core.wake_background();
         }
         let schedule = core.schedule.lock();
-        wake = core.settled.wait_timeout(schedule, Duration::from_millis(20)).1;
+        wake = core
+            .settled
+            .wait_timeout(schedule, Duration::from_millis(20))
+            .1;
     }
 }
 
 /// The last job's error, if jobs fail and nothing has succeeded since.
 pub(crate) fn failing(core: &Core) -> Option<Error> {
     let failures = core.schedule.lock().failures_in_a_row;
-    (failures >= 3).then(|| core.last_job_error.lock().clone()).flatten()
+    (failures >= 3)
+        .then(|| core.last_job_error.lock().clone())
+        .flatten()
 }
 
 /// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
@@ -321,7 +348,11 @@ fn end_tasks(core: &Core) {
 /// Ends the tasks, syncs the log, gives the lease back.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     // A poisoned store cannot promise what was not synced before, and never tries that sync again: whoever closes it is told.
-    let poisoned = if core.health.is_poisoned() { core.health.check_manifest() } else { Ok(()) };
+    let poisoned = if core.health.is_poisoned() {
+        core.health.check_manifest()
+    } else {
+        Ok(())
+    };
     if !refuse_changes(core) {
         return Err(closed());
     }

@@ -134,8 +134,11 @@ impl Core {
 
     #[cold]
     fn no_keyspace(&self, id: KeyspaceId) -> Error {
-        Error::new(ErrorKind::KeyspaceDropped, format!("keyspace number {id} is not in this store"))
-            .advice("it was dropped, or the batch was made for another store")
+        Error::new(
+            ErrorKind::KeyspaceDropped,
+            format!("keyspace number {id} is not in this store"),
+        )
+        .advice("it was dropped, or the batch was made for another store")
     }
 
     /// An empty memtable with room for at least `min_bytes`.
@@ -164,14 +167,23 @@ impl Core {
     #[cold]
     pub(crate) fn raise_ceiling(&self, beyond: u64) -> Result<()> {
         let mut role = self.manifest.lock();
-        let wanted = beyond.saturating_add(CEILING_STEP).min(crate::log::format::MAX_SEQUENCE);
+        let wanted = beyond
+            .saturating_add(CEILING_STEP)
+            .min(crate::log::format::MAX_SEQUENCE);
         if wanted <= self.ceiling.load(Ordering::Acquire) {
-            return if beyond <= wanted { Ok(()) } else { Err(numbers_exhausted()) };
+            return if beyond <= wanted {
+                Ok(())
+            } else {
+                Err(numbers_exhausted())
+            };
         }
         if beyond > wanted {
             return Err(numbers_exhausted());
         }
-        let edit = Edit { sequence_ceiling: Some(wanted), ..Edit::default() };
+        let edit = Edit {
+            sequence_ceiling: Some(wanted),
+            ..Edit::default()
+        };
         self.commit_edit(&mut role, edit)?;
         self.ceiling.store(wanted, Ordering::Release);
         Ok(())
@@ -208,9 +220,13 @@ impl Core {
         // A place in this open's chain means nothing to a replay that begins before it: while replayed data waits for room, the inherited chain
         // is the log, and a mark beyond its end would read as damage.
         let replay_from = edit.log_start.unwrap_or(state.log_start);
-        edit.log_synced = Some(LogPosition { segment: synced.segment.into(), offset: synced.offset.into() })
-            .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
-        edit.next_table_id = Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
+        edit.log_synced = Some(LogPosition {
+            segment: synced.segment.into(),
+            offset: synced.offset.into(),
+        })
+        .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
+        edit.next_table_id =
+            Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
         match role.manifest.commit(&edit) {
             Ok(_) => {
                 // The edit stands, but a manifest that was to replace this one is in doubt: nothing more may be written.
@@ -239,7 +255,9 @@ impl Core {
         let start = self.runtime.now();
         let result = self.log.sync(position).map(|_| ());
         self.metrics.log_sync_count.add(1);
-        self.metrics.sync_time.record(self.runtime.now().since(start));
+        self.metrics
+            .sync_time
+            .record(self.runtime.now().since(start));
         result
     }
 
@@ -303,13 +321,20 @@ impl Core {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closing.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+        if self.closing.load(Ordering::Acquire) {
+            Err(closed())
+        } else {
+            Ok(())
+        }
     }
 }
 
 #[cold]
 fn numbers_exhausted() -> Error {
-    Error::new(ErrorKind::Unsupported, "the store has given its last sequence number")
-        .expected("numbers below 2^56")
-        .advice("copy the data to a new store")
+    Error::new(
+        ErrorKind::Unsupported,
+        "the store has given its last sequence number",
+    )
+    .expected("numbers below 2^56")
+    .advice("copy the data to a new store")
 }

@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::RecordKind;
 use crate::planted::{self, Bug};
 use crate::version::{
-    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceVersion, Level, MAX_KEYSPACE_NAME_BYTES, Run,
-    RunSlot, SeqRange, StoredOptions, TableMeta,
+    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceVersion, Level,
+    MAX_KEYSPACE_NAME_BYTES, Run, RunSlot, SeqRange, StoredOptions, TableMeta,
 };
 use crate::view::{KeyspaceCore, KeyspaceView, RunView, Source};
 
@@ -31,14 +31,27 @@ pub(crate) fn encode_create(id: KeyspaceId, name: &str) -> Vec<u8> {
 
 /// Inverse of [`encode_create`].
 pub(crate) fn decode_create(body: &[u8]) -> Result<(KeyspaceId, &str)> {
-    let bad = || Error::new(ErrorKind::Corruption, "a create record of the log is malformed");
+    let bad = || {
+        Error::new(
+            ErrorKind::Corruption,
+            "a create record of the log is malformed",
+        )
+    };
     let (id, name) = body.split_first_chunk::<4>().ok_or_else(bad)?;
-    Ok((u32::from_le_bytes(*id), std::str::from_utf8(name).map_err(|_| bad())?))
+    Ok((
+        u32::from_le_bytes(*id),
+        std::str::from_utf8(name).map_err(|_| bad())?,
+    ))
 }
 
 /// Inverse of a drop record's body.
 pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
-    let id = body.try_into().map_err(|_| Error::new(ErrorKind::Corruption, "a drop record of the log is malformed"))?;
+    let id = body.try_into().map_err(|_| {
+        Error::new(
+            ErrorKind::Corruption,
+            "a drop record of the log is malformed",
+        )
+    })?;
     Ok(u32::from_le_bytes(id))
 }
 
@@ -46,9 +59,11 @@ fn check_name(name: &str) -> Result<()> {
     if (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len()) {
         return Ok(());
     }
-    Err(Error::invalid_argument("the keyspace's name cannot be used")
-        .expected(format!("1 to {MAX_KEYSPACE_NAME_BYTES} bytes"))
-        .found(format!("{} bytes", name.len())))
+    Err(
+        Error::invalid_argument("the keyspace's name cannot be used")
+            .expected(format!("1 to {MAX_KEYSPACE_NAME_BYTES} bytes"))
+            .found(format!("{} bytes", name.len())),
+    )
 }
 
 /// Creates a keyspace.
@@ -57,21 +72,33 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
     core.health.check()?;
     let _ddl = core.ddl.lock();
     if core.keyspaces.load().by_name.contains_key(name) {
-        return Err(Error::invalid_argument(format!("there is a keyspace `{name}` already"))
-            .advice("open it, or use another name"));
+        return Err(
+            Error::invalid_argument(format!("there is a keyspace `{name}` already"))
+                .advice("open it, or use another name"),
+        );
     }
     let id = {
         let role = core.manifest.lock();
-        let pending = role.pending.iter().flat_map(|p| &p.edit.create).map(|c| c.id + 1).max().unwrap_or(0);
+        let pending = role
+            .pending
+            .iter()
+            .flat_map(|p| &p.edit.create)
+            .map(|c| c.id + 1)
+            .max()
+            .unwrap_or(0);
         if planted::is(Bug::ReuseKeyspaceIds) {
-            (1..).find(|id| !core.keyspaces.load().by_id.contains_key(id)).unwrap_or(1)
+            (1..)
+                .find(|id| !core.keyspaces.load().by_id.contains_key(id))
+                .unwrap_or(1)
         } else {
             role.manifest.state().next_keyspace_id.max(pending)
         }
     };
     let mut lead = core.queue.lead();
     let number = lead.next_seq;
-    let prepared = core.reserve_numbers(number).and_then(|()| lead.fresh_source(core, number));
+    let prepared = core
+        .reserve_numbers(number)
+        .and_then(|()| lead.fresh_source(core, number));
     let source = match prepared {
         Ok(source) => source,
         Err(error) => {
@@ -107,7 +134,12 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
     core.snapshots.publish(number);
     lead.finish();
     let edit = Edit {
-        create: vec![CreateKeyspace { id, name: name.to_string(), sequence: number, options: StoredOptions::new() }],
+        create: vec![CreateKeyspace {
+            id,
+            name: name.to_string(),
+            sequence: number,
+            options: StoredOptions::new(),
+        }],
         next_keyspace_id: Some(id + 1),
         ..Edit::default()
     };
@@ -135,17 +167,29 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let body = keyspace.id.to_le_bytes();
     let appended = if core.waits_for_room.load(Ordering::Acquire) {
         // The log that is replayed is not the one being written: the manifest alone takes the drop, as without room.
-        Err(Error::new(ErrorKind::NoSpace, "the store was opened on a full disk"))
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            "the store was opened on a full disk",
+        ))
     } else {
         core.reserve_numbers(number).and_then(|()| {
-            crate::write::append(core, RecordKind::KeyspaceDrop, number, 1, &[&body], core.sync_every_write)
+            crate::write::append(
+                core,
+                RecordKind::KeyspaceDrop,
+                number,
+                1,
+                &[&body],
+                core.sync_every_write,
+            )
         })
     };
     let (end, used) = match appended {
         Ok(end) => (end, 1),
         // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced first
         // (in `complete`), so what is durable stays a prefix.
-        Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => (core.log.end(), 0),
+        Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
+            (core.log.end(), 0)
+        }
         Err(error) => {
             lead.finish();
             core.unpin_log(pin);
@@ -162,7 +206,10 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     lead.finish();
     crate::compaction::schedule::cancel_keyspace(core, keyspace.id);
     core.stalls.relieve();
-    let edit = Edit { drop: vec![keyspace.id], ..Edit::default() };
+    let edit = Edit {
+        drop: vec![keyspace.id],
+        ..Edit::default()
+    };
     complete(core, end, edit, pin, keyspace)?;
     core.wake_tidy();
     Ok(())
@@ -189,7 +236,8 @@ fn complete(
     let mut role = core.manifest.lock();
     if keyspace.is_dropped() {
         // What waits for room on behalf of a keyspace that is going is not worth waiting for.
-        role.pending.retain(|p| p.keyspace.id != keyspace.id || !p.edit.create.is_empty());
+        role.pending
+            .retain(|p| p.keyspace.id != keyspace.id || !p.edit.create.is_empty());
     }
     match core.commit_edit(&mut role, edit.clone()) {
         Ok(()) => {
@@ -199,7 +247,11 @@ fn complete(
             Ok(())
         }
         Err(error) if error.kind() == ErrorKind::NoSpace => {
-            role.pending.push(PendingEdit { edit, keyspace: keyspace.clone(), pin });
+            role.pending.push(PendingEdit {
+                edit,
+                keyspace: keyspace.clone(),
+                pin,
+            });
             core.wake_tidy();
             Ok(())
         }
@@ -213,7 +265,12 @@ pub(crate) fn settle(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore) 
     if keyspace.is_dropped() {
         keyspace.replace_view(|view| {
             let active = Source::Memtable(view.active().clone());
-            KeyspaceView::build(vec![active], Arc::new(KeyspaceVersion::new(keyspace.id)), &core.tables, None)
+            KeyspaceView::build(
+                vec![active],
+                Arc::new(KeyspaceVersion::new(keyspace.id)),
+                &core.tables,
+                None,
+            )
         });
     } else {
         crate::compaction::install::refresh_view(core, role, keyspace, &[]);
@@ -221,36 +278,76 @@ pub(crate) fn settle(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore) 
 }
 
 /// Body of an ingest record: keyspace, then per table its description as the manifest would hold it.
-pub(crate) fn encode_ingest(keyspace: KeyspaceId, run_id: u64, tables: &[Arc<TableMeta>]) -> Vec<u8> {
+pub(crate) fn encode_ingest(
+    keyspace: KeyspaceId,
+    run_id: u64,
+    tables: &[Arc<TableMeta>],
+) -> Vec<u8> {
     // The tables travel as an edit; its sequence range is the record's own number, filled in by whoever reads it.
     let edit = KeyspaceEdit {
         id: keyspace,
         add: tables
             .iter()
-            .map(|t| AddTable { level: 0, run: Some(RunSlot { id: run_id, seqs: SeqRange::new(0, 1) }), table: t.clone() })
+            .map(|t| AddTable {
+                level: 0,
+                run: Some(RunSlot {
+                    id: run_id,
+                    seqs: SeqRange::new(0, 1),
+                }),
+                table: t.clone(),
+            })
             .collect(),
         ..KeyspaceEdit::default()
     };
-    Edit { keyspaces: vec![edit], ..Edit::default() }.encode()
+    Edit {
+        keyspaces: vec![edit],
+        ..Edit::default()
+    }
+    .encode()
 }
 
 /// Inverse of [`encode_ingest`]; the tables get `number` as the number of all their entries.
 pub(crate) fn decode_ingest(body: &[u8], number: u64) -> Result<(KeyspaceId, Run)> {
-    let bad = || Error::new(ErrorKind::Corruption, "an ingest record of the log is malformed");
+    let bad = || {
+        Error::new(
+            ErrorKind::Corruption,
+            "an ingest record of the log is malformed",
+        )
+    };
     let mut edit = Edit::decode(body)?.edit;
-    let keyspace = edit.keyspaces.pop().filter(|_| edit.keyspaces.is_empty()).ok_or_else(bad)?;
+    let keyspace = edit
+        .keyspaces
+        .pop()
+        .filter(|_| edit.keyspaces.is_empty())
+        .ok_or_else(bad)?;
     let id = keyspace.add.first().and_then(|a| a.run).ok_or_else(bad)?.id;
     let tables = keyspace
         .add
         .iter()
-        .map(|a| Arc::new(TableMeta { sequence_override: Some(number), ..(*a.table).clone() }))
+        .map(|a| {
+            Arc::new(TableMeta {
+                sequence_override: Some(number),
+                ..(*a.table).clone()
+            })
+        })
         .collect();
-    Ok((keyspace.id, Run { id, seqs: SeqRange::new(number - 1, number), tables: Level::new(tables)? }))
+    Ok((
+        keyspace.id,
+        Run {
+            id,
+            seqs: SeqRange::new(number - 1, number),
+            tables: Level::new(tables)?,
+        },
+    ))
 }
 
 /// Takes finished, synced tables of the store's table storage into a keyspace, above everything that is in it. Every entry
 /// must have sequence number 0 in the file and appear once; all get the one number of the ingest. (The public form comes later.)
-pub(crate) fn ingest(core: &Core, keyspace: &Arc<KeyspaceCore>, tables: Vec<Arc<TableMeta>>) -> Result<u64> {
+pub(crate) fn ingest(
+    core: &Core,
+    keyspace: &Arc<KeyspaceCore>,
+    tables: Vec<Arc<TableMeta>>,
+) -> Result<u64> {
     crate::write::wait_for_keyspace(core, keyspace)?;
     core.health.check()?;
     let _ddl = core.ddl.lock();
@@ -269,8 +366,15 @@ pub(crate) fn ingest(core: &Core, keyspace: &Arc<KeyspaceCore>, tables: Vec<Arc<
         }
         let fresh = lead.fresh_source(core, number)?;
         let pin = core.pin_log(core.log.end().segment);
-        let end = crate::write::append(core, RecordKind::Ingest, number, 1, &[&body], core.sync_every_write)
-            .inspect_err(|_| core.unpin_log(pin))?;
+        let end = crate::write::append(
+            core,
+            RecordKind::Ingest,
+            number,
+            1,
+            &[&body],
+            core.sync_every_write,
+        )
+        .inspect_err(|_| core.unpin_log(pin))?;
         keyspace.replace_view(|view| {
             let mut unsettled = view.unsettled();
             // The active memtable is empty (it was rotated): its slot ends before the ingest, a new one starts after it.
@@ -296,7 +400,14 @@ pub(crate) fn ingest(core: &Core, keyspace: &Arc<KeyspaceCore>, tables: Vec<Arc<
                 .tables
                 .tables()
                 .iter()
-                .map(|t| AddTable { level: 0, run: Some(RunSlot { id: run.id, seqs: run.seqs }), table: t.clone() })
+                .map(|t| AddTable {
+                    level: 0,
+                    run: Some(RunSlot {
+                        id: run.id,
+                        seqs: run.seqs,
+                    }),
+                    table: t.clone(),
+                })
                 .collect(),
             ..KeyspaceEdit::default()
         }],

@@ -36,7 +36,13 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     // Level-0 runs are cut where level 1 is, so that a table of the run meets few of level 1's.
     let version = task.keyspace.view().version.clone();
     let soft_cuts = level1_cuts(&version, source);
-    let spec = FlushSpec { keyspace: task.keyspace.id, mem: &source.mem, published, snapshots, soft_cuts };
+    let spec = FlushSpec {
+        keyspace: task.keyspace.id,
+        mem: &source.mem,
+        published,
+        snapshots,
+        soft_cuts,
+    };
     let outcome = core.jobs.flush(spec, &task.progress, &task.cancel)?;
     // F1: another keyspace's half of a batch must not be lost when this half is in a table.
     if !planted::is(Bug::FlushWithoutLogSync) {
@@ -51,23 +57,37 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     }
     installed?;
     count_outcome(core, &outcome.counters);
-    core.metrics.flush_in_bytes.add(outcome.counters.raw_bytes_read);
-    core.metrics.flush_out_bytes.add(tables.iter().map(|t| t.file_bytes).sum());
+    core.metrics
+        .flush_in_bytes
+        .add(outcome.counters.raw_bytes_read);
+    core.metrics
+        .flush_out_bytes
+        .add(tables.iter().map(|t| t.file_bytes).sum());
     core.metrics.flush_count.add(1);
-    core.metrics.flush_time.record(core.runtime.now().since(start));
+    core.metrics
+        .flush_time
+        .record(core.runtime.now().since(start));
     Ok(())
 }
 
 fn level1_cuts(version: &crate::version::KeyspaceVersion, source: &MemSource) -> Vec<Vec<u8>> {
-    let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else { return Vec::new() };
+    let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else {
+        return Vec::new();
+    };
     let range = crate::version::KeyRange::closed(first, last);
-    let mut cuts: Vec<Vec<u8>> =
-        crate::compaction::pick::soft_cuts(version, 0, &range).into_iter().map(Vec::from).collect();
+    let mut cuts: Vec<Vec<u8>> = crate::compaction::pick::soft_cuts(version, 0, &range)
+        .into_iter()
+        .map(Vec::from)
+        .collect();
     cuts.dedup();
     cuts
 }
 
-fn install(core: &Core, task: &FlushTask, tables: Vec<siltstone_table::job::outcome::OutputTable>) -> Result<()> {
+fn install(
+    core: &Core,
+    task: &FlushTask,
+    tables: Vec<siltstone_table::job::outcome::OutputTable>,
+) -> Result<()> {
     let source = &task.source;
     let mut role = core.manifest.lock();
     task.keyspace.check()?;
@@ -99,7 +119,11 @@ fn install(core: &Core, task: &FlushTask, tables: Vec<siltstone_table::job::outc
 }
 
 fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
-    keyspace.view().unsettled().iter().any(|s| s.seqs().hi <= seqs.lo)
+    keyspace
+        .view()
+        .unsettled()
+        .iter()
+        .any(|s| s.seqs().hi <= seqs.lo)
 }
 
 /// Seals the memtables of these keyspaces and waits until what is sealed now is installed.
@@ -111,14 +135,27 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
     sealed?;
     let waiting: Vec<(Arc<KeyspaceCore>, Vec<u64>)> = keyspaces
         .iter()
-        .map(|k| (k.clone(), k.view().sealed().filter(|m| !m.held.load(Ordering::Acquire)).map(|m| m.id).collect()))
+        .map(|k| {
+            (
+                k.clone(),
+                k.view()
+                    .sealed()
+                    .filter(|m| !m.held.load(Ordering::Acquire))
+                    .map(|m| m.id)
+                    .collect(),
+            )
+        })
         .collect();
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
     let mut wake = true;
     loop {
         let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {
             keyspace.is_dropped()
-                || !keyspace.view().sources.iter().any(|s| matches!(s, Source::Memtable(m) if ids.contains(&m.id)))
+                || !keyspace
+                    .view()
+                    .sources
+                    .iter()
+                    .any(|s| matches!(s, Source::Memtable(m) if ids.contains(&m.id)))
         };
         if waiting.iter().all(done) {
             return Ok(());
@@ -132,6 +169,9 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
             core.wake_background();
         }
         let schedule = core.schedule.lock();
-        wake = core.settled.wait_timeout(schedule, std::time::Duration::from_millis(20)).1;
+        wake = core
+            .settled
+            .wait_timeout(schedule, std::time::Duration::from_millis(20))
+            .1;
     }
 }

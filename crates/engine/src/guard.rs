@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use siltstone_storage::{
-    Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, Storage, StorageError, StorageErrorKind, WriteFile,
+    Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, Storage,
+    StorageError, StorageErrorKind, WriteFile,
 };
 
 use crate::core::Storages;
@@ -27,10 +28,18 @@ struct GuardedStorage {
 /// Guards the folders of log and manifest (and so the tables', where it is the same one).
 pub(crate) fn guard(storages: Storages, runtime: &Runtime, health: &Arc<Health>) -> Storages {
     let wrap = |inner: &Arc<dyn Storage>| -> Arc<dyn Storage> {
-        Arc::new(GuardedStorage { inner: inner.clone(), failed: runtime.mutex(None), health: health.clone() })
+        Arc::new(GuardedStorage {
+            inner: inner.clone(),
+            failed: runtime.mutex(None),
+            health: health.clone(),
+        })
     };
     let log = wrap(&storages.log);
-    let manifest = if Arc::ptr_eq(&storages.manifest, &storages.log) { log.clone() } else { wrap(&storages.manifest) };
+    let manifest = if Arc::ptr_eq(&storages.manifest, &storages.log) {
+        log.clone()
+    } else {
+        wrap(&storages.manifest)
+    };
     let tables = if Arc::ptr_eq(&storages.tables, &storages.log) {
         log.clone()
     } else if Arc::ptr_eq(&storages.tables, &storages.manifest) {
@@ -38,7 +47,11 @@ pub(crate) fn guard(storages: Storages, runtime: &Runtime, health: &Arc<Health>)
     } else {
         storages.tables
     };
-    Storages { log, manifest, tables }
+    Storages {
+        log,
+        manifest,
+        tables,
+    }
 }
 
 impl GuardedStorage {
@@ -54,7 +67,8 @@ impl GuardedStorage {
             // A clean refusal changed nothing: no room, or not the writer any more (which others report as well).
             if !matches!(error.kind, StorageErrorKind::NoSpace) {
                 *failed = Some(error.clone());
-                self.health.poison(&Error::from(error.clone()).context("syncing the store's folder"));
+                self.health
+                    .poison(&Error::from(error.clone()).context("syncing the store's folder"));
             }
         })
     }

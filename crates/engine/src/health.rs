@@ -25,19 +25,30 @@ pub(crate) struct Health {
 
 impl Health {
     pub(crate) fn new(runtime: &Runtime) -> Health {
-        Health { state: AtomicU8::new(GOOD), cause: runtime.mutex(None) }
+        Health {
+            state: AtomicU8::new(GOOD),
+            cause: runtime.mutex(None),
+        }
     }
 
     /// An error if writes are refused.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // Acquire: whoever sees the poison also sees its cause; whoever answers a waiter has seen it.
-        if self.state.load(Ordering::Acquire) == GOOD { Ok(()) } else { self.verdict(GOOD) }
+        if self.state.load(Ordering::Acquire) == GOOD {
+            Ok(())
+        } else {
+            self.verdict(GOOD)
+        }
     }
 
     /// As `check`, but a full disk is no reason: edits that free space must get through.
     pub(crate) fn check_manifest(&self) -> Result<()> {
-        if self.state.load(Ordering::Acquire) <= NO_SPACE { Ok(()) } else { self.verdict(NO_SPACE) }
+        if self.state.load(Ordering::Acquire) <= NO_SPACE {
+            Ok(())
+        } else {
+            self.verdict(NO_SPACE)
+        }
     }
 
     /// State and cause under the lock, because they change together: a full disk may have passed, or become a poison, since the state was looked at.
@@ -99,8 +110,12 @@ impl Health {
     pub(crate) fn describe(&self) -> String {
         match self.state.load(Ordering::Acquire) {
             GOOD => "good".into(),
-            NO_SPACE => self.verdict(GOOD).map_or_else(|e| format!("no space: {e}"), |()| "good".into()),
-            POISONED => self.verdict(GOOD).map_or_else(|e| e.to_string(), |()| "good".into()),
+            NO_SPACE => self
+                .verdict(GOOD)
+                .map_or_else(|e| format!("no space: {e}"), |()| "good".into()),
+            POISONED => self
+                .verdict(GOOD)
+                .map_or_else(|e| e.to_string(), |()| "good".into()),
             _ => "closed".into(),
         }
     }

@@ -43,12 +43,18 @@ impl AsRef<[u8]> for PinnedValue {
 
 #[cold]
 pub(crate) fn unknown_kind(kind: u8) -> Error {
-    Error::unsupported(format!("an entry is of kind {kind}, which this build does not know"))
-        .advice("open the store with the version that wrote it")
+    Error::unsupported(format!(
+        "an entry is of kind {kind}, which this build does not know"
+    ))
+    .advice("open the store with the version that wrote it")
 }
 
 /// A view to keep, and the number to read at: the given one, or the published one.
-pub(crate) fn pin(core: &Core, keyspace: &KeyspaceCore, number: Option<u64>) -> Result<(Arc<KeyspaceView>, u64)> {
+pub(crate) fn pin(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    number: Option<u64>,
+) -> Result<(Arc<KeyspaceView>, u64)> {
     loop {
         #[cfg(feature = "planted")]
         let number = planted_number(core, number);
@@ -102,7 +108,12 @@ pub(crate) fn get_into(
     number: Option<u64>,
     value: &mut Vec<u8>,
 ) -> Result<bool> {
-    let timed = core.metrics.get_count.add(1).is_multiple_of(SAMPLE).then(|| core.runtime.now());
+    let timed = core
+        .metrics
+        .get_count
+        .add(1)
+        .is_multiple_of(SAMPLE)
+        .then(|| core.runtime.now());
     let found = loop {
         #[cfg(feature = "planted")]
         let number = planted_number(core, number);
@@ -125,12 +136,20 @@ pub(crate) fn get_into(
         core.metrics.get_hit_count.add(1);
     }
     if let Some(start) = timed {
-        core.metrics.get_time.record(core.runtime.now().since(start));
+        core.metrics
+            .get_time
+            .record(core.runtime.now().since(start));
     }
     Ok(found)
 }
 
-fn search(core: &Core, view: &KeyspaceView, key: &[u8], seq: u64, value: &mut Vec<u8>) -> Result<bool> {
+fn search(
+    core: &Core,
+    view: &KeyspaceView,
+    key: &[u8],
+    seq: u64,
+    value: &mut Vec<u8>,
+) -> Result<bool> {
     // Memtables first: they need no hash of ours and often hold what was just written.
     let mut sources = view.sources.iter().enumerate();
     let mut tables_from = view.sources.len();
@@ -151,7 +170,12 @@ fn search(core: &Core, view: &KeyspaceView, key: &[u8], seq: u64, value: &mut Ve
 }
 
 #[inline]
-fn ask_memtable(source: &crate::view::MemSource, key: &[u8], seq: u64, value: &mut Vec<u8>) -> Result<Answer> {
+fn ask_memtable(
+    source: &crate::view::MemSource,
+    key: &[u8],
+    seq: u64,
+    value: &mut Vec<u8>,
+) -> Result<Answer> {
     let deleted = source.mem.newest_range_delete_covering(key, seq);
     match source.mem.get(key, seq) {
         Some(found) if deleted.is_none_or(|d| d <= found.seq) => match found.kind {
@@ -285,14 +309,19 @@ fn ask_table(
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
-    let found = reader.get(&*core.tables.cache, key, hash, seq, value).map_err(Error::from)?;
-    let deleted = deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
+    let found = reader
+        .get(&*core.tables.cache, key, hash, seq, value)
+        .map_err(Error::from)?;
+    let deleted =
+        deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
     match found {
-        Some(trailer) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => match trailer as u8 {
-            PUT => Ok(Answer::Value),
-            DELETE => Ok(Answer::Gone),
-            other => Err(unknown_kind(other)),
-        },
+        Some(trailer) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {
+            match trailer as u8 {
+                PUT => Ok(Answer::Value),
+                DELETE => Ok(Answer::Gone),
+                other => Err(unknown_kind(other)),
+            }
+        }
         None if deleted.is_none() => Ok(Answer::Unknown),
         _ => Ok(Answer::Gone),
     }
@@ -309,7 +338,11 @@ pub(crate) fn get_pinned(
     core.metrics.get_count.add(1);
     let hash = hash(key);
     let mut copied = Vec::new();
-    let own = |bytes: Vec<u8>| Ok(Some(PinnedValue { value: TableValue::Copied(bytes) }));
+    let own = |bytes: Vec<u8>| {
+        Ok(Some(PinnedValue {
+            value: TableValue::Copied(bytes),
+        }))
+    };
     for source in &view.sources {
         let level = match source {
             Source::Memtable(m) => match ask_memtable(m, key, seq, &mut copied)? {
@@ -339,7 +372,9 @@ fn ask_level_pinned(
     hash: u64,
     seq: u64,
 ) -> Result<Option<Option<PinnedValue>>> {
-    let Some(i) = level.level.find(key) else { return Ok(None) };
+    let Some(i) = level.level.find(key) else {
+        return Ok(None);
+    };
     let handle = &level.handles[i];
     let (seq, own) = match handle.meta.sequence_override {
         None => (seq, None),
@@ -359,11 +394,13 @@ fn ask_level_pinned(
         None
     };
     match found {
-        Some((trailer, value)) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => match trailer as u8 {
-            PUT => Ok(Some(Some(PinnedValue { value }))),
-            DELETE => Ok(Some(None)),
-            other => Err(unknown_kind(other).with_kind(ErrorKind::Unsupported)),
-        },
+        Some((trailer, value)) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {
+            match trailer as u8 {
+                PUT => Ok(Some(Some(PinnedValue { value }))),
+                DELETE => Ok(Some(None)),
+                other => Err(unknown_kind(other).with_kind(ErrorKind::Unsupported)),
+            }
+        }
         None if deleted.is_none() => Ok(None),
         _ => Ok(Some(None)),
     }

@@ -30,21 +30,23 @@ use crate::ddl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard;
 use crate::health::Health;
-use crate::log::{LogConfig, LogOptions, LogWriter, Position, Record, RecordKind, ReplayOptions, StopReason};
+use crate::log::{
+    LogConfig, LogOptions, LogWriter, Position, Record, RecordKind, ReplayOptions, StopReason,
+};
 use crate::manifest::{self, Manifest, Space, StoreId};
 use crate::memtable::{ArenaPool, Memtable};
 use crate::metrics::Metrics;
 use crate::options::{Options, SyncMode};
 use crate::planted::{self, Bug};
+use crate::reserve;
 use crate::snapshot::SnapshotRegistry;
 use crate::stall::{Limits, Stalls};
 use crate::store::DEFAULT_KEYSPACE;
 use crate::tables::TableSet;
 use crate::version::{
-    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceState, KeyspaceVersion, Level, Run, RunSlot, SeqRange,
-    SeqSet, StoreState, StoredOptions, TableMeta,
+    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceState, KeyspaceVersion,
+    Level, Run, RunSlot, SeqRange, SeqSet, StoreState, StoredOptions, TableMeta,
 };
-use crate::reserve;
 use crate::view::{KeyspaceCore, KeyspaceView, MemSource, RunView, Source};
 use crate::write::WriteQueue;
 
@@ -65,18 +67,30 @@ pub(crate) fn open(
     let storages = guard::guard(storages, &runtime, &health);
     let place = storages.manifest.describe();
     let no_store = || {
-        Error::not_found(format!("there is no store in {place}")).advice("check the path, or open with create_if_missing")
+        Error::not_found(format!("there is no store in {place}"))
+            .advice("check the path, or open with create_if_missing")
     };
     // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
-    if !options.create_if_missing && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none()) {
+    if !options.create_if_missing
+        && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none())
+    {
         return Err(no_store());
     }
-    let lease = storages.manifest.lease(LEASE).map_err(|e| Error::from(e).context(format!("opening the store {place}")))?;
-    let epoch = if planted::is(Bug::IgnoreLostLease) { Epoch(u64::MAX) } else { lease.epoch() };
+    let lease = storages
+        .manifest
+        .lease(LEASE)
+        .map_err(|e| Error::from(e).context(format!("opening the store {place}")))?;
+    let epoch = if planted::is(Bug::IgnoreLostLease) {
+        Epoch(u64::MAX)
+    } else {
+        lease.epoch()
+    };
     let recovered = manifest::recover(&*storages.manifest)?;
     if recovered.is_some() && options.error_if_exists {
-        return Err(Error::invalid_argument(format!("there is a store in {place} already"))
-            .advice("open it without error_if_exists, or use another folder"));
+        return Err(
+            Error::invalid_argument(format!("there is a store in {place} already"))
+                .advice("open it without error_if_exists, or use another folder"),
+        );
     }
     if recovered.is_none() {
         if !options.create_if_missing {
@@ -89,8 +103,15 @@ pub(crate) fn open(
         None => StoreId(u128::from(runtime.random_u64()) << 64 | u128::from(runtime.random_u64())),
     };
     let metrics = Metrics::default();
-    let arenas = ArenaPool::new(options.memtable_bytes as usize, 3, !runtime.is_simulated() && options.memtable_bytes >= 4 << 20);
-    let old = recovered.as_ref().map(|r| r.state.clone()).unwrap_or_else(new_state);
+    let arenas = ArenaPool::new(
+        options.memtable_bytes as usize,
+        3,
+        !runtime.is_simulated() && options.memtable_bytes >= 4 << 20,
+    );
+    let old = recovered
+        .as_ref()
+        .map(|r| r.state.clone())
+        .unwrap_or_else(new_state);
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 
@@ -109,13 +130,25 @@ pub(crate) fn open(
         if report.stop == StopReason::NoStartSegment && !planted::is(Bug::MissingStartIsEmpty) {
             // Its name was durable before a manifest named it.
             let name = crate::log::format::segment_name(old.log_start as u32);
-            return Err(Error::corruption(name, "the log's first segment is missing"));
+            return Err(Error::corruption(
+                name,
+                "the log's first segment is missing",
+            ));
         }
-        let covered = old.keyspaces.values().filter_map(|k| Some(k.version.covered().ranges().last()?.hi)).max();
+        let covered = old
+            .keyspaces
+            .values()
+            .filter_map(|k| Some(k.version.covered().ranges().last()?.hi))
+            .max();
         if planted::is(Bug::SyncMarkIsNumber) && report.last_sequence < covered {
-            return Err(Error::corruption("log", "the log ends before the number that was synced"));
+            return Err(Error::corruption(
+                "log",
+                "the log ends before the number that was synced",
+            ));
         }
-        metrics.discarded_log_bytes.add(report.discarded.record_bytes);
+        metrics
+            .discarded_log_bytes
+            .add(report.discarded.record_bytes);
         // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
         delete_segments_behind(&storages, epoch, report.end.segment)?;
         reserve::make_for_log(epoch, &*storages.log, &options)?;
@@ -135,7 +168,10 @@ pub(crate) fn open(
         epoch,
         runtime: runtime.clone(),
         store_id: log_store_id(store_id),
-        options: LogOptions { segment_bytes: options.log_segment_bytes, recycle_count: 4 },
+        options: LogOptions {
+            segment_bytes: options.log_segment_bytes,
+            recycle_count: 4,
+        },
         reserve: reserve::find(&*storages.log, reserve::LOG)?,
         on_poison,
     })?;
@@ -150,7 +186,9 @@ pub(crate) fn open(
     let state = old.apply(&edit)?;
     if planted::is(Bug::DeleteBeforeManifest) {
         for number in old.log_start..u64::from(log.first_segment()) {
-            let _ = storages.log.delete(epoch, &crate::log::format::segment_name(number as u32));
+            let _ = storages
+                .log
+                .delete(epoch, &crate::log::format::segment_name(number as u32));
         }
     }
     #[cfg(feature = "planted")]
@@ -179,7 +217,9 @@ pub(crate) fn open(
         }
         let view = KeyspaceView::build(unsettled, keyspace.version.clone(), &tables, None);
         keyspaces.by_name.insert(keyspace.name.clone(), *id);
-        keyspaces.by_id.insert(*id, KeyspaceCore::new(&runtime, *id, &keyspace.name, view));
+        keyspaces
+            .by_id
+            .insert(*id, KeyspaceCore::new(&runtime, *id, &keyspace.name, view));
     }
     let core = Arc::new(Core {
         limits: Limits::of(&options),
@@ -191,7 +231,10 @@ pub(crate) fn open(
         ddl: runtime.mutex(()),
         pins: runtime.mutex(Pins::default()),
         next_table_id: AtomicU64::new(state.next_table_id),
-        manifest: runtime.mutex(ManifestRole { manifest, pending: Vec::new() }),
+        manifest: runtime.mutex(ManifestRole {
+            manifest,
+            pending: Vec::new(),
+        }),
         ceiling: AtomicU64::new(ceiling),
         schedule: runtime.mutex(Schedule::new(&options)),
         work: runtime.condvar(),
@@ -250,7 +293,11 @@ fn take_arena(arenas: &ArenaPool) -> Result<crate::memtable::Arena> {
 /// A store's first state: one keyspace, no numbers given.
 fn new_state() -> StoreState {
     let id = 1;
-    let mut state = StoreState { next_keyspace_id: id + 1, next_table_id: 1, ..StoreState::new() };
+    let mut state = StoreState {
+        next_keyspace_id: id + 1,
+        next_table_id: 1,
+        ..StoreState::new()
+    };
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_string(),
         created_sequence: 0,
@@ -264,15 +311,23 @@ fn new_state() -> StoreState {
 /// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
 fn refuse_headless_data(storages: &Storages) -> Result<()> {
     let refuse = |file: &str| {
-        Err(Error::corruption(file, "the folder holds data of a store but no file CURRENT that names its manifest")
-            .advice("put CURRENT back from a copy; do not create a new store over the old one's files"))
+        Err(Error::corruption(
+            file,
+            "the folder holds data of a store but no file CURRENT that names its manifest",
+        )
+        .advice("put CURRENT back from a copy; do not create a new store over the old one's files"))
     };
     for object in storages.tables.list()? {
         if object.name.ends_with(".tbl") {
             return refuse(&object.name);
         }
     }
-    for object in storages.log.list()?.iter().filter(|o| o.name.ends_with(".log") && o.len >= 96) {
+    for object in storages
+        .log
+        .list()?
+        .iter()
+        .filter(|o| o.name.ends_with(".log") && o.len >= 96)
+    {
         let mut head = [0u8; 32];
         storages.log.open(&object.name)?.read_at(64, &mut head)?;
         if head != [0; 32] {
@@ -284,7 +339,13 @@ fn refuse_headless_data(storages: &Storages) -> Result<()> {
 
 /// Above the last open's number and above that of every table found, so that a name never comes back.
 fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
-    let found = storages.tables.list()?.iter().filter_map(|o| open_number_of(&o.name)).max().unwrap_or(0);
+    let found = storages
+        .tables
+        .list()?
+        .iter()
+        .filter_map(|o| open_number_of(&o.name))
+        .max()
+        .unwrap_or(0);
     Ok(old.open_number.max(found) + 1)
 }
 
@@ -303,18 +364,29 @@ fn write_manifest(
     // Tables' names, and the log's first segment's, before the manifest that names them.
     storages.tables.sync_dir(epoch)?;
     storages.log.sync_dir(epoch)?;
-    let create = |space| Manifest::create(storages.manifest.clone(), epoch, store_id, state.clone(), space).map_err(Error::from);
+    let create = |space| {
+        Manifest::create(
+            storages.manifest.clone(),
+            epoch,
+            store_id,
+            state.clone(),
+            space,
+        )
+        .map_err(Error::from)
+    };
     match create(Space::Fresh) {
-        Err(error) if error.is_no_space() => match reserve::find(&*storages.manifest, reserve::MANIFEST)? {
-            Some(name) => {
-                if reserve::find(&*storages.manifest, reserve::POINTER)?.is_some() {
-                    storages.manifest.delete(epoch, reserve::POINTER)?;
-                    storages.manifest.sync_dir(epoch)?;
+        Err(error) if error.is_no_space() => {
+            match reserve::find(&*storages.manifest, reserve::MANIFEST)? {
+                Some(name) => {
+                    if reserve::find(&*storages.manifest, reserve::POINTER)?.is_some() {
+                        storages.manifest.delete(epoch, reserve::POINTER)?;
+                        storages.manifest.sync_dir(epoch)?;
+                    }
+                    create(Space::Recycle(&name))
                 }
-                create(Space::Recycle(&name))
+                None => Err(error),
             }
-            None => Err(error),
-        },
+        }
         result => result,
     }
 }
@@ -329,7 +401,11 @@ fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u32) -> Resul
         }
     }
     // Some storages give space back only with the durable deletion.
-    if deleted { Ok(storages.log.sync_dir(epoch)?) } else { Ok(()) }
+    if deleted {
+        Ok(storages.log.sync_dir(epoch)?)
+    } else {
+        Ok(())
+    }
 }
 
 /// Makes what was read from the inherited log durable, oldest segment first.
@@ -418,11 +494,16 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
 }
 
 fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Result<()> {
-    let mut edit = Edit { log_start: Some(core.log.first_segment().into()), ..Edit::default() };
+    let mut edit = Edit {
+        log_start: Some(core.log.first_segment().into()),
+        ..Edit::default()
+    };
     let mut changed = Vec::new();
     for (id, waiting) in &rest.keyspaces {
         // Dropped meanwhile: that is one way to make room.
-        let Ok(keyspace) = core.keyspace_by_id(*id) else { continue };
+        let Ok(keyspace) = core.keyspace_by_id(*id) else {
+            continue;
+        };
         let mut runs = Vec::new();
         for waiting in waiting {
             match waiting {
@@ -435,18 +516,29 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
                     let run_id = next_id;
                     next_id += 1;
                     let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
-                    runs.push(Run { id: run_id, seqs: *seqs, tables });
+                    runs.push(Run {
+                        id: run_id,
+                        seqs: *seqs,
+                        tables,
+                    });
                 }
             }
         }
-        edit.keyspaces.push(keyspace_edit(*id, &runs, rest.published));
+        edit.keyspaces
+            .push(keyspace_edit(*id, &runs, rest.published));
         changed.push(keyspace);
     }
     let mut role = core.manifest.lock();
-    edit.keyspaces.retain(|k| role.manifest.state().keyspace(k.id).is_some());
+    edit.keyspaces
+        .retain(|k| role.manifest.state().keyspace(k.id).is_some());
     core.commit_edit(&mut role, edit)?;
     for keyspace in changed {
-        let held: Vec<u64> = keyspace.view().sealed().filter(|m| m.held.load(Ordering::Acquire)).map(|m| m.id).collect();
+        let held: Vec<u64> = keyspace
+            .view()
+            .sealed()
+            .filter(|m| m.held.load(Ordering::Acquire))
+            .map(|m| m.id)
+            .collect();
         crate::compaction::install::refresh_view(core, &role, &keyspace, &held);
     }
     Ok(())
@@ -455,8 +547,15 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
 /// The edit that installs replayed runs of one keyspace; everything up to `published` is then covered.
 fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
     let add = runs.iter().flat_map(|run| {
-        let slot = RunSlot { id: run.id, seqs: run.seqs };
-        run.tables.tables().iter().map(move |t| AddTable { level: 0, run: Some(slot), table: t.clone() })
+        let slot = RunSlot {
+            id: run.id,
+            seqs: run.seqs,
+        };
+        run.tables.tables().iter().map(move |t| AddTable {
+            level: 0,
+            run: Some(slot),
+            table: t.clone(),
+        })
     });
     KeyspaceEdit {
         id,
@@ -547,11 +646,21 @@ impl<'a> Replay<'a> {
             RecordKind::Ingest => {
                 let (id, run) = ddl::decode_ingest(record.payload, first)?;
                 self.last_seq = self.last_seq.max(first);
-                self.next_table_id = run.tables.tables().iter().map(|t| t.id + 1).fold(self.next_table_id.max(run.id + 1), u64::max);
+                self.next_table_id = run
+                    .tables
+                    .tables()
+                    .iter()
+                    .map(|t| t.id + 1)
+                    .fold(self.next_table_id.max(run.id + 1), u64::max);
                 if planted::is(Bug::CheckIngestsAtOnce) {
-                    run.tables.tables().iter().try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
+                    run.tables
+                        .tables()
+                        .iter()
+                        .try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
                 }
-                let Some(replayed) = self.keyspaces.get_mut(&id) else { return Ok(()) };
+                let Some(replayed) = self.keyspaces.get_mut(&id) else {
+                    return Ok(());
+                };
                 if replayed.covered.contains(first) {
                     return Ok(());
                 }
@@ -567,17 +676,25 @@ impl<'a> Replay<'a> {
     fn apply_group(&mut self, first: u64, record: &Record<'_>) -> Result<()> {
         for (seq, entry) in (first..).zip(Entries::new(record.payload)) {
             let entry = entry.map_err(|bad| {
-                bad.into_error("a log record").in_file(file_of(record)).at(record.position.offset.into())
+                bad.into_error("a log record")
+                    .in_file(file_of(record))
+                    .at(record.position.offset.into())
             })?;
             self.last_seq = self.last_seq.max(seq);
             let id = entry.keyspace;
             match self.keyspaces.get(&id) {
                 None if id < self.next_keyspace_id => {}
                 None => {
-                    return Err(Error::corruption(file_of(record), format!("a log record names keyspace {id}, which was never created"))
-                        .at(record.position.offset.into()));
+                    return Err(Error::corruption(
+                        file_of(record),
+                        format!("a log record names keyspace {id}, which was never created"),
+                    )
+                    .at(record.position.offset.into()));
                 }
-                Some(replayed) if replayed.covered.contains(seq) && !planted::is(Bug::ReplayIgnoresCovered) => {
+                Some(replayed)
+                    if replayed.covered.contains(seq)
+                        && !planted::is(Bug::ReplayIgnoresCovered) =>
+                {
                     if replayed.filling.is_some() {
                         self.seal(id)?;
                     }
@@ -602,7 +719,9 @@ impl<'a> Replay<'a> {
         let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
         if replayed.filling.is_none() {
             let min_bytes = Memtable::arena_bytes_for(1, entry.key.len(), entry.value.len());
-            let arena = arenas.take(min_bytes).map_err(|e| Error::new(ErrorKind::NoSpace, format!("no memory for replay: {e}")))?;
+            let arena = arenas.take(min_bytes).map_err(|e| {
+                Error::new(ErrorKind::NoSpace, format!("no memory for replay: {e}"))
+            })?;
             let (lo, _) = gap(&replayed.covered, seq);
             replayed.filling = Some((Arc::new(Memtable::new(arena)), lo));
         }
@@ -613,20 +732,32 @@ impl<'a> Replay<'a> {
             kind => writer.insert(entry.key, seq, kind as u8, entry.value),
         };
         replayed.last_seq = seq;
-        inserted.map_err(|e| Error::new(ErrorKind::Corruption, format!("a log record's entry cannot be applied: {e}")))
+        inserted.map_err(|e| {
+            Error::new(
+                ErrorKind::Corruption,
+                format!("a log record's entry cannot be applied: {e}"),
+            )
+        })
     }
 
     /// Turns the keyspace's memtable into a run of tables that nothing refers to yet.
     fn seal(&mut self, id: KeyspaceId) -> Result<()> {
-        let replayed = self.keyspaces.get_mut(&id).expect("a keyspace that is replayed");
-        let Some((mem, lo)) = replayed.filling.take() else { return Ok(()) };
+        let replayed = self
+            .keyspaces
+            .get_mut(&id)
+            .expect("a keyspace that is replayed");
+        let Some((mem, lo)) = replayed.filling.take() else {
+            return Ok(());
+        };
         let seqs = SeqRange::new(lo, replayed.last_seq);
         let published = self.last_seq.max(replayed.last_seq);
         let tables = match &self.no_space {
             Some(_) => None,
             None => match self.jobs.flush_for_recovery(id, &mem, published) {
                 Ok(tables) => Some(tables),
-                Err(error) if error.is_no_space() && planted::is(Bug::ReplayWithoutRoom) => Some(Vec::new()),
+                Err(error) if error.is_no_space() && planted::is(Bug::ReplayWithoutRoom) => {
+                    Some(Vec::new())
+                }
                 Err(error) if error.is_no_space() => {
                     self.no_space = Some(error);
                     None
@@ -660,7 +791,11 @@ impl<'a> Replay<'a> {
             self.seal(id)?;
         }
         // Every number up to the ceiling may have been given, somewhere.
-        let given = if planted::is(Bug::ReuseNumbers) { 0 } else { old.sequence_ceiling };
+        let given = if planted::is(Bug::ReuseNumbers) {
+            0
+        } else {
+            old.sequence_ceiling
+        };
         let published = given.max(self.last_seq);
         if planted::is(Bug::SpillIdsFromManifest) {
             self.next_table_id = old.next_table_id;
@@ -682,7 +817,11 @@ impl<'a> Replay<'a> {
                         let run_id = self.next_table_id;
                         self.next_table_id += 1;
                         let metas = JobRunner::metas(tables, &mut self.next_table_id);
-                        Waiting::Run(Run { id: run_id, seqs, tables: Level::new(metas)? })
+                        Waiting::Run(Run {
+                            id: run_id,
+                            seqs,
+                            tables: Level::new(metas)?,
+                        })
                     }
                 });
             }
@@ -698,7 +837,16 @@ impl<'a> Replay<'a> {
         edit.next_keyspace_id = Some(self.next_keyspace_id);
         edit.next_table_id = Some(self.next_table_id);
         if let Some(cause) = self.no_space {
-            return Ok((edit, published, Some(Rest { cause, published, keyspaces, pin: 0 })));
+            return Ok((
+                edit,
+                published,
+                Some(Rest {
+                    cause,
+                    published,
+                    keyspaces,
+                    pin: 0,
+                }),
+            ));
         }
         for (id, waiting) in keyspaces {
             let runs: Vec<Run> = waiting
@@ -716,7 +864,12 @@ impl<'a> Replay<'a> {
 
 impl Replayed {
     fn new(covered: SeqSet) -> Replayed {
-        Replayed { covered, filling: None, last_seq: 0, runs: Vec::new() }
+        Replayed {
+            covered,
+            filling: None,
+            last_seq: 0,
+            runs: Vec::new(),
+        }
     }
 }
 
@@ -735,21 +888,39 @@ fn gap(covered: &SeqSet, seq: u64) -> (u64, u64) {
 
 /// A table of an ingest whose edit was lost: its file was synced before the record was written, so it must be there, whole.
 fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
-    let file = storage.open(&table.name).map_err(|e| Error::from(e).with_kind(ErrorKind::Corruption))?;
-    let reader = TableReader::open(file, ReaderOptions { map: false, ..ReaderOptions::default() })?;
+    let file = storage
+        .open(&table.name)
+        .map_err(|e| Error::from(e).with_kind(ErrorKind::Corruption))?;
+    let reader = TableReader::open(
+        file,
+        ReaderOptions {
+            map: false,
+            ..ReaderOptions::default()
+        },
+    )?;
     let found = (reader.file().len(), u128::from(reader.footer().digest));
     if found == (table.file_bytes, table.digest) {
         return Ok(());
     }
-    Err(Error::corruption(table.name.clone(), "an ingested table is not the one that the log names")
-        .expected(format!("{} bytes, digest {:016x}", table.file_bytes, table.digest))
-        .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
+    Err(Error::corruption(
+        table.name.clone(),
+        "an ingested table is not the one that the log names",
+    )
+    .expected(format!(
+        "{} bytes, digest {:016x}",
+        table.file_bytes, table.digest
+    ))
+    .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
 }
 
 /// Deletes what the new state does not name.
 fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
-    let named: BTreeSet<&str> =
-        state.keyspaces.values().flat_map(|k| k.version.tables()).map(|(_, t)| t.name.as_str()).collect();
+    let named: BTreeSet<&str> = state
+        .keyspaces
+        .values()
+        .flat_map(|k| k.version.tables())
+        .map(|(_, t)| t.name.as_str())
+        .collect();
     for object in core.storages.tables.list()? {
         if object.name.ends_with(".tbl") && !named.contains(object.name.as_str()) {
             core.storages.tables.delete(core.epoch, &object.name)?;

@@ -90,14 +90,21 @@ impl TableSet {
         });
         registry.insert(
             meta.id,
-            Registered { handle: Arc::downgrade(&handle), name: meta.name.clone(), file_bytes: meta.file_bytes },
+            Registered {
+                handle: Arc::downgrade(&handle),
+                name: meta.name.clone(),
+                file_bytes: meta.file_bytes,
+            },
         );
         handle
     }
 
     /// The open reader of a table.
     #[inline]
-    pub(crate) fn reader(&self, handle: &Arc<TableHandle>) -> Result<Guard<Option<Arc<TableReader>>>> {
+    pub(crate) fn reader(
+        &self,
+        handle: &Arc<TableHandle>,
+    ) -> Result<Guard<Option<Arc<TableReader>>>> {
         let reader = handle.reader.load();
         if reader.is_some() {
             if !handle.used.load(Ordering::Relaxed) {
@@ -123,19 +130,28 @@ impl TableSet {
         }
         let reader = {
             let name = &handle.meta.name;
-            let opened = self.storage.open(name).map_err(TableError::from).and_then(|file| {
-                TableReader::open(file, self.options)
-            });
+            let opened = self
+                .storage
+                .open(name)
+                .map_err(TableError::from)
+                .and_then(|file| TableReader::open(file, self.options));
             let reader = opened.map_err(|e| {
                 let error = Error::from(e);
                 // The manifest names it: a missing table is damage, not a wrong question.
-                if error.kind() == ErrorKind::NotFound { error.with_kind(ErrorKind::Corruption) } else { error }
-                    .context(format!("opening table {name}"))
+                if error.kind() == ErrorKind::NotFound {
+                    error.with_kind(ErrorKind::Corruption)
+                } else {
+                    error
+                }
+                .context(format!("opening table {name}"))
             })?;
             if u128::from(reader.footer().digest) != handle.meta.digest {
-                return Err(Error::corruption(name.clone(), "the table is not the one that the manifest names")
-                    .expected(format!("digest {:016x}", handle.meta.digest))
-                    .found(format!("{:016x}", reader.footer().digest)));
+                return Err(Error::corruption(
+                    name.clone(),
+                    "the table is not the one that the manifest names",
+                )
+                .expected(format!("digest {:016x}", handle.meta.digest))
+                .found(format!("{:016x}", reader.footer().digest)));
             }
             reader
         };
@@ -154,8 +170,12 @@ impl TableSet {
         let most = 2 * clock.len();
         while clock.len() > self.open_max && looked < most {
             looked += 1;
-            let Some(next) = clock.pop_front() else { return };
-            let Some(handle) = next.upgrade() else { continue };
+            let Some(next) = clock.pop_front() else {
+                return;
+            };
+            let Some(handle) = next.upgrade() else {
+                continue;
+            };
             if handle.used.swap(false, Ordering::Relaxed) {
                 clock.push_back(next);
             } else {
@@ -179,7 +199,13 @@ impl TableSet {
             });
         }
         if planted::is(Bug::DeleteHeldTables) {
-            names.extend(self.registry.lock().values().filter(|r| r.handle.strong_count() == 1).map(|r| r.name.clone()));
+            names.extend(
+                self.registry
+                    .lock()
+                    .values()
+                    .filter(|r| r.handle.strong_count() == 1)
+                    .map(|r| r.name.clone()),
+            );
         }
         let mut deleted = 0;
         for name in names {
@@ -217,8 +243,14 @@ impl TableSet {
     /// Keys that divide a table's bytes evenly, from its index; none if it cannot be opened (the job will say why).
     pub(crate) fn anchors(&self, meta: &TableMeta) -> Vec<Key> {
         const PARTS: usize = 16;
-        let handle = self.registry.lock().get(&meta.id).and_then(|r| r.handle.upgrade());
-        let Some(reader) = handle.and_then(|h| self.reader_owned(&h).ok()) else { return Vec::new() };
+        let handle = self
+            .registry
+            .lock()
+            .get(&meta.id)
+            .and_then(|r| r.handle.upgrade());
+        let Some(reader) = handle.and_then(|h| self.reader_owned(&h).ok()) else {
+            return Vec::new();
+        };
         let index = reader.index();
         let mut keys: Vec<Key> = (1..PARTS)
             .map(|part| part * index.len() / PARTS)
@@ -231,8 +263,14 @@ impl TableSet {
 
     /// The inputs of a job: these tables, held until the job is over.
     pub(crate) fn inputs(self: &Arc<Self>, tables: Vec<Arc<TableMeta>>) -> Arc<dyn Inputs> {
-        let handles = tables.iter().map(|meta| ((meta.location, meta.name.clone()), self.handle(meta))).collect();
-        Arc::new(JobInputs { tables: self.clone(), handles })
+        let handles = tables
+            .iter()
+            .map(|meta| ((meta.location, meta.name.clone()), self.handle(meta)))
+            .collect();
+        Arc::new(JobInputs {
+            tables: self.clone(),
+            handles,
+        })
     }
 }
 
@@ -252,15 +290,26 @@ fn not_an_input(location: u32, name: &str) -> TableError {
 }
 
 impl Inputs for JobInputs {
-    fn table(&self, location: u32, name: &str) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
-        let handle = self.handles.get(&(location, name.to_string())).ok_or_else(|| not_an_input(location, name))?;
+    fn table(
+        &self,
+        location: u32,
+        name: &str,
+    ) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
+        let handle = self
+            .handles
+            .get(&(location, name.to_string()))
+            .ok_or_else(|| not_an_input(location, name))?;
         match handle.reader.load().as_ref() {
             Some(reader) => Ok(reader.file().clone()),
             None => Ok(self.tables.storage.open(name)?),
         }
     }
 
-    fn stream(&self, location: u32, name: &str) -> std::result::Result<Arc<dyn StreamSource>, TableError> {
+    fn stream(
+        &self,
+        location: u32,
+        name: &str,
+    ) -> std::result::Result<Arc<dyn StreamSource>, TableError> {
         Err(not_an_input(location, name))
     }
 }

@@ -118,7 +118,11 @@ pub(crate) struct LevelView {
 impl LevelView {
     fn new(level: &Level, tables: &TableSet) -> Arc<LevelView> {
         Arc::new(LevelView {
-            handles: level.tables().iter().map(|meta| tables.handle(meta)).collect(),
+            handles: level
+                .tables()
+                .iter()
+                .map(|meta| tables.handle(meta))
+                .collect(),
             has_range_deletes: level.tables().iter().any(|t| t.range_deletes > 0),
             level: level.clone(),
         })
@@ -135,7 +139,11 @@ pub(crate) struct RunView {
 
 impl RunView {
     pub(crate) fn new(run: &Run, tables: &TableSet, pending: bool) -> Arc<RunView> {
-        Arc::new(RunView { seqs: run.seqs, tables: LevelView::new(&run.tables, tables), pending })
+        Arc::new(RunView {
+            seqs: run.seqs,
+            tables: LevelView::new(&run.tables, tables),
+            pending,
+        })
     }
 }
 
@@ -186,17 +194,27 @@ impl KeyspaceView {
         let mut sources = unsettled;
         let old_runs = old.map(|o| o.version.runs()).unwrap_or_default();
         sources.extend(version.runs().iter().map(|run| {
-            let shared = old.filter(|_| old_runs.iter().any(|r| Arc::ptr_eq(r, run))).and_then(|o| {
-                o.sources.iter().find(|s| matches!(s, Source::Run(r) if !r.pending && r.seqs == run.seqs))
-            });
-            shared.cloned().unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
+            let shared = old
+                .filter(|_| old_runs.iter().any(|r| Arc::ptr_eq(r, run)))
+                .and_then(|o| {
+                    o.sources
+                        .iter()
+                        .find(|s| matches!(s, Source::Run(r) if !r.pending && r.seqs == run.seqs))
+                });
+            shared
+                .cloned()
+                .unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
         }));
         if planted::is(Bug::MemtablesAboveRuns) {
             sources.sort_by_key(|s| (!s.is_unsettled(), std::cmp::Reverse(s.seqs().lo)));
         } else {
             sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
         }
-        debug_assert!(planted::is(Bug::MemtablesAboveRuns) || sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi), "sources overlap");
+        debug_assert!(
+            planted::is(Bug::MemtablesAboveRuns)
+                || sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi),
+            "sources overlap"
+        );
         let levels = version
             .levels()
             .enumerate()
@@ -205,9 +223,18 @@ impl KeyspaceView {
                 _ => LevelView::new(level, tables),
             })
             .collect();
-        let run_count = sources.iter().filter(|s| matches!(s, Source::Run(_))).count();
+        let run_count = sources
+            .iter()
+            .filter(|s| matches!(s, Source::Run(_)))
+            .count();
         let sealed_count = (sources.len() - run_count).saturating_sub(1);
-        Arc::new(KeyspaceView { sources, levels, version, sealed_count, run_count })
+        Arc::new(KeyspaceView {
+            sources,
+            levels,
+            version,
+            sealed_count,
+            run_count,
+        })
     }
 
     pub(crate) fn active(&self) -> &Arc<MemSource> {
@@ -226,7 +253,11 @@ impl KeyspaceView {
     }
 
     pub(crate) fn unsettled(&self) -> Vec<Source> {
-        self.sources.iter().filter(|s| s.is_unsettled()).cloned().collect()
+        self.sources
+            .iter()
+            .filter(|s| s.is_unsettled())
+            .cloned()
+            .collect()
     }
 
     /// All table levels with their number: every run of level 0, then levels 1 to 6.
@@ -250,7 +281,12 @@ pub(crate) struct KeyspaceCore {
 }
 
 impl KeyspaceCore {
-    pub(crate) fn new(runtime: &Runtime, id: KeyspaceId, name: &str, view: Arc<KeyspaceView>) -> Arc<Self> {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        id: KeyspaceId,
+        name: &str,
+        view: Arc<KeyspaceView>,
+    ) -> Arc<Self> {
         Arc::new(KeyspaceCore {
             id,
             name: name.to_string(),
@@ -294,12 +330,19 @@ impl KeyspaceCore {
 
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
+        if self.is_dropped() {
+            Err(self.dropped_error())
+        } else {
+            Ok(())
+        }
     }
 
     #[cold]
     fn dropped_error(&self) -> Error {
-        Error::new(ErrorKind::KeyspaceDropped, format!("keyspace `{}` was dropped", self.name))
-            .advice("create it again, or use another one")
+        Error::new(
+            ErrorKind::KeyspaceDropped,
+            format!("keyspace `{}` was dropped", self.name),
+        )
+        .advice("create it again, or use another one")
     }
 }

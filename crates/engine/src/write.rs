@@ -85,11 +85,19 @@ pub(crate) struct LeaderState {
 }
 
 impl WriteQueue {
-    pub(crate) fn new(runtime: &Runtime, health: &Arc<Health>, next_seq: u64, next_source_id: u64) -> WriteQueue {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        health: &Arc<Health>,
+        next_seq: u64,
+        next_source_id: u64,
+    ) -> WriteQueue {
         WriteQueue {
             runtime: runtime.clone(),
             health: health.clone(),
-            state: runtime.mutex(QueueState { led: false, waiting: VecDeque::new() }),
+            state: runtime.mutex(QueueState {
+                led: false,
+                waiting: VecDeque::new(),
+            }),
             leader: runtime.mutex(LeaderState {
                 next_seq,
                 next_source_id,
@@ -114,7 +122,10 @@ impl WriteQueue {
         } else {
             state.led = true;
         }
-        Lead { queue: self, state: Some(self.leader.lock()) }
+        Lead {
+            queue: self,
+            state: Some(self.leader.lock()),
+        }
     }
 
     fn waiter(&self, batch: Option<Batch>, sync: bool) -> Arc<Waiter> {
@@ -162,7 +173,9 @@ impl WriteQueue {
             }
         }
         for waiter in &leader.group {
-            let Slot::Waiting(Some(batch)) = std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken) else {
+            let Slot::Waiting(Some(batch)) =
+                std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken)
+            else {
                 unreachable!("who is in the queue waits with a batch")
             };
             leader.batches.push((batch, Ok(())));
@@ -180,13 +193,17 @@ pub(crate) struct Lead<'a> {
 impl std::ops::Deref for Lead<'_> {
     type Target = LeaderState;
     fn deref(&self) -> &LeaderState {
-        self.state.as_ref().expect("held until the role is given on")
+        self.state
+            .as_ref()
+            .expect("held until the role is given on")
     }
 }
 
 impl std::ops::DerefMut for Lead<'_> {
     fn deref_mut(&mut self) -> &mut LeaderState {
-        self.state.as_mut().expect("held until the role is given on")
+        self.state
+            .as_mut()
+            .expect("held until the role is given on")
     }
 }
 
@@ -202,9 +219,14 @@ impl Drop for Lead<'_> {
     /// A leader that goes without giving the role on has panicked: log and memtables may disagree. The store takes no more writes,
     /// and nobody is left waiting.
     fn drop(&mut self) {
-        let Some(mut state) = self.state.take() else { return };
-        let error = Error::new(ErrorKind::Poisoned, "the writer that led the group panicked")
-            .advice("this is a bug: report it; reopen the store");
+        let Some(mut state) = self.state.take() else {
+            return;
+        };
+        let error = Error::new(
+            ErrorKind::Poisoned,
+            "the writer that led the group panicked",
+        )
+        .advice("this is a bug: report it; reopen the store");
         self.queue.health.poison(&error);
         for waiter in std::mem::take(&mut state.group) {
             *waiter.slot.lock() = Slot::Done(Err(error.clone()), Batch::new());
@@ -222,7 +244,8 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
         return core.health.check();
     }
     let entries = batch.len() as u64;
-    let timed = (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now());
+    let timed =
+        (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now());
     let sync = options.sync || core.sync_every_write;
     if !planted::is(Bug::StallInQueue) {
         wait_for_pressure(core, batch)?;
@@ -241,7 +264,9 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
                 Slot::Done(result, returned) => {
                     *batch = returned;
                     if let Some(start) = timed {
-                        core.metrics.put_time.record(core.runtime.now().since(start));
+                        core.metrics
+                            .put_time
+                            .record(core.runtime.now().since(start));
                     }
                     return result;
                 }
@@ -261,7 +286,10 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
     if planted::is(Bug::StallInQueue) {
         let _ = wait_for_pressure(core, &own);
     }
-    let mut lead = Lead { queue, state: Some(queue.leader.lock()) };
+    let mut lead = Lead {
+        queue,
+        state: Some(queue.leader.lock()),
+    };
     let leader = &mut *lead;
     leader.batches.push((own, Ok(())));
     let sync = queue.gather(leader) | sync;
@@ -278,7 +306,9 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
     leader.group = group;
     lead.finish();
     if let Some(start) = timed {
-        core.metrics.put_time.record(core.runtime.now().since(start));
+        core.metrics
+            .put_time
+            .record(core.runtime.now().since(start));
     }
     result
 }
@@ -316,7 +346,9 @@ pub(crate) fn wait_for_keyspace(core: &Core, keyspace: &KeyspaceCore) -> Result<
         return Ok(());
     }
     core.wake_background();
-    core.stalls.wait_for(&keyspace.name, decide, || core.health.check().is_err() || keyspace.is_dropped());
+    core.stalls.wait_for(&keyspace.name, decide, || {
+        core.health.check().is_err() || keyspace.is_dropped()
+    });
     core.health.check()?;
     keyspace.check()
 }
@@ -345,7 +377,10 @@ fn commit_group(core: &Core, leader: &mut LeaderState, sync: bool) {
     let start = (sync || leader.batches.len() > 1).then(|| core.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in &mut leader.batches {
-        *result = core.health.check().and_then(|()| add_needs(core, &mut needs, batch));
+        *result = core
+            .health
+            .check()
+            .and_then(|()| add_needs(core, &mut needs, batch));
     }
     let outcome = commit(core, leader, &mut needs, sync);
     needs.clear();
@@ -358,7 +393,9 @@ fn commit_group(core: &Core, leader: &mut LeaderState, sync: bool) {
     core.metrics.group_count.add(1);
     core.metrics.batch_count.add(leader.batches.len() as u64);
     if let Some(start) = start {
-        core.metrics.commit_time.record(core.runtime.now().since(start));
+        core.metrics
+            .commit_time
+            .record(core.runtime.now().since(start));
     }
 }
 
@@ -376,13 +413,22 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
     }
     let mut at = 0;
     for entry in batch.iter() {
-        if needs.get(at).is_none_or(|n| n.keyspace.id != entry.keyspace) {
+        if needs
+            .get(at)
+            .is_none_or(|n| n.keyspace.id != entry.keyspace)
+        {
             at = match needs.iter().position(|n| n.keyspace.id == entry.keyspace) {
                 Some(at) => at,
                 None => {
                     let keyspace = core.keyspace_by_id(entry.keyspace)?;
                     let source = keyspace.view().active().clone();
-                    needs.push(Need { keyspace, source, entries: 0, key_bytes: 0, value_bytes: 0 });
+                    needs.push(Need {
+                        keyspace,
+                        source,
+                        entries: 0,
+                        key_bytes: 0,
+                        value_bytes: 0,
+                    });
                     needs.len() - 1
                 }
             };
@@ -395,15 +441,32 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
 }
 
 fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool) -> Result<()> {
-    let accepted = || leader.batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
+    let accepted = || {
+        leader
+            .batches
+            .iter()
+            .filter(|(_, r)| r.is_ok())
+            .map(|(b, _)| b)
+    };
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
         return Ok(());
     }
     for need in needs.iter_mut() {
-        if !need.source.mem.room_for(need.entries, need.key_bytes, need.value_bytes) {
-            let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
-            need.source = rotate(core, leader.next_seq, &mut leader.next_source_id, &need.keyspace, min_bytes)?;
+        if !need
+            .source
+            .mem
+            .room_for(need.entries, need.key_bytes, need.value_bytes)
+        {
+            let min_bytes =
+                Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
+            need.source = rotate(
+                core,
+                leader.next_seq,
+                &mut leader.next_source_id,
+                &need.keyspace,
+                min_bytes,
+            )?;
         }
     }
     let first = leader.next_seq;
@@ -420,13 +483,20 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
             &one
         }
         batches => {
-            many = batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b.body()).collect::<Vec<_>>();
+            many = batches
+                .iter()
+                .filter(|(_, r)| r.is_ok())
+                .map(|(b, _)| b.body())
+                .collect::<Vec<_>>();
             &many
         }
     };
     let end = append(core, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
         // Nothing was written for an empty source: it must not keep the log from here on.
-        needs.iter().filter(|_| !planted::is(Bug::FailedGroupPins)).for_each(|need| need.source.unpin_if_empty());
+        needs
+            .iter()
+            .filter(|_| !planted::is(Bug::FailedGroupPins))
+            .for_each(|need| need.source.unpin_if_empty());
     })?;
     wake_for_supplies(core, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
@@ -461,7 +531,9 @@ pub(crate) fn append(
     sync: bool,
 ) -> Result<Position> {
     let end = core.log.append(kind, first, count, parts)?;
-    core.metrics.log_bytes.add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
+    core.metrics
+        .log_bytes
+        .add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
     if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
         core.sync_log_through(end)?;
     }
@@ -471,11 +543,18 @@ pub(crate) fn append(
 /// Applies the group's entries, in number order, to their memtables.
 fn apply(leader: &LeaderState, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
-        Error::new(ErrorKind::Poisoned, format!("a memtable refused an entry that it had room for: {e}"))
-            .advice("this is a bug; the log has the entry, reopen the store")
+        Error::new(
+            ErrorKind::Poisoned,
+            format!("a memtable refused an entry that it had room for: {e}"),
+        )
+        .advice("this is a bug; the log has the entry, reopen the store")
     };
     let numbered = || {
-        let accepted = leader.batches.iter().filter(|(_, r)| r.is_ok()).flat_map(|(b, _)| b.iter());
+        let accepted = leader
+            .batches
+            .iter()
+            .filter(|(_, r)| r.is_ok())
+            .flat_map(|(b, _)| b.iter());
         accepted.enumerate().map(|(i, e)| (first + i as u64, e))
     };
     if let [need] = needs {
@@ -503,9 +582,19 @@ pub(crate) fn apply_to<'a>(
             writer.add_range_delete(entry.key, entry.value, seq)?;
             continue;
         }
-        let inserted = memtable::Entry { user_key: entry.key, seq, kind: entry.kind as u8, value: entry.value };
+        let inserted = memtable::Entry {
+            user_key: entry.key,
+            seq,
+            kind: entry.kind as u8,
+            value: entry.value,
+        };
         if chunk.is_empty() && entries.peek().is_none() {
-            return writer.insert(inserted.user_key, inserted.seq, inserted.kind, inserted.value);
+            return writer.insert(
+                inserted.user_key,
+                inserted.seq,
+                inserted.kind,
+                inserted.value,
+            );
         }
         chunk.push(inserted);
         if chunk.len() == INSERT_CHUNK {
@@ -513,7 +602,11 @@ pub(crate) fn apply_to<'a>(
             chunk.clear();
         }
     }
-    if chunk.is_empty() { Ok(()) } else { writer.insert_group(&chunk) }
+    if chunk.is_empty() {
+        Ok(())
+    } else {
+        writer.insert_group(&chunk)
+    }
 }
 
 /// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.

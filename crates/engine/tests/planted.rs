@@ -9,22 +9,43 @@ use siltstone::planted::{self, Bug};
 const PLANTED: &[(Bug, &str)] = &[
     (Bug::FlushWithoutLogSync, "story_01_half_a_batch"),
     (Bug::RecoverOneByOne, "story_02_half_a_recovery"),
-    (Bug::ReplayIgnoresCovered, "story_03_replay_over_a_newer_table"),
+    (
+        Bug::ReplayIgnoresCovered,
+        "story_03_replay_over_a_newer_table",
+    ),
     (Bug::StopAtSegmentEnd, "story_04_the_end_of_a_segment"),
     (Bug::GoOnPastBrokenChain, "story_04_the_end_of_a_segment"),
     (Bug::NumberIsNotChecked, "story_05_a_recycled_name"),
-    (Bug::SyncNewestSegmentOnly, "story_06_the_first_record_is_lost"),
+    (
+        Bug::SyncNewestSegmentOnly,
+        "story_06_the_first_record_is_lost",
+    ),
     (Bug::GoOnPastBadRecord, "story_06_the_first_record_is_lost"),
     (Bug::SyncMarkIsNumber, "story_07_number_against_position"),
     (Bug::ReuseNumbers, "story_08_a_number_used_twice"),
-    (Bug::EditBeforeLogSync, "story_09_edits_that_overtake_the_log"),
-    (Bug::IngestVisibleAfterEdit, "story_09_a_snapshot_beside_an_ingest"),
-    (Bug::LogSyncIsRepeated, "story_10_a_sync_error_reported_once"),
+    (
+        Bug::EditBeforeLogSync,
+        "story_09_edits_that_overtake_the_log",
+    ),
+    (
+        Bug::IngestVisibleAfterEdit,
+        "story_09_a_snapshot_beside_an_ingest",
+    ),
+    (
+        Bug::LogSyncIsRepeated,
+        "story_10_a_sync_error_reported_once",
+    ),
     (Bug::ReplayWithoutRoom, "story_11_a_full_disk_at_open"),
     (Bug::DeleteBeforeManifest, "story_12_crash_during_recovery"),
     (Bug::TableSyncPoisons, "story_13_a_table_sync_that_fails"),
-    (Bug::ManifestSyncIsRepeated, "story_13_a_manifest_sync_that_fails"),
-    (Bug::IgnoreUnsettled, "story_14_a_tombstone_passes_an_older_memtable"),
+    (
+        Bug::ManifestSyncIsRepeated,
+        "story_13_a_manifest_sync_that_fails",
+    ),
+    (
+        Bug::IgnoreUnsettled,
+        "story_14_a_tombstone_passes_an_older_memtable",
+    ),
     (Bug::MemtablesAboveRuns, "story_15_a_run_comes_in_below"),
     (Bug::OlderByNumber, "story_16_levels_do_not_order_numbers"),
     (Bug::JobKeepsNewestOnly, "story_17_a_snapshot_between"),
@@ -41,16 +62,31 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::BelieveOutcomes, "story_24_lies"),
     (Bug::UnseededOrder, "story_28_one_seed_one_run"),
     (Bug::AcknowledgeBeforeSync, "synced_survives_power_loss"),
-    (Bug::DropDoesNotPin, "a_drop_keeps_the_log_until_it_is_durable"),
+    (
+        Bug::DropDoesNotPin,
+        "a_drop_keeps_the_log_until_it_is_durable",
+    ),
     (Bug::CloseOutsideRoles, "a_late_leader_meets_a_closed_store"),
-    (Bug::FolderSyncIsHarmless, "a_failed_sync_of_the_folder_poisons_whoever_asked"),
-    (Bug::MissingStartIsEmpty, "a_missing_start_segment_is_damage"),
+    (
+        Bug::FolderSyncIsHarmless,
+        "a_failed_sync_of_the_folder_poisons_whoever_asked",
+    ),
+    (
+        Bug::MissingStartIsEmpty,
+        "a_missing_start_segment_is_damage",
+    ),
     (Bug::NoSpaceIsForGood, "a_full_disk_passes"),
     (Bug::DropNeedsRoom, "story_11_a_full_disk_at_open"),
     (Bug::IngestLeavesHole, "ingests_leave_no_holes"),
-    (Bug::SpillIdsFromManifest, "spilled_ids_lie_above_ingested_ones"),
+    (
+        Bug::SpillIdsFromManifest,
+        "spilled_ids_lie_above_ingested_ones",
+    ),
     (Bug::FailedGroupPins, "a_failed_group_pins_nothing"),
-    (Bug::CheckIngestsAtOnce, "an_ingest_of_a_dropped_keyspace_is_not_missed"),
+    (
+        Bug::CheckIngestsAtOnce,
+        "an_ingest_of_a_dropped_keyspace_is_not_missed",
+    ),
 ];
 
 /// One test, because the switch is one for the process.
@@ -58,10 +94,14 @@ const PLANTED: &[(Bug, &str)] = &[
 fn every_story_goes_red_without_its_rule() {
     let only = std::env::var("SILT_PLANTED").unwrap_or_default();
     let mut survived = Vec::new();
-    for (bug, story) in PLANTED.iter().filter(|(bug, _)| format!("{bug:?}").contains(&only)) {
+    for (bug, story) in PLANTED
+        .iter()
+        .filter(|(bug, _)| format!("{bug:?}").contains(&only))
+    {
         planted::set(*bug);
         // A story that ends by a panic in the scheduler is red as well.
-        let result = std::panic::catch_unwind(|| common::play(story)).unwrap_or_else(|_| Err("the run itself panicked".into()));
+        let result = std::panic::catch_unwind(|| common::play(story))
+            .unwrap_or_else(|_| Err("the run itself panicked".into()));
         planted::set(Bug::None);
         match result {
             Err(how) => println!("{bug:?}: red: {}", how.lines().next().unwrap_or_default()),

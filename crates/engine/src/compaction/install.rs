@@ -52,14 +52,30 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     let mut older = older_ranges(&task.version, &task.choice, &task.unsettled);
     if planted::is(Bug::OlderByNumber) {
         let oldest = task.choice.tables().map(|t| t.visible_seqs().0).min();
-        older = task.version.tables().filter(|(_, t)| Some(t.visible_seqs().1) < oldest).map(|(_, t)| t.bounds.clone()).collect();
+        older = task
+            .version
+            .tables()
+            .filter(|(_, t)| Some(t.visible_seqs().1) < oldest)
+            .map(|(_, t)| t.bounds.clone())
+            .collect();
     }
     let inputs = core.tables.inputs(task.choice.tables().cloned().collect());
     let anchors = |table: &TableMeta| core.tables.anchors(table);
-    let job = core.jobs.compaction_job(&task.version, &task.choice, published, snapshots, &older, &anchors);
-    let outcome = core.jobs.execute(&job, inputs, &task.progress, &task.cancel)?;
+    let job = core.jobs.compaction_job(
+        &task.version,
+        &task.choice,
+        published,
+        snapshots,
+        &older,
+        &anchors,
+    );
+    let outcome = core
+        .jobs
+        .execute(&job, inputs, &task.progress, &task.cancel)?;
     let tables = outcome.tables.clone();
-    let mut next_id = core.next_table_id.fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
+    let mut next_id = core
+        .next_table_id
+        .fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
     let metas = JobRunner::metas(outcome.tables, &mut next_id);
     if let Err(error) = commit(core, task, metas) {
         if !core.health.is_poisoned() {
@@ -71,7 +87,8 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     count_outcome(core, &outcome.counters);
     let m = &core.metrics;
     m.compaction_in_bytes.add(task.choice.input_bytes);
-    m.compaction_out_bytes.add(tables.iter().map(|t| t.file_bytes).sum());
+    m.compaction_out_bytes
+        .add(tables.iter().map(|t| t.file_bytes).sum());
     m.compaction_count.add(1);
     if task.choice.kind == ChoiceKind::IntraL0 {
         m.intra_l0_count.add(1);
@@ -96,7 +113,14 @@ fn commit(core: &Core, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> R
             let run_id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
             add_run(outputs, run_id, seqs)
         }
-        None => outputs.into_iter().map(|table| AddTable { level: choice.to, run: None, table }).collect(),
+        None => outputs
+            .into_iter()
+            .map(|table| AddTable {
+                level: choice.to,
+                run: None,
+                table,
+            })
+            .collect(),
     };
     let edit = Edit {
         keyspaces: vec![KeyspaceEdit {
@@ -115,13 +139,27 @@ fn commit(core: &Core, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> R
 /// The tables of a level-0 run as an edit adds them.
 pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) -> Vec<AddTable> {
     let slot = RunSlot { id: run_id, seqs };
-    tables.into_iter().map(|table| AddTable { level: 0, run: Some(slot), table }).collect()
+    tables
+        .into_iter()
+        .map(|table| AddTable {
+            level: 0,
+            run: Some(slot),
+            table,
+        })
+        .collect()
 }
 
 /// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
 /// manifest role, so views change in the order of edits.
-pub(crate) fn refresh_view(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore, done: &[u64]) {
-    let Some(state) = role.manifest.state().keyspace(keyspace.id) else { return };
+pub(crate) fn refresh_view(
+    core: &Core,
+    role: &ManifestRole,
+    keyspace: &KeyspaceCore,
+    done: &[u64],
+) {
+    let Some(state) = role.manifest.state().keyspace(keyspace.id) else {
+        return;
+    };
     let version = state.version.clone();
     keyspace.replace_view(|view| {
         let unsettled = view

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{Mutex, Runtime};
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
-use siltstone_table::job::{Job, OutputPrefix};
 use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{Job, OutputPrefix};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{self, Bug};
@@ -55,7 +55,10 @@ impl Sides {
         executors.push(Arc::new(CpuExecutor::new()));
         let recent = executors.iter().map(|_| VecDeque::new()).collect();
         Sides {
-            measured: runtime.mutex(Measured { recent, declined: BTreeMap::new() }),
+            measured: runtime.mutex(Measured {
+                recent,
+                declined: BTreeMap::new(),
+            }),
             runtime: runtime.clone(),
             executors,
             declined: AtomicU64::new(0),
@@ -69,8 +72,14 @@ impl Sides {
     fn order(&self) -> Vec<usize> {
         let measured = self.measured.lock();
         let speed = |i: &usize| {
-            let (bytes, ns) = measured.recent[*i].iter().fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1));
-            if bytes == 0 { 0.0 } else { ns as f64 / bytes as f64 }
+            let (bytes, ns) = measured.recent[*i]
+                .iter()
+                .fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1));
+            if bytes == 0 {
+                0.0
+            } else {
+                ns as f64 / bytes as f64
+            }
         };
         let mut order: Vec<usize> = (0..self.executors.len()).collect();
         order.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
@@ -93,7 +102,10 @@ impl Sides {
         for i in self.order() {
             let executor = &self.executors[i];
             if last.is_some() && !planted::is(Bug::OneAttemptForAll) {
-                own = Some(Job { output: attempt(), ..job.clone() });
+                own = Some(Job {
+                    output: attempt(),
+                    ..job.clone()
+                });
             }
             let job = own.as_ref().unwrap_or(job);
             let start = self.runtime.now();
@@ -131,7 +143,12 @@ impl Sides {
                 Err(ExecError::Cancelled) => return Err(cancelled()),
                 Err(ExecError::Declined { reason }) => {
                     self.declined.fetch_add(1, Ordering::Relaxed);
-                    *self.measured.lock().declined.entry(format!("{}: {reason}", executor.name())).or_insert(0) += 1;
+                    *self
+                        .measured
+                        .lock()
+                        .declined
+                        .entry(format!("{}: {reason}", executor.name()))
+                        .or_insert(0) += 1;
                     last = Some(
                         Error::new(ErrorKind::Unsupported, format!("every executor declined a job, the last: {reason}"))
                             .advice("the store holds data of a kind that this build cannot compact; use a newer one"),
@@ -168,7 +185,9 @@ impl Sides {
             .iter()
             .zip(&measured.recent)
             .map(|(executor, recent)| {
-                let (bytes, ns) = recent.iter().fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1));
+                let (bytes, ns) = recent
+                    .iter()
+                    .fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1));
                 SideStats {
                     name: executor.name().to_string(),
                     side: executor.side().to_string(),

@@ -16,12 +16,14 @@ use siltstone_storage::{Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{
-    CancelToken, EntryStream, ExecContext, Executor, InputMap, Inputs, Progress, Side, StreamEntry, StreamSource,
+    CancelToken, EntryStream, ExecContext, Executor, InputMap, Inputs, Progress, Side, StreamEntry,
+    StreamSource,
 };
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{Sample, TrustSyncs, verify_outcome, verify_tables};
 use siltstone_table::job::{
-    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits, OutputPrefix,
+    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits,
+    OutputPrefix,
 };
 use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
 
@@ -83,7 +85,12 @@ impl JobRunner {
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
-            format: FormatOptions { codec, level: 0, bits_per_key: options.bloom_bits_per_key as u8, verify: true },
+            format: FormatOptions {
+                codec,
+                level: 0,
+                bits_per_key: options.bloom_bits_per_key as u8,
+                verify: true,
+            },
             table_bytes: options.table_bytes,
             block_bytes: options.block_bytes.into(),
             subjobs_max: options.subjobs_max as usize,
@@ -97,10 +104,19 @@ impl JobRunner {
     }
 
     fn next_prefix(&self) -> OutputPrefix {
-        OutputPrefix { epoch: self.open_number, attempt: self.attempts.fetch_add(1, Ordering::Relaxed) }
+        OutputPrefix {
+            epoch: self.open_number,
+            attempt: self.attempts.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
-    fn job(&self, keyspace: KeyspaceId, published: u64, snapshots: Vec<u64>, has_soft_cuts: bool) -> Job {
+    fn job(
+        &self,
+        keyspace: KeyspaceId,
+        published: u64,
+        snapshots: Vec<u64>,
+        has_soft_cuts: bool,
+    ) -> Job {
         Job {
             keyspace,
             layout_version: LAYOUT_VERSION,
@@ -130,7 +146,12 @@ impl JobRunner {
         let (Some(min_seq), Some(max_seq)) = (spec.mem.min_seq(), spec.mem.max_seq()) else {
             return Ok(Outcome::default());
         };
-        let mut job = self.job(spec.keyspace, spec.published, spec.snapshots, !spec.soft_cuts.is_empty());
+        let mut job = self.job(
+            spec.keyspace,
+            spec.published,
+            spec.snapshots,
+            !spec.soft_cuts.is_empty(),
+        );
         let name = "memtable".to_string();
         job.older = vec![JobRange::everything()];
         job.soft_cuts = spec.soft_cuts;
@@ -147,7 +168,13 @@ impl JobRunner {
             seq_override: None,
         });
         let mut inputs = InputMap::new();
-        inputs.add_stream(0, &name, Arc::new(MemtableSource { mem: spec.mem.clone() }));
+        inputs.add_stream(
+            0,
+            &name,
+            Arc::new(MemtableSource {
+                mem: spec.mem.clone(),
+            }),
+        );
         self.execute(&job, Arc::new(inputs), progress, cancel)
     }
 
@@ -158,8 +185,16 @@ impl JobRunner {
         mem: &Arc<Memtable>,
         published: u64,
     ) -> Result<Vec<OutputTable>> {
-        let spec = FlushSpec { keyspace, mem, published, snapshots: Vec::new(), soft_cuts: Vec::new() };
-        Ok(self.flush(spec, &Arc::default(), &CancelToken::new())?.tables)
+        let spec = FlushSpec {
+            keyspace,
+            mem,
+            published,
+            snapshots: Vec::new(),
+            soft_cuts: Vec::new(),
+        };
+        Ok(self
+            .flush(spec, &Arc::default(), &CancelToken::new())?
+            .tables)
     }
 
     /// The job of a choice.
@@ -235,12 +270,19 @@ impl JobRunner {
                 // The host's own executor syncs and checks what it writes; whoever else says so is asked for blocks.
                 return Ok(());
             }
-            match verify_tables(job, outcome, &*self.outputs, &TrustSyncs, Sample::Blocks(SAMPLED_BLOCKS)) {
+            match verify_tables(
+                job,
+                outcome,
+                &*self.outputs,
+                &TrustSyncs,
+                Sample::Blocks(SAMPLED_BLOCKS),
+            ) {
                 Ok(verified) => verified.map_err(|rejected| rejected.to_string()),
                 Err(error) => Err(error.to_string()),
             }
         };
-        self.sides.run(job, &context, &|| self.next_prefix(), &accept)
+        self.sides
+            .run(job, &context, &|| self.next_prefix(), &accept)
     }
 
     /// Deletes the outputs of an outcome that will not be installed.
@@ -302,7 +344,10 @@ fn bounds_of(range: &KeyRange) -> KeyBounds {
         End::Excluded(key) => Some(key.to_vec()),
         End::Unbounded => None,
     };
-    KeyBounds { start: range.start.to_vec(), end }
+    KeyBounds {
+        start: range.start.to_vec(),
+        end,
+    }
 }
 
 fn job_range(range: &KeyRange) -> JobRange {
@@ -323,21 +368,32 @@ struct MemtableSource {
 
 impl StreamSource for MemtableSource {
     fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        Some((self.mem.first_key()?.to_vec(), self.mem.last_key()?.to_vec()))
+        Some((
+            self.mem.first_key()?.to_vec(),
+            self.mem.last_key()?.to_vec(),
+        ))
     }
 
     fn range_deletes(&self) -> std::result::Result<Vec<RangeDelete>, TableError> {
         Ok(self
             .mem
             .range_deletes()
-            .map(|d| RangeDelete { start: d.start.to_vec(), end: d.end.to_vec(), seq: d.seq })
+            .map(|d| RangeDelete {
+                start: d.start.to_vec(),
+                end: d.end.to_vec(),
+                seq: d.seq,
+            })
             .collect())
     }
 
     fn open(&self, bounds: &KeyBounds) -> std::result::Result<Box<dyn EntryStream>, TableError> {
         let mut iter = self.mem.iter();
         iter.seek(&bounds.start, u64::MAX >> 8);
-        Ok(Box::new(MemtableStream { iter, end: bounds.end.clone(), started: false }))
+        Ok(Box::new(MemtableStream {
+            iter,
+            end: bounds.end.clone(),
+            started: false,
+        }))
     }
 }
 
@@ -353,7 +409,12 @@ impl EntryStream for MemtableStream {
             self.iter.next();
         }
         self.started = true;
-        if !self.iter.is_valid() || self.end.as_deref().is_some_and(|end| self.iter.key() >= end) {
+        if !self.iter.is_valid()
+            || self
+                .end
+                .as_deref()
+                .is_some_and(|end| self.iter.key() >= end)
+        {
             return Ok(None);
         }
         Ok(Some(StreamEntry {

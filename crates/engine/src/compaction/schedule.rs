@@ -105,7 +105,11 @@ impl Schedule {
     }
 
     fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
-        self.running.iter().filter(|r| r.keyspace == keyspace).filter_map(|r| r.reservation.clone()).collect()
+        self.running
+            .iter()
+            .filter(|r| r.keyspace == keyspace)
+            .filter_map(|r| r.reservation.clone())
+            .collect()
     }
 
     pub(crate) fn jobs(&self) -> Vec<JobStats> {
@@ -125,7 +129,11 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
     if planted::is(Bug::IgnoreUnsettled) {
         return Vec::new();
     }
-    view.sources.iter().filter(|s| s.is_unsettled()).map(|s| s.seqs()).collect()
+    view.sources
+        .iter()
+        .filter(|s| s.is_unsettled())
+        .map(|s| s.seqs())
+        .collect()
 }
 
 /// The next piece of work, reserved for the caller.
@@ -156,11 +164,22 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
     for (id, keyspace) in after {
         let view = keyspace.pin();
         let (jobs, unsettled) = (schedule.reservations(*id), unsettled(&view));
-        let input =
-            PickInput { version: &view.version, options: &schedule.options, jobs: &jobs, unsettled: &unsettled };
+        let input = PickInput {
+            version: &view.version,
+            options: &schedule.options,
+            jobs: &jobs,
+            unsettled: &unsettled,
+        };
         if let Some(choice) = pick::pick(&input) {
             schedule.turn = *id;
-            return Some(Task::Compaction(start(&mut schedule, keyspace, &view, choice, unsettled, false)));
+            return Some(Task::Compaction(start(
+                &mut schedule,
+                keyspace,
+                &view,
+                choice,
+                unsettled,
+                false,
+            )));
         }
     }
     None
@@ -200,11 +219,18 @@ const FLUSH_ID: u64 = 1 << 63;
 fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
     let mut i = 0;
     while i < schedule.manual.len() {
-        let (keyspace, range) = (schedule.manual[i].keyspace.clone(), schedule.manual[i].range.clone());
+        let (keyspace, range) = (
+            schedule.manual[i].keyspace.clone(),
+            schedule.manual[i].range.clone(),
+        );
         let view = keyspace.pin();
         let (jobs, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
-        let input =
-            PickInput { version: &view.version, options: &schedule.options, jobs: &jobs, unsettled: &unsettled };
+        let input = PickInput {
+            version: &view.version,
+            options: &schedule.options,
+            jobs: &jobs,
+            unsettled: &unsettled,
+        };
         if !schedule.manual[i].done {
             match pick::pick_manual(&input, &range) {
                 ManualStep::Job(choice) => {
@@ -243,7 +269,10 @@ fn start(
         id,
         keyspace: keyspace.id,
         name: keyspace.name.clone(),
-        what: format!("{:?} {} -> {}: {}", task.choice.kind, task.choice.from, task.choice.to, task.choice.reason),
+        what: format!(
+            "{:?} {} -> {}: {}",
+            task.choice.kind, task.choice.from, task.choice.to, task.choice.reason
+        ),
         reservation: Some(task.reservation.clone()),
         progress: task.progress.clone(),
         cancel: task.cancel.clone(),
@@ -264,7 +293,11 @@ pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
         Task::Compaction(compaction) => compaction.id,
     };
     schedule.running.retain(|r| r.id != id);
-    schedule.failures_in_a_row = if result.is_ok() { 0 } else { schedule.failures_in_a_row + 1 };
+    schedule.failures_in_a_row = if result.is_ok() {
+        0
+    } else {
+        schedule.failures_in_a_row + 1
+    };
     schedule.events += 1;
     core.work.notify_all();
     core.settled.notify_all();
@@ -303,8 +336,12 @@ pub(crate) fn is_idle(core: &Core) -> bool {
             return !sealed;
         }
         let unsettled = unsettled(&view);
-        let input =
-            PickInput { version: &view.version, options: &schedule.options, jobs: &[], unsettled: &unsettled };
+        let input = PickInput {
+            version: &view.version,
+            options: &schedule.options,
+            jobs: &[],
+            unsettled: &unsettled,
+        };
         pick::pick(&input).is_none()
     })
 }

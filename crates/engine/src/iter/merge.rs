@@ -80,8 +80,15 @@ impl<C: EntryCursor> MergeCursor<C> {
         self.direction = direction;
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend((0..self.children.len() as u32).filter(|&i| self.children[i as usize].valid()));
-        order.sort_unstable_by(|&a, &b| if self.before(a, b) { Ordering::Less } else { Ordering::Greater });
+        order
+            .extend((0..self.children.len() as u32).filter(|&i| self.children[i as usize].valid()));
+        order.sort_unstable_by(|&a, &b| {
+            if self.before(a, b) {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        });
         self.order = order;
     }
 
@@ -110,7 +117,11 @@ impl<C: EntryCursor> MergeCursor<C> {
         self.order[low - 1] = first;
     }
 
-    fn each(&mut self, direction: Direction, mut f: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
+    fn each(
+        &mut self,
+        direction: Direction,
+        mut f: impl FnMut(&mut C) -> Result<()>,
+    ) -> Result<()> {
         self.order.clear();
         for child in &mut self.children {
             f(child)?;
@@ -188,7 +199,9 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
 
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
         self.order.clear();
-        self.children.iter_mut().for_each(|c| c.prepare_seek(key, trailer));
+        self.children
+            .iter_mut()
+            .for_each(|c| c.prepare_seek(key, trailer));
         // Every child seeks, or forgets what it prepared: no later seek may find it.
         let mut sought = Ok(());
         for child in &mut self.children {

@@ -35,7 +35,12 @@ pub(crate) fn children(core: &Arc<Core>, view: &KeyspaceView) -> Result<Vec<Chil
             Source::Run(run) => children.push(level(core, &run.tables)),
         }
     }
-    children.extend(view.levels.iter().filter(|l| !l.level.is_empty()).map(|l| level(core, l)));
+    children.extend(
+        view.levels
+            .iter()
+            .filter(|l| !l.level.is_empty())
+            .map(|l| level(core, l)),
+    );
     Ok(children)
 }
 
@@ -84,7 +89,9 @@ impl LevelCursor {
                 self.iter = None;
                 return Ok(());
             }
-            self.open(self.at + 1)?.seek_to_first().map_err(Error::from)?;
+            self.open(self.at + 1)?
+                .seek_to_first()
+                .map_err(Error::from)?;
         }
         Ok(())
     }
@@ -260,7 +267,9 @@ impl EntryCursor for Child {
                 Ok(())
             }
             Child::Level(l) => {
-                let Some(last) = l.view.handles.len().checked_sub(1) else { return Ok(()) };
+                let Some(last) = l.view.handles.len().checked_sub(1) else {
+                    return Ok(());
+                };
                 l.open(last)?.seek_to_last().map_err(Error::from)?;
                 l.settle_backward()
             }
@@ -272,7 +281,8 @@ impl EntryCursor for Child {
             Child::Memtable(m) => {
                 m.seek(key, trailer >> 8);
                 // Kinds are below the number: numbers are unique, so at most one entry is skipped.
-                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) > trailer {
+                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) > trailer
+                {
                     m.next();
                 }
                 Ok(())
@@ -285,7 +295,8 @@ impl EntryCursor for Child {
         match self {
             Child::Memtable(m) => {
                 m.seek_for_prev(key, trailer >> 8);
-                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) < trailer {
+                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) < trailer
+                {
                     m.prev();
                 }
                 Ok(())
@@ -305,7 +316,11 @@ impl EntryCursor for Child {
                 if let Some(iter) = l.iter.as_mut() {
                     iter.next().map_err(Error::from)?;
                 }
-                if l.valid() { Ok(()) } else { l.settle_forward() }
+                if l.valid() {
+                    Ok(())
+                } else {
+                    l.settle_forward()
+                }
             }
         }
     }
@@ -321,7 +336,11 @@ impl EntryCursor for Child {
                 if let Some(iter) = l.iter.as_mut() {
                     iter.prev().map_err(Error::from)?;
                 }
-                if l.valid() { Ok(()) } else { l.settle_backward() }
+                if l.valid() {
+                    Ok(())
+                } else {
+                    l.settle_backward()
+                }
             }
         }
     }
@@ -340,8 +359,15 @@ impl RangeDeleteIndex {
             Source::Memtable(m) if m.mem.range_delete_count() > 0 => Some(m.mem.clone()),
             _ => None,
         });
-        let levels = view.level_views().filter(|(_, l)| l.has_range_deletes).map(|(_, l)| l.clone());
-        Ok(RangeDeleteIndex { seq, memtables: memtables.collect(), levels: levels.collect() })
+        let levels = view
+            .level_views()
+            .filter(|(_, l)| l.has_range_deletes)
+            .map(|(_, l)| l.clone());
+        Ok(RangeDeleteIndex {
+            seq,
+            memtables: memtables.collect(),
+            levels: levels.collect(),
+        })
     }
 
     #[inline]
@@ -356,7 +382,9 @@ impl RangeDeleteIndex {
             newest = newest.max(mem.newest_range_delete_covering(key, self.seq));
         }
         for level in &self.levels {
-            let Some(i) = level.level.find(key) else { continue };
+            let Some(i) = level.level.find(key) else {
+                continue;
+            };
             let handle = &level.handles[i];
             if handle.meta.range_deletes == 0 {
                 continue;
@@ -365,7 +393,9 @@ impl RangeDeleteIndex {
             let reader = reader.as_ref().expect("`reader` gives an open one");
             newest = newest.max(match handle.meta.sequence_override {
                 None => reader.covering_seq(key, self.seq),
-                Some(own) if own <= self.seq => reader.covering_seq(key, u64::MAX >> 8).map(|_| own),
+                Some(own) if own <= self.seq => {
+                    reader.covering_seq(key, u64::MAX >> 8).map(|_| own)
+                }
                 Some(_) => None,
             });
         }

@@ -261,7 +261,11 @@ impl RecordSeed {
     pub fn new(salt: u64, number: u32) -> RecordSeed {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&salt.to_le_bytes());
-        let number = if planted::is(Bug::NumberIsNotChecked) { 0 } else { number };
+        let number = if planted::is(Bug::NumberIsNotChecked) {
+            0
+        } else {
+            number
+        };
         bytes[8..].copy_from_slice(&u64::from(number).to_le_bytes());
         RecordSeed(crc32c(&bytes))
     }

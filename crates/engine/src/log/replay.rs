@@ -358,7 +358,9 @@ impl Replay<'_> {
             };
             let (record, rest) = match found {
                 Ok(found) => found,
-                Err(found) if planted::is(Bug::GoOnPastBadRecord) && found != BadRecord::SegmentFull => {
+                Err(found)
+                    if planted::is(Bug::GoOnPastBadRecord) && found != BadRecord::SegmentFull =>
+                {
                     at += RECORD_ALIGN_BYTES as u64;
                     continue;
                 }
@@ -433,7 +435,9 @@ impl Replay<'_> {
             _ => 1,
         };
         let fits = header.first_sequence + sequence_count <= MAX_SEQUENCE + 1;
-        if header.first_sequence < self.next_sequence && !planted::is(Bug::NumberIsNotChecked) || !fits {
+        if header.first_sequence < self.next_sequence && !planted::is(Bug::NumberIsNotChecked)
+            || !fits
+        {
             return Err(
                 Error::corruption(file(), "a log record's sequence numbers do not ascend")
                     .at(at)
@@ -458,11 +462,15 @@ impl Replay<'_> {
             if header.salt != salt || header.previous.segment != end.segment {
                 continue;
             }
-            return Ok(if (header.previous == end || planted::is(Bug::GoOnPastBrokenChain)) && !planted::is(Bug::StopAtSegmentEnd) {
-                Successor::Goes(segment, checksum)
-            } else {
-                Successor::Ends(Some(number))
-            });
+            return Ok(
+                if (header.previous == end || planted::is(Bug::GoOnPastBrokenChain))
+                    && !planted::is(Bug::StopAtSegmentEnd)
+                {
+                    Successor::Goes(segment, checksum)
+                } else {
+                    Successor::Ends(Some(number))
+                },
+            );
         }
         Ok(Successor::Ends(None))
     }

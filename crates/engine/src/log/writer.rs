@@ -385,7 +385,11 @@ impl LogWriter {
             ends.is_some_and(|ends| synced >= Position::new(number, ends))
         };
         let files = self.live.lock().to_sync(end.segment, done);
-        let skipped = if planted::is(Bug::SyncNewestSegmentOnly) { files.len().saturating_sub(1) } else { 0 };
+        let skipped = if planted::is(Bug::SyncNewestSegmentOnly) {
+            files.len().saturating_sub(1)
+        } else {
+            0
+        };
         for file in files.into_iter().skip(skipped) {
             if let Err(error) = file.sync() {
                 if planted::is(Bug::LogSyncIsRepeated) {

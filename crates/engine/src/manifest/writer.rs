@@ -14,8 +14,8 @@ use super::format::{
 };
 use super::reader::{Recovered, read_current};
 use crate::error::{Error, ErrorKind, Result};
-use crate::version::{Edit, StoreState};
 use crate::planted::{self, Bug};
+use crate::version::{Edit, StoreState};
 
 /// Space is written ahead in steps of this many bytes.
 pub const RESERVE_STEP_BYTES: u64 = 64 << 10;

@@ -13,17 +13,45 @@ use super::*;
 
 pub const ALL: &[Story] = &[
     ("synced_survives_power_loss", 4, synced_survives_power_loss),
-    ("a_drop_keeps_the_log_until_it_is_durable", 6, a_drop_keeps_the_log_until_it_is_durable),
-    ("a_late_leader_meets_a_closed_store", 60, a_late_leader_meets_a_closed_store),
-    ("a_failed_sync_of_the_folder_poisons_whoever_asked", 4, a_failed_sync_of_the_folder_poisons_whoever_asked),
-    ("a_missing_start_segment_is_damage", 1, a_missing_start_segment_is_damage),
+    (
+        "a_drop_keeps_the_log_until_it_is_durable",
+        6,
+        a_drop_keeps_the_log_until_it_is_durable,
+    ),
+    (
+        "a_late_leader_meets_a_closed_store",
+        60,
+        a_late_leader_meets_a_closed_store,
+    ),
+    (
+        "a_failed_sync_of_the_folder_poisons_whoever_asked",
+        4,
+        a_failed_sync_of_the_folder_poisons_whoever_asked,
+    ),
+    (
+        "a_missing_start_segment_is_damage",
+        1,
+        a_missing_start_segment_is_damage,
+    ),
     ("a_full_disk_passes", 4, a_full_disk_passes),
     ("dropping_makes_room", 10, dropping_makes_room),
     ("a_pending_ingest_settles", 2, a_pending_ingest_settles),
     ("ingests_leave_no_holes", 2, ingests_leave_no_holes),
-    ("spilled_ids_lie_above_ingested_ones", 2, spilled_ids_lie_above_ingested_ones),
-    ("a_failed_group_pins_nothing", 2, a_failed_group_pins_nothing),
-    ("an_ingest_of_a_dropped_keyspace_is_not_missed", 2, an_ingest_of_a_dropped_keyspace_is_not_missed),
+    (
+        "spilled_ids_lie_above_ingested_ones",
+        2,
+        spilled_ids_lie_above_ingested_ones,
+    ),
+    (
+        "a_failed_group_pins_nothing",
+        2,
+        a_failed_group_pins_nothing,
+    ),
+    (
+        "an_ingest_of_a_dropped_keyspace_is_not_missed",
+        2,
+        an_ingest_of_a_dropped_keyspace_is_not_missed,
+    ),
     ("full_disk_and_writers", 60, full_disk_and_writers),
 ];
 
@@ -34,7 +62,10 @@ fn synced_survives_power_loss(rt: Runtime, _seed: u64) {
     let ks = store.default_keyspace().unwrap();
     for i in 0..10 {
         put_synced(&ks, &key(i), b"v");
-        assert_eq!(prefix_len(&disk.lose_power().open().default_keyspace().unwrap()), i + 1);
+        assert_eq!(
+            prefix_len(&disk.lose_power().open().default_keyspace().unwrap()),
+            i + 1
+        );
     }
 }
 
@@ -55,10 +86,15 @@ fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
     // Maintenance has made its next segment ready, so that the slow sync is the drop's.
     rt.sleep(Duration::from_secs(3));
     let before = hooks.state().log_start;
-    disk.faults.add(Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2))).named(LOG).for_good());
+    disk.faults.add(
+        Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2)))
+            .named(LOG)
+            .for_good(),
+    );
     let dropper = {
         let store = store.clone();
-        rt.spawn("dropper", move || store.drop_keyspace("b").unwrap()).unwrap()
+        rt.spawn("dropper", move || store.drop_keyspace("b").unwrap())
+            .unwrap()
     };
     while b.get(b"k").is_ok() {
         rt.sleep(Duration::from_millis(10));
@@ -68,7 +104,11 @@ fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
     assert!(!dropper.is_finished(), "the drop was to wait for its sync");
     let after = disk.lose_power().open();
     let b = after.keyspace("b").expect("the drop was not durable");
-    assert_eq!(b.get(b"k").unwrap().as_deref(), Some(&b"of the dropped one"[..]), "synced data is gone; the log began at {before}");
+    assert_eq!(
+        b.get(b"k").unwrap().as_deref(),
+        Some(&b"of the dropped one"[..]),
+        "synced data is gone; the log began at {before}"
+    );
     dropper.join().unwrap();
     assert!(disk.lose_power().open().keyspace("b").is_err());
 }
@@ -104,7 +144,11 @@ fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
     let told: Vec<_> = tasks.into_iter().flat_map(|t| t.join().unwrap()).collect();
     let ks = again.default_keyspace().unwrap();
     for key in &told {
-        assert!(ks.get(key).unwrap().is_some(), "{} was acknowledged and is not in the next life", String::from_utf8_lossy(key));
+        assert!(
+            ks.get(key).unwrap().is_some(),
+            "{} was acknowledged and is not in the next life",
+            String::from_utf8_lossy(key)
+        );
     }
 }
 
@@ -117,15 +161,32 @@ fn a_failed_sync_of_the_folder_poisons_whoever_asked(rt: Runtime, _seed: u64) {
     rt.sleep(Duration::from_secs(3));
     put_synced(&ks, b"k", b"v");
     rt.sleep(Duration::from_secs(3));
-    let rule = disk.faults.add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)));
+    let rule = disk
+        .faults
+        .add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)));
     let _ = ks.flush();
-    assert_eq!(disk.faults.fired_count(rule), 1, "no sync of the folder failed");
+    assert_eq!(
+        disk.faults.fired_count(rule),
+        1,
+        "no sync of the folder failed"
+    );
     let mut batch = Batch::new();
     batch.put(ks.id(), b"after", b"v").unwrap();
-    assert_eq!(store.write(&mut batch, SYNC).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(
+        store.write(&mut batch, SYNC).unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
     assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
     let after = disk.lose_power().open();
-    assert_eq!(after.default_keyspace().unwrap().get(b"k").unwrap().unwrap(), b"v");
+    assert_eq!(
+        after
+            .default_keyspace()
+            .unwrap()
+            .get(b"k")
+            .unwrap()
+            .unwrap(),
+        b"v"
+    );
 }
 
 /// The log's first segment was durable before a manifest named it: missing, it is damage and no empty history.
@@ -137,8 +198,13 @@ fn a_missing_start_segment_is_damage(rt: Runtime, _seed: u64) {
     let start = store.core_for_tests().state().log_start;
     let after = disk.kill();
     let epoch = after.memory.lease("thief").unwrap().epoch();
-    after.memory.delete(epoch, &segment_name(start as u32)).unwrap();
-    let error = after.try_open(small()).expect_err("a store without the start of its log opened");
+    after
+        .memory
+        .delete(epoch, &segment_name(start as u32))
+        .unwrap();
+    let error = after
+        .try_open(small())
+        .expect_err("a store without the start of its log opened");
     assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
     assert_eq!(error.file(), Some(&*segment_name(start as u32)));
 }
@@ -148,7 +214,8 @@ fn a_full_disk_passes(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
-    disk.memory.set_capacity(Some(disk.memory.used_bytes() + (seed + 3) * 100_000));
+    disk.memory
+        .set_capacity(Some(disk.memory.used_bytes() + (seed + 3) * 100_000));
     let mut told = 0;
     let error = loop {
         match ks.put(&key(told), &[7; 900]) {
@@ -159,7 +226,10 @@ fn a_full_disk_passes(rt: Runtime, seed: u64) {
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert_eq!(prefix_len(&ks), told, "reads go on");
-    assert_eq!(prefix_len(&disk.kill().unlimited().open().default_keyspace().unwrap()), told);
+    assert_eq!(
+        prefix_len(&disk.kill().unlimited().open().default_keyspace().unwrap()),
+        told
+    );
     disk.memory.set_capacity(None);
     // By itself: nothing is called, time passes.
     rt.sleep(Duration::from_secs(5));
@@ -168,7 +238,10 @@ fn a_full_disk_passes(rt: Runtime, seed: u64) {
     store.wait_until_idle().unwrap();
     assert_eq!(prefix_len(&ks), told + 1);
     store.close().unwrap();
-    assert_eq!(prefix_len(&disk.open().default_keyspace().unwrap()), told + 1);
+    assert_eq!(
+        prefix_len(&disk.open().default_keyspace().unwrap()),
+        told + 1
+    );
 }
 
 impl Disk {
@@ -197,7 +270,9 @@ fn dropping_makes_room(rt: Runtime, seed: u64) {
         told += 1;
         assert!(told < 10_000, "the disk never filled");
     }
-    store.drop_keyspace("b").expect("a keyspace can be dropped on a full disk");
+    store
+        .drop_keyspace("b")
+        .expect("a keyspace can be dropped on a full disk");
     let kept = disk.kill().unlimited().open();
     assert!(kept.keyspace("b").is_err(), "the drop was acknowledged");
     assert_eq!(prefix_len(&kept.keyspace("a").unwrap()), told);
@@ -209,7 +284,10 @@ fn dropping_makes_room(rt: Runtime, seed: u64) {
 /// An ingest's edit finds no room and is committed later, by somebody else: its keyspace goes on as if nothing had been.
 fn a_pending_ingest_settles(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
-    let store = disk.open_with(Options { l0_trigger_count: 2, ..small() });
+    let store = disk.open_with(Options {
+        l0_trigger_count: 2,
+        ..small()
+    });
     let hooks = store.core_for_tests();
     let (a, _) = two(&store);
     let table = table(&disk, &hooks, &[(b"k", b"ingested")]);
@@ -225,9 +303,16 @@ fn a_pending_ingest_settles(rt: Runtime, _seed: u64) {
     }
     store.wait_until_idle().unwrap();
     assert_eq!(a.get(b"k").unwrap().unwrap(), b"ingested");
-    assert!(stats_of(&store, "a").levels[0].run_count <= 2, "the ingest holds everything up: {:?}", stats_of(&store, "a"));
+    assert!(
+        stats_of(&store, "a").levels[0].run_count <= 2,
+        "the ingest holds everything up: {:?}",
+        stats_of(&store, "a")
+    );
     let back = disk.kill().open();
-    assert_eq!(back.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"ingested");
+    assert_eq!(
+        back.keyspace("a").unwrap().get(b"k").unwrap().unwrap(),
+        b"ingested"
+    );
 }
 
 /// Ingests over an empty memtable, between writes of others, behind a source that does not come down: their runs merge among themselves.
@@ -263,10 +348,15 @@ fn spilled_ids_lie_above_ingested_ones(rt: Runtime, _seed: u64) {
     // One more id, so that tables' ids meet tables' and not runs'.
     hooks.new_table_id();
     let table = table(&disk, &hooks, &[(b"k", b"ingested")]);
-    disk.faults.add(Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(60))).named("MANIFEST").for_good());
+    disk.faults.add(
+        Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(60)))
+            .named("MANIFEST")
+            .for_good(),
+    );
     let ingesting = {
         let a = a.clone();
-        rt.spawn("ingest", move || hooks.ingest(&a, vec![table]).unwrap()).unwrap()
+        rt.spawn("ingest", move || hooks.ingest(&a, vec![table]).unwrap())
+            .unwrap()
     };
     let mut killed = None;
     for _ in 0..1000 {
@@ -279,8 +369,14 @@ fn spilled_ids_lie_above_ingested_ones(rt: Runtime, _seed: u64) {
         }
     }
     let after = killed.expect("the ingest became visible").open();
-    assert_eq!(after.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"ingested");
-    assert_eq!(after.keyspace("b").unwrap().get(b"k").unwrap().unwrap(), b"b");
+    assert_eq!(
+        after.keyspace("a").unwrap().get(b"k").unwrap().unwrap(),
+        b"ingested"
+    );
+    assert_eq!(
+        after.keyspace("b").unwrap().get(b"k").unwrap().unwrap(),
+        b"b"
+    );
     ingesting.join().unwrap();
 }
 
@@ -303,7 +399,10 @@ fn a_failed_group_pins_nothing(rt: Runtime, _seed: u64) {
         a.put(&key(i), &[7; 900]).unwrap();
     }
     a.flush().unwrap();
-    assert!(hooks.state().log_start > before + 2, "an empty keyspace keeps the log from {before} on");
+    assert!(
+        hooks.state().log_start > before + 2,
+        "an empty keyspace keeps the log from {before} on"
+    );
 }
 
 /// An ingest into a keyspace that was dropped since: its files are gone, the log still has the record, and the store is healthy.
@@ -318,7 +417,10 @@ fn an_ingest_of_a_dropped_keyspace_is_not_missed(rt: Runtime, _seed: u64) {
     hooks.delete_obsolete();
     assert_eq!(disk.names(".tbl"), Vec::<String>::new());
     let after = disk.kill().open();
-    assert_eq!(after.keyspace("a").unwrap().get(b"pins").unwrap().unwrap(), b"the log");
+    assert_eq!(
+        after.keyspace("a").unwrap().get(b"pins").unwrap().unwrap(),
+        b"the log"
+    );
     assert!(after.keyspace("b").is_err());
 }
 
@@ -345,7 +447,8 @@ fn full_disk_and_writers(rt: Runtime, _seed: u64) {
         })
         .collect();
     for _ in 0..6 {
-        disk.memory.set_capacity(Some(disk.memory.used_bytes() + 20_000));
+        disk.memory
+            .set_capacity(Some(disk.memory.used_bytes() + 20_000));
         rt.sleep(Duration::from_millis(800));
         disk.memory.set_capacity(None);
         rt.sleep(Duration::from_millis(1500));

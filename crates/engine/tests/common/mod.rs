@@ -24,16 +24,25 @@ pub type Story = (&'static str, u64, fn(Runtime, u64));
 
 /// All stories.
 pub fn all() -> impl Iterator<Item = &'static Story> {
-    log_stories::ALL.iter().chain(view_stories::ALL).chain(attacks::ALL)
+    log_stories::ALL
+        .iter()
+        .chain(view_stories::ALL)
+        .chain(attacks::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {
-    SimConfig { stack_bytes: 1 << 20, max_steps: 3_000_000, ..SimConfig::new(seed) }
+    SimConfig {
+        stack_bytes: 1 << 20,
+        max_steps: 3_000_000,
+        ..SimConfig::new(seed)
+    }
 }
 
 /// Plays a story with each of its seeds; the first failure names the seed.
 pub fn play(name: &str) -> Result<(), String> {
-    let (_, seeds, story) = *all().find(|(n, ..)| *n == name).unwrap_or_else(|| panic!("there is no story {name}"));
+    let (_, seeds, story) = *all()
+        .find(|(n, ..)| *n == name)
+        .unwrap_or_else(|| panic!("there is no story {name}"));
     for seed in 0..seeds {
         if let Err(failure) = sim::run(config(seed), move |rt| story(rt, seed)).result {
             return Err(format!("{name}, seed {seed}: {failure}"));
@@ -78,7 +87,11 @@ impl Disk {
     }
 
     pub fn on(rt: &Runtime, memory: MemoryStorage) -> Disk {
-        Disk { rt: rt.clone(), faults: FaultStorage::new(Arc::new(memory.clone()), rt), memory }
+        Disk {
+            rt: rt.clone(),
+            faults: FaultStorage::new(Arc::new(memory.clone()), rt),
+            memory,
+        }
     }
 
     /// What a power loss leaves that takes everything unsynced.
@@ -100,7 +113,8 @@ impl Disk {
     }
 
     pub fn open_with(&self, options: Options) -> Store {
-        self.try_open(options).unwrap_or_else(|e| panic!("the store does not open: {e}"))
+        self.try_open(options)
+            .unwrap_or_else(|e| panic!("the store does not open: {e}"))
     }
 
     pub fn try_open(&self, options: Options) -> siltstone::Result<Store> {
@@ -109,7 +123,13 @@ impl Disk {
     }
 
     pub fn names(&self, suffix: &str) -> Vec<String> {
-        self.memory.list().unwrap().into_iter().map(|o| o.name).filter(|n| n.ends_with(suffix)).collect()
+        self.memory
+            .list()
+            .unwrap()
+            .into_iter()
+            .map(|o| o.name)
+            .filter(|n| n.ends_with(suffix))
+            .collect()
     }
 }
 
@@ -125,11 +145,20 @@ pub fn key(i: u64) -> Vec<u8> {
 
 /// The keyspaces `a` and `b`, created.
 pub fn two(store: &Store) -> (Keyspace, Keyspace) {
-    (store.create_keyspace("a").unwrap(), store.create_keyspace("b").unwrap())
+    (
+        store.create_keyspace("a").unwrap(),
+        store.create_keyspace("b").unwrap(),
+    )
 }
 
 /// The same pair in each of some keyspaces, as one batch.
-pub fn put_in_all(store: &Store, keyspaces: &[&Keyspace], key: &[u8], value: &[u8], options: WriteOptions) {
+pub fn put_in_all(
+    store: &Store,
+    keyspaces: &[&Keyspace],
+    key: &[u8],
+    value: &[u8],
+    options: WriteOptions,
+) {
     let mut batch = Batch::new();
     for keyspace in keyspaces {
         batch.put(keyspace.id(), key, value).unwrap();
@@ -144,9 +173,18 @@ pub fn put_synced(keyspace: &Keyspace, key: &[u8], value: &[u8]) {
 
 /// How many of the keys 0, 1, 2, ... are there; panics if there is a hole.
 pub fn prefix_len(keyspace: &Keyspace) -> u64 {
-    let all: Vec<Vec<u8>> = keyspace.iter().unwrap().map(|pair| pair.unwrap().0).collect();
+    let all: Vec<Vec<u8>> = keyspace
+        .iter()
+        .unwrap()
+        .map(|pair| pair.unwrap().0)
+        .collect();
     for (i, found) in all.iter().enumerate() {
-        assert_eq!(*found, key(i as u64), "what is left is no prefix: {} keys, a hole before this one", all.len());
+        assert_eq!(
+            *found,
+            key(i as u64),
+            "what is left is no prefix: {} keys, a hole before this one",
+            all.len()
+        );
     }
     all.len() as u64
 }
@@ -154,19 +192,39 @@ pub fn prefix_len(keyspace: &Keyspace) -> u64 {
 /// The keyspace holds exactly what the model holds, forwards, backwards and one by one.
 pub fn check(keyspace: &Keyspace, model: &BTreeMap<Vec<u8>, Vec<u8>>, when: &str) {
     let all: Vec<_> = keyspace.iter().unwrap().map(Result::unwrap).collect();
-    let (found, wanted): (Vec<_>, Vec<_>) =
-        (all.iter().map(|(k, _)| String::from_utf8_lossy(k)).collect(), model.keys().map(|k| String::from_utf8_lossy(k)).collect());
+    let (found, wanted): (Vec<_>, Vec<_>) = (
+        all.iter()
+            .map(|(k, _)| String::from_utf8_lossy(k))
+            .collect(),
+        model.keys().map(|k| String::from_utf8_lossy(k)).collect(),
+    );
     assert_eq!(found, wanted, "{when}: keys");
-    assert!(all.iter().map(|(k, v)| (k, v)).eq(model.iter()), "{when}: values");
+    assert!(
+        all.iter().map(|(k, v)| (k, v)).eq(model.iter()),
+        "{when}: values"
+    );
     let back: Vec<_> = keyspace.iter().unwrap().rev().map(Result::unwrap).collect();
-    assert!(back.iter().map(|(k, v)| (k, v)).eq(model.iter().rev()), "{when}: backwards");
+    assert!(
+        back.iter().map(|(k, v)| (k, v)).eq(model.iter().rev()),
+        "{when}: backwards"
+    );
     for (k, v) in model {
-        assert_eq!(keyspace.get(k).unwrap().as_ref(), Some(v), "{when}: {}", String::from_utf8_lossy(k));
+        assert_eq!(
+            keyspace.get(k).unwrap().as_ref(),
+            Some(v),
+            "{when}: {}",
+            String::from_utf8_lossy(k)
+        );
     }
 }
 
 /// Writes a table of these pairs and ingests it.
-pub fn ingest(disk: &Disk, hooks: &TestHooks, keyspace: &Keyspace, pairs: &[(&[u8], &[u8])]) -> u64 {
+pub fn ingest(
+    disk: &Disk,
+    hooks: &TestHooks,
+    keyspace: &Keyspace,
+    pairs: &[(&[u8], &[u8])],
+) -> u64 {
     let table = table(disk, hooks, pairs);
     hooks.ingest(keyspace, vec![table]).unwrap()
 }
@@ -176,8 +234,14 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
     let id = hooks.new_table_id();
     let name = format!("00000000-{id:08x}-0000-00000.tbl");
     let file = disk.faults.create(hooks.epoch(), &name).unwrap();
-    let mut writer =
-        TableWriter::new(file.clone(), WriterOptions { block_size_bytes: 1 << 10, ..WriterOptions::default() }).unwrap();
+    let mut writer = TableWriter::new(
+        file.clone(),
+        WriterOptions {
+            block_size_bytes: 1 << 10,
+            ..WriterOptions::default()
+        },
+    )
+    .unwrap();
     for (key, value) in pairs {
         writer.add(key, 1, value).unwrap();
     }
@@ -198,7 +262,10 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
         range_deletes: 0,
         digest: summary.digest.into(),
         points: Some((first.into(), last.into())),
-        bounds: KeyRange { start: first.into(), end: End::Included(last.into()) },
+        bounds: KeyRange {
+            start: first.into(),
+            end: End::Included(last.into()),
+        },
         sequence_override: None,
         flags: 0,
     }
@@ -206,11 +273,20 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
 
 /// Entries in all tables of a keyspace.
 pub fn table_entries(store: &Store, name: &str) -> u64 {
-    stats_of(store, name).levels.iter().map(|l| l.entry_count).sum()
+    stats_of(store, name)
+        .levels
+        .iter()
+        .map(|l| l.entry_count)
+        .sum()
 }
 
 pub fn stats_of(store: &Store, name: &str) -> siltstone::KeyspaceStats {
-    store.stats().keyspaces.into_iter().find(|k| k.name == name).unwrap()
+    store
+        .stats()
+        .keyspaces
+        .into_iter()
+        .find(|k| k.name == name)
+        .unwrap()
 }
 
 /// A small generator of numbers for a story's own choices.

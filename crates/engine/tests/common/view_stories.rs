@@ -16,15 +16,47 @@ use siltstone_table::job::outcome::Outcome;
 use super::*;
 
 pub const ALL: &[Story] = &[
-    ("story_14_a_tombstone_passes_an_older_memtable", 4, story_14_a_tombstone_passes_an_older_memtable),
-    ("story_15_a_run_comes_in_below", 4, story_15_a_run_comes_in_below),
-    ("story_16_levels_do_not_order_numbers", 4, story_16_levels_do_not_order_numbers),
-    ("story_17_a_snapshot_between", 12, story_17_a_snapshot_between),
+    (
+        "story_14_a_tombstone_passes_an_older_memtable",
+        4,
+        story_14_a_tombstone_passes_an_older_memtable,
+    ),
+    (
+        "story_15_a_run_comes_in_below",
+        4,
+        story_15_a_run_comes_in_below,
+    ),
+    (
+        "story_16_levels_do_not_order_numbers",
+        4,
+        story_16_levels_do_not_order_numbers,
+    ),
+    (
+        "story_17_a_snapshot_between",
+        12,
+        story_17_a_snapshot_between,
+    ),
     ("story_17_number_and_view", 60, story_17_number_and_view),
-    ("story_18_one_stalled_keyspace", 8, story_18_one_stalled_keyspace),
-    ("story_19_dropped_while_used", 12, story_19_dropped_while_used),
-    ("story_19_dropped_under_a_read", 60, story_19_dropped_under_a_read),
-    ("story_19_the_same_name_again", 4, story_19_the_same_name_again),
+    (
+        "story_18_one_stalled_keyspace",
+        8,
+        story_18_one_stalled_keyspace,
+    ),
+    (
+        "story_19_dropped_while_used",
+        12,
+        story_19_dropped_while_used,
+    ),
+    (
+        "story_19_dropped_under_a_read",
+        60,
+        story_19_dropped_under_a_read,
+    ),
+    (
+        "story_19_the_same_name_again",
+        4,
+        story_19_the_same_name_again,
+    ),
     ("story_20_range_deletes", 8, story_20_range_deletes),
     ("story_21_a_pinned_view", 4, story_21_a_pinned_view),
     ("story_22_the_late_worker", 4, story_22_the_late_worker),
@@ -34,7 +66,10 @@ pub const ALL: &[Story] = &[
 ];
 
 fn eager() -> Options {
-    Options { l0_trigger_count: 1, ..small() }
+    Options {
+        l0_trigger_count: 1,
+        ..small()
+    }
 }
 
 /// M1 (put k) is slow; M2 (delete k) installs first and may go to the bottom, where the tombstone has nothing to hide; M1 installs. k is dead.
@@ -56,23 +91,35 @@ fn story_14_a_tombstone_passes_an_older_memtable(rt: Runtime, _seed: u64) {
     store.wait_until_idle().unwrap();
     assert_eq!(ks.get(b"k").unwrap(), None, "a deleted key lives");
     ks.compact_range(None, None).unwrap();
-    let model = BTreeMap::from([(b"other".to_vec(), b"1".to_vec()), (b"stays".to_vec(), b"1".to_vec())]);
+    let model = BTreeMap::from([
+        (b"other".to_vec(), b"1".to_vec()),
+        (b"stays".to_vec(), b"1".to_vec()),
+    ]);
     check(&ks, &model, "at the end");
-    assert!(store.stats().counter("out_of_order_install_count") > 0, "the story was not told");
+    assert!(
+        store.stats().counter("out_of_order_install_count") > 0,
+        "the story was not told"
+    );
 }
 
 /// A run with older numbers is installed after newer level-0 runs exist: every get, iterator and snapshot equals the model before and after.
 fn story_15_a_run_comes_in_below(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Disk::new(&rt);
-    let store = disk.open_with(Options { l0_trigger_count: 2, ..small() });
+    let store = disk.open_with(Options {
+        l0_trigger_count: 2,
+        ..small()
+    });
     let hooks = store.core_for_tests();
     let ks = store.default_keyspace().unwrap();
     let mut model = BTreeMap::new();
     let mut seen = Vec::new();
     for round in 0..8u64 {
         for _ in 0..20 {
-            let (k, v) = (key(dice.below(30)), format!("{round}-{}", dice.below(1000)).into_bytes());
+            let (k, v) = (
+                key(dice.below(30)),
+                format!("{round}-{}", dice.below(1000)).into_bytes(),
+            );
             if dice.below(4) == 0 {
                 ks.delete(&k).unwrap();
                 model.remove(&k);
@@ -97,12 +144,20 @@ fn story_15_a_run_comes_in_below(rt: Runtime, seed: u64) {
         }
         for (snapshot, then) in &seen {
             for i in 0..30 {
-                assert_eq!(ks.get_at(snapshot, &key(i)).unwrap(), then.get(&key(i)).cloned(), "round {round}, key {i}, {snapshot:?}");
+                assert_eq!(
+                    ks.get_at(snapshot, &key(i)).unwrap(),
+                    then.get(&key(i)).cloned(),
+                    "round {round}, key {i}, {snapshot:?}"
+                );
             }
             let mut cursor = ks.cursor_at(snapshot, IterOptions::default()).unwrap();
             cursor.seek_to_first().unwrap();
             for (k, v) in then {
-                assert_eq!((cursor.key(), cursor.value()), (&k[..], &v[..]), "round {round}, {snapshot:?}");
+                assert_eq!(
+                    (cursor.key(), cursor.value()),
+                    (&k[..], &v[..]),
+                    "round {round}, {snapshot:?}"
+                );
                 cursor.next().unwrap();
             }
             assert!(!cursor.valid());
@@ -111,7 +166,10 @@ fn story_15_a_run_comes_in_below(rt: Runtime, seed: u64) {
     drop(seen);
     ks.compact_range(None, None).unwrap();
     check(&ks, &model, "at the bottom");
-    assert!(store.stats().counter("out_of_order_install_count") > 0, "the story was not told");
+    assert!(
+        store.stats().counter("out_of_order_install_count") > 0,
+        "the story was not told"
+    );
 }
 
 /// Deeper levels hold newer numbers of other keys; what a level may drop is decided by keys.
@@ -124,7 +182,10 @@ fn story_16_levels_do_not_order_numbers(rt: Runtime, seed: u64) {
     for round in 0..14u64 {
         let share = if round == 0 { 300 } else { 40 };
         for i in 0..share {
-            let (k, v) = (key(if round == 0 { i } else { dice.below(300) }), vec![round as u8; 900]);
+            let (k, v) = (
+                key(if round == 0 { i } else { dice.below(300) }),
+                vec![round as u8; 900],
+            );
             if round > 0 && dice.below(2) == 0 {
                 ks.delete(&k).unwrap();
                 model.remove(&k);
@@ -137,7 +198,10 @@ fn story_16_levels_do_not_order_numbers(rt: Runtime, seed: u64) {
         store.wait_until_idle().unwrap();
         check(&ks, &model, "after a round");
     }
-    let deep = stats_of(&store, "default").levels[2..].iter().filter(|l| l.table_count > 0).count();
+    let deep = stats_of(&store, "default").levels[2..]
+        .iter()
+        .filter(|l| l.table_count > 0)
+        .count();
     assert!(deep > 0, "the story needs levels below 1");
 }
 
@@ -177,7 +241,10 @@ fn story_17_a_snapshot_between(rt: Runtime, _seed: u64) {
         rt.sleep(Duration::from_micros(200));
     }
     writer.join().unwrap();
-    assert!(store.stats().counter("compaction_count") > 0, "no compaction: the story was not told");
+    assert!(
+        store.stats().counter("compaction_count") > 0,
+        "no compaction: the story was not told"
+    );
 }
 
 /// A read that takes its number before its view: a job has dropped what it needs. A key that always has a value is always found.
@@ -200,7 +267,10 @@ fn story_17_number_and_view(rt: Runtime, _seed: u64) {
         rt.spawn("writer", write).unwrap()
     };
     while !stop.load(Ordering::Relaxed) {
-        assert!(ks.get(b"k").unwrap().is_some(), "a key that always has a value was not found");
+        assert!(
+            ks.get(b"k").unwrap().is_some(),
+            "a key that always has a value was not found"
+        );
         assert_eq!(ks.iter().unwrap().count(), 1, "nor by an iterator");
         // Time stands while anybody can run, and some waits of the store are bounded by time.
         rt.sleep(Duration::from_nanos(100));
@@ -211,14 +281,18 @@ fn story_17_number_and_view(rt: Runtime, _seed: u64) {
 /// A's writers must wait; B's do not.
 fn story_18_one_stalled_keyspace(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
-    let store = disk.open_with(Options { sealed_memtables_max: 1, ..small() });
+    let store = disk.open_with(Options {
+        sealed_memtables_max: 1,
+        ..small()
+    });
     let hooks = store.core_for_tests();
     let (a, b) = two(&store);
     a.put(b"k", b"1").unwrap();
     hooks.seal_and_hold(&a).unwrap();
     let stalled = {
         let a = a.clone();
-        rt.spawn("stalled", move || a.put(b"k", b"2").unwrap()).unwrap()
+        rt.spawn("stalled", move || a.put(b"k", b"2").unwrap())
+            .unwrap()
     };
     while store.stats().waiting_writer_count == 0 {
         rt.sleep(Duration::from_millis(1));
@@ -226,7 +300,10 @@ fn story_18_one_stalled_keyspace(rt: Runtime, _seed: u64) {
     for i in 0..20 {
         let start = rt.now();
         b.put(&key(i), b"v").unwrap();
-        assert!(rt.now().since(start) < Duration::from_millis(50), "B waits for A");
+        assert!(
+            rt.now().since(start) < Duration::from_millis(50),
+            "B waits for A"
+        );
     }
     assert!(!stalled.is_finished(), "A's writer was to wait");
     assert_eq!(a.get(b"k").unwrap().unwrap(), b"1", "reads do not wait");
@@ -245,7 +322,8 @@ fn story_19_dropped_while_used(rt: Runtime, _seed: u64) {
         a.put(&key(i), &[7; 700]).unwrap();
     }
     a.flush().unwrap();
-    a.put(b"key000000", b"in a memtable that waits for its flush").unwrap();
+    a.put(b"key000000", b"in a memtable that waits for its flush")
+        .unwrap();
     hooks.seal_and_hold(&a).unwrap();
     a.put(b"key000001", b"active").unwrap();
     let snapshot = store.snapshot();
@@ -256,13 +334,25 @@ fn story_19_dropped_while_used(rt: Runtime, _seed: u64) {
     let again = store.create_keyspace("a").unwrap();
     hooks.delete_obsolete();
     assert_eq!(again.get(b"key000002").unwrap(), None);
-    assert_eq!(a.get(b"key000002").unwrap_err().kind(), ErrorKind::KeyspaceDropped);
-    assert_eq!(a.get_at(&snapshot, b"key000002").unwrap_err().kind(), ErrorKind::KeyspaceDropped);
-    assert_eq!(a.put(b"x", b"y").unwrap_err().kind(), ErrorKind::KeyspaceDropped);
+    assert_eq!(
+        a.get(b"key000002").unwrap_err().kind(),
+        ErrorKind::KeyspaceDropped
+    );
+    assert_eq!(
+        a.get_at(&snapshot, b"key000002").unwrap_err().kind(),
+        ErrorKind::KeyspaceDropped
+    );
+    assert_eq!(
+        a.put(b"x", b"y").unwrap_err().kind(),
+        ErrorKind::KeyspaceDropped
+    );
     again.put(b"key000000", b"new").unwrap();
     let left = disk.names(".tbl");
     let held = files.iter().filter(|f| left.contains(f)).count();
-    assert!(held > 0 && store.stats().pinned_table_count > 0, "the iterator's tables are deleted under it: {files:?} {left:?}");
+    assert!(
+        held > 0 && store.stats().pinned_table_count > 0,
+        "the iterator's tables are deleted under it: {files:?} {left:?}"
+    );
     let mut count = 0;
     while cursor.valid() {
         assert_eq!(cursor.key(), key(count));
@@ -273,7 +363,11 @@ fn story_19_dropped_while_used(rt: Runtime, _seed: u64) {
     drop((cursor, snapshot));
     store.wait_until_idle().unwrap();
     hooks.delete_obsolete();
-    assert_eq!(disk.names(".tbl"), Vec::<String>::new(), "the dropped keyspace's space is given back");
+    assert_eq!(
+        disk.names(".tbl"),
+        Vec::<String>::new(),
+        "the dropped keyspace's space is given back"
+    );
     assert_eq!(again.get(b"key000000").unwrap().unwrap(), b"new");
     store.close().unwrap();
     let store = disk.open();
@@ -290,14 +384,23 @@ fn story_19_dropped_under_a_read(rt: Runtime, _seed: u64) {
     let snapshot = store.snapshot();
     let dropper = {
         let store = store.clone();
-        rt.spawn("dropper", move || store.drop_keyspace("a").unwrap()).unwrap()
+        rt.spawn("dropper", move || store.drop_keyspace("a").unwrap())
+            .unwrap()
     };
     loop {
-        let answers = [a.get(b"k"), a.get_at(&snapshot, b"k"), a.get_pinned(b"k").map(|v| v.map(|v| v.to_vec()))];
+        let answers = [
+            a.get(b"k"),
+            a.get_at(&snapshot, b"k"),
+            a.get_pinned(b"k").map(|v| v.map(|v| v.to_vec())),
+        ];
         let mut dropped = false;
         for answer in answers {
             match answer {
-                Ok(found) => assert_eq!(found.as_deref(), Some(&b"v"[..]), "a key that was never deleted"),
+                Ok(found) => assert_eq!(
+                    found.as_deref(),
+                    Some(&b"v"[..]),
+                    "a key that was never deleted"
+                ),
                 Err(e) => {
                     assert_eq!(e.kind(), ErrorKind::KeyspaceDropped, "{e}");
                     dropped = true;
@@ -327,14 +430,20 @@ fn story_19_the_same_name_again(rt: Runtime, _seed: u64) {
     let b = store.keyspace("b").unwrap();
     assert_eq!(b.get(b"k").unwrap(), None);
     assert_eq!(b.get(b"other").unwrap().unwrap(), b"1");
-    assert_eq!(store.keyspace("a").unwrap().get(b"pins").unwrap().unwrap(), b"the log");
+    assert_eq!(
+        store.keyspace("a").unwrap().get(b"pins").unwrap().unwrap(),
+        b"the log"
+    );
 }
 
 /// Range deletes: over cuts, with no point entries at all, above newer ingested keys, where a filter says "not here", and in every level.
 fn story_20_range_deletes(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Disk::new(&rt);
-    let store = disk.open_with(Options { l0_trigger_count: 3, ..small() });
+    let store = disk.open_with(Options {
+        l0_trigger_count: 3,
+        ..small()
+    });
     let hooks = store.core_for_tests();
     let ks = store.default_keyspace().unwrap();
     let mut model = BTreeMap::new();
@@ -343,7 +452,10 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
         model.insert(key(i), vec![1; 700]);
     }
     ks.compact_range(None, None).unwrap();
-    assert!(disk.names(".tbl").len() > 2, "the story needs several tables");
+    assert!(
+        disk.names(".tbl").len() > 2,
+        "the story needs several tables"
+    );
     for round in 0..10u8 {
         let from = dice.below(300);
         let to = from + 1 + dice.below(120);
@@ -367,8 +479,16 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
         }
         check(&ks, &model, "after a flush");
         for i in 0..300 {
-            assert_eq!(ks.get(&key(i)).unwrap(), model.get(&key(i)).cloned(), "key {i} after a flush");
-            assert_eq!(ks.get_pinned(&key(i)).unwrap().as_deref(), model.get(&key(i)).map(|v| &v[..]), "key {i}, pinned");
+            assert_eq!(
+                ks.get(&key(i)).unwrap(),
+                model.get(&key(i)).cloned(),
+                "key {i} after a flush"
+            );
+            assert_eq!(
+                ks.get_pinned(&key(i)).unwrap().as_deref(),
+                model.get(&key(i)).map(|v| &v[..]),
+                "key {i}, pinned"
+            );
         }
         if round % 4 == 3 {
             store.wait_until_idle().unwrap();
@@ -381,7 +501,8 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
     check(&ks, &model, "at the bottom");
     // More fragments than anybody expects, before and after a flush. (The hundred thousand are in `memory_bound.rs`.)
     for i in 0..1000 {
-        ks.delete_range(&key(i * 3 % 997), &key(i * 3 % 997 + 2)).unwrap();
+        ks.delete_range(&key(i * 3 % 997), &key(i * 3 % 997 + 2))
+            .unwrap();
     }
     model.clear();
     check(&ks, &model, "a thousand in the memtable");
@@ -401,7 +522,10 @@ fn story_21_a_pinned_view(rt: Runtime, _seed: u64) {
     store.flush().unwrap();
     store.wait_until_idle().unwrap();
     let files = disk.names(".tbl");
-    let (mut of_a, mut of_b) = (a.cursor(IterOptions::default()).unwrap(), b.cursor(IterOptions::default()).unwrap());
+    let (mut of_a, mut of_b) = (
+        a.cursor(IterOptions::default()).unwrap(),
+        b.cursor(IterOptions::default()).unwrap(),
+    );
     of_a.seek_to_first().unwrap();
     of_b.seek_to_first().unwrap();
     a.delete_range(b"", b"z").unwrap();
@@ -414,8 +538,15 @@ fn story_21_a_pinned_view(rt: Runtime, _seed: u64) {
     }
     let stats = store.stats();
     let left = disk.names(".tbl");
-    assert!(files.iter().all(|f| left.contains(f)), "files that a view holds are gone: {files:?} {left:?}");
-    assert_eq!(stats.pinned_table_count, files.len() as u64, "and the statistics say so");
+    assert!(
+        files.iter().all(|f| left.contains(f)),
+        "files that a view holds are gone: {files:?} {left:?}"
+    );
+    assert_eq!(
+        stats.pinned_table_count,
+        files.len() as u64,
+        "and the statistics say so"
+    );
     assert!(stats.pinned_table_bytes > 150 * 700);
     for cursor in [&mut of_a, &mut of_b] {
         let mut count = 0;
@@ -428,7 +559,11 @@ fn story_21_a_pinned_view(rt: Runtime, _seed: u64) {
     }
     drop((of_a, of_b));
     hooks.delete_obsolete();
-    assert_eq!(disk.names(".tbl"), Vec::<String>::new(), "the space is returned");
+    assert_eq!(
+        disk.names(".tbl"),
+        Vec::<String>::new(),
+        "the space is returned"
+    );
     let stats = store.stats();
     assert_eq!((stats.pinned_table_count, stats.pinned_table_bytes), (0, 0));
 }
@@ -460,7 +595,9 @@ fn open_with_executor(
 ) -> Store {
     let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
     let mut components = Components::on(storage, disk.rt.clone());
-    components.executors.push(Arc::new(Stranger { behave: Box::new(behave) }));
+    components.executors.push(Arc::new(Stranger {
+        behave: Box::new(behave),
+    }));
     Store::open_with(components, small()).unwrap()
 }
 
@@ -473,7 +610,9 @@ fn story_22_the_late_worker(rt: Runtime, _seed: u64) {
         let file = ctx.outputs.create(ctx.epoch, &job.table_name(0, 0))?;
         file.append(&[b"half a table"])?;
         files.lock().push(file);
-        Err(ExecError::Failed(TableError::Misuse("it did not answer in time")))
+        Err(ExecError::Failed(TableError::Misuse(
+            "it did not answer in time",
+        )))
     });
     let ks = store.default_keyspace().unwrap();
     let mut model = BTreeMap::new();
@@ -490,11 +629,18 @@ fn story_22_the_late_worker(rt: Runtime, _seed: u64) {
     }
     assert!(half_written.lock().len() >= 3, "the executor was not asked");
     assert!(store.stats().counter("job_fallback_count") >= 3);
-    assert_eq!(store.stats().counter("job_failed_count"), 0, "the host's attempt has names of its own");
+    assert_eq!(
+        store.stats().counter("job_failed_count"),
+        0,
+        "the host's attempt has names of its own"
+    );
     store.close().unwrap();
     let store = disk.open();
     check(&store.default_keyspace().unwrap(), &model, "after a reopen");
-    assert!(disk.names(".tbl").len() <= 3, "the late worker's files are orphans and are deleted");
+    assert!(
+        disk.names(".tbl").len() <= 3,
+        "the late worker's files are orphans and are deleted"
+    );
 }
 
 /// An old writer is stopped for a minute, another takes the lease; the old one wakes: it changes nothing, and says that it is the old one.
@@ -514,7 +660,10 @@ fn story_23_the_paused_host(rt: Runtime, seed: u64) {
     let results = match seed % 3 {
         0 => vec![old.write(&mut batch, SYNC)],
         1 => vec![old.flush(), old.write(&mut batch, SYNC)],
-        _ => vec![old.create_keyspace("late").map(|_| ()), old.write(&mut batch, SYNC)],
+        _ => vec![
+            old.create_keyspace("late").map(|_| ()),
+            old.write(&mut batch, SYNC),
+        ],
     };
     let last = results.last().unwrap().as_ref().unwrap_err();
     assert_eq!(last.kind(), ErrorKind::Poisoned, "{last}");
@@ -549,20 +698,37 @@ fn story_24_lies(rt: Runtime, seed: u64) {
     let mut model = BTreeMap::new();
     for round in 0..3u8 {
         for i in 0..40 {
-            ks.put(&key(i * u64::from(round + 1)), &[round; 300]).unwrap();
+            ks.put(&key(i * u64::from(round + 1)), &[round; 300])
+                .unwrap();
             model.insert(key(i * u64::from(round + 1)), vec![round; 300]);
         }
         ks.flush().unwrap();
         check(&ks, &model, "beside a liar");
     }
     let stats = store.stats();
-    assert!(asked.load(Ordering::Relaxed) >= 3, "the executor was not asked");
-    assert!(stats.counter("job_rejected_count") >= 3, "{:?}", stats.counters);
-    assert_eq!(stats.counter("job_failed_count"), 0, "the host ran the jobs: {:?}", stats.last_job_error);
+    assert!(
+        asked.load(Ordering::Relaxed) >= 3,
+        "the executor was not asked"
+    );
+    assert!(
+        stats.counter("job_rejected_count") >= 3,
+        "{:?}",
+        stats.counters
+    );
+    assert_eq!(
+        stats.counter("job_failed_count"),
+        0,
+        "the host ran the jobs: {:?}",
+        stats.last_job_error
+    );
     ks.compact_range(None, None).unwrap();
     check(&ks, &model, "after a compaction beside a liar");
     store.close().unwrap();
-    check(&disk.open().default_keyspace().unwrap(), &model, "after a reopen");
+    check(
+        &disk.open().default_keyspace().unwrap(),
+        &model,
+        "after a reopen",
+    );
 }
 
 /// One seed is one run, down to every storage call: writers, flushes, compactions, a drop, a reopen.

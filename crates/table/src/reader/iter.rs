@@ -155,7 +155,9 @@ impl TableIter {
         if let (Source::Map(header), Some(map)) = (&self.source, &self.reader.map) {
             let place = self.reader.index.place(self.block);
             let (start, len) = (self.value_start, self.value_len);
-            return self.reader.copy_from_map(map, self.block, place, header, start, len, out);
+            return self
+                .reader
+                .copy_from_map(map, self.block, place, header, start, len, out);
         }
         out.extend_from_slice(self.value()?);
         Ok(())
