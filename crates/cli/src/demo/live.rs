@@ -28,7 +28,7 @@ pub struct Progress {
 pub fn watch(progress: &Progress, store: &Store, pairs: u64, dumps: usize) -> Result<(), Failure> {
     let bar = io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::with_draw_target(Some(pairs), ProgressDrawTarget::stderr_with_hz(8));
-        let style = ProgressStyle::with_template("  {bar:24} {percent:>3}% {wide_msg}");
+        let style = ProgressStyle::with_template("  {bar:24} {percent:>3}% {prefix}\n  {wide_msg}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     });
     let every = Duration::from_millis(if bar.is_some() { 200 } else { 1000 });
@@ -47,19 +47,17 @@ pub fn watch(progress: &Progress, store: &Store, pairs: u64, dumps: usize) -> Re
         } else {
             format!("{} pairs/s", rate(written - last_pairs, now - last))
         };
-        let line = format!(
-            "dump {}/{dumps}: {} pairs, {doing}; {}",
-            progress.dump.load(Ordering::Relaxed) + 1,
-            count(written),
-            summary(&store.stats())
-        );
+        let dump = progress.dump.load(Ordering::Relaxed) + 1;
+        let work = format!("dump {dump}/{dumps}: {} pairs, {doing}", count(written));
+        let state = summary(&store.stats());
         (last, last_pairs) = (now, written);
         match &bar {
             Some(bar) => {
                 bar.set_position(written);
-                bar.set_message(line);
+                bar.set_prefix(work);
+                bar.set_message(state);
             }
-            None => say!("  {:5.1} s  {line}", (now - start).as_secs_f64())?,
+            None => say!("  {:5.1} s  {work}; {state}", (now - start).as_secs_f64())?,
         }
     }
     if let Some(bar) = bar {
