@@ -232,7 +232,7 @@ fn bound_log(core: &Core) -> Result<()> {
 
 /// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
 pub(crate) fn delete_obsolete(core: &Core) {
-    let deleted = core.tables.sweep(core.epoch);
+    let deleted = core.tables.sweep(core.epoch, || core.health.is_poisoned());
     core.metrics.deleted_file_count.add(deleted);
     if deleted > 0 && core.health.is_no_space() {
         // Some storages give space back only with the durable deletion.
@@ -271,17 +271,18 @@ fn leave_no_space(core: &Core) -> Result<()> {
 
 /// Waits until nothing is due, nothing runs and nothing is sealed.
 pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
+    forget_failures(core);
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
     let mut wake = true;
     loop {
         core.health.check()?;
         core.check_open()?;
-        if let Some(error) = failing(core) {
-            return Err(error);
-        }
         if schedule::is_idle(core) {
             delete_obsolete(core);
             return Ok(());
+        }
+        if let Some(error) = failing(core) {
+            return Err(error);
         }
         if wake {
             core.wake_background();
@@ -292,6 +293,11 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
             .wait_timeout(schedule, Duration::from_millis(20))
             .1;
     }
+}
+
+/// Whoever begins to wait for jobs is told of failures from now on, not of those that may have passed long ago.
+pub(crate) fn forget_failures(core: &Core) {
+    core.schedule.lock().failures_in_a_row = 0;
 }
 
 /// The last job's error, if jobs fail and nothing has succeeded since.

@@ -69,8 +69,9 @@ fn check_name(name: &str) -> Result<()> {
 /// Creates a keyspace.
 pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
     check_name(name)?;
-    core.health.check()?;
     let _ddl = core.ddl.lock();
+    // Under the lock: one whose edit is in doubt has given an id away that the state does not know.
+    core.health.check()?;
     if core.keyspaces.load().by_name.contains_key(name) {
         return Err(
             Error::invalid_argument(format!("there is a keyspace `{name}` already"))
@@ -150,8 +151,8 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
 /// Drops a keyspace.
 pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     // A full disk does not keep anybody from dropping: this is how room is made.
-    core.health.check_manifest()?;
     let _ddl = core.ddl.lock();
+    core.health.check_manifest()?;
     keyspace.check()?;
     let mut lead = core.queue.lead();
     let number = lead.next_seq;
@@ -349,8 +350,8 @@ pub(crate) fn ingest(
     tables: Vec<Arc<TableMeta>>,
 ) -> Result<u64> {
     crate::write::wait_for_keyspace(core, keyspace)?;
-    core.health.check()?;
     let _ddl = core.ddl.lock();
+    core.health.check()?;
     keyspace.check()?;
     let run_id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
     let mut lead = core.queue.lead();

@@ -147,6 +147,7 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
         })
         .collect();
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    crate::background::forget_failures(core);
     let mut wake = true;
     loop {
         let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {

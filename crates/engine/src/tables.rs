@@ -186,7 +186,10 @@ impl TableSet {
     }
 
     /// Deletes the files of tables that nothing holds any more; how many.
-    pub(crate) fn sweep(&self, epoch: Epoch) -> u64 {
+    ///
+    /// `in_doubt` is asked after the tables that nothing holds were found: while the manifest is in doubt it may name what no view does (a
+    /// keyspace whose drop failed has left the map), so nothing is deleted.
+    pub(crate) fn sweep(&self, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
         let mut names = std::mem::take(&mut *self.undeleted.lock());
         {
             let mut registry = self.registry.lock();
@@ -206,6 +209,10 @@ impl TableSet {
                     .filter(|r| r.handle.strong_count() == 1)
                     .map(|r| r.name.clone()),
             );
+        }
+        if in_doubt() {
+            self.undeleted.lock().append(&mut names);
+            return 0;
         }
         let mut deleted = 0;
         for name in names {

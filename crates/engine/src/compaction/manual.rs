@@ -54,6 +54,7 @@ pub(crate) fn compact_range(
 
 fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    crate::background::forget_failures(core);
     let mut wake = true;
     loop {
         if wake {
