@@ -301,28 +301,43 @@ pub fn check_at(
 }
 
 /// The whole contents of a store: per keyspace its id and its pairs.
-type Contents = BTreeMap<String, (u32, Vec<(Vec<u8>, Vec<u8>)>)>;
+struct Contents {
+    keyspaces: BTreeMap<String, (u32, Vec<(Vec<u8>, Vec<u8>)>)>,
+    next_keyspace_id: u32,
+}
 
 fn contents(store: &Store) -> Result<Contents> {
-    let mut all = Contents::new();
+    let mut all = BTreeMap::new();
     for name in store.keyspaces() {
         let keyspace = store.keyspace(&name)?;
         let pairs = scan(&mut keyspace.cursor(IterOptions::default())?, false)?;
         all.insert(name, (keyspace.id(), pairs));
     }
-    Ok(all)
+    let next_keyspace_id = store.core_for_tests().state().next_keyspace_id;
+    Ok(Contents {
+        keyspaces: all,
+        next_keyspace_id,
+    })
 }
 
 fn equals(contents: &Contents, model: &Model, number: u64) -> Check {
     let wanted = model.keyspaces(number);
     let found: BTreeMap<String, u32> = contents
+        .keyspaces
         .iter()
         .map(|(name, (id, _))| (name.clone(), *id))
         .collect();
     if found != wanted {
         return Err(format!("keyspaces {found:?}, expected {wanted:?}"));
     }
-    for (name, (id, found)) in contents {
+    let next = model.next_keyspace_id(number);
+    if contents.next_keyspace_id != next {
+        return Err(format!(
+            "the next keyspace's id is {}, expected {next}",
+            contents.next_keyspace_id
+        ));
+    }
+    for (name, (id, found)) in &contents.keyspaces {
         compare(
             &format!("keyspace {name} ({id})"),
             found,

@@ -48,6 +48,8 @@ pub enum Event {
     Create(u32, String),
     /// A keyspace ends.
     Drop(u32),
+    /// A keyspace ended without a record, because there was no room for one: by the manifest alone, right after the record before.
+    DropWithoutRecord(u32),
 }
 
 /// A record of the log.
@@ -110,8 +112,16 @@ impl Model {
     /// If its numbers do not ascend, or it names a keyspace that is not there: the store wrote a wrong log.
     pub fn push(&mut self, record: Record) {
         let last = self.last();
+        let record = match record.event {
+            Event::DropWithoutRecord(_) => Record {
+                first: last,
+                ..record
+            },
+            _ => record,
+        };
+        let numbered = !matches!(record.event, Event::DropWithoutRecord(_));
         assert!(
-            record.first > last,
+            !numbered || record.first > last,
             "the log gives number {} after {last}: a number was used twice",
             record.first
         );
@@ -132,7 +142,9 @@ impl Model {
                     "keyspace id {id} is given twice"
                 );
             }
-            Event::Drop(id) => self.live(*id).dropped = Some(record.first),
+            Event::Drop(id) | Event::DropWithoutRecord(id) => {
+                self.live(*id).dropped = Some(record.first)
+            }
             Event::Ingest(id, pairs) => {
                 let keyspace = self.live(*id);
                 for (key, value) in pairs.iter() {
@@ -239,6 +251,16 @@ impl Model {
             .filter(|(_, k)| live(k))
             .map(|(id, k)| (k.name.clone(), *id))
             .collect()
+    }
+
+    /// The id that the next keyspace gets at `number`. Ids of dropped keyspaces are not given again.
+    pub fn next_keyspace_id(&self, number: u64) -> u32 {
+        let ids = self
+            .keyspaces
+            .iter()
+            .filter(|(_, k)| k.created <= number)
+            .map(|(id, _)| *id);
+        ids.max().unwrap_or(0) + 1
     }
 
     /// Number of the record that created or dropped a keyspace.

@@ -99,6 +99,15 @@ pub fn fault_trial(seed: u64) -> Coverage {
             }
         };
         faulty.arm();
+        // What fails for good stalls writers for good, visibly; somebody changes the disk.
+        let repaired = faulty.clone();
+        let clock = runtime.clone();
+        runtime
+            .spawn("repair", move || {
+                clock.sleep(Duration::from_secs(5));
+                repaired.disarm();
+            })
+            .map_err(|e| e.to_string())?;
         let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
         run.work(&world, clients, count, &mut rng).map_err(told)?;
         faulty.disarm();
