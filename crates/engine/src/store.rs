@@ -88,7 +88,15 @@ impl Store {
         } else {
             FileStorage::open_existing(path)
         }
-        .map_err(|e| Error::from(e).context(format!("opening the store {}", path.display())))?;
+        .map_err(|e| {
+            let error = Error::from(e).context(format!("opening the store {}", path.display()));
+            match error.kind() {
+                crate::ErrorKind::NotFound => {
+                    error.advice("check the path, or open with create_if_missing")
+                }
+                _ => error,
+            }
+        })?;
         Store::open_with(Components::on(Arc::new(storage), runtime), options)
     }
 

@@ -1,0 +1,657 @@
+//! Every message that a user can cause, provoked one by one: its class, and place, expectation, find and advice where they should be.
+//! `cargo test -p siltstone --test errors -- --nocapture` prints them. (Impossible options are in `options.rs`.)
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use siltstone::{Batch, Components, Error, ErrorKind, IterOptions, Options, Store, WriteOptions};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
+
+/// Parts that a message must have beside its text.
+const FILE: u8 = 1;
+const OFFSET: u8 = 2;
+const EXPECTED: u8 = 4;
+const FOUND: u8 = 8;
+const ADVICE: u8 = 16;
+
+fn small() -> Options {
+    Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 64 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        block_bytes: 1 << 10,
+        ..Options::default()
+    }
+}
+
+/// A store in a folder that goes with the test.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn open(&self) -> Store {
+        Store::open(self.path(), small()).unwrap()
+    }
+
+    /// With a table of some blocks, and more in the log.
+    fn filled() -> Place {
+        let place = Place::new();
+        let store = place.open();
+        let ks = store.default_keyspace().unwrap();
+        for i in 0..200u32 {
+            ks.put(&i.to_be_bytes(), &[i as u8; 100]).unwrap();
+        }
+        store.flush().unwrap();
+        for i in 200..300u32 {
+            ks.put(&i.to_be_bytes(), &[i as u8; 100]).unwrap();
+        }
+        store.close().unwrap();
+        place
+    }
+
+    /// The only file, or the last one, with this end or this beginning of its name.
+    fn file(&self, part: &str) -> PathBuf {
+        let mut names: Vec<PathBuf> = std::fs::read_dir(self.path())
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
+        names.sort();
+        let is = |p: &Path| {
+            let name = p.file_name().unwrap().to_str().unwrap();
+            name == part
+                || part.starts_with('.') && name.ends_with(part)
+                || part == "MANIFEST" && name.starts_with("MANIFEST-")
+        };
+        names
+            .into_iter()
+            .rfind(|p| is(p))
+            .unwrap_or_else(|| panic!("no {part}"))
+    }
+
+    fn change(&self, part: &str, change: impl FnOnce(&mut Vec<u8>)) -> &Place {
+        let path = self.file(part);
+        let mut bytes = std::fs::read(&path).unwrap();
+        change(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        self
+    }
+
+    fn refused(&self) -> Error {
+        Store::open(self.path(), small()).expect_err("the store opened")
+    }
+
+    /// The first error of reading everything, which costs no other keyspace anything.
+    fn unreadable(&self) -> Error {
+        let store = self.open();
+        let ks = store.default_keyspace().unwrap();
+        let error = ks
+            .iter()
+            .and_then(|pairs| pairs.collect::<Result<Vec<_>, _>>().map(drop))
+            .expect_err("all of it was read");
+        let got = (0..200u32)
+            .find_map(|i| ks.get(&i.to_be_bytes()).err())
+            .expect("every get was answered");
+        assert_eq!(got.kind(), error.kind(), "{got}");
+        store
+            .create_keyspace("other")
+            .unwrap()
+            .put(b"k", b"v")
+            .unwrap();
+        error
+    }
+}
+
+/// Writes the checksum of `bytes[..at]` at `at`.
+fn seal(bytes: &mut [u8], at: usize) {
+    let crc = crc32c::crc32c(&bytes[..at]);
+    bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn on_memory() -> (MemoryStorage, FaultStorage, Store) {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let faults = FaultStorage::new(Arc::new(memory.clone()), &runtime);
+    let storage: Arc<dyn Storage> = Arc::new(faults.clone());
+    let store = Store::open_with(Components::on(storage, runtime), small()).unwrap();
+    (memory, faults, store)
+}
+
+/// What is done, the class of the answer, and what the answer must say.
+type Case = (&'static str, ErrorKind, u8, fn() -> Error);
+
+const CASES: &[Case] = &[
+    (
+        "a key of 65,536 bytes",
+        ErrorKind::InvalidArgument,
+        EXPECTED | FOUND,
+        || {
+            Place::new()
+                .open()
+                .default_keyspace()
+                .unwrap()
+                .put(&[1; 65_536], b"v")
+                .unwrap_err()
+        },
+    ),
+    (
+        "a value over 1 GiB",
+        ErrorKind::InvalidArgument,
+        EXPECTED | FOUND,
+        || {
+            let huge = vec![0; (1 << 30) + 1];
+            Place::new()
+                .open()
+                .default_keyspace()
+                .unwrap()
+                .put(b"k", &huge)
+                .unwrap_err()
+        },
+    ),
+    (
+        "delete_range the wrong way round",
+        ErrorKind::InvalidArgument,
+        ADVICE,
+        || {
+            Place::new()
+                .open()
+                .default_keyspace()
+                .unwrap()
+                .delete_range(b"b", b"a")
+                .unwrap_err()
+        },
+    ),
+    (
+        "an unknown keyspace",
+        ErrorKind::NotFound,
+        EXPECTED | ADVICE,
+        || Place::new().open().keyspace("nobody").unwrap_err(),
+    ),
+    (
+        "a keyspace that is there already",
+        ErrorKind::InvalidArgument,
+        ADVICE,
+        || Place::new().open().create_keyspace("default").unwrap_err(),
+    ),
+    (
+        "a keyspace without a name",
+        ErrorKind::InvalidArgument,
+        EXPECTED | FOUND,
+        || Place::new().open().create_keyspace("").unwrap_err(),
+    ),
+    (
+        "a keyspace's name of 300 bytes",
+        ErrorKind::InvalidArgument,
+        EXPECTED | FOUND,
+        || {
+            Place::new()
+                .open()
+                .create_keyspace(&"x".repeat(300))
+                .unwrap_err()
+        },
+    ),
+    (
+        "dropping an unknown keyspace",
+        ErrorKind::NotFound,
+        EXPECTED | ADVICE,
+        || Place::new().open().drop_keyspace("nobody").unwrap_err(),
+    ),
+    (
+        "a read of a dropped keyspace",
+        ErrorKind::KeyspaceDropped,
+        ADVICE,
+        || {
+            let store = Place::new().open();
+            let ks = store.create_keyspace("a").unwrap();
+            store.drop_keyspace("a").unwrap();
+            ks.get(b"k").unwrap_err()
+        },
+    ),
+    (
+        "a batch for a dropped keyspace",
+        ErrorKind::KeyspaceDropped,
+        ADVICE,
+        || {
+            let store = Place::new().open();
+            let id = store.create_keyspace("a").unwrap().id();
+            store.drop_keyspace("a").unwrap();
+            let mut batch = Batch::new();
+            batch.put(id, b"k", b"v").unwrap();
+            store
+                .write(&mut batch, WriteOptions::default())
+                .unwrap_err()
+        },
+    ),
+    (
+        "a snapshot of another store",
+        ErrorKind::InvalidArgument,
+        ADVICE,
+        || {
+            let (one, other) = (Place::new(), Place::new());
+            let snapshot = one.open().snapshot();
+            other
+                .open()
+                .default_keyspace()
+                .unwrap()
+                .get_at(&snapshot, b"k")
+                .unwrap_err()
+        },
+    ),
+    (
+        "a step of a cursor that stands nowhere",
+        ErrorKind::InvalidArgument,
+        ADVICE,
+        || {
+            let store = Place::new().open();
+            store
+                .default_keyspace()
+                .unwrap()
+                .cursor(IterOptions::default())
+                .unwrap()
+                .next()
+                .unwrap_err()
+        },
+    ),
+    (
+        "a call on a closed store",
+        ErrorKind::Closed,
+        ADVICE,
+        || {
+            let store = Place::new().open();
+            let ks = store.default_keyspace().unwrap();
+            store.close().unwrap();
+            ks.put(b"k", b"v").unwrap_err()
+        },
+    ),
+    (
+        "two writers on one folder",
+        ErrorKind::Locked,
+        ADVICE,
+        || {
+            let place = Place::new();
+            let _first = place.open();
+            place.refused()
+        },
+    ),
+    (
+        "no store, and none may be created",
+        ErrorKind::NotFound,
+        FILE | ADVICE,
+        || {
+            Store::open(
+                Place::new().path(),
+                Options {
+                    create_if_missing: false,
+                    ..small()
+                },
+            )
+            .unwrap_err()
+        },
+    ),
+    (
+        "an empty folder, and no store may be created",
+        ErrorKind::NotFound,
+        ADVICE,
+        || {
+            let place = Place::new();
+            std::fs::create_dir(place.path()).unwrap();
+            Store::open(
+                place.path(),
+                Options {
+                    create_if_missing: false,
+                    ..small()
+                },
+            )
+            .unwrap_err()
+        },
+    ),
+    (
+        "error_if_exists",
+        ErrorKind::InvalidArgument,
+        ADVICE,
+        || {
+            let place = Place::filled();
+            Store::open(
+                place.path(),
+                Options {
+                    error_if_exists: true,
+                    ..small()
+                },
+            )
+            .unwrap_err()
+        },
+    ),
+    (
+        "a file where the folder should be",
+        ErrorKind::InvalidArgument,
+        FILE,
+        || {
+            let place = Place::new();
+            std::fs::write(place.path(), b"a file").unwrap();
+            place.refused()
+        },
+    ),
+    (
+        "a manifest of a newer format",
+        ErrorKind::Unsupported,
+        FILE | OFFSET | EXPECTED | FOUND | ADVICE,
+        || {
+            let newer = |bytes: &mut Vec<u8>| {
+                bytes[8] = 9;
+                seal(bytes, 44);
+            };
+            Place::filled().change("MANIFEST", newer).refused()
+        },
+    ),
+    (
+        "a CURRENT of a newer format",
+        ErrorKind::Unsupported,
+        FILE | EXPECTED | FOUND | ADVICE,
+        || {
+            let newer = |bytes: &mut Vec<u8>| {
+                let text = String::from_utf8(bytes.clone()).unwrap().replacen(
+                    "siltstone-current 1",
+                    "siltstone-current 9",
+                    1,
+                );
+                let covered = text[..text.rfind("crc32c ").unwrap()].to_string();
+                *bytes = format!(
+                    "{covered}crc32c {:08x}\n",
+                    crc32c::crc32c(covered.as_bytes())
+                )
+                .into_bytes();
+            };
+            Place::filled().change("CURRENT", newer).refused()
+        },
+    ),
+    (
+        "a log segment of a newer format",
+        ErrorKind::Unsupported,
+        FILE | OFFSET | EXPECTED | FOUND | ADVICE,
+        || {
+            let place = Place::filled();
+            for entry in std::fs::read_dir(place.path()).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                if name.ends_with(".log") {
+                    place.change(&name, |bytes| {
+                        bytes[8] = 9;
+                        seal(bytes, 60);
+                    });
+                }
+            }
+            place.refused()
+        },
+    ),
+    (
+        "a table of a newer format",
+        ErrorKind::Unsupported,
+        FILE | EXPECTED | FOUND | ADVICE,
+        || {
+            let newer = |bytes: &mut Vec<u8>| {
+                let footer = bytes.len() - 64;
+                bytes[footer + 48] = 9;
+                seal(&mut bytes[footer..], 52);
+            };
+            Place::filled().change(".tbl", newer).unreadable()
+        },
+    ),
+    (
+        "a flipped bit in the manifest",
+        ErrorKind::Corruption,
+        FILE | OFFSET | EXPECTED | FOUND | ADVICE,
+        || {
+            Place::filled()
+                .change("MANIFEST", |bytes| bytes[20] ^= 1)
+                .refused()
+        },
+    ),
+    (
+        "a flipped bit in CURRENT",
+        ErrorKind::Corruption,
+        FILE | EXPECTED | FOUND | ADVICE,
+        || {
+            Place::filled()
+                .change("CURRENT", |bytes| bytes[25] ^= 1)
+                .refused()
+        },
+    ),
+    (
+        "a missing manifest",
+        ErrorKind::Corruption,
+        FILE | ADVICE,
+        || {
+            let place = Place::filled();
+            std::fs::remove_file(place.file("MANIFEST")).unwrap();
+            place.refused()
+        },
+    ),
+    (
+        "a missing CURRENT beside tables",
+        ErrorKind::Corruption,
+        FILE | ADVICE,
+        || {
+            let place = Place::filled();
+            std::fs::remove_file(place.file("CURRENT")).unwrap();
+            place.refused()
+        },
+    ),
+    (
+        "a missing log segment",
+        ErrorKind::Corruption,
+        FILE | ADVICE,
+        || {
+            let place = Place::filled();
+            for entry in std::fs::read_dir(place.path()).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|e| e == "log") {
+                    std::fs::remove_file(path).unwrap();
+                }
+            }
+            place.refused()
+        },
+    ),
+    (
+        "a flipped bit in a block of a table",
+        ErrorKind::Corruption,
+        FILE | OFFSET | EXPECTED | FOUND | ADVICE,
+        || {
+            Place::filled()
+                .change(".tbl", |bytes| bytes[700] ^= 1)
+                .unreadable()
+        },
+    ),
+    (
+        "a truncated table",
+        ErrorKind::Corruption,
+        FILE | ADVICE,
+        || {
+            Place::filled()
+                .change(".tbl", |bytes| bytes.truncate(bytes.len() / 2))
+                .unreadable()
+        },
+    ),
+    (
+        "a table cut to nothing",
+        ErrorKind::Corruption,
+        FILE | ADVICE,
+        || Place::filled().change(".tbl", Vec::clear).unreadable(),
+    ),
+    (
+        "a missing table",
+        ErrorKind::Corruption,
+        FILE | ADVICE,
+        || {
+            let place = Place::filled();
+            std::fs::remove_file(place.file(".tbl")).unwrap();
+            place.unreadable()
+        },
+    ),
+    (
+        "a table of another store in its place",
+        ErrorKind::Corruption,
+        FILE | EXPECTED | FOUND | ADVICE,
+        || {
+            let (place, other) = (Place::filled(), Place::new());
+            let store = other.open();
+            store.default_keyspace().unwrap().put(b"k", b"v").unwrap();
+            store.flush().unwrap();
+            std::fs::copy(other.file(".tbl"), place.file(".tbl")).unwrap();
+            place.unreadable()
+        },
+    ),
+    (
+        "a map of a table that has become unreadable",
+        ErrorKind::Io,
+        FILE,
+        || {
+            let (_, faults, store) = on_memory();
+            let ks = store.default_keyspace().unwrap();
+            ks.put(b"k", b"a value that is not zeros").unwrap();
+            faults.add(Rule::on(OpKind::Map, Fault::FailedMap).for_good());
+            store.flush().unwrap();
+            match ks.get(b"k") {
+                Ok(found) => panic!("{found:?} from a failed map"),
+                Err(error) => error,
+            }
+        },
+    ),
+    (
+        "a write on a full disk",
+        ErrorKind::NoSpace,
+        FILE | ADVICE,
+        || {
+            let (memory, _, store) = on_memory();
+            let ks = store.default_keyspace().unwrap();
+            memory.set_capacity(Some(memory.used_bytes()));
+            (0..1000u32)
+                .find_map(|i| ks.put(&i.to_be_bytes(), &[7; 900]).err())
+                .expect("the disk never filled")
+        },
+    ),
+    (
+        "a write whose sync fails",
+        ErrorKind::Poisoned,
+        FILE | ADVICE,
+        || {
+            let (_, faults, store) = on_memory();
+            faults
+                .add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("000000000"));
+            let mut batch = Batch::new();
+            batch.put(1, b"k", b"v").unwrap();
+            store
+                .write(&mut batch, WriteOptions { sync: true })
+                .unwrap_err()
+        },
+    ),
+    (
+        "a write after a failed sync",
+        ErrorKind::Poisoned,
+        FILE | ADVICE,
+        || {
+            let (_, faults, store) = on_memory();
+            faults
+                .add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("000000000"));
+            let ks = store.default_keyspace().unwrap();
+            ks.put(b"k", b"v").unwrap();
+            store.sync_log().unwrap_err();
+            assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v", "reads go on");
+            ks.put(b"k", b"w").unwrap_err()
+        },
+    ),
+    ("a read that fails", ErrorKind::Io, FILE, || {
+        let (_, faults, store) = on_memory();
+        let ks = store.default_keyspace().unwrap();
+        ks.put(b"k", b"v").unwrap();
+        store.flush().unwrap();
+        faults.add(Rule::on(OpKind::Open, Fault::Fail(StorageErrorKind::Io)).named("00000001-"));
+        let error = ks.get(b"k").unwrap_err();
+        assert_eq!(
+            ks.get(b"k").unwrap().unwrap(),
+            b"v",
+            "the next one succeeds"
+        );
+        error
+    }),
+];
+
+#[test]
+fn every_message() {
+    let mut wrong = Vec::new();
+    for (what, kind, parts, provoke) in CASES {
+        let error = provoke();
+        println!("{what:46} | {:16} | {error}", error.kind().word());
+        if error.kind() != *kind {
+            wrong.push(format!(
+                "{what}: {:?} instead of {kind:?}: {error}",
+                error.kind()
+            ));
+        }
+        let said = [
+            (FILE, "a file", error.file().is_some()),
+            (OFFSET, "an offset", error.offset().is_some()),
+            (
+                EXPECTED,
+                "what was expected",
+                error.expected_value().is_some(),
+            ),
+            (FOUND, "what was found", error.found_value().is_some()),
+            (ADVICE, "advice", error.advice_text().is_some()),
+        ];
+        for (part, name, there) in said {
+            if parts & part != 0 && !there {
+                wrong.push(format!("{what}: the message lacks {name}: {error}"));
+            }
+        }
+        if error.message().is_empty() || error.to_string().contains("Error {") {
+            wrong.push(format!("{what}: no message for people: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A folder that may not be written. (Root may write everything, so there the test says only that nothing is lost.)
+#[test]
+fn missing_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::filled();
+    let set = |mode| {
+        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(mode)).unwrap()
+    };
+    set(0o555);
+    let result = Store::open(place.path(), small());
+    set(0o755);
+    match result {
+        Ok(store) => store.close().unwrap(),
+        Err(error) => {
+            println!("{error}");
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+            assert!(
+                error.file().is_some() && error.advice_text().is_some(),
+                "{error}"
+            );
+        }
+    }
+    assert_eq!(
+        place
+            .open()
+            .default_keyspace()
+            .unwrap()
+            .iter()
+            .unwrap()
+            .count(),
+        300
+    );
+}
