@@ -1,0 +1,157 @@
+//! Anonymous memory stays below what the store says that it holds (memtables, caches, filters, indexes) and 64 MiB, through a load, a full
+//! scan, and 100,000 range deletes. A process of its own, which measures itself, with the allocator told to give back what is freed: with glibc's
+//! defaults the heap keeps the peak of a job over 100,000 range deletes (about 100 MiB in all here), which no accounting of ours can see.
+
+#![cfg(target_os = "linux")]
+
+use siltstone::{Batch, IterOptions, Options, Store, WriteOptions};
+
+const ALLOWANCE_BYTES: u64 = 64 << 20;
+
+/// Anonymous bytes of this process that are in memory.
+fn anonymous_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|l| l.starts_with("RssAnon:"))
+        .expect("Linux 4.5 and later");
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
+}
+
+fn check(store: &Store, options: &Options, when: &str) {
+    let memory = store.stats().memory;
+    let said = memory.arena_bytes
+        + memory.range_delete_bytes
+        + memory.block_cache_bytes
+        + memory.table_bytes;
+    let found = anonymous_bytes();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    println!(
+        "{when:34} anonymous {:7.1} MiB, said {:7.1} MiB {memory:?}",
+        mib(found),
+        mib(said)
+    );
+    assert!(
+        found <= said + ALLOWANCE_BYTES,
+        "{when}: {:.1} MiB of anonymous memory, {:.1} MiB are accounted for",
+        mib(found),
+        mib(said)
+    );
+    // And what it says is bounded by the options: the memtables in use and the arenas kept for the next ones, the cache, and readers.
+    let arenas =
+        (options.memtable_bytes + (1 << 20)) * u64::from(options.sealed_memtables_max + 2 + 3);
+    assert!(
+        memory.arena_bytes <= arenas,
+        "{when}: {:.1} MiB of arenas, {:.1} expected at most",
+        mib(memory.arena_bytes),
+        mib(arenas)
+    );
+    assert!(
+        memory.block_cache_bytes <= options.block_cache_bytes + (1 << 20),
+        "{when}: {memory:?}"
+    );
+}
+
+fn key(i: u64) -> [u8; 16] {
+    let mut key = *b"key-000000000000";
+    for (at, byte) in key[4..].iter_mut().rev().enumerate() {
+        *byte = b'0' + (i / 10u64.pow(at as u32) % 10) as u8;
+    }
+    key
+}
+
+const ROLE: &str = "SILT_MEMORY_BOUND";
+
+#[test]
+fn anonymous_memory_is_bounded() {
+    if std::env::var_os(ROLE).is_some() {
+        measure();
+        return;
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["anonymous_memory_is_bounded", "--exact", "--nocapture"])
+        .env(ROLE, "1")
+        .env("MALLOC_ARENA_MAX", "2")
+        .env("MALLOC_TRIM_THRESHOLD_", "131072")
+        .env("MALLOC_MMAP_THRESHOLD_", "65536")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && text.contains("after a scan over them"),
+        "see above"
+    );
+}
+
+fn measure() {
+    const PAIRS: u64 = 1_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        memtable_bytes: 8 << 20,
+        table_bytes: 8 << 20,
+        level1_bytes: 32 << 20,
+        block_cache_bytes: 8 << 20,
+        // Read through the cache, not through maps, whose pages are the kernel's.
+        map_tables: false,
+        ..Options::default()
+    };
+    let store = Store::open(dir.path().join("s"), options.clone()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    let mut batch = Batch::new();
+    for i in 0..PAIRS {
+        // Scattered, so that compactions merge.
+        let k = i * 7_919 % PAIRS;
+        batch.put(ks.id(), &key(k), &[k as u8; 64]).unwrap();
+        if batch.len() == 500 {
+            store.write(&mut batch, WriteOptions::default()).unwrap();
+            batch.clear();
+        }
+        if i % 100_000 == 99_999 {
+            check(&store, &options, "while it is loaded");
+        }
+    }
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    check(&store, &options, "after the load");
+
+    let mut cursor = ks.cursor(IterOptions::default()).unwrap();
+    cursor.seek_to_first().unwrap();
+    let mut count = 0u64;
+    while cursor.valid() {
+        assert_eq!(
+            (cursor.key(), cursor.value()),
+            (&key(count)[..], &[count as u8; 64][..])
+        );
+        count += 1;
+        if count.is_multiple_of(250_000) {
+            check(&store, &options, "in a full scan");
+        }
+        cursor.next().unwrap();
+    }
+    assert_eq!(count, PAIRS);
+    drop(cursor);
+
+    // A hundred thousand range deletes over every tenth group of five keys: half in memtables, then in tables, then at the bottom.
+    for i in 0..100_000u64 {
+        ks.delete_range(&key(i * 10), &key(i * 10 + 5)).unwrap();
+        if i % 25_000 == 24_999 {
+            check(&store, &options, "range deletes in memtables");
+        }
+    }
+    assert_eq!(ks.get(&key(3)).unwrap(), None);
+    assert_eq!(ks.get(&key(7)).unwrap().unwrap(), [7; 64]);
+    check(&store, &options, "after 100,000 range deletes");
+    store.flush().unwrap();
+    check(&store, &options, "after their flush");
+    store.wait_until_idle().unwrap();
+    check(&store, &options, "after their compaction");
+    let left = ks.iter().unwrap().map(Result::unwrap).count() as u64;
+    assert_eq!(left, PAIRS / 2);
+    check(&store, &options, "after a scan over them");
+}
