@@ -2,22 +2,88 @@
 
 use siltstone_sim::trials::{fault_trial, options_trial, power_trial, scenario, seeds};
 
+/// What random operations under random options must reach.
+const REACHED: &[&str] = &[
+    "batch.over_keyspaces",
+    "cursor.older_than_the_store",
+    "delay.L0Slowdown",
+    "delay.L0Stop",
+    "delay.LogBytes",
+    "delay.SealedMemtables",
+    "error.keyspace_dropped",
+    "ingest.done",
+    "keyspace.created",
+    "keyspace.dropped",
+    "life.closed",
+    "life.killed",
+    "life.power_lost",
+    "memtable.held",
+    "op.CompactRange",
+    "op.DeleteRange",
+    "op.FlushStore",
+    "op.PauseCompaction",
+    "op.ReadSnapshot",
+    "op.Scan",
+    "op.StepCursor",
+    "op.SyncLog",
+    "store.compaction_count",
+    "store.deleted_file_count",
+    "store.discarded_log_bytes",
+    "store.dropped_covered_count",
+    "store.dropped_fragment_count",
+    "store.dropped_shadowed_count",
+    "store.dropped_tombstone_count",
+    "store.flush_count",
+    "store.intra_l0_count",
+    "store.manual_count",
+    "store.out_of_order_install_count",
+    "store.replayed_record_count",
+    "store.trivial_move_count",
+    "deepest_level.3",
+];
+
 #[test]
 fn option_sets() {
-    seeds("option_sets", 1, 100, &[], options_trial);
+    seeds("option_sets", 1, 600, REACHED, options_trial);
 }
 
 #[test]
 fn power_loss() {
-    seeds("power_loss", 1, 100, &[], power_trial);
+    let wanted = [
+        "crash.recovered",
+        "crash.recovered_twice",
+        "crash.recovered_after_more_work",
+        "crash.pages_kept",
+        "crash.pages_lost",
+        "crash.pages_torn",
+        "crash.pages_older",
+        "crash.holes",
+        "crash.lengths_lost",
+        "crash.creates_lost",
+        "crash.deletes_lost",
+        "crash.names_reordered",
+        "crash.names_without_bytes",
+    ];
+    seeds("power_loss", 1, 500, &wanted, power_trial);
 }
 
 #[test]
 fn storage_errors() {
-    seeds("storage_errors", 1, 100, &[], fault_trial);
+    let wanted = [
+        "fault.fired",
+        "fault.open_refused",
+        "fault.passed",
+        "fault.poisoned",
+        "fault.reopened",
+        "fault.error.io",
+        "fault.error.no_space",
+        "fault.error.poisoned",
+    ];
+    seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
 
 #[test]
 fn every_call() {
-    seeds("every_call", 1, 2, &[], |seed| scenario(seed, 2));
+    let wanted = ["scenario.recovered", "scenario.recovered_twice"];
+    seeds("every_call", 1, 4, &wanted, |seed| scenario(seed, 2));
 }

@@ -23,11 +23,13 @@ use crate::workload::{Client, Errors, Plan, World};
 mod faults;
 mod options;
 mod power;
+mod replay;
 mod scenario;
 
 pub use faults::fault_trial;
 pub use options::options_trial;
 pub use power::power_trial;
+pub use replay::{Trace, trace};
 pub use scenario::scenario;
 
 /// Runs `trial` as the first task of a simulated run of `seed`.

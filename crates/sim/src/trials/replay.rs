@@ -1,0 +1,74 @@
+//! One seed, one trace: a run with clients, jobs and stalls, summed up so that two of them can be compared.
+
+use std::sync::Arc;
+
+use siltstone::{Options, SyncMode};
+use siltstone_storage::fault::FaultStorage;
+use siltstone_storage::sim::{Backend, SimConfig, run};
+use siltstone_storage::{MemoryStorage, Runtime};
+
+use super::Run;
+use crate::coverage::Coverage;
+use crate::rng::Rng;
+use crate::workload::Errors;
+
+/// What a run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Of every decision of the scheduler.
+    pub schedule: u64,
+    /// Of every storage call, its bytes and its outcome.
+    pub storage: u64,
+    /// What it reached.
+    pub coverage: Coverage,
+}
+
+/// Four clients on a store that is small enough to stall. `meddle` is called by the first task before they begin: for what must be caught.
+///
+/// # Panics
+/// If the run fails.
+pub fn trace(seed: u64, backend: Backend, meddle: fn(&Runtime)) -> Trace {
+    let config = SimConfig {
+        max_steps: 3_000_000,
+        backend,
+        ..SimConfig::new(seed)
+    };
+    let outcome = run(config, move |runtime| {
+        let mut rng = Rng::new(seed);
+        let mut run = Run::new(&runtime, &mut rng);
+        let medium = MemoryStorage::new(&runtime);
+        let traced = FaultStorage::new(Arc::new(medium.clone()), &runtime);
+        traced.start_trace(false);
+        let options = Options {
+            sync: SyncMode::Never,
+            memtable_bytes: 64 << 10,
+            sealed_memtables_max: 1,
+            table_bytes: 64 << 10,
+            level1_bytes: 64 << 10,
+            level_factor: 2,
+            l0_trigger_count: 1,
+            l0_slowdown_count: 1,
+            l0_stop_count: 2,
+            log_segment_bytes: 64 << 10,
+            log_bytes_max: 128 << 10,
+            ..Options::default()
+        };
+        let world = run
+            .open(&medium, Arc::new(traced.clone()), &options, Errors::Fatal)
+            .unwrap_or_else(|e| panic!("{e}"));
+        meddle(&runtime);
+        run.work(&world, 4, 60, &mut rng)
+            .unwrap_or_else(|e| panic!("{e}"));
+        run.check_all(&world, &mut rng)
+            .unwrap_or_else(|e| panic!("{e}"));
+        run.close(&world).unwrap_or_else(|e| panic!("{e}"));
+        (traced.trace_digest().unwrap_or(0), run.coverage)
+    });
+    let schedule = outcome.digest;
+    let (storage, coverage) = outcome.unwrap();
+    Trace {
+        schedule,
+        storage,
+        coverage,
+    }
+}

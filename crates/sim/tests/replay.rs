@@ -1,0 +1,86 @@
+//! One seed gives one trace of decisions and storage calls: run twice, in two processes, on both back ends; another seed gives another; and a clock
+//! that is read behind the runtime's back shows.
+
+use siltstone_sim::trials::{Trace, trace};
+use siltstone_storage::Runtime;
+use siltstone_storage::sim::Backend;
+
+const CHILD: &str = "SILT_REPLAY_CHILD";
+
+fn of(seed: u64, backend: Backend) -> Trace {
+    trace(seed, backend, |_| {})
+}
+
+#[test]
+fn one_seed_is_one_trace() {
+    let mut stalls = 0;
+    for seed in 1..4 {
+        let first = of(seed, Backend::Coroutines);
+        assert_eq!(
+            first,
+            of(seed, Backend::Coroutines),
+            "seed {seed} run twice"
+        );
+        assert_eq!(first, of(seed, Backend::Threads), "seed {seed} on threads");
+        let other = of(seed + 100, Backend::Coroutines);
+        assert_ne!(
+            first.storage,
+            other.storage,
+            "seeds {seed} and {}",
+            seed + 100
+        );
+        let jobs = [
+            "store.flush_count",
+            "store.compaction_count",
+            "store.trivial_move_count",
+        ];
+        assert!(
+            jobs.iter().map(|j| first.coverage.of(j)).sum::<u64>() >= 2,
+            "seed {seed}: {}",
+            first.coverage
+        );
+        stalls += first.coverage.of("delay.SealedMemtables") + first.coverage.of("delay.L0Stop");
+    }
+    assert!(stalls > 0, "no seed stalls");
+}
+
+/// Run by the test below in a process of its own; does nothing otherwise.
+#[test]
+fn child() {
+    if let Ok(seed) = std::env::var(CHILD) {
+        let found = of(seed.parse().expect("a seed"), Backend::Coroutines);
+        println!("\ntrace {} {}", found.schedule, found.storage);
+    }
+}
+
+#[test]
+fn two_processes_agree() {
+    let here = of(7, Backend::Coroutines);
+    let output = std::process::Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, "7")
+        .output()
+        .expect("this test, once more");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = format!("trace {} {}", here.schedule, here.storage);
+    assert!(
+        text.lines().any(|l| l == line),
+        "expected `{line}` in\n{text}"
+    );
+}
+
+#[test]
+fn a_clock_behind_the_runtimes_back_is_caught() {
+    let meddle = |runtime: &Runtime| {
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970");
+        for _ in 0..now.subsec_nanos() / 10 % 61 {
+            runtime.yield_point();
+        }
+    };
+    let traces: Vec<u64> = (0..8)
+        .map(|_| trace(1, Backend::Coroutines, meddle).schedule)
+        .collect();
+    assert!(traces.iter().any(|t| *t != traces[0]), "{traces:?}");
+}
