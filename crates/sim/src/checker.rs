@@ -301,8 +301,11 @@ pub fn check_at(
 }
 
 /// The whole contents of a store: per keyspace its id and its pairs.
+/// Pairs as a scan gave them.
+type Scanned = Vec<(Vec<u8>, Vec<u8>)>;
+
 struct Contents {
-    keyspaces: BTreeMap<String, (u32, Vec<(Vec<u8>, Vec<u8>)>)>,
+    keyspaces: BTreeMap<String, (u32, Scanned)>,
     next_keyspace_id: u32,
 }
 
