@@ -510,10 +510,17 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
     Ok(())
 }
 
+/// Log segments from this size on are worth being made ready ahead of the leader, in bytes.
+const SUPPLY_MIN_BYTES: u64 = 1 << 20;
+
 /// Wakes the maintenance task at the start and in the middle of a segment: the next segment and the next arena must be ready before a
 /// leader needs them, else writers wait while 64 MiB are zeroed or faulted in.
 #[inline]
 fn wake_for_supplies(core: &Core, before: Position, end: Position) {
+    // Small ones are made in passing.
+    if core.options.log_segment_bytes < SUPPLY_MIN_BYTES {
+        return;
+    }
     let half = core.options.log_segment_bytes / 2;
     let late = |p: Position| u64::from(p.offset) >= half;
     if before.segment != end.segment || late(before) != late(end) {

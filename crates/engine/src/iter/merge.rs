@@ -38,7 +38,21 @@ pub(crate) trait EntryCursor {
 /// Internal key order.
 #[inline]
 pub(crate) fn compare_internal(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
-    a.0.cmp(b.0).then(b.1.cmp(&a.1))
+    compare_keys(a.0, b.0).then(b.1.cmp(&a.1))
+}
+
+/// Bytewise order, eight bytes at a time: for the short keys that most stores have, a call costs more than the comparison.
+#[inline]
+fn compare_keys(mut a: &[u8], mut b: &[u8]) -> Ordering {
+    while let (Some((x, rest_a)), Some((y, rest_b))) =
+        (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
+    {
+        if x != y {
+            return u64::from_be_bytes(*x).cmp(&u64::from_be_bytes(*y));
+        }
+        (a, b) = (rest_a, rest_b);
+    }
+    a.cmp(b)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -392,6 +392,24 @@ fn full_is_exact_and_room_never_lies() {
 }
 
 #[test]
+fn a_prepared_arena_is_the_next_one_taken() {
+    let pool = ArenaPool::new(MIN_ARENA_BYTES, 1, false);
+    pool.prepare().expect("memory");
+    pool.prepare().expect("one is kept, so nothing is to do");
+    assert_eq!(pool.held_bytes(), MIN_ARENA_BYTES as u64);
+    let taken = pool.take(0).expect("kept");
+    assert_eq!(pool.held_bytes(), MIN_ARENA_BYTES as u64);
+    pool.prepare().expect("memory");
+    assert_eq!(pool.held_bytes(), 2 * MIN_ARENA_BYTES as u64);
+    drop(taken);
+    assert_eq!(
+        pool.held_bytes(),
+        MIN_ARENA_BYTES as u64,
+        "the shelf keeps one"
+    );
+}
+
+#[test]
 fn an_arena_of_the_size_asked_for_is_large_enough() {
     let pool = ArenaPool::new(1 << 20, 1, false);
     for (count, key_bytes, value_bytes) in [
