@@ -74,5 +74,6 @@ stories! {
     spilled_ids_lie_above_ingested_ones
     a_failed_group_pins_nothing
     an_ingest_of_a_dropped_keyspace_is_not_missed
+    a_drop_of_what_only_the_log_knows
     full_disk_and_writers
 }

@@ -52,6 +52,11 @@ pub const ALL: &[Story] = &[
         2,
         an_ingest_of_a_dropped_keyspace_is_not_missed,
     ),
+    (
+        "a_drop_of_what_only_the_log_knows",
+        4,
+        a_drop_of_what_only_the_log_knows,
+    ),
     ("full_disk_and_writers", 60, full_disk_and_writers),
 ];
 
@@ -455,4 +460,53 @@ fn full_disk_and_writers(rt: Runtime, _seed: u64) {
     }
     stop.store(true, Ordering::Relaxed);
     writers.into_iter().for_each(|w| w.join().unwrap());
+}
+
+/// Keyspaces that only the log knows; the store is opened on a full disk; one of them is dropped. It stays dropped, and the other stays.
+fn a_drop_of_what_only_the_log_knows(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    // Its reserves are made in the background.
+    rt.sleep(Duration::from_secs(3));
+    disk.faults.add(
+        Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(60)))
+            .named("MANIFEST")
+            .for_good(),
+    );
+    let creator = {
+        let store = store.clone();
+        rt.spawn("creator", move || drop(two(&store))).unwrap()
+    };
+    let wait_for = |name: &str| {
+        while store.keyspace(name).is_err() {
+            rt.sleep(Duration::from_millis(10));
+        }
+        store.keyspace(name).unwrap()
+    };
+    put_synced(&wait_for("a"), b"k", b"a");
+    if seed.is_multiple_of(2) {
+        put_synced(&wait_for("b"), b"k", b"b");
+    }
+    let known: Vec<String> = store.keyspaces();
+    let full = disk.lose_power();
+    full.memory.set_capacity(Some(full.memory.used_bytes()));
+    let again = full.open();
+    assert_eq!(again.keyspaces(), known);
+    again.drop_keyspace("a").unwrap();
+    for after in [full.kill(), full.lose_power()] {
+        let store = after.unlimited().open();
+        assert!(
+            store.keyspace("a").is_err(),
+            "an acknowledged drop was undone"
+        );
+        if known.contains(&"b".to_string()) {
+            assert_eq!(
+                store.keyspace("b").unwrap().get(b"k").unwrap().unwrap(),
+                b"b"
+            );
+        }
+        let fresh = store.create_keyspace("c").unwrap();
+        assert_eq!(fresh.iter().unwrap().count(), 0);
+    }
+    creator.join().unwrap();
 }
