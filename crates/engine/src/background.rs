@@ -327,11 +327,12 @@ fn refuse_changes(core: &Core) -> bool {
 /// Ends the tasks and gives the lease back, unless that was done. Makes no storage call itself.
 pub(crate) fn stop(core: &Core) {
     if refuse_changes(core) {
-        end_tasks(core);
+        end_tasks(core, || ());
     }
 }
 
-fn end_tasks(core: &Core) {
+/// Ends the tasks, does `last` while the store is still ours, and gives the lease back.
+fn end_tasks(core: &Core, last: impl FnOnce()) {
     schedule::cancel_all(core);
     {
         let mut tidy = core.tidy.lock();
@@ -346,6 +347,7 @@ fn end_tasks(core: &Core) {
         // A task that panicked has told so on standard error; the store's data is in log and tables.
         let _ = handle.join();
     }
+    last();
     // The lease goes when no task can write any more.
     let lease = core.lease.lock().take();
     drop(lease);
@@ -363,6 +365,12 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
         return Err(closed());
     }
     let synced = poisoned.and_then(|()| core.sync_log_through(core.log.end()));
-    end_tasks(core);
+    // What the last jobs made obsolete goes now rather than at the next open; a poisoned store changes nothing any more.
+    let tidy = synced.is_ok();
+    end_tasks(core, || {
+        if tidy {
+            core.tables.sweep(core.epoch, || core.health.is_poisoned());
+        }
+    });
     synced
 }

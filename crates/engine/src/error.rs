@@ -65,7 +65,7 @@ impl ErrorKind {
     fn default_advice(self) -> Option<&'static str> {
         match self {
             ErrorKind::Corruption => Some(
-                "run `silt check` to see how far the damage goes; `silt repair` keeps what can be read",
+                "run `silt check` to see how far the damage goes, and restore the file from a copy",
             ),
             ErrorKind::NoSpace => Some("free some space; the store goes on by itself"),
             ErrorKind::Poisoned => {
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "the header's checksum does not match (MANIFEST-000000000007, byte 24): expected 0x1234, found 0x5678; \
-             run `silt check` to see how far the damage goes; `silt repair` keeps what can be read"
+             run `silt check` to see how far the damage goes, and restore the file from a copy"
         );
         assert_eq!(error.kind(), ErrorKind::Corruption);
         assert_eq!(

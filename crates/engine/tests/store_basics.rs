@@ -247,6 +247,10 @@ fn a_full_disk_at_open() {
     store.close().unwrap();
     // Handles keep a closed store's files open, and so their space.
     drop((ks, big));
+    // Space of deleted files comes back when their deletion is durable.
+    let lease = storage.lease("test").unwrap();
+    storage.sync_dir(lease.epoch()).unwrap();
+    drop(lease);
     memory.set_capacity(Some(memory.used_bytes()));
 
     for round in 0..3 {

@@ -78,7 +78,7 @@ pub enum TableError {
     /// A table's bytes are not what was written.
     #[error(
         "table {file} is damaged at byte {offset}: {what}: expected {expected:#x}, found {found:#x}; \
-         restore the file from a copy, or run `silt repair` to drop what cannot be read"
+         restore the file from a copy; `silt check` tells how far the damage goes"
     )]
     Corruption {
         /// The file's name.
