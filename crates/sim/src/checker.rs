@@ -300,10 +300,10 @@ pub fn check_at(
     Ok(())
 }
 
-/// The whole contents of a store: per keyspace its id and its pairs.
 /// Pairs as a scan gave them.
 type Scanned = Vec<(Vec<u8>, Vec<u8>)>;
 
+/// The whole contents of a store: per keyspace its id and its pairs.
 struct Contents {
     keyspaces: BTreeMap<String, (u32, Scanned)>,
     next_keyspace_id: u32,
