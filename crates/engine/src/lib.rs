@@ -36,6 +36,7 @@
 
 #![deny(unsafe_code)]
 
+mod allocator;
 mod background;
 pub mod batch;
 mod cache;

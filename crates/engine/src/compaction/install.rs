@@ -182,4 +182,15 @@ pub(crate) fn count_outcome(core: &Core, counters: &Counters) {
     m.dropped_tombstone_count.add(counters.tombstones);
     m.dropped_covered_count.add(counters.covered);
     m.dropped_fragment_count.add(counters.fragments_dropped);
+    if counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read >= LARGE_JOB_BYTES
+        && !core.runtime.is_simulated()
+    {
+        crate::allocator::give_back_free_pages();
+    }
 }
+
+/// A job of this size leaves enough behind to be worth a call.
+const LARGE_JOB_BYTES: u64 = 4 << 20;
+
+/// What a range delete takes in a job's memory, about.
+const RANGE_DELETE_BYTES: u64 = 400;
