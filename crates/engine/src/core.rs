@@ -143,10 +143,13 @@ impl Core {
 
     /// An empty memtable with room for at least `min_bytes`.
     pub(crate) fn new_memtable(&self, min_bytes: usize) -> Result<Arc<Memtable>> {
-        let arena = self.arenas.take(min_bytes).map_err(|e| {
-            Error::new(ErrorKind::NoSpace, format!("no memory for a memtable: {e}"))
-                .advice("give the process more memory, or open with a smaller memtable_bytes")
-        })?;
+        let arena = self.arenas.take(min_bytes).map_err(no_memory)?;
+        Ok(Arc::new(Memtable::new(arena)))
+    }
+
+    /// The first memtable of a keyspace: memory comes as it is written.
+    pub(crate) fn first_memtable(&self) -> Result<Arc<Memtable>> {
+        let arena = self.arenas.take_lazily(0).map_err(no_memory)?;
         Ok(Arc::new(Memtable::new(arena)))
     }
 
@@ -327,6 +330,16 @@ impl Core {
             Ok(())
         }
     }
+}
+
+/// The system gave no arena.
+#[cold]
+pub(crate) fn no_memory(cause: crate::memtable::ArenaError) -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        format!("no memory for a memtable: {cause}"),
+    )
+    .advice("give the process more memory, or open with a smaller memtable_bytes")
 }
 
 #[cold]

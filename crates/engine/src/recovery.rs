@@ -284,10 +284,7 @@ pub(crate) fn log_store_id(id: StoreId) -> u64 {
 }
 
 fn take_arena(arenas: &ArenaPool) -> Result<crate::memtable::Arena> {
-    arenas.take(0).map_err(|e| {
-        Error::new(ErrorKind::NoSpace, format!("no memory for a memtable: {e}"))
-            .advice("give the process more memory, or open with a smaller memtable_bytes")
-    })
+    arenas.take_lazily(0).map_err(crate::core::no_memory)
 }
 
 /// A store's first state: one keyspace, no numbers given.

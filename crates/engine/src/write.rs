@@ -656,9 +656,9 @@ impl Lead<'_> {
         Ok(true)
     }
 
-    /// A memtable source of its own for a new keyspace.
+    /// A memtable source of its own, for a new keyspace or above an ingest: its memory comes as it is written.
     pub(crate) fn fresh_source(&mut self, core: &Core, lo: u64) -> Result<Arc<MemSource>> {
-        let mem = core.new_memtable(0)?;
+        let mem = core.first_memtable()?;
         self.next_source_id += 1;
         Ok(MemSource::new(self.next_source_id - 1, mem, lo))
     }

@@ -92,6 +92,16 @@ impl ArenaPool {
 
     /// A kept arena or a new one; a new one of its own size if `min_bytes` is more than the pool's arenas hold.
     pub fn take(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
+        self.take_with(min_bytes, self.shared.prefault)
+    }
+
+    /// As [`ArenaPool::take`], but the pages of a new arena come in one by one as they are written: for the first memtable of a keyspace,
+    /// of which there may be hundreds that stay small.
+    pub fn take_lazily(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
+        self.take_with(min_bytes, false)
+    }
+
+    fn take_with(&self, min_bytes: usize, prefault: bool) -> Result<Arena, ArenaError> {
         let shared = &self.shared;
         if min_bytes > MAX_ARENA_BYTES - PAGE_BYTES {
             return Err(ArenaError::TooLarge {
@@ -116,7 +126,7 @@ impl ArenaPool {
                 }
             }
         }
-        let start = map(bytes, shared.prefault).map_err(|source| ArenaError::NoMemory {
+        let start = map(bytes, prefault).map_err(|source| ArenaError::NoMemory {
             wanted_bytes: bytes,
             source,
         })?;
