@@ -311,6 +311,8 @@ impl Model {
             let ranges = keyspace.range_deletes.iter().map(|(n, ..)| *n);
             numbers.extend(points.chain(ranges).filter(|n| (from + 1..=to).contains(n)));
         }
+        // In the order in which they came: points and range deletes are kept apart.
+        numbers.sort_unstable();
         numbers.into_iter().map(|n| self.get(id, key, n)).collect()
     }
 
