@@ -3,8 +3,9 @@
 //! `cargo run --release -p siltstone-table --example merge_bench -- [input MiB] [folder]`
 //!
 //! 12 input tables with 16-byte keys, a fifth of the entries shadowed, values of 32 and 128 bytes, real files in the
-//! page cache. Cold: the output's pages are fresh; their faults and the sync's copies are in the figure. The memory
-//! figure writes to files that discard their bytes, so that it is the merge, the encoding and the reading alone.
+//! page cache. `cold`: the output's pages are fresh; their faults and the sync's copies are in the figure. `warm`: outputs
+//! overwrite those of the run before (`first` made them). `none`: the outputs' bytes are discarded, so that it is the
+//! merge, the encoding and the reading alone.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::sync::Arc;
@@ -127,6 +128,63 @@ impl Storage for Discard {
     }
 }
 
+/// Real files whose outputs overwrite those of the run before: pages that are in the cache already, as a store would have them that
+/// recycles the files of deleted tables.
+struct Recycled {
+    inner: Arc<dyn Storage>,
+    /// Finished outputs to overwrite.
+    kept: siltstone_storage::Mutex<Vec<String>>,
+}
+
+impl Storage for Recycled {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        self.inner.lease(name)
+    }
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        match self.kept.lock().pop() {
+            Some(old) => self.inner.recycle(epoch, &old, name),
+            None => self.inner.create(epoch, name),
+        }
+    }
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        self.inner.recycle(epoch, old, new)
+    }
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.sync_object(epoch, name)
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open(name)
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.inner.list()
+    }
+    fn delete(&self, _epoch: Epoch, name: &str) -> Result<()> {
+        self.kept.lock().push(name.to_string());
+        Ok(())
+    }
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.inner.rename(epoch, old, new)
+    }
+    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.inner.link(epoch, old, new)
+    }
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        self.inner.sync_dir(epoch)
+    }
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.replace(epoch, name, bytes)
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+}
+
 fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -216,11 +274,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let inputs = Arc::new(inputs);
         let runtime = Runtime::threads();
         let discard: Arc<dyn Storage> = Arc::new(Discard);
+        let recycled: Arc<dyn Storage> = Arc::new(Recycled {
+            inner: storage.clone(),
+            kept: Runtime::threads().mutex(vec![]),
+        });
+        // The first run of the recycling one only makes files to recycle.
         for (label, outputs) in [
-            ("warm", &discard),
-            ("files", &storage),
-            ("warm", &discard),
-            ("files", &storage),
+            ("first", &recycled),
+            ("warm", &recycled),
+            ("cold", &storage),
+            ("none", &discard),
+            ("warm", &recycled),
+            ("cold", &storage),
+            ("none", &discard),
+            ("warm", &recycled),
+            ("cold", &storage),
+            ("none", &discard),
         ] {
             job.output.attempt += 1;
             let ctx = ExecContext::new(runtime.clone(), inputs.clone(), outputs.clone(), epoch);
@@ -239,11 +308,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 outcome.tables.len()
             );
             for table in &outcome.tables {
-                let _ = storage.delete(epoch, &table.name);
+                let _ = outputs.delete(epoch, &table.name);
             }
         }
-        for input in &job.inputs {
-            storage.delete(epoch, &input.name)?;
+        for object in storage.list()? {
+            storage.delete(epoch, &object.name)?;
         }
     }
     Ok(())
