@@ -274,7 +274,9 @@ pub(crate) fn settle(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore) 
             )
         });
     } else {
+        keyspace.set_created();
         crate::compaction::install::refresh_view(core, role, keyspace, &[]);
+        core.wake_background();
     }
 }
 

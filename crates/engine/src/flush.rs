@@ -163,6 +163,13 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
         }
         core.check_open()?;
         core.health.check_manifest()?;
+        if waiting
+            .iter()
+            .any(|(k, _)| !k.is_created() && !k.is_dropped())
+        {
+            // Its create edit waits for room, and its flush for that edit.
+            core.health.check()?;
+        }
         if let Some(error) = crate::background::failing(core) {
             return Err(error);
         }

@@ -220,6 +220,7 @@ pub(crate) fn open(
         keyspaces
             .by_id
             .insert(*id, KeyspaceCore::new(&runtime, *id, &keyspace.name, view));
+        keyspaces.by_id[id].set_created();
     }
     let core = Arc::new(Core {
         limits: Limits::of(&options),

@@ -275,6 +275,8 @@ pub(crate) struct KeyspaceCore {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
     dropped: AtomicBool,
+    /// Whether the manifest has it: edits that build on it must not come before its own (RFC 1, section 7).
+    created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
     /// Held while the view is replaced; never over I/O.
     pub(crate) change: Mutex<()>,
@@ -291,6 +293,7 @@ impl KeyspaceCore {
             id,
             name: name.to_string(),
             dropped: AtomicBool::new(false),
+            created: AtomicBool::new(false),
             view: ArcSwap::new(view),
             change: runtime.mutex(()),
         })
@@ -322,6 +325,14 @@ impl KeyspaceCore {
 
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_created(&self) -> bool {
+        self.created.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_created(&self) {
+        self.created.store(true, Ordering::Release);
     }
 
     pub(crate) fn set_dropped(&self) {

@@ -186,6 +186,10 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
 }
 
 fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<FlushTask> {
+    // Its create edit goes first; whoever commits that wakes us.
+    if !keyspace.is_created() {
+        return None;
+    }
     let view = keyspace.view();
     // Oldest first.
     let source = view
