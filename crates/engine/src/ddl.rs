@@ -186,10 +186,16 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     };
     let (end, used) = match appended {
         Ok(end) => (end, 1),
-        // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced first
-        // (in `complete`), so what is durable stays a prefix.
+        // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced before
+        // anything changes, so what is durable stays a prefix, and a sync that fails leaves the keyspace as it was.
         Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
-            (core.log.end(), 0)
+            let end = core.log.end();
+            if let Err(error) = core.sync_log_through(end) {
+                lead.finish();
+                core.unpin_log(pin);
+                return Err(error);
+            }
+            (end, 0)
         }
         Err(error) => {
             lead.finish();
