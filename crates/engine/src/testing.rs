@@ -64,6 +64,12 @@ impl TestHooks {
         )
     }
 
+    /// Makes the names of tables durable, as an ingest's caller must: through the folder's one owner of syncs (`guard`), or the report of a
+    /// lost name would go to a caller who tells nobody.
+    pub fn sync_table_names(&self) -> Result<()> {
+        Ok(self.core.storages.tables.sync_dir(self.core.epoch)?)
+    }
+
     /// A table or run id that nobody has.
     pub fn new_table_id(&self) -> u64 {
         self.core.next_table_id.fetch_add(1, Ordering::AcqRel)

@@ -870,6 +870,9 @@ impl Client {
             Ok(meta) => meta,
             Err(e) => return failed(e),
         };
+        if let Err(e) = hooks.sync_table_names() {
+            return failed(e.to_string());
+        }
         lock(&world.history).announce_table(&name, pairs);
         match hooks.ingest(&keyspace, vec![meta]) {
             Ok(number) => {
@@ -882,7 +885,7 @@ impl Client {
     }
 }
 
-/// Writes a table as an ingest wants it: number 0 in all entries, synced, its name too.
+/// Writes a table as an ingest wants it: number 0 in all entries, synced. Its name is the caller's to sync, through the store.
 fn write_table(
     storage: &dyn Storage,
     name: &str,
@@ -911,7 +914,6 @@ fn write_table(
     }
     let summary = writer.finish().map_err(|e| e.to_string())?;
     file.sync().map_err(|e| e.to_string())?;
-    storage.sync_dir(epoch).map_err(|e| e.to_string())?;
     let (first, last) = (&pairs[0].0, &pairs[pairs.len() - 1].0);
     Ok(TableMeta {
         id,
