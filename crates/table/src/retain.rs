@@ -21,6 +21,11 @@
 //! - *Fragment*: a fragment's number in stripe 0, over a range in which older data outside the job can hold nothing.
 //!   Every older entry of the range in the job is in stripe 0, covered, and dropped (which is why the rule needs the
 //!   second). In a higher stripe it stays, as a tombstone does.
+//!   The rule speaks of keys, not of whole fragments: a fragment is the same as its two halves, cut anywhere, and the rule
+//!   may drop one of them. So a fragment of stripe 0 alone that older data needs only in part is *trimmed*: from its
+//!   start to the first key that older data can hold, and from after the last such key to its end. Gaps between older
+//!   ranges stay covered, and a fragment with numbers of higher stripes is dropped whole or not at all, so that no rule makes
+//!   more fragments than there were.
 //!
 //! Merge operands and value addresses have rules of their own that are not written yet: a job that meets one is
 //! declined before it gets here.
@@ -36,6 +41,7 @@
 use std::collections::BTreeMap;
 
 use crate::key::{Kind, seq_of};
+use crate::limits::MAX_KEY_BYTES;
 pub use crate::rangedel::Fragment;
 
 /// A range delete: the user keys in `[start, end)` have no value from sequence number `seq` on.
@@ -313,9 +319,10 @@ pub struct Retain {
     newer: Option<usize>,
 }
 
-/// Sorts ranges and unites those that overlap.
+/// Sorts ranges and unites those that overlap. Empty ones go: a search by bounds would stop at them.
 fn normalised(ranges: &[KeyRange]) -> Vec<KeyRange> {
     let mut sorted = ranges.to_vec();
+    sorted.retain(|range| range.end.reaches(&range.start));
     sorted.sort();
     let mut out: Vec<KeyRange> = Vec::with_capacity(sorted.len());
     for range in sorted {
@@ -329,6 +336,25 @@ fn normalised(ranges: &[KeyRange]) -> Vec<KeyRange> {
         }
     }
     out
+}
+
+/// Cuts off both ends of a fragment what none of `needed` reaches: the ranges that overlap it, ascending.
+fn trim(fragment: &mut Fragment, needed: &[KeyRange]) {
+    let (Some(first), Some(last)) = (needed.first(), needed.last()) else {
+        return;
+    };
+    if first.start > fragment.start {
+        fragment.start.clone_from(&first.start);
+    }
+    let end = match &last.end {
+        RangeEnd::Before(end) => end.clone(),
+        // The key right after the last; one that would be too long to be a key leaves the fragment as it is.
+        RangeEnd::With(key) if key.len() < MAX_KEY_BYTES => [&key[..], &[0]].concat(),
+        RangeEnd::With(_) | RangeEnd::Unbounded => return,
+    };
+    if end < fragment.end {
+        fragment.end = end;
+    }
 }
 
 impl Retain {
@@ -352,7 +378,8 @@ impl Retain {
         }
     }
 
-    /// The fragments that survive, joined where they touch; and how many numbers of fragments were dropped.
+    /// The fragments that survive, joined where they touch; and how many numbers of fragments were dropped. (One that was only trimmed
+    /// counts as kept.)
     pub fn surviving_fragments(&self) -> (Vec<Fragment>, u64) {
         let mut dropped = 0;
         let mut kept = Vec::with_capacity(self.fragments.len());
@@ -360,14 +387,11 @@ impl Retain {
             let mut fragment = fragment.clone();
             if self.rules.has(DropRules::FRAGMENTS) {
                 let before = fragment.seqs.len();
-                let older = &self.older;
-                // `older` is disjoint and ascending: the first range that reaches the fragment decides.
-                let i = older.partition_point(|r| !r.end.reaches(&fragment.start));
-                let needed = older
-                    .get(i)
-                    .is_some_and(|r| r.overlaps(&fragment.start, &fragment.end));
-                if !needed {
+                let needed = self.older_in(&fragment.start, &fragment.end);
+                if needed.is_empty() {
                     fragment.seqs.retain(|seq| self.stripes.of(*seq) > 0);
+                } else if fragment.seqs.iter().all(|seq| self.stripes.of(*seq) == 0) {
+                    trim(&mut fragment, needed);
                 }
                 dropped += (before - fragment.seqs.len()) as u64;
             }
@@ -376,6 +400,14 @@ impl Retain {
             }
         }
         (join(kept), dropped)
+    }
+
+    /// The ranges of older data that have a key of `[start, end)`.
+    fn older_in(&self, start: &[u8], end: &[u8]) -> &[KeyRange] {
+        // `older` is disjoint and ascending: the ends ascend as the starts do.
+        let from = self.older.partition_point(|r| !r.end.reaches(start));
+        let reaching = &self.older[from..];
+        &reaching[..reaching.partition_point(|r| r.overlaps(start, end))]
     }
 
     /// Announces the next user key; its newest version comes next.
