@@ -1,6 +1,8 @@
 //! What people and disks do wrong: each is refused with a clear error and the right exit code, and nothing is lost.
 
 mod common;
+#[path = "../../storage/tests/common/tmpfs.rs"]
+mod tmpfs;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Draw, Ended, SILT, files, numbered, numbered_store, on, silt, silt_with};
+use tmpfs::on_tmpfs;
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
@@ -365,45 +368,7 @@ fn a_damaged_manifest_or_pointer_is_named() {
 /// A full disk: a small tmpfs in a mount namespace of a child of this test.
 #[test]
 fn a_full_disk_loses_nothing() {
-    const ROLE: &str = "SILT_TEST_FULL_DISK";
-    if let Ok(dir) = std::env::var(ROLE) {
-        return fill(Path::new(&dir));
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=240m tmpfs \"$1\" || exit 77; \
-        exec \"$2\" a_full_disk_loses_nothing --exact --nocapture";
-    let output = Command::new("unshare")
-        .args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ])
-        .arg(dir.path())
-        .arg(std::env::current_exe().unwrap())
-        .env(ROLE, dir.path())
-        .output();
-    match output {
-        Ok(o) if o.status.success() => {
-            assert!(String::from_utf8_lossy(&o.stdout).contains("full disk handled"))
-        }
-        Ok(o) => {
-            let (out, err) = (
-                String::from_utf8_lossy(&o.stdout),
-                String::from_utf8_lossy(&o.stderr),
-            );
-            // 77: no mount; otherwise `unshare` itself was refused before our binary ran at all.
-            if o.status.code() == Some(77) || !out.contains("running 1 test") {
-                println!("skipped: a tmpfs in a user namespace is not to be had here: {err}");
-                return;
-            }
-            panic!("{out}\n{err}");
-        }
-        Err(e) => println!("skipped: `unshare` cannot be run: {e}"),
-    }
+    on_tmpfs("a_full_disk_loses_nothing", 240, fill);
 }
 
 fn fill(dir: &Path) {
@@ -433,7 +398,6 @@ fn fill(dir: &Path) {
     assert!((kept..=kept + 1000).contains(&found), "{kept} {found}");
     let last = on("scan", &store, &["--reverse", "--limit", "1", "--keys"]).fine();
     assert_eq!(last, format!("{:06} {wide}\n", found - 1));
-    println!("full disk handled");
 }
 
 #[test]

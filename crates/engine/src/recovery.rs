@@ -374,14 +374,16 @@ fn write_manifest(
     };
     match create(Space::Fresh) {
         Err(error) if error.is_no_space() => {
+            // The pointer's replacement is a new object for a moment: its room is given up first, whatever the manifest is made of.
+            let freed = reserve::find(&*storages.manifest, reserve::POINTER)?.is_some();
+            if freed {
+                storages.manifest.delete(epoch, reserve::POINTER)?;
+                storages.manifest.sync_dir(epoch)?;
+            }
             match reserve::find(&*storages.manifest, reserve::MANIFEST)? {
-                Some(name) => {
-                    if reserve::find(&*storages.manifest, reserve::POINTER)?.is_some() {
-                        storages.manifest.delete(epoch, reserve::POINTER)?;
-                        storages.manifest.sync_dir(epoch)?;
-                    }
-                    create(Space::Recycle(&name))
-                }
+                Some(name) => create(Space::Recycle(&name)),
+                // An open before this one has used it up, and had no room for another.
+                None if freed => create(Space::Fresh),
                 None => Err(error),
             }
         }

@@ -3,13 +3,15 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../../storage/tests/common/tmpfs.rs"]
+mod tmpfs;
+
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use siltstone::{ErrorKind, Options, Store};
-
-const ROLE: &str = "SILT_FULL_DISK";
+use tmpfs::on_tmpfs;
 
 fn options() -> Options {
     Options {
@@ -52,12 +54,7 @@ fn fill(dir: &Path) {
     // Dropping is how room is made, on the full disk too.
     store.drop_keyspace("other").unwrap();
     std::fs::remove_file(&ballast).unwrap();
-    // By itself: it is only asked again. (Bounded by tries, which a slow machine only makes longer.)
-    let resumed = (0..600).any(|_| {
-        siltstone_storage::Runtime::threads().sleep(Duration::from_millis(50));
-        ks.put(&key(told), b"after").is_ok()
-    });
-    assert!(resumed, "writing did not resume: {}", store.stats().health);
+    until_it_works(&store, || ks.put(&key(told), b"after"));
     store.flush().unwrap();
     store.close().unwrap();
     let store = Store::open(dir.join("store"), options()).unwrap();
@@ -70,43 +67,80 @@ fn fill(dir: &Path) {
     println!("full disk survived with {told} puts");
 }
 
+/// Fills what is left of the file system.
+fn take_all(ballast: &Path) {
+    let mut file = std::fs::File::create(ballast).unwrap();
+    for step in [1 << 20, 64 << 10, 4 << 10, 1] {
+        while file.write_all(&vec![1u8; step]).is_ok() {}
+    }
+}
+
+/// Asks again until it works, or for five minutes: by itself, nothing else is done.
+fn until_it_works(store: &Store, mut call: impl FnMut() -> siltstone::Result<()>) {
+    let runtime = siltstone_storage::Runtime::threads();
+    for _ in 0..6000 {
+        match call() {
+            Ok(()) => return,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+        }
+        runtime.sleep(Duration::from_millis(50));
+    }
+    panic!("writing did not resume: {}", store.stats().health);
+}
+
+/// What the log holds needs more room as tables, or as a new segment, than the reserves have: open can install nothing.
+fn open_without_room(dir: &Path) {
+    const KEYS: u32 = 3000;
+    let (path, ballast) = (dir.join("store"), dir.join("ballast"));
+    let options = || Options {
+        memtable_bytes: 8 << 20,
+        log_segment_bytes: 1 << 20,
+        log_bytes_max: 64 << 20,
+        ..Options::default()
+    };
+    let store = Store::open(&path, options()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..KEYS {
+        ks.put(&key(i), &[7; 1000]).unwrap();
+    }
+    drop(ks);
+    store.close().unwrap();
+    take_all(&ballast);
+    for round in 0..3 {
+        let store = Store::open(&path, options()).unwrap();
+        let ks = store.default_keyspace().unwrap();
+        for i in 0..KEYS {
+            assert_eq!(
+                ks.get(&key(i)).unwrap().unwrap(),
+                [7; 1000],
+                "round {round}"
+            );
+        }
+        assert_eq!(ks.iter().unwrap().count(), KEYS as usize);
+        let error = ks.put(b"x", b"y").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "round {round}: {error}");
+        let health = store.stats().health;
+        assert!(health.starts_with("no space"), "round {round}: {health}");
+        if round == 2 {
+            std::fs::remove_file(&ballast).unwrap();
+            until_it_works(&store, || ks.put(b"x", b"y"));
+            store.flush().unwrap();
+        }
+        drop(ks);
+        store.close().unwrap();
+    }
+    let store = Store::open(&path, options()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    assert_eq!(ks.get(b"x").unwrap().unwrap(), b"y");
+    assert_eq!(ks.iter().unwrap().count(), KEYS as usize + 1);
+}
+
 #[test]
 fn full_disk() {
-    if let Ok(dir) = std::env::var(ROLE) {
-        fill(Path::new(&dir));
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let script = r#"mount -t tmpfs -o size=8m tmpfs "$1" || exit 77; exec "$2" full_disk --exact --nocapture"#;
-    let output = Command::new("unshare")
-        .args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ])
-        .arg(dir.path())
-        .arg(std::env::current_exe().unwrap())
-        .env(ROLE, dir.path())
-        .output();
-    match output {
-        Ok(o) => {
-            let (out, err) = (
-                String::from_utf8_lossy(&o.stdout),
-                String::from_utf8_lossy(&o.stderr),
-            );
-            if o.status.success() {
-                assert!(out.contains("full disk survived"), "{out}");
-                println!("{out}");
-            } else if o.status.code() == Some(77) || !out.contains("running 1 test") {
-                println!("skipped: a tmpfs in a user namespace is not to be had here: {err}");
-            } else {
-                panic!("{out}\n{err}");
-            }
-        }
-        Err(e) => println!("skipped: `unshare` cannot be run: {e}"),
-    }
+    on_tmpfs("full_disk", 8, fill);
+}
+
+#[test]
+fn a_full_disk_at_open() {
+    on_tmpfs("a_full_disk_at_open", 16, open_without_room);
 }

@@ -1,14 +1,18 @@
 //! A real full disk: a small tmpfs in a mount namespace of this test's own child process.
 
-use std::process::Command;
+#[path = "common/tmpfs.rs"]
+mod tmpfs;
+
+use std::path::Path;
 
 use siltstone_storage::{FileStorage, Storage, StorageErrorKind};
+use tmpfs::on_tmpfs;
 
-const ROLE: &str = "SILTSTONE_TEST_FULL_DISK";
-const SIZE: u64 = 4 << 20;
+const SIZE_MIB: u32 = 4;
+const SIZE: u64 = (SIZE_MIB as u64) << 20;
 
-fn fill(dir: &str) {
-    let s = FileStorage::open_or_create(format!("{dir}/store")).unwrap();
+fn fill(dir: &Path) {
+    let s = FileStorage::open_or_create(dir.join("store")).unwrap();
     let lease = s.lease("writer").unwrap();
     let e = lease.epoch();
     let free = s.free_bytes().unwrap();
@@ -70,47 +74,9 @@ fn fill(dir: &str) {
         .unwrap();
     s.replace(lease.epoch(), "CURRENT", b"after").unwrap();
     assert_eq!(s.read_small("CURRENT").unwrap(), b"after");
-    println!("full disk handled");
 }
 
 #[test]
 fn full_disk() {
-    if let Ok(dir) = std::env::var(ROLE) {
-        fill(&dir);
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let script = r#"mount -t tmpfs -o size=4m tmpfs "$1" || exit 77; exec "$2" full_disk --exact --nocapture"#;
-    let output = Command::new("unshare")
-        .args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ])
-        .arg(dir.path())
-        .arg(std::env::current_exe().unwrap())
-        .env(ROLE, dir.path())
-        .output();
-    match output {
-        Ok(o) if o.status.success() => {
-            assert!(String::from_utf8_lossy(&o.stdout).contains("full disk handled"));
-        }
-        Ok(o) => {
-            let (out, err) = (
-                String::from_utf8_lossy(&o.stdout),
-                String::from_utf8_lossy(&o.stderr),
-            );
-            // 77: no mount; otherwise `unshare` itself was refused before our binary ran at all.
-            if o.status.code() == Some(77) || !out.contains("running 1 test") {
-                println!("skipped: a tmpfs in a user namespace is not to be had here: {err}");
-                return;
-            }
-            panic!("{out}\n{err}");
-        }
-        Err(e) => println!("skipped: `unshare` cannot be run: {e}"),
-    }
+    on_tmpfs("full_disk", SIZE_MIB, fill);
 }
