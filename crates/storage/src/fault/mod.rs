@@ -77,6 +77,7 @@ struct Verdict {
     failure: Option<Failure>,
     short_read: bool,
     failed_map: bool,
+    panic: bool,
     /// Bits to flip at offsets of the object.
     flips: Vec<(u64, u8)>,
     /// Seeds of flips whose place is drawn from what is read.
@@ -179,6 +180,7 @@ impl Shared {
                             .push(seed ^ call.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                     }
                     Fault::FailedMap => verdict.failed_map = true,
+                    Fault::Panic => verdict.panic = true,
                     Fault::Delay(delay) => verdict.delay = verdict.delay.saturating_add(delay),
                 }
             }
@@ -186,6 +188,7 @@ impl Shared {
         if !verdict.delay.is_zero() {
             self.runtime.sleep(verdict.delay);
         }
+        assert!(!verdict.panic, "injected panic: {} {name}", kind.name());
         verdict
     }
 

@@ -60,6 +60,8 @@ pub enum Fault {
     },
     /// A map that is marked failed and shows zeros.
     FailedMap,
+    /// The call panics before it does anything: a bug below, as its caller meets it.
+    Panic,
     /// The call takes this much longer (on the runtime's clock), before it does anything.
     Delay(Duration),
 }
@@ -167,7 +169,7 @@ impl Rule {
                     OpKind::FreeBytes | OpKind::StartWriteback | OpKind::Advise
                 )
             }
-            Fault::Delay(_) => true,
+            Fault::Delay(_) | Fault::Panic => true,
         }
     }
 }
