@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{self, Bug};
 
 const GOOD: u8 = 0;
 const NO_SPACE: u8 = 1;
@@ -35,27 +36,34 @@ impl Health {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // Acquire: whoever sees the poison also sees its cause; whoever answers a waiter has seen it.
-        if self.state.load(Ordering::Acquire) == GOOD {
+        let state = self.state.load(Ordering::Acquire);
+        if state == GOOD {
             Ok(())
         } else {
-            self.verdict(GOOD)
+            self.verdict(state, GOOD)
         }
     }
 
     /// As `check`, but a full disk is no reason: edits that free space must get through.
     pub(crate) fn check_manifest(&self) -> Result<()> {
-        if self.state.load(Ordering::Acquire) <= NO_SPACE {
+        let state = self.state.load(Ordering::Acquire);
+        if state <= NO_SPACE {
             Ok(())
         } else {
-            self.verdict(NO_SPACE)
+            self.verdict(state, NO_SPACE)
         }
     }
 
-    /// State and cause under the lock, because they change together: a full disk may have passed, or become a poison, since the state was looked at.
+    /// State and cause under the lock, because they change together: a full disk may have passed, or become a poison, since the state was
+    /// `seen`.
     #[cold]
-    fn verdict(&self, allowed: u8) -> Result<()> {
+    fn verdict(&self, seen: u8, allowed: u8) -> Result<()> {
         let cause = self.cause.lock();
-        match (self.state.load(Ordering::Acquire), &*cause) {
+        let state = match planted::is(Bug::HealthWithoutLock) {
+            true => seen,
+            false => self.state.load(Ordering::Acquire),
+        };
+        match (state, &*cause) {
             (state, _) if state <= allowed => Ok(()),
             (POISONED, Some(cause)) => Err(Error::poisoned(cause)),
             (NO_SPACE, Some(cause)) => Err(cause.clone()),
@@ -108,13 +116,14 @@ impl Health {
 
     /// What a person reads in `stats`.
     pub(crate) fn describe(&self) -> String {
-        match self.state.load(Ordering::Acquire) {
+        let state = self.state.load(Ordering::Acquire);
+        match state {
             GOOD => "good".into(),
             NO_SPACE => self
-                .verdict(GOOD)
+                .verdict(state, GOOD)
                 .map_or_else(|e| format!("no space: {e}"), |()| "good".into()),
             POISONED => self
-                .verdict(GOOD)
+                .verdict(state, GOOD)
                 .map_or_else(|e| e.to_string(), |()| "good".into()),
             _ => "closed".into(),
         }

@@ -56,6 +56,9 @@ pub enum Bug {
     CheckIngestsAtOnce,
     NoSpaceIsForGood,
     AcknowledgeBeforeSync,
+    PendingStaysUnsettled,
+    HealthWithoutLock,
+    KeepCancelledOutput,
 }
 
 #[cfg(feature = "planted")]

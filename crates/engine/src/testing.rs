@@ -10,6 +10,8 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::store::Keyspace;
 use crate::version::{KeyspaceVersion, StoreState, TableMeta};
+use crate::view::Source;
+use crate::write::Lead;
 
 /// See the module.
 pub struct TestHooks {
@@ -92,8 +94,44 @@ impl TestHooks {
             .map(|k| k.version.clone())
     }
 
+    /// Edits of creates, drops and ingests that wait for room.
+    pub fn pending_edit_count(&self) -> usize {
+        self.core.manifest.lock().pending.len()
+    }
+
+    /// Ingested runs that the keyspace's view shows and the manifest does not know, as far as the view knows.
+    pub fn unsettled_run_count(&self, keyspace: &Keyspace) -> usize {
+        let Ok(keyspace) = self.core.keyspace_by_id(keyspace.id()) else {
+            return 0;
+        };
+        let unsettled = keyspace.view().unsettled();
+        let runs = unsettled.iter().filter(|s| matches!(s, Source::Run(_)));
+        runs.count()
+    }
+
+    /// Takes the lead and keeps it: writers queue up until what is returned is dropped.
+    pub fn hold_writes(&self) -> HeldWrites<'_> {
+        HeldWrites(Some(self.core.queue.lead()))
+    }
+
+    /// Writers in the queue, the leader not counted.
+    pub fn queued_writer_count(&self) -> usize {
+        self.core.queue.waiting_count()
+    }
+
     /// Deletes what no view holds, now.
     pub fn delete_obsolete(&self) {
         crate::background::delete_obsolete(&self.core);
+    }
+}
+
+/// The lead, held by a test.
+pub struct HeldWrites<'a>(Option<Lead<'a>>);
+
+impl Drop for HeldWrites<'_> {
+    fn drop(&mut self) {
+        if let Some(lead) = self.0.take() {
+            lead.finish();
+        }
     }
 }

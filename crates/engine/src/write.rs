@@ -138,6 +138,11 @@ impl WriteQueue {
         })
     }
 
+    /// Who waits for the lead or for a leader's answer and is in no group yet.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
     /// Gives the lead to the first who waits.
     fn pass_on(&self) {
         let next = {

@@ -77,6 +77,10 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (Bug::NoSpaceIsForGood, "a_full_disk_passes"),
     (Bug::DropNeedsRoom, "story_11_a_full_disk_at_open"),
+    (Bug::PendingStaysUnsettled, "a_pending_ingest_settles"),
+    (Bug::HealthWithoutLock, "full_disk_and_writers"),
+    (Bug::KeepCancelledOutput, "a_close_in_a_job"),
+    (Bug::KeepCancelledOutput, "a_drop_in_a_job"),
     (Bug::IngestLeavesHole, "ingests_leave_no_holes"),
     (
         Bug::SpillIdsFromManifest,

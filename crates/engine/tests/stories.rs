@@ -76,4 +76,7 @@ stories! {
     an_ingest_of_a_dropped_keyspace_is_not_missed
     a_drop_of_what_only_the_log_knows
     full_disk_and_writers
+    a_close_in_a_job
+    the_last_handle_in_a_job
+    a_drop_in_a_job
 }

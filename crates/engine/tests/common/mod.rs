@@ -6,6 +6,7 @@
 #![allow(dead_code)] // Each test binary uses a part.
 
 pub mod attacks;
+pub mod cancelled;
 pub mod log_stories;
 pub mod view_stories;
 
@@ -28,6 +29,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .iter()
         .chain(view_stories::ALL)
         .chain(attacks::ALL)
+        .chain(cancelled::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {

@@ -1,0 +1,220 @@
+//! Storage calls of the manifest that fail, each in turn: while it is written anew in a running store (the roll), and at open. Which errors poison
+//! the store and which do not is part of what is asked; whatever was acknowledged is there in the next life.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Disk, key, prefix_len, put_synced, small};
+use siltstone::{Batch, ErrorKind, Store};
+use siltstone_storage::fault::{Fault, Fired, Rule};
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{CrashPolicy, OpKind, Runtime, StorageErrorKind};
+
+use StorageErrorKind::{Io, NoSpace};
+
+const FAULTS: [Fault; 4] = [
+    Fault::Fail(Io),
+    Fault::FailAfter(Io),
+    Fault::Fail(NoSpace),
+    Fault::FailAfter(NoSpace),
+];
+
+/// Runs under one seed, so that the same call of two runs has the same number until a fault fires.
+fn simulated<T: Send + 'static>(what: &str, body: impl FnOnce(Runtime) -> T + Send + 'static) -> T {
+    let config = SimConfig {
+        stack_bytes: 1 << 20,
+        max_steps: 3_000_000,
+        ..SimConfig::new(7)
+    };
+    match sim::run(config, body).result {
+        Ok(value) => value,
+        Err(failure) => panic!("{what}: {failure}"),
+    }
+}
+
+fn manifests(disk: &Disk) -> usize {
+    let names = disk.names("");
+    names.iter().filter(|n| n.starts_with("MANIFEST-")).count()
+}
+
+/// Everything acknowledged is in whatever a kill or a power loss leaves, and it can be opened and written.
+fn comes_back(disk: &Disk, put: u64, what: &str) {
+    let images = [CrashPolicy::LoseUnsynced, CrashPolicy::KeepUnsynced].map(|p| disk.crash(p));
+    for image in images.into_iter().chain([disk.kill()]) {
+        let store = image.open();
+        let ks = store.default_keyspace().unwrap();
+        assert_eq!(prefix_len(&ks), put, "{what}");
+        put_synced(&ks, &key(put), b"v");
+        ks.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        store.core_for_tests().delete_obsolete();
+        assert_eq!(manifests(&image), 1, "{what}: {:?}", image.names(""));
+        store.close().unwrap();
+    }
+}
+
+/// Puts before the open that meets the fault.
+const BEFORE: u64 = 5;
+
+/// A store with something in it, closed, on a disk whose changes are counted by `rule` from here on.
+fn closed(rt: &Runtime, rule: Rule) -> Disk {
+    let disk = Disk::new(rt);
+    let store = disk.open();
+    let ks = store.default_keyspace().unwrap();
+    (0..BEFORE).for_each(|i| put_synced(&ks, &key(i), b"v"));
+    drop(ks);
+    store.close().unwrap();
+    disk.faults.add(rule);
+    disk
+}
+
+/// Flushes whose edits are a quarter of a mebibyte, because their tables' first and last keys are long, until the manifest must have been
+/// written anew. Gives the number of acknowledged puts in the default keyspace.
+fn roll(store: &Store) -> u64 {
+    let ks = store.default_keyspace().unwrap();
+    let mut put = BEFORE;
+    let Ok(wide) = store.create_keyspace("wide") else {
+        return put;
+    };
+    for round in 0..20u64 {
+        for first in [b'a', b'b'] {
+            let _ = wide.put(&[first; 60_000], &key(round));
+        }
+        let _ = wide.flush();
+        let mut batch = Batch::new();
+        batch.put(ks.id(), &key(put), b"v").unwrap();
+        put += u64::from(store.write(&mut batch, common::SYNC).is_ok());
+    }
+    put
+}
+
+/// The changes of such a life without a fault, as a rule that fails changes counts them.
+fn changes() -> Vec<Fired> {
+    let mut fired = simulated("no fault", |rt| {
+        let every = Rule::on_changes(Fault::Delay(Duration::ZERO)).for_good();
+        let disk = closed(&rt, every);
+        let store = disk.open();
+        assert_eq!(roll(&store), BEFORE + 20);
+        assert_eq!(store.stats().health, "good");
+        disk.faults.fired()
+    });
+    fired.retain(|f| f.kind != OpKind::StartWriteback);
+    fired
+}
+
+/// From the `nth` new manifest's creation to the pointer's replacement: the numbers of the changes that are the manifest's.
+fn new_manifest(changes: &[Fired], nth: usize) -> Vec<usize> {
+    let all = |kind, name: &str| -> Vec<usize> {
+        let of = |i: &usize| changes[*i].kind == kind && changes[*i].name.starts_with(name);
+        (0..changes.len()).filter(of).collect()
+    };
+    let (from, to) = (
+        all(OpKind::Create, "MANIFEST-")[nth],
+        all(OpKind::Replace, "CURRENT")[nth],
+    );
+    let of_manifest = |f: &Fired| {
+        f.name.starts_with("MANIFEST-") || f.name == "CURRENT" || f.kind == OpKind::SyncDir
+    };
+    let calls: Vec<_> = (from..=to).filter(|i| of_manifest(&changes[*i])).collect();
+    assert!(
+        calls.len() >= 5,
+        "create, reserve, append, sync, names, pointer: {calls:?}"
+    );
+    calls
+}
+
+/// Whether a store goes on writing whose new manifest met this. Nothing refers to a manifest that the pointer does not name, so its own calls
+/// fail freely; what the folder says after a failed sync, and the pointer after a failed replacement, is not to be known, unless
+/// nothing was written for want of room.
+fn goes_on(kind: OpKind, fault: Fault) -> bool {
+    match kind {
+        OpKind::SyncDir => false,
+        OpKind::Replace => fault == Fault::Fail(NoSpace),
+        _ => true,
+    }
+}
+
+#[test]
+fn a_roll_that_fails_at_each_call() {
+    let changes = changes();
+    for call in new_manifest(&changes, 1) {
+        for fault in FAULTS {
+            let met = changes[call].clone();
+            let what = format!("change {call}, {:?} {:?}, {fault:?}", met.kind, met.name);
+            let told = what.clone();
+            simulated(&what, move |rt| {
+                let disk = closed(&rt, Rule::on_changes(fault).nth(call as u64));
+                let store = disk.open();
+                let put = roll(&store);
+                let fired = disk.faults.fired();
+                assert_eq!(
+                    (fired[0].kind, &fired[0].name),
+                    (met.kind, &met.name),
+                    "{told}"
+                );
+                disk.faults.clear();
+                rt.sleep(Duration::from_secs(5));
+                let ks = store.default_keyspace().unwrap();
+                let mut batch = Batch::new();
+                batch.put(ks.id(), &key(put), b"v").unwrap();
+                let next = store.write(&mut batch, common::SYNC);
+                let put = match next {
+                    Ok(()) => put + 1,
+                    Err(ref error) => {
+                        assert_eq!(error.kind(), ErrorKind::Poisoned, "{told}: {error}");
+                        put
+                    }
+                };
+                assert_eq!(next.is_ok(), goes_on(met.kind, fault), "{told}: {next:?}");
+                comes_back(&disk, put, &told);
+            });
+        }
+    }
+}
+
+#[test]
+fn an_open_that_fails_at_each_call_of_its_manifest() {
+    let changes = changes();
+    let (mut opened, mut refused) = (0, 0);
+    for call in new_manifest(&changes, 0) {
+        for fault in FAULTS {
+            let met = changes[call].clone();
+            let what = format!("change {call}, {:?} {:?}, {fault:?}", met.kind, met.name);
+            let told = what.clone();
+            let is_open = simulated(&what, move |rt| {
+                let disk = closed(&rt, Rule::on_changes(fault).nth(call as u64));
+                let store = disk.try_open(small());
+                assert_eq!(disk.faults.fired().len(), 1, "{told}");
+                disk.faults.clear();
+                let is_open = match &store {
+                    Ok(_) => true,
+                    Err(error) => {
+                        let kinds = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned];
+                        assert!(kinds.contains(&error.kind()), "{told}: {error}");
+                        false
+                    }
+                };
+                drop(store);
+                comes_back(&disk, BEFORE, &told);
+                // The same folder too, with whatever the refused open left in it.
+                let store = disk.open();
+                assert_eq!(
+                    prefix_len(&store.default_keyspace().unwrap()),
+                    BEFORE,
+                    "{told}"
+                );
+                is_open
+            });
+            if is_open {
+                opened += 1;
+            } else {
+                refused += 1;
+            }
+        }
+    }
+    assert!(
+        opened > 0 && refused > 8,
+        "{opened} opened, {refused} refused"
+    );
+}

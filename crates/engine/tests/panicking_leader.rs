@@ -1,0 +1,100 @@
+//! A leader that panics in the log: its group is answered, those behind it too, the store takes no more writes, and what was acknowledged is there
+//! when it is opened again. On real threads: in a simulated run a panic is the run's end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage};
+
+const WRITERS: usize = 6;
+
+fn open(storage: &Arc<dyn Storage>, runtime: &Runtime) -> Store {
+    let components = Components::on(storage.clone(), runtime.clone());
+    Store::open_with(components, Options::default()).unwrap()
+}
+
+/// `call`: the leader's call that panics.
+fn panics_in(call: OpKind) {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let faults = FaultStorage::new(Arc::new(memory.clone()), &runtime);
+    let storage: Arc<dyn Storage> = Arc::new(faults.clone());
+    let store = open(&storage, &runtime);
+    let ks = store.default_keyspace().unwrap();
+    ks.put(b"before", b"it").unwrap();
+    let hooks = store.core_for_tests();
+
+    // All stand in the queue before anybody leads. A group takes a mebibyte beside the leader's own batch: two more, and the
+    // last ones stay behind.
+    let held = hooks.hold_writes();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|i| {
+            let store = store.clone();
+            let write = move || {
+                let mut batch = Batch::new();
+                let id = store.default_keyspace().unwrap().id();
+                batch.put(id, &[i as u8], &vec![7; 400 << 10]).unwrap();
+                store.write(&mut batch, WriteOptions { sync: true })
+            };
+            runtime.spawn("writer", write).unwrap()
+        })
+        .collect();
+    while hooks.queued_writer_count() < WRITERS {
+        runtime.sleep(Duration::from_millis(1));
+    }
+    // Segments only: their names are numbers.
+    let rule = faults.add(Rule::on(call, Fault::Panic).named("0"));
+    drop(held);
+
+    let mut panicked = 0;
+    for writer in writers {
+        match writer.join() {
+            Err(_) => panicked += 1,
+            Ok(result) => {
+                let error = result.expect_err("acknowledged beside a panic");
+                assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+                assert!(error.to_string().contains("panicked"), "{error}");
+            }
+        }
+    }
+    assert_eq!((panicked, faults.fired_count(rule)), (1, 1));
+    // Whoever comes later is told as well, writers and those who need the lead for something else; reads go on.
+    assert_eq!(ks.put(b"k", b"v").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(store.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+    let create = store.create_keyspace("new").unwrap_err();
+    assert_eq!(create.kind(), ErrorKind::Poisoned, "{create}");
+    let health = store.stats().health;
+    assert!(health.contains("panicked"), "{health}");
+    assert_eq!(ks.get(b"before").unwrap().unwrap(), b"it");
+    let in_memory = ks.iter().unwrap().count();
+    assert_eq!(
+        in_memory, 1,
+        "of a group that was not acknowledged nothing is read"
+    );
+    assert_eq!(
+        store.clone().close().unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
+    drop((hooks, ks, store));
+
+    // The group was one record: it is there or not, whole.
+    let store = open(&storage, &runtime);
+    let ks = store.default_keyspace().unwrap();
+    assert_eq!(ks.get(b"before").unwrap().unwrap(), b"it");
+    let found = ks.iter().unwrap().count();
+    assert!(found == 1 || found == 4, "{found}");
+    ks.put(b"k", b"v").unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_leader_that_panics_in_its_append() {
+    panics_in(OpKind::Append);
+}
+
+#[test]
+fn a_leader_that_panics_in_its_sync() {
+    panics_in(OpKind::Sync);
+}
