@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use siltstone_storage::{
-    Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, Storage,
+    Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
     StorageError, StorageErrorKind, WriteFile,
 };
 
@@ -84,6 +84,9 @@ impl Storage for GuardedStorage {
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         self.inner.lease(name)
     }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.inner.lease_shared(name)
+    }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         self.inner.create(epoch, name)
     }
@@ -108,8 +111,14 @@ impl Storage for GuardedStorage {
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         self.inner.rename(epoch, old, new)
     }
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.inner.link(epoch, old, new)
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        self.inner.import(epoch, name, from, from_name)
+    }
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.publish(epoch, name, bytes)
+    }
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        self.inner.base()
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.once(|| self.inner.sync_dir(epoch))

@@ -16,7 +16,7 @@ use siltstone::log::format::{MAGIC, RECORD_HEADER_BYTES, parse_segment_name};
 use siltstone::version::Edit;
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
-    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, Storage, WriteFile,
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, WriteFile,
 };
 
 use crate::model::{Bytes, Event, Model, Op, Record};
@@ -183,6 +183,9 @@ impl Storage for Observed {
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         self.inner.lease(name)
     }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.inner.lease_shared(name)
+    }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         Ok(self.file(name, self.inner.create(epoch, name)?))
     }
@@ -204,8 +207,14 @@ impl Storage for Observed {
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         self.inner.rename(epoch, old, new)
     }
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.inner.link(epoch, old, new)
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        self.inner.import(epoch, name, from, from_name)
+    }
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.publish(epoch, name, bytes)
+    }
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        self.inner.base()
     }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.inner.sync_object(epoch, name)

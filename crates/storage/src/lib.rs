@@ -21,8 +21,8 @@ pub use map::{Map, MapOwner, MapView};
 pub use memory::{CrashPolicy, CrashReport, Mark, MemoryStorage, Replay};
 pub use op::{CallCounts, OpKind};
 pub use storage::{
-    Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadRange, Storage,
-    WriteFile,
+    Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadRange,
+    SharedLease, Storage, WriteFile, copy_object,
 };
 pub mod runtime;
 pub mod sim;

@@ -12,7 +12,7 @@ pub enum OpKind {
     List,
     Delete,
     Rename,
-    Link,
+    Import,
     SyncDir,
     Replace,
     FreeBytes,
@@ -24,11 +24,13 @@ pub enum OpKind {
     Read,
     Map,
     Advise,
+    LeaseShared,
+    Publish,
 }
 
 impl OpKind {
     /// All kinds.
-    pub const ALL: [OpKind; 19] = [
+    pub const ALL: [OpKind; 21] = [
         OpKind::Lease,
         OpKind::Create,
         OpKind::Recycle,
@@ -36,7 +38,7 @@ impl OpKind {
         OpKind::List,
         OpKind::Delete,
         OpKind::Rename,
-        OpKind::Link,
+        OpKind::Import,
         OpKind::SyncDir,
         OpKind::Replace,
         OpKind::FreeBytes,
@@ -48,6 +50,8 @@ impl OpKind {
         OpKind::Read,
         OpKind::Map,
         OpKind::Advise,
+        OpKind::LeaseShared,
+        OpKind::Publish,
     ];
 
     /// Whether such a call changes what is stored, or what of it is durable. Leases count: they hand out epochs.
@@ -59,13 +63,14 @@ impl OpKind {
                 | OpKind::Recycle
                 | OpKind::Delete
                 | OpKind::Rename
-                | OpKind::Link
+                | OpKind::Import
                 | OpKind::SyncDir
                 | OpKind::Replace
                 | OpKind::Append
                 | OpKind::Reserve
                 | OpKind::Sync
                 | OpKind::Truncate
+                | OpKind::Publish
         )
     }
 
@@ -87,7 +92,7 @@ impl OpKind {
             OpKind::List => "list",
             OpKind::Delete => "delete",
             OpKind::Rename => "rename",
-            OpKind::Link => "link",
+            OpKind::Import => "import",
             OpKind::SyncDir => "sync_dir",
             OpKind::Replace => "replace",
             OpKind::FreeBytes => "free_bytes",
@@ -99,6 +104,8 @@ impl OpKind {
             OpKind::Read => "read",
             OpKind::Map => "map",
             OpKind::Advise => "advise",
+            OpKind::LeaseShared => "lease_shared",
+            OpKind::Publish => "publish",
         }
     }
 }

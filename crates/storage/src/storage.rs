@@ -31,6 +31,16 @@ pub trait Lease: Send + Sync {
     fn epoch(&self) -> Epoch;
 }
 
+/// A reader's share of a lease: while it is held there is no writer. It has no epoch, because who only reads changes
+/// nothing. It ends when it is dropped or the process dies.
+pub trait SharedLease: Send + Sync {
+    /// Whether it keeps writers out. False on a read-only mount without the lease's file: nobody can write through this mount, but somebody
+    /// may through another.
+    fn is_held(&self) -> bool {
+        true
+    }
+}
+
 /// Name and length of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectMeta {
@@ -45,7 +55,7 @@ pub struct ObjectMeta {
 pub struct Capabilities {
     /// [`ReadFile::map`] gives maps.
     pub maps: bool,
-    /// [`Storage::link`] works.
+    /// [`Storage::import`] gives objects of the same kind of storage a second name instead of copying them.
     pub links: bool,
     /// A kill of the process keeps what was appended (local files: the page cache). False across a link.
     pub survives_kill: bool,
@@ -85,6 +95,10 @@ pub trait Storage: Send + Sync + 'static {
     /// Takes the one writer's lease called `name`, or fails with `LeaseHeld` (message: by whom, if known).
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>>;
 
+    /// Takes a share of the lease called `name`: any number of readers, and no writer beside them. Fails with `LeaseHeld` (message: by whom, if
+    /// known) while a writer has it; a writer fails so while a reader has it. Changes nothing of what is stored.
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>>;
+
     /// Creates an object, empty, exclusively.
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>>;
 
@@ -117,8 +131,18 @@ pub trait Storage: Send + Sync + 'static {
     /// Renames `old` to `new`, replacing `new` if it is there. Durable after `sync_dir`.
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()>;
 
-    /// Gives an object a second name (for checkpoints). A capability.
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()>;
+    /// Takes the finished, synced object `from_name` of `from` in under the free name `name`: a second name of the same bytes where both
+    /// storages can share them (a hard link between folders of one file system), else a synced copy. Its bytes are durable when this
+    /// returns (if they were in `from`), its name after `sync_dir`. A failed call leaves no object behind, as far as the storage lets it.
+    ///
+    /// Neither object may be written afterwards: they may be one.
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        copy_object(self, epoch, name, from, from_name)
+    }
+
+    /// Sets a small object that nobody relies on: readers see the old bytes or the new ones, and after a power loss any bytes or none. Costs no
+    /// sync. For figures that are out of date in a second.
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()>;
 
     /// Makes creations, renames and deletions that returned before this call durable.
     fn sync_dir(&self, epoch: Epoch) -> Result<()>;
@@ -129,12 +153,54 @@ pub trait Storage: Send + Sync + 'static {
     /// Free bytes, where the storage knows them.
     fn free_bytes(&self) -> Option<u64>;
 
+    /// The storage below all wrappers, by which [`Storage::import`] knows with whom it can share bytes. Wrappers pass it on.
+    #[doc(hidden)]
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        None
+    }
+
     /// For fault injection: what a directory sync whose write-back failed does to the creations, renames and
     /// deletions that it should have made durable: they show, but never become durable. False: not supported.
     #[doc(hidden)]
     fn inject_lost_names(&self) -> bool {
         false
     }
+}
+
+/// How much [`copy_object`] moves at once, in bytes.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Copies the object `from_name` of `from` to the free name `name` of `to`, and syncs its bytes. What [`Storage::import`] does where bytes cannot
+/// be shared.
+///
+/// # Errors
+/// Those of the calls that it makes; what was begun is deleted again, as far as the storage lets us.
+pub fn copy_object<S: Storage + ?Sized>(
+    to: &S,
+    epoch: Epoch,
+    name: &str,
+    from: &dyn Storage,
+    from_name: &str,
+) -> Result<()> {
+    let source = from.open(from_name)?;
+    let target = to.create(epoch, name)?;
+    let copied = (|| {
+        source.advise(Access::Sequential, 0, source.len());
+        let mut buf = vec![0; COPY_BYTES.min(source.len() as usize)];
+        let mut at = 0;
+        while at < source.len() {
+            let n = (source.len() - at).min(COPY_BYTES as u64) as usize;
+            source.read_at(at, &mut buf[..n])?;
+            target.append(&[&buf[..n]])?;
+            at += n as u64;
+        }
+        target.sync()
+    })();
+    drop(target);
+    if copied.is_err() {
+        let _ = to.delete(epoch, name);
+    }
+    copied
 }
 
 /// What a fault-injecting wrapper asks of the storage below it; see [`WriteFile::inject`].

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use siltstone_storage::{
-    Epoch, FileStorage, MemoryStorage, ReadFile, ReadRange, Result, Runtime, Storage,
+    Epoch, FileStorage, MemoryStorage, ReadFile, ReadRange, Result, Runtime, SharedLease, Storage,
     StorageErrorKind, WriteFile,
 };
 
@@ -14,7 +14,11 @@ enum Op {
     Create(usize),
     Recycle(usize, usize),
     Rename(usize, usize),
-    Link(usize, usize),
+    /// From the side's second storage, or from the first itself.
+    Import(usize, bool, usize),
+    Publish(usize, Vec<u8>),
+    /// Takes a share of a lease, or tries to take it whole.
+    Lease(bool),
     Delete(usize),
     Replace(usize, Vec<u8>),
     Open(usize),
@@ -30,10 +34,19 @@ enum Op {
     CloseReader(usize),
 }
 
-const NAMES: [&str; 6] = ["a", "b", "000001.log", "LOCK.x", "bad name", "c"];
+/// The last two are for imports from the other storage, which must not be written.
+const NAMES: [&str; 8] = ["a", "b", "000001.log", "LOCK.x", "bad name", "c", "x", "y"];
+
+/// What there is to import, by name and length.
+const OTHER: [(&str, usize); 3] = [("a", 0), ("b", 300), ("c", 9000)];
 
 fn op() -> impl Strategy<Value = Op> {
-    let name = 0..NAMES.len();
+    let name = 0..6usize;
+    let any_name = 0..NAMES.len();
+    let import = prop_oneof![
+        (name.clone(), Just(true), name.clone()),
+        (6..NAMES.len(), Just(false), name.clone()),
+    ];
     let bytes = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..40),
         (any::<u8>(), 4000usize..9000).prop_map(|(b, n)| vec![b; n]),
@@ -43,11 +56,13 @@ fn op() -> impl Strategy<Value = Op> {
         4 => name.clone().prop_map(Op::Create),
         2 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Recycle(a, b)),
         2 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Rename(a, b)),
-        2 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Link(a, b)),
-        2 => name.clone().prop_map(Op::Delete),
+        4 => import.prop_map(|(a, own, b)| Op::Import(a, own, b)),
+        1 => (name.clone(), bytes.clone()).prop_map(|(n, b)| Op::Publish(n, b)),
+        1 => any::<bool>().prop_map(Op::Lease),
+        2 => any_name.clone().prop_map(Op::Delete),
         1 => (name.clone(), bytes.clone()).prop_map(|(n, b)| Op::Replace(n, b)),
-        3 => name.clone().prop_map(Op::Open),
-        2 => name.prop_map(Op::ReadSmall),
+        3 => any_name.clone().prop_map(Op::Open),
+        2 => any_name.prop_map(Op::ReadSmall),
         10 => (handle.clone(), prop::collection::vec(bytes, 0..4)).prop_map(|(h, p)| Op::Append(h, p)),
         2 => (handle.clone(), 0u64..20_000).prop_map(|(h, n)| Op::Reserve(h, n)),
         2 => handle.clone().prop_map(Op::Truncate),
@@ -63,6 +78,9 @@ fn op() -> impl Strategy<Value = Op> {
 /// One side: a storage and its open handles.
 struct Side {
     storage: Box<dyn Storage>,
+    /// Objects for imports: `a`, `b` and `c`, as [`OTHER`] has them.
+    other: Box<dyn Storage>,
+    shares: Vec<Box<dyn SharedLease>>,
     epoch: Epoch,
     writers: Vec<Arc<dyn WriteFile>>,
     readers: Vec<Arc<dyn ReadFile>>,
@@ -79,10 +97,19 @@ enum Answer {
 }
 
 impl Side {
-    fn new(storage: Box<dyn Storage>) -> Side {
+    fn new(storage: Box<dyn Storage>, other: Box<dyn Storage>) -> Side {
+        for (name, len) in OTHER {
+            if other.open(name).is_err() {
+                let file = other.create(Epoch(0), name).expect("free");
+                file.append(&[&vec![len as u8; len]]).expect("room");
+                file.sync().expect("sound");
+            }
+        }
         let epoch = storage.lease("writer").expect("free").epoch();
         Side {
             storage,
+            other,
+            shares: Vec::new(),
             epoch,
             writers: Vec::new(),
             readers: Vec::new(),
@@ -116,7 +143,26 @@ impl Side {
                 Err(e) => Answer::Failed(e.kind, e.offset),
             },
             Op::Rename(a, b) => Side::answer(self.storage.rename(e, NAMES[*a], NAMES[*b]), done),
-            Op::Link(a, b) => Side::answer(self.storage.link(e, NAMES[*a], NAMES[*b]), done),
+            Op::Import(n, own, from) => {
+                let other = if *own { &self.storage } else { &self.other };
+                Side::answer(
+                    self.storage.import(e, NAMES[*n], &**other, NAMES[*from]),
+                    done,
+                )
+            }
+            Op::Publish(n, bytes) => Side::answer(self.storage.publish(e, NAMES[*n], bytes), done),
+            Op::Lease(shared) => {
+                if *shared {
+                    Side::answer(self.storage.lease_shared("other"), |share| {
+                        self.shares.push(share);
+                        Answer::Done
+                    })
+                } else {
+                    let answer = Side::answer(self.storage.lease("other"), |_| Answer::Done);
+                    self.shares.pop();
+                    answer
+                }
+            }
             Op::Delete(n) => Side::answer(self.storage.delete(e, NAMES[*n]), done),
             Op::Replace(n, bytes) => Side::answer(self.storage.replace(e, NAMES[*n], bytes), done),
             Op::ReadSmall(n) => Side::answer(self.storage.read_small(NAMES[*n]), Answer::Bytes),
@@ -230,8 +276,14 @@ proptest! {
     fn files_and_memory_agree(ops in prop::collection::vec(op(), 1..80)) {
         let dir = tempfile::tempdir().unwrap();
         let memory = MemoryStorage::new(&Runtime::threads());
-        let mut files = Side::new(Box::new(FileStorage::open_or_create(dir.path()).unwrap()));
-        let mut mem = Side::new(Box::new(memory.clone()));
+        let other_dir = tempfile::tempdir().unwrap();
+        let other = MemoryStorage::new(&Runtime::threads());
+        let open_other = || Box::new(FileStorage::open_or_create(other_dir.path()).unwrap());
+        let mut files = Side::new(
+            Box::new(FileStorage::open_or_create(dir.path()).unwrap()),
+            open_other(),
+        );
+        let mut mem = Side::new(Box::new(memory.clone()), Box::new(other.clone()));
         memory.start_journal();
         for (i, op) in ops.iter().enumerate() {
             let (a, b) = (files.apply(op), mem.apply(op));
@@ -242,10 +294,16 @@ proptest! {
         // The journal replays to the same contents; so does a reopened directory.
         let mut replay = memory.replay();
         replay.advance_to(u64::MAX);
-        let replayed = Side::new(Box::new(replay.kill_in(&Runtime::threads())));
+        let replayed = Side::new(
+            Box::new(replay.kill_in(&Runtime::threads())),
+            Box::new(other),
+        );
         prop_assert_eq!(&contents, &replayed.contents());
         drop(files);
-        let reopened = Side::new(Box::new(FileStorage::open_existing(dir.path()).unwrap()));
+        let reopened = Side::new(
+            Box::new(FileStorage::open_existing(dir.path()).unwrap()),
+            open_other(),
+        );
         prop_assert_eq!(&contents, &reopened.contents());
     }
 }

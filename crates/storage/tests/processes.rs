@@ -80,6 +80,46 @@ fn leases_exclude_other_processes_and_end_with_them() {
 }
 
 #[test]
+fn readers_of_other_processes_are_named_and_end_with_them() {
+    const TEST: &str = "readers_of_other_processes_are_named_and_end_with_them";
+    if std::env::var(ROLE).as_deref() == Ok("reader") {
+        let storage = FileStorage::open_existing(std::env::var(DIR).unwrap()).unwrap();
+        let _share = storage.lease_shared("writer").unwrap();
+        println!("\nreading");
+        let mut line = String::new();
+        let _ = std::io::stdin().read_line(&mut line); // until killed
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open_or_create(dir.path()).unwrap();
+    drop(storage.lease("writer").unwrap());
+    let mut readers: Vec<_> = (0..2)
+        .map(|_| child(TEST, "reader", dir.path()).spawn().unwrap())
+        .collect();
+    for reader in &mut readers {
+        let mut lines = BufReader::new(reader.stdout.take().unwrap());
+        wait_for(&mut lines, "reading");
+    }
+    let refused = || {
+        let error = storage.lease("writer").err().expect("read elsewhere");
+        assert_eq!(error.kind, StorageErrorKind::LeaseHeld);
+        error.to_string()
+    };
+    let text = refused();
+    for reader in &readers {
+        assert!(text.contains(&reader.id().to_string()), "{text}");
+    }
+    let mut last = readers.pop().unwrap();
+    last.kill().unwrap();
+    last.wait().unwrap();
+    let text = refused();
+    assert!(!text.contains(&last.id().to_string()), "{text}");
+    readers[0].kill().unwrap();
+    readers[0].wait().unwrap();
+    drop(storage.lease("writer").unwrap());
+}
+
+#[test]
 fn a_sigbus_elsewhere_still_kills() {
     if std::env::var(ROLE).as_deref() == Ok("foreign") {
         // Our handler is installed by a mapping of ours; then a mapping that is not ours loses a page.

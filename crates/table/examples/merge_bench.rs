@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{
-    Capabilities, Epoch, FileStorage, Lease, ObjectMeta, ReadFile, Result, Runtime, Storage,
-    StorageError, StorageErrorKind, WriteFile,
+    Capabilities, Epoch, FileStorage, Lease, ObjectMeta, ReadFile, Result, Runtime, SharedLease,
+    Storage, StorageError, StorageErrorKind, WriteFile,
 };
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
 use siltstone_table::job::{
@@ -93,6 +93,9 @@ impl Storage for Discard {
     fn lease(&self, _name: &str) -> Result<Box<dyn Lease>> {
         unsupported("lease")
     }
+    fn lease_shared(&self, _name: &str) -> Result<Box<dyn SharedLease>> {
+        unsupported("lease_shared")
+    }
     fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         Ok(Arc::new(DiscardFile(name.into(), AtomicU64::new(0))))
     }
@@ -114,8 +117,8 @@ impl Storage for Discard {
     fn rename(&self, _epoch: Epoch, _old: &str, _new: &str) -> Result<()> {
         unsupported("rename")
     }
-    fn link(&self, _epoch: Epoch, _old: &str, _new: &str) -> Result<()> {
-        unsupported("link")
+    fn publish(&self, _epoch: Epoch, _name: &str, _bytes: &[u8]) -> Result<()> {
+        unsupported("publish")
     }
     fn sync_dir(&self, _epoch: Epoch) -> Result<()> {
         Ok(())
@@ -146,6 +149,9 @@ impl Storage for Recycled {
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         self.inner.lease(name)
     }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.inner.lease_shared(name)
+    }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         match self.kept.lock().pop() {
             Some(old) => self.inner.recycle(epoch, &old, name),
@@ -171,8 +177,14 @@ impl Storage for Recycled {
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         self.inner.rename(epoch, old, new)
     }
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.inner.link(epoch, old, new)
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        self.inner.import(epoch, name, from, from_name)
+    }
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.publish(epoch, name, bytes)
+    }
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        self.inner.base()
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.inner.sync_dir(epoch)

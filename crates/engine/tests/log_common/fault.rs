@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use siltstone_storage::{
-    Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, Result, Storage, StorageError,
-    StorageErrorKind, WriteFile,
+    Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage,
+    StorageError, StorageErrorKind, WriteFile,
 };
 
 /// Asked with operation and name before each changing call; an answer makes it fail. A sync that fails loses what it
@@ -42,6 +42,9 @@ impl<S: Storage> Storage for Faulty<S> {
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         self.inner.lease(name)
     }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.inner.lease_shared(name)
+    }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         ask(&self.hook, "create", name)?;
         Ok(self.wrap(self.inner.create(epoch, name)?))
@@ -70,8 +73,14 @@ impl<S: Storage> Storage for Faulty<S> {
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         self.inner.rename(epoch, old, new)
     }
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.inner.link(epoch, old, new)
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        self.inner.import(epoch, name, from, from_name)
+    }
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.publish(epoch, name, bytes)
+    }
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        self.inner.base()
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         ask(&self.hook, "sync_dir", "").inspect_err(|_| {

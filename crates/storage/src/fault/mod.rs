@@ -19,7 +19,9 @@ use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::op::{CallCounts, OpKind};
 use crate::prng::Prng;
 use crate::runtime::Runtime;
-use crate::storage::{Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Storage, WriteFile};
+use crate::storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile,
+};
 
 mod handle;
 mod plan;
@@ -344,6 +346,12 @@ impl Storage for FaultStorage {
             .call(OpKind::Lease, name, 0, || self.shared.inner.lease(name))
     }
 
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.shared.call(OpKind::LeaseShared, name, 0, || {
+            self.shared.inner.lease_shared(name)
+        })
+    }
+
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.shared.call(OpKind::Create, name, 0, || {
             self.shared.inner.create(epoch, name)
@@ -387,10 +395,21 @@ impl Storage for FaultStorage {
         })
     }
 
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.shared.call(OpKind::Link, old, second(new), || {
-            self.shared.inner.link(epoch, old, new)
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        self.shared
+            .call(OpKind::Import, name, second(from_name), || {
+                self.shared.inner.import(epoch, name, from, from_name)
+            })
+    }
+
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.shared.call(OpKind::Publish, name, xxh3_64(bytes), || {
+            self.shared.inner.publish(epoch, name, bytes)
         })
+    }
+
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        self.shared.inner.base()
     }
 
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {

@@ -1,16 +1,16 @@
-//! The writer's lease on a local directory: an exclusive lock of a file that is never deleted.
+//! Leases on a local directory: a lock of a file that is never deleted, exclusive for the writer, shared among readers.
 //!
 //! The lock belongs to the open file description, so two handles of one process exclude each other as two processes
 //! do, and it ends with the process whatever way that dies. Deleting the lock file would let two holders lock two
 //! files of one name; it stays. Its text (epoch and pid) is for messages and for the next epoch only; the lock
-//! itself decides.
+//! itself decides. Readers open the file for reading and write nothing into it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::error::{Result, StorageError, StorageErrorKind};
-use crate::storage::{Epoch, Lease};
+use crate::storage::{Epoch, Lease, SharedLease};
 
 /// A held lock; dropping it closes the file, which ends the lock.
 pub(super) struct FileLease {
@@ -21,6 +21,17 @@ pub(super) struct FileLease {
 impl Lease for FileLease {
     fn epoch(&self) -> Epoch {
         self.epoch
+    }
+}
+
+/// A held share of the lock.
+pub(super) struct FileSharedLease {
+    file: Option<File>,
+}
+
+impl SharedLease for FileSharedLease {
+    fn is_held(&self) -> bool {
+        self.file.is_some()
     }
 }
 
@@ -53,22 +64,26 @@ fn parse_epoch(text: &str) -> Option<u64> {
 /// Locks `file` (opened for reading and writing) and gives the lease its epoch: one above the last one written
 /// there, so that names which hold an epoch differ from open to open.
 pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
-    match try_lock(&file) {
+    match try_lock(&file, Lock::Exclusive) {
         Ok(()) => {}
-        Err(e)
-            if e.kind() == io::ErrorKind::WouldBlock || e.raw_os_error() == Some(libc::EACCES) =>
-        {
-            let holder = read_text(&file);
-            let holder = if holder.is_empty() {
-                "an unknown process".to_owned()
+        Err(e) if is_refusal(&e) => {
+            // With a share of the lock to be had, it is readers that keep the writer out.
+            let detail = if try_lock(&file, Lock::Shared).is_ok() {
+                format!(
+                    "readers have it open ({}); close them first",
+                    processes_with(&file)
+                )
             } else {
-                holder
+                format!(
+                    "another writer holds it ({}); close that one first",
+                    holder(&file)
+                )
             };
             return Err(StorageError::new(
                 StorageErrorKind::LeaseHeld,
                 "lease",
                 shown,
-                format!("another writer holds it ({holder}); close that one first"),
+                detail,
             ));
         }
         Err(e) => return Err(StorageError::from_io("lease", shown, &e)),
@@ -91,13 +106,84 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     })
 }
 
+/// Takes a share of the lock of `file` (opened for reading; `None` where there is none and nobody can write).
+pub(super) fn share(file: Option<File>, shown: &str) -> Result<FileSharedLease> {
+    if let Some(file) = &file {
+        match try_lock(file, Lock::Shared) {
+            Ok(()) => {}
+            Err(e) if is_refusal(&e) => {
+                let detail = format!("a writer holds it ({}); close that one first", holder(file));
+                return Err(StorageError::new(
+                    StorageErrorKind::LeaseHeld,
+                    "lease_shared",
+                    shown,
+                    detail,
+                ));
+            }
+            Err(e) => return Err(StorageError::from_io("lease_shared", shown, &e)),
+        }
+    }
+    Ok(FileSharedLease { file })
+}
+
+/// Whether a lock was refused because somebody else has it.
+fn is_refusal(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EACCES)
+}
+
+/// Who wrote the file's text.
+fn holder(file: &File) -> String {
+    let text = read_text(file);
+    if text.is_empty() {
+        "an unknown process".to_owned()
+    } else {
+        text
+    }
+}
+
+/// The processes that have the file open, as far as the system tells us, for a message. Ourselves too, if we have it open twice.
+fn processes_with(file: &File) -> String {
+    use std::os::fd::AsRawFd;
+    let own_fd = file.as_raw_fd().to_string();
+    let own_pid = std::process::id().to_string();
+    let entries = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut pids = Vec::new();
+    if let Ok(wanted) = std::fs::read_link(format!("/proc/self/fd/{own_fd}")) {
+        for process in entries(std::path::Path::new("/proc")) {
+            let pid = process.file_name().to_string_lossy().into_owned();
+            if !pid.bytes().all(|b| b.is_ascii_digit()) {
+                continue;
+            }
+            let has_it = entries(&process.path().join("fd"))
+                .filter(|fd| pid != own_pid || fd.file_name() != own_fd.as_str())
+                .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|link| link == wanted));
+            if has_it {
+                pids.push(pid);
+            }
+        }
+    }
+    match &pids[..] {
+        [] => "unknown processes".to_owned(),
+        pids => format!("pid {}", pids.join(", ")),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Lock {
+    Exclusive,
+    Shared,
+}
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[allow(unsafe_code)]
-fn try_lock(file: &File) -> io::Result<()> {
+fn try_lock(file: &File, wanted: Lock) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: an all-zero flock is a valid value; the fields that matter are set below.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as _;
+    lock.l_type = match wanted {
+        Lock::Exclusive => libc::F_WRLCK as _,
+        Lock::Shared => libc::F_RDLCK as _,
+    };
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = 0;
     lock.l_len = 0; // to the end, whatever that is
@@ -114,10 +200,14 @@ fn try_lock(file: &File) -> io::Result<()> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn try_lock(file: &File) -> io::Result<()> {
+fn try_lock(file: &File, wanted: Lock) -> io::Result<()> {
+    use rustix::fs::FlockOperation;
+    let operation = match wanted {
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+    };
     // flock belongs to the open file description, too.
-    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(io::Error::from)
+    rustix::fs::flock(file, operation).map_err(io::Error::from)
 }
 
 #[cfg(test)]

@@ -21,7 +21,9 @@ use rustix::io::Errno;
 
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::name::{LEASE_PREFIX, check_lease_name, check_object_name, is_object_name};
-use crate::storage::{Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Storage, WriteFile};
+use crate::storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
+};
 
 mod lease;
 mod mapping;
@@ -144,6 +146,30 @@ impl FileStorage {
             .map_err(|e| self.error(op, old, e))
     }
 
+    /// Sets the object `name` through a temporary file; whether its bytes are durable before it gets the name is the caller's choice.
+    fn set_object(&self, op: &'static str, name: &str, bytes: &[u8], sync: bool) -> Result<()> {
+        check_object_name(op, name)?;
+        let temp = format!(".{name}{TEMP_SUFFIX}");
+        let file = self.open_at(op, &temp, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
+        let written = file
+            .write_all_at(bytes, 0)
+            .and_then(|()| if sync { file.sync_all() } else { Ok(()) })
+            .map_err(|e| StorageError::from_io(op, self.shown(name), &e))
+            .and_then(|()| {
+                retry(|| rustix::fs::renameat(&self.dir, temp.as_str(), &self.dir, name))
+                    .map_err(|e| self.error(op, name, e))
+            });
+        if written.is_err() {
+            let _ = retry(|| rustix::fs::unlinkat(&self.dir, temp.as_str(), AtFlags::empty()));
+        }
+        written
+    }
+
+    fn is_mounted_read_only(&self) -> bool {
+        rustix::fs::fstatvfs(&self.dir)
+            .is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+    }
+
     /// Calls `f` with the name of every regular file and its length.
     fn for_each_file(&self, mut f: impl FnMut(&str, u64)) -> Result<()> {
         let fail =
@@ -255,6 +281,24 @@ impl Storage for FileStorage {
         Ok(Box::new(lease))
     }
 
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        check_lease_name(name)?;
+        let file_name = format!("{LEASE_PREFIX}{name}");
+        let shown = self.shown(&file_name);
+        let file = match self.open_at("lease_shared", &file_name, OFlags::RDONLY) {
+            // A folder that was copied without it. Readers need it to keep a writer out ...
+            Err(e) if e.kind == StorageErrorKind::NotFound => {
+                match self.open_at("lease_shared", &file_name, OFlags::RDONLY | OFlags::CREATE) {
+                    // ... except where nobody can write.
+                    Err(_) if self.is_mounted_read_only() => None,
+                    file => Some(file?),
+                }
+            }
+            file => Some(file?),
+        };
+        Ok(Box::new(lease::share(file, &shown)?))
+    }
+
     fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         check_object_name("create", name)?;
         let file = self.open_at("create", name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
@@ -328,15 +372,37 @@ impl Storage for FileStorage {
             .map_err(|e| self.error("rename", old, e))
     }
 
-    fn link(&self, _epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        check_object_name("link", old)?;
-        check_object_name("link", new)?;
-        retry(|| rustix::fs::linkat(&self.dir, old, &self.dir, new, AtFlags::empty())).map_err(
-            |e| {
-                let name = if e == Errno::EXIST { new } else { old };
-                self.error("link", name, e)
-            },
-        )
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        check_object_name("import", name)?;
+        check_object_name("import", from_name)?;
+        if let Some(other) = from.base().and_then(|base| base.downcast_ref::<Self>()) {
+            let linked = retry(|| {
+                rustix::fs::linkat(&other.dir, from_name, &self.dir, name, AtFlags::empty())
+            });
+            match linked {
+                Ok(()) => return Ok(()),
+                // Another file system, one without links, one link too many, or a file of somebody else's.
+                Err(
+                    Errno::XDEV
+                    | Errno::PERM
+                    | Errno::MLINK
+                    | Errno::OPNOTSUPP
+                    | Errno::NOSYS
+                    | Errno::ACCESS,
+                ) => {}
+                Err(Errno::NOENT) => return Err(other.error("import", from_name, Errno::NOENT)),
+                Err(e) => return Err(self.error("import", name, e)),
+            }
+        }
+        copy_object(self, epoch, name, from, from_name)
+    }
+
+    fn publish(&self, _epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.set_object("publish", name, bytes, false)
+    }
+
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
     }
 
     fn sync_dir(&self, _epoch: Epoch) -> Result<()> {
@@ -344,25 +410,7 @@ impl Storage for FileStorage {
     }
 
     fn replace(&self, _epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        check_object_name("replace", name)?;
-        let temp = format!(".{name}{TEMP_SUFFIX}");
-        let file = self.open_at(
-            "replace",
-            &temp,
-            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
-        )?;
-        let written = file
-            .write_all_at(bytes, 0)
-            .and_then(|()| file.sync_all())
-            .map_err(|e| StorageError::from_io("replace", self.shown(name), &e))
-            .and_then(|()| {
-                retry(|| rustix::fs::renameat(&self.dir, temp.as_str(), &self.dir, name))
-                    .map_err(|e| self.error("replace", name, e))
-            });
-        if let Err(e) = written {
-            let _ = retry(|| rustix::fs::unlinkat(&self.dir, temp.as_str(), AtFlags::empty()));
-            return Err(e);
-        }
+        self.set_object("replace", name, bytes, true)?;
         self.fsync_dir("replace")
     }
 

@@ -131,7 +131,7 @@ fn list_shows_objects_only() {
 }
 
 #[test]
-fn replace_rename_link_delete() {
+fn replace_rename_import_delete() {
     let (_dir, s, lease) = fresh();
     let e = lease.epoch();
     s.replace(e, "CURRENT", b"one").unwrap();
@@ -146,9 +146,15 @@ fn replace_rename_link_delete() {
     let mut buf = [0];
     open_b.read_at(0, &mut buf).unwrap();
     assert_eq!(&buf, b"b", "an open file stays what it was");
-    s.link(e, "b", "c").unwrap();
-    assert_eq!(kind(s.link(e, "b", "c")), StorageErrorKind::AlreadyExists);
-    assert_eq!(kind(s.link(e, "none", "d")), StorageErrorKind::NotFound);
+    s.import(e, "c", &s, "b").unwrap();
+    assert_eq!(
+        kind(s.import(e, "c", &s, "b")),
+        StorageErrorKind::AlreadyExists
+    );
+    assert_eq!(
+        kind(s.import(e, "d", &s, "none")),
+        StorageErrorKind::NotFound
+    );
     s.delete(e, "b").unwrap();
     assert_eq!(s.read_small("c").unwrap(), b"a");
     assert_eq!(kind(s.delete(e, "b")), StorageErrorKind::NotFound);
@@ -325,5 +331,92 @@ fn appends_and_syncs_run_beside_each_other() {
     assert_eq!(
         bytes,
         (0..200u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn imports_link_within_a_file_system_and_copy_else() {
+    use std::os::unix::fs::MetadataExt;
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    let (_other_dir, other, other_lease) = fresh();
+    write(&other, other_lease.epoch(), "t", b"table");
+    s.import(e, "linked", &other, "t").unwrap();
+    let inode = |s: &FileStorage, name: &str| std::fs::metadata(s.path().join(name)).unwrap().ino();
+    assert_eq!(inode(&s, "linked"), inode(&other, "t"));
+    // The source's own name may go.
+    other.delete(other_lease.epoch(), "t").unwrap();
+    assert_eq!(s.read_small("linked").unwrap(), b"table");
+
+    // Nothing to link with: a copy, larger than what is moved at once.
+    let memory = crate::MemoryStorage::new(&crate::Runtime::threads());
+    let bytes: Vec<u8> = (0..2_500_000u32).map(|i| (i / 7) as u8).collect();
+    let file = memory.create(Epoch(0), "t").unwrap();
+    file.append(&[&bytes]).unwrap();
+    s.import(e, "copied", &memory, "t").unwrap();
+    assert!(s.read_small("copied").unwrap() == bytes);
+    assert_eq!(
+        kind(s.import(e, "copied", &memory, "t")),
+        StorageErrorKind::AlreadyExists
+    );
+    // Another file system, where this machine has one.
+    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
+        return;
+    };
+    let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+    if device(elsewhere.path()) == device(s.path()) {
+        return;
+    }
+    let shm = FileStorage::open_or_create(elsewhere.path()).unwrap();
+    shm.import(e, "t", &s, "linked").unwrap();
+    assert_eq!(shm.read_small("t").unwrap(), b"table");
+    assert_eq!(
+        kind(shm.import(e, "u", &s, "none")),
+        StorageErrorKind::NotFound
+    );
+    assert_eq!(shm.list().unwrap().len(), 1, "a failed copy leaves nothing");
+}
+
+#[test]
+fn readers_keep_a_writer_out_and_are_named() {
+    let (_dir, s, lease) = fresh();
+    let refused = |error: StorageError, part: &str| {
+        assert_eq!(error.kind, StorageErrorKind::LeaseHeld);
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    let own = format!("pid {}", std::process::id());
+    refused(s.lease_shared("writer").err().unwrap(), &own);
+    drop(lease);
+    let before = std::fs::read(s.path().join("LOCK.writer")).unwrap();
+    let one = s.lease_shared("writer").unwrap();
+    let two = s.lease_shared("writer").unwrap();
+    refused(s.lease("writer").err().unwrap(), &own);
+    refused(s.lease("writer").err().unwrap(), "readers have it open");
+    drop(one);
+    refused(s.lease("writer").err().unwrap(), "readers have it open");
+    drop(two);
+    assert_eq!(
+        std::fs::read(s.path().join("LOCK.writer")).unwrap(),
+        before,
+        "readers write nothing"
+    );
+    drop(s.lease("writer").unwrap());
+    // A folder that was copied without the lease's file.
+    drop(s.lease_shared("never").unwrap());
+    assert!(s.path().join("LOCK.never").exists());
+}
+
+#[test]
+fn published_bytes_replace_one_another() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    s.publish(e, "STATS", b"one").unwrap();
+    s.publish(e, "STATS", b"").unwrap();
+    s.publish(e, "STATS", b"three").unwrap();
+    assert_eq!(s.read_small("STATS").unwrap(), b"three");
+    assert!(!s.path().join(".STATS.tmp").exists());
+    assert_eq!(
+        kind(s.publish(e, "a/b", b"")),
+        StorageErrorKind::InvalidInput
     );
 }

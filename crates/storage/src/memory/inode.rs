@@ -86,6 +86,14 @@ impl Inode {
         Inode::durable_from(pages, bytes.len() as u64)
     }
 
+    /// The same object in another storage: pages are shared, handles are not.
+    pub(super) fn shared(&self) -> Inode {
+        Inode {
+            handles: Arc::new(()),
+            ..self.clone()
+        }
+    }
+
     pub(super) fn is_open(&self) -> bool {
         Arc::strong_count(&self.handles) > 1
     }

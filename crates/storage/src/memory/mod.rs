@@ -24,7 +24,9 @@ use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::name::{check_lease_name, check_object_name};
 use crate::op::{CallCounts, OpKind};
 use crate::runtime::Runtime;
-use crate::storage::{Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Storage, WriteFile};
+use crate::storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
+};
 
 mod crash;
 mod handle;
@@ -64,6 +66,8 @@ struct Core {
     leases: BTreeMap<String, (u64, Arc<AtomicBool>)>,
     /// Which lease an epoch was given for.
     epochs: BTreeMap<u64, String>,
+    /// By lease name: one reference more than there are readers.
+    readers: BTreeMap<String, Arc<()>>,
 }
 
 impl Core {
@@ -146,6 +150,12 @@ impl Drop for MemoryLease {
     }
 }
 
+struct MemorySharedLease {
+    _share: Arc<()>,
+}
+
+impl SharedLease for MemorySharedLease {}
+
 fn not_found(kind: OpKind, name: &str) -> StorageError {
     StorageError::new(
         StorageErrorKind::NotFound,
@@ -179,6 +189,7 @@ impl MemoryStorage {
             leases_expire: false,
             leases: BTreeMap::new(),
             epochs: BTreeMap::new(),
+            readers: BTreeMap::new(),
         };
         MemoryStorage {
             inner: Arc::new(Inner {
@@ -347,6 +358,18 @@ impl Storage for MemoryStorage {
                 ),
             ));
         }
+        let readers = core
+            .readers
+            .get(name)
+            .map_or(0, |r| Arc::strong_count(r) - 1);
+        if readers > 0 && !core.leases_expire {
+            return Err(StorageError::new(
+                StorageErrorKind::LeaseHeld,
+                "lease",
+                name,
+                format!("{readers} reader(s) of this process hold it; close them first"),
+            ));
+        }
         core.change(OpKind::Lease, Effect::Epoch);
         let epoch = core.state.epoch;
         let held = Arc::new(AtomicBool::new(true));
@@ -357,6 +380,23 @@ impl Storage for MemoryStorage {
             epoch: Epoch(epoch),
             held,
         }))
+    }
+
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        check_lease_name(name)?;
+        let mut core = self.inner.enter(OpKind::LeaseShared);
+        if let Some((epoch, held)) = core.leases.get(name)
+            && held.load(Ordering::Acquire)
+        {
+            return Err(StorageError::new(
+                StorageErrorKind::LeaseHeld,
+                "lease_shared",
+                name,
+                format!("a writer holds it (epoch {epoch} in this process); close that one first"),
+            ));
+        }
+        let share = Arc::clone(core.readers.entry(name.to_owned()).or_default());
+        Ok(Box::new(MemorySharedLease { _share: share }))
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
@@ -476,25 +516,69 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
-    fn link(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        check_object_name("link", old)?;
-        check_object_name("link", new)?;
-        let mut core = self.inner.enter(OpKind::Link);
-        core.check_epoch(OpKind::Link, old, epoch)?;
-        if !core.state.names.contains_key(old) {
-            return Err(not_found(OpKind::Link, old));
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        const KIND: OpKind = OpKind::Import;
+        check_object_name("import", name)?;
+        check_object_name("import", from_name)?;
+        let base = from.base().and_then(|base| base.downcast_ref::<Self>());
+        let Some(other) = base else {
+            return copy_object(self, epoch, name, from, from_name);
+        };
+        let mut core = self.inner.enter(KIND);
+        core.check_epoch(KIND, name, epoch)?;
+        let own = Arc::ptr_eq(&self.inner, &other.inner);
+        let object = if own {
+            core.state
+                .inode(from_name)
+                .map(|(_, inode)| Arc::new(inode.shared()))
+        } else {
+            // One of the two locks at a time: two storages may import from each other.
+            drop(core);
+            let object = other
+                .inner
+                .lock()
+                .state
+                .inode(from_name)
+                .map(|(_, inode)| Arc::new(inode.shared()));
+            core = self.inner.lock();
+            object
+        };
+        let Some(object) = object else {
+            return Err(not_found(KIND, from_name));
+        };
+        if core.state.names.contains_key(name) {
+            return Err(exists(KIND, name));
         }
-        if core.state.names.contains_key(new) {
-            return Err(exists(OpKind::Link, new));
-        }
-        core.change(
-            OpKind::Link,
-            Effect::Link {
-                old: old.to_owned(),
-                new: new.to_owned(),
-            },
-        );
+        let (new, old) = (name.to_owned(), from_name.to_owned());
+        let effect = if own {
+            Effect::Link { old, new }
+        } else if object.pages.len() as u64 > core.free_pages() {
+            return Err(core.no_space(KIND, name));
+        } else {
+            Effect::Import { name: new, object }
+        };
+        core.change(KIND, effect);
         Ok(())
+    }
+
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        const KIND: OpKind = OpKind::Publish;
+        check_object_name("publish", name)?;
+        let mut core = self.inner.enter(KIND);
+        core.check_epoch(KIND, name, epoch)?;
+        if pages_for(bytes.len() as u64) as u64 > core.free_pages() {
+            return Err(core.no_space(KIND, name));
+        }
+        let effect = Effect::Publish {
+            name: name.to_owned(),
+            bytes: bytes.into(),
+        };
+        core.change(KIND, effect);
+        Ok(())
+    }
+
+    fn base(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
     }
 
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {

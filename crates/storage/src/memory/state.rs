@@ -72,6 +72,16 @@ pub(super) enum Effect {
         old: String,
         new: String,
     },
+    /// An object of another storage, whose bytes (and what of them is durable) are shared from here on.
+    Import {
+        name: String,
+        object: Arc<Inode>,
+    },
+    /// A small object set without any sync.
+    Publish {
+        name: String,
+        bytes: Arc<[u8]>,
+    },
     SyncDir {
         through: u64,
     },
@@ -206,6 +216,30 @@ impl State {
                     name: new.clone(),
                     ino,
                 });
+            }
+            Effect::Import { name, object } => {
+                let ino = self.next_ino;
+                self.next_ino += 1;
+                self.inodes.insert(ino, object.shared());
+                self.pend(DirChange::Set {
+                    name: name.clone(),
+                    ino,
+                });
+            }
+            Effect::Publish { name, bytes } => {
+                if let Some(&replaced) = self.names.get(name) {
+                    self.unlinked(replaced);
+                }
+                let ino = self.next_ino;
+                self.next_ino += 1;
+                let mut inode = Inode::default();
+                inode.write(0, bytes);
+                self.inodes.insert(ino, inode);
+                self.pend(DirChange::Set {
+                    name: name.clone(),
+                    ino,
+                });
+                self.collect();
             }
             Effect::SyncDir { through } => {
                 for op in std::mem::take(&mut self.pending) {

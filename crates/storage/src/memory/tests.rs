@@ -123,7 +123,8 @@ fn leases_fence() {
     assert_eq!(kind(s.recycle(e, "a", "b")), StorageErrorKind::Fenced);
     assert_eq!(kind(s.delete(e, "a")), StorageErrorKind::Fenced);
     assert_eq!(kind(s.rename(e, "a", "b")), StorageErrorKind::Fenced);
-    assert_eq!(kind(s.link(e, "a", "b")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.import(e, "b", &s, "a")), StorageErrorKind::Fenced);
+    assert_eq!(kind(s.publish(e, "b", b"")), StorageErrorKind::Fenced);
     assert_eq!(kind(s.sync_dir(e)), StorageErrorKind::Fenced);
     assert_eq!(kind(s.replace(e, "a", b"")), StorageErrorKind::Fenced);
     assert!(s.open("a").unwrap().is_empty(), "nothing of it happened");
@@ -233,4 +234,103 @@ fn a_map_keeps_its_bytes() {
     s.delete(e, "a").unwrap();
     drop((s, w, image));
     assert!(map.view().equals(b"hello"));
+}
+
+#[test]
+fn an_import_shares_bytes_and_its_name_waits_for_the_folder() {
+    let (from, f) = storage();
+    let w = from.create(f, "t").unwrap();
+    w.append(&[&[7; 5000]]).unwrap();
+    w.sync().unwrap();
+    let (to, e) = storage();
+    to.start_journal();
+    to.import(e, "n", &from, "t").unwrap();
+    assert_eq!(
+        kind(to.import(e, "n", &from, "t")),
+        StorageErrorKind::AlreadyExists
+    );
+    assert_eq!(
+        kind(to.import(e, "m", &from, "u")),
+        StorageErrorKind::NotFound
+    );
+    from.delete(f, "t").unwrap();
+    assert_eq!(to.read_small("n").unwrap(), [7; 5000]);
+    assert!(
+        to.crash(CrashPolicy::LoseUnsynced)
+            .list()
+            .unwrap()
+            .is_empty()
+    );
+    let kept = to.crash(CrashPolicy::KeepUnsynced);
+    assert_eq!(
+        kept.read_small("n").unwrap(),
+        [7; 5000],
+        "the bytes were durable"
+    );
+    to.sync_dir(e).unwrap();
+    let lost = to.crash(CrashPolicy::LoseUnsynced);
+    assert_eq!(lost.read_small("n").unwrap(), [7; 5000]);
+    assert_eq!(
+        to.crash_at(2, CrashPolicy::LoseUnsynced)
+            .read_small("n")
+            .unwrap(),
+        [7; 5000],
+        "the journal has it"
+    );
+    // What was never synced is not saved by the second name.
+    let w = from.create(f, "u").unwrap();
+    w.append(&[b"unsynced"]).unwrap();
+    to.import(e, "u", &from, "u").unwrap();
+    to.sync_dir(e).unwrap();
+    let lost = to.crash(CrashPolicy::LoseUnsynced);
+    assert_eq!(lost.read_small("u").unwrap(), b"");
+    // Room is counted.
+    to.set_capacity(Some(to.used_bytes() + 4096));
+    w.append(&[&[1; 5000]]).unwrap();
+    assert_eq!(
+        kind(to.import(e, "v", &from, "u")),
+        StorageErrorKind::NoSpace
+    );
+}
+
+#[test]
+fn published_bytes_may_be_lost_with_the_power() {
+    let (s, e) = storage();
+    s.publish(e, "STATS", b"one").unwrap();
+    s.sync_dir(e).unwrap();
+    s.publish(e, "STATS", b"two").unwrap();
+    assert_eq!(s.read_small("STATS").unwrap(), b"two");
+    assert_eq!(s.kill().read_small("STATS").unwrap(), b"two");
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        seen.insert(
+            s.crash(CrashPolicy::Seeded(seed))
+                .read_small("STATS")
+                .unwrap_or_default(),
+        );
+    }
+    let bytes: [&[u8]; 3] = [b"", b"one", b"two"];
+    assert!(bytes.iter().all(|b| seen.contains(*b)), "{seen:?}");
+    s.set_capacity(Some(0));
+    assert_eq!(
+        kind(s.publish(e, "STATS", b"no")),
+        StorageErrorKind::NoSpace
+    );
+}
+
+#[test]
+fn readers_and_a_writer_exclude_each_other() {
+    let s = MemoryStorage::new(&Runtime::threads());
+    let writer = s.lease("writer").unwrap();
+    assert_eq!(kind(s.lease_shared("writer")), StorageErrorKind::LeaseHeld);
+    drop(writer);
+    s.start_journal();
+    let readers = [
+        s.lease_shared("writer").unwrap(),
+        s.lease_shared("writer").unwrap(),
+    ];
+    assert_eq!(s.journal_len(), 0, "a reader changes nothing");
+    assert_eq!(kind(s.lease("writer")), StorageErrorKind::LeaseHeld);
+    drop(readers);
+    assert!(s.lease("writer").is_ok());
 }
