@@ -55,7 +55,12 @@ pub(crate) fn guard(storages: Storages, runtime: &Runtime, health: &Arc<Health>)
 }
 
 impl GuardedStorage {
-    fn once(&self, call: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// `is_harmless`: whether this failure of the call changed nothing, so that it may be made again.
+    fn once(
+        &self,
+        is_harmless: impl Fn(&StorageError) -> bool,
+        call: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         if planted::is(Bug::FolderSyncIsHarmless) {
             return call();
         }
@@ -64,8 +69,7 @@ impl GuardedStorage {
             return Err(error.clone());
         }
         call().inspect_err(|error| {
-            // A clean refusal changed nothing: no room, or not the writer any more (which others report as well).
-            if !matches!(error.kind, StorageErrorKind::NoSpace) {
+            if !is_harmless(error) {
                 *failed = Some(error.clone());
                 self.health
                     .poison(&Error::from(error.clone()).context("syncing the store's folder"));
@@ -121,10 +125,15 @@ impl Storage for GuardedStorage {
         self.inner.base()
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
-        self.once(|| self.inner.sync_dir(epoch))
+        // A file system that gives blocks late tells only now that there were none; the names are as lost as with any other error.
+        self.once(|_| false, || self.inner.sync_dir(epoch))
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.once(|| self.inner.replace(epoch, name, bytes))
+        // Without room the new bytes were not written, and nothing stands in the place of the old ones.
+        self.once(
+            |error| error.kind == StorageErrorKind::NoSpace,
+            || self.inner.replace(epoch, name, bytes),
+        )
     }
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()
