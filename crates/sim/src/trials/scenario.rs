@@ -115,11 +115,12 @@ fn story(run: &mut Run, medium: &MemoryStorage) -> Result<(), String> {
     run.close(&world).map_err(told)
 }
 
-/// Crashes the story at every `step`-th call from `seed % step` on, in several ways, and every recovery of some of them at every call.
+/// Crashes the story at every call, in several ways. Of the pairs of such a crash and a call of its recovery, at which that is crashed in turn,
+/// one in `share` is taken; which ones moves with the seed, so that `share` seeds in a row take all.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
-pub fn scenario(seed: u64, step: u64) -> Coverage {
+pub fn scenario(seed: u64, share: u64) -> Coverage {
     simulate(seed, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5CE);
         let mut run = Run::new(&runtime, &mut rng);
@@ -127,8 +128,8 @@ pub fn scenario(seed: u64, step: u64) -> Coverage {
         medium.start_journal();
         story(&mut run, &medium)?;
         let mut replay = medium.replay();
-        let mut n = seed % step;
-        while n <= replay.len() {
+        let mut pair = seed;
+        for n in 0..=replay.len() {
             replay.advance_to(n);
             let promised = Promised::at(
                 &replay,
@@ -159,14 +160,18 @@ pub fn scenario(seed: u64, step: u64) -> Coverage {
                 replay.kill_in(&runtime),
                 promised.acked,
             );
-            for (i, (what, image, least)) in crashes.into_iter().chain([killed]).enumerate() {
+            for (what, image, least) in crashes.into_iter().chain([killed]) {
                 image.start_journal();
-                let end = recovered(&run, &image, least, &what)?;
+                recovered(&run, &image, least, &what)?;
                 run.coverage.add("scenario.recovered");
-                if n % (step * 16) == seed % step + i as u64 * step {
+                {
                     // The recovery, crashed at every call of it.
                     let mut again = image.replay();
                     for m in 0..=again.len() {
+                        pair += 1;
+                        if !pair.is_multiple_of(share) {
+                            continue;
+                        }
                         again.advance_to(m);
                         let least = Promised::at(&again, promised).synced;
                         let policy = CrashPolicy::Seeded(seed << 48 | n << 24 | m);
@@ -186,10 +191,9 @@ pub fn scenario(seed: u64, step: u64) -> Coverage {
                         )?;
                         run.coverage.add("scenario.recovered_twice");
                     }
-                    run.coverage.add_count("scenario.last_end", end);
+                    run.coverage.add_count("scenario.pairs", again.len() + 1);
                 }
             }
-            n += step;
         }
         Ok(run.coverage)
     })
