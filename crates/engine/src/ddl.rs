@@ -203,11 +203,18 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
             return Err(error);
         }
     };
-    keyspace.set_dropped();
-    change_map(core, |map| {
-        map.by_name.remove(&keyspace.name);
-        map.by_id.remove(&keyspace.id);
-    });
+    if used == 0 {
+        // The edit is all that says so: nothing changes before it is durable.
+        let done = drop_by_edit(core, keyspace);
+        lead.finish();
+        core.unpin_log(pin);
+        done?;
+        crate::compaction::schedule::cancel_keyspace(core, keyspace.id);
+        core.stalls.relieve();
+        core.wake_tidy();
+        return Ok(());
+    }
+    leave_map(core, keyspace);
     lead.next_seq = number + used;
     core.snapshots.publish(number + used - 1);
     lead.finish();
@@ -220,6 +227,34 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     complete(core, end, edit, pin, keyspace)?;
     core.wake_tidy();
     Ok(())
+}
+
+/// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
+fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+    let mut role = core.manifest.lock();
+    let edit = Edit {
+        drop: vec![keyspace.id],
+        ..Edit::default()
+    };
+    core.commit_edit(&mut role, edit)?;
+    leave_map(core, keyspace);
+    // What waits for room on behalf of a keyspace that is gone would be refused.
+    let (gone, left) = std::mem::take(&mut role.pending)
+        .into_iter()
+        .partition(|p| p.keyspace.id == keyspace.id);
+    role.pending = left;
+    let gone: Vec<PendingEdit> = gone;
+    gone.iter().for_each(|p| core.unpin_log(p.pin));
+    settle(core, &role, keyspace);
+    Ok(())
+}
+
+fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
+    keyspace.set_dropped();
+    change_map(core, |map| {
+        map.by_name.remove(&keyspace.name);
+        map.by_id.remove(&keyspace.id);
+    });
 }
 
 fn change_map(core: &Core, f: impl FnOnce(&mut KeyspaceMap)) {

@@ -49,13 +49,14 @@ fn option_sets() {
 
 /// Seeds that once failed, each for a fault of the engine's that is mended: 4821 a flush overtook the create edit of its keyspace (as
 /// did 4398 under power loss, 5504 and 7230 under storage errors); 6873 a drop on a full disk that failed had dropped all the same;
-/// 16954 a sync of the folder that failed for want of room was made again.
+/// 16954 a sync of the folder that failed for want of room was made again;
+/// 19928 and 23530 a drop without a record showed before its edit was durable.
 /// A change of the generator makes other runs of them; then they are only more seeds.
 #[test]
 fn seeds_that_failed() {
     options_trial(4821);
     power_trial(4398);
-    for seed in [5504, 6873, 7230, 8751, 9328, 16_954] {
+    for seed in [5504, 6873, 7230, 8751, 9328, 16_954, 19_928, 23_530] {
         fault_trial(seed);
     }
 }
