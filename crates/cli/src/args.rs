@@ -1,9 +1,21 @@
-//! What can be asked of `silt`: commands, flags, and their help.
+//! What can be asked of `silt`: commands, flags, and their help, as data.
+//!
+//! Invariants: the store is always the first argument, a keyspace is always `-k NAME`; keys and values are given and printed in the forms
+//! of [`FormArgs`]; `--json` means JSON, `--yes` that nobody is asked.
 
-use std::ops::Range;
+pub mod admin;
+pub mod data;
+pub mod load;
+
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+
+pub use admin::*;
+pub use data::*;
+pub use load::*;
+
+use crate::form::Form;
 
 /// The command line of siltstone, an embedded key-value store.
 ///
@@ -19,7 +31,10 @@ use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
         silt load words.silt /usr/share/dict/words  one pair a line\n  \
         silt get words.silt zebra\n  \
         silt scan words.silt --prefix ze --limit 5\n  \
-        silt check words.silt                       every checksum and every invariant"
+        silt put words.silt zebra striped\n  \
+        silt levels words.silt                      where its data lies\n  \
+        silt check words.silt                       every checksum and every invariant\n\n\
+        `silt COMMAND --help` has examples of each command."
 )]
 pub struct Args {
     /// What to do.
@@ -32,18 +47,29 @@ pub struct Args {
 pub enum Command {
     /// Load records of a file into a store, which is created if it is not there.
     Load(LoadArgs),
+    /// Set a key to a value; the store is created if it is not there.
+    Put(PutArgs),
     /// Print the value of a key.
     Get(GetArgs),
+    /// Remove keys, or all keys of a range.
+    Del(DelArgs),
     /// Print keys and values in key order, a pair a line.
     Scan(ScanArgs),
     /// Count keys.
     Count(CountArgs),
+    /// List, create and drop keyspaces.
+    #[command(subcommand)]
+    Keyspace(KeyspaceCommand),
     /// Show levels, counters, latencies and delays.
     Stats(StatsArgs),
     /// Verify every checksum and every invariant of a store that nobody has open.
     Check(CheckArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and verify what survived.
     Demo(DemoArgs),
+    /// Print the completions of a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page.
+    Man(ManArgs),
     /// The demo's own writer process.
     #[command(hide = true)]
     DemoWriter(DemoWriterArgs),
@@ -59,170 +85,64 @@ pub struct StoreArgs {
     pub keyspace: String,
 }
 
-/// A format of `load`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The first column is the key, the rest of the record as it stands is the value (RFC 4180: quotes, line breaks in quotes).
-    Csv,
-    /// The whole line is the key, its number in the input (from 1) is the value; of equal lines the last one stays.
-    Lines,
-    /// Records of --record bytes; bytes --key are the key, all others are the value.
-    Fixed,
+/// How keys look.
+#[derive(Clone, Debug, clap::Args)]
+pub struct KeyFormArgs {
+    /// As hexadecimal digits: keys, and values where there are any.
+    #[arg(long, conflicts_with = "base64")]
+    pub hex: bool,
+    /// As base64: keys, and values where there are any.
+    #[arg(long)]
+    pub base64: bool,
+    /// Keys as text, hex, base64, or by a layout such as cell:u32be,id:u64be.
+    #[arg(long, value_name = "FORM", value_parser = Form::named)]
+    pub key_as: Option<Form>,
 }
 
-/// Arguments of `load`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    silt load people.silt people.csv --format csv --header\n  \
-    zcat access.log.gz | silt load log.silt - \n  \
-    silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n\n\
-    A record that cannot be loaded (a key over 65,535 bytes, an open quote, a cut record) ends the load with its number and an exit code \
-    of 3; what was loaded before it stays. With --skip-bad such records are counted and left out.")]
-pub struct LoadArgs {
-    /// Store and keyspace.
-    #[command(flatten)]
-    pub store: StoreArgs,
-    /// The file, or - for standard input.
-    #[arg(default_value = "-")]
-    pub file: PathBuf,
-    /// How the file is cut into records.
-    #[arg(short, long, value_enum, default_value_t = Format::Lines)]
-    pub format: Format,
-    /// Leave out the first record, which holds names (csv).
-    #[arg(long)]
-    pub header: bool,
-    /// The byte between columns (csv).
-    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
-    pub delimiter: Option<u8>,
-    /// Length of a record (fixed).
-    #[arg(long, value_name = "BYTES")]
-    pub record: Option<usize>,
-    /// Which bytes of a record are its key, for example 0..16; the end does not belong to it (fixed).
-    #[arg(long, value_name = "A..B", value_parser = byte_range)]
-    pub key: Option<Range<usize>>,
-    /// The value is the whole record, not only the bytes that are not the key (fixed, csv).
-    #[arg(long)]
-    pub whole: bool,
-    /// Leave bad records out and count them instead of stopping at the first.
-    #[arg(long)]
-    pub skip_bad: bool,
-    /// Make every batch durable against power loss before the next one.
-    #[arg(long)]
-    pub sync: bool,
+impl KeyFormArgs {
+    fn both(&self) -> Form {
+        match (self.hex, self.base64) {
+            (true, _) => Form::Hex,
+            (_, true) => Form::Base64,
+            _ => Form::Text,
+        }
+    }
+
+    /// The form of keys.
+    pub fn key(&self) -> Form {
+        self.key_as.clone().unwrap_or_else(|| self.both())
+    }
 }
 
 /// How keys and values look.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct FormArgs {
-    /// Keys are given, and keys and values are printed, as hexadecimal digits.
-    #[arg(long)]
-    pub hex: bool,
+    /// Of keys.
+    #[command(flatten)]
+    pub keys: KeyFormArgs,
+    /// Values as text, hex, base64, json, or by a layout such as id:u64,energy:f32.
+    #[arg(long, value_name = "FORM", value_parser = Form::named)]
+    pub value_as: Option<Form>,
 }
 
-/// Arguments of `get`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    silt get words.silt zebra\n  \
-    silt get particles.silt --hex 00000000000000000000000000000007\n  \
-    silt get pictures.silt cat.png --raw > cat.png\n\n\
-    A key may hold \\xNN, \\t, \\n and \\\\ as `scan` prints them. The exit code is 1 if there is no such key.")]
-pub struct GetArgs {
-    /// Store and keyspace.
-    #[command(flatten)]
-    pub store: StoreArgs,
-    /// The key.
-    pub key: String,
-    /// Form of keys and values.
-    #[command(flatten)]
-    pub form: FormArgs,
-    /// Write the value's bytes as they are, without a line end.
-    #[arg(long, conflicts_with = "hex")]
-    pub raw: bool,
+impl FormArgs {
+    /// The form of keys.
+    pub fn key(&self) -> Form {
+        self.keys.key()
+    }
+
+    /// The form of values.
+    pub fn value(&self) -> Form {
+        self.value_as.clone().unwrap_or_else(|| self.keys.both())
+    }
 }
 
-/// Which keys.
-#[derive(Debug, clap::Args)]
-#[command(group = ArgGroup::new("bounds").multiple(true))]
-pub struct RangeArgs {
-    /// Only keys that begin with this.
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
-    pub prefix: Option<String>,
-    /// The smallest key.
-    #[arg(long, value_name = "KEY")]
-    pub from: Option<String>,
-    /// The key before which to end.
-    #[arg(long, value_name = "KEY")]
-    pub to: Option<String>,
-}
-
-/// Arguments of `scan`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    silt scan words.silt --prefix ze --limit 5\n  \
-    silt scan words.silt --from m --to n --reverse\n  \
-    silt scan words.silt --keys | wc -l\n\n\
-    A line is key, tab, value. Text is printed as it is; a tab, a line break and a backslash as \\t, \\n and \\\\, other bytes that are \
-    no text as \\xNN.")]
-pub struct ScanArgs {
-    /// Store and keyspace.
-    #[command(flatten)]
-    pub store: StoreArgs,
-    /// Bounds.
-    #[command(flatten)]
-    pub range: RangeArgs,
-    /// End after so many pairs.
-    #[arg(short = 'n', long, value_name = "COUNT")]
-    pub limit: Option<u64>,
-    /// From the last key to the first.
-    #[arg(short, long)]
-    pub reverse: bool,
-    /// Print keys only.
-    #[arg(long)]
-    pub keys: bool,
-    /// Form of keys and values.
-    #[command(flatten)]
-    pub form: FormArgs,
-}
-
-/// Arguments of `count`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  silt count words.silt --prefix ze")]
-pub struct CountArgs {
-    /// Store and keyspace.
-    #[command(flatten)]
-    pub store: StoreArgs,
-    /// Bounds.
-    #[command(flatten)]
-    pub range: RangeArgs,
-    /// Form of keys.
-    #[command(flatten)]
-    pub form: FormArgs,
-}
-
-/// Arguments of `stats`.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Counters, latencies and delays are those since the store was opened, so of this command's own look at it: recovery and \
-    its flushes. The levels are the store's."
-)]
-pub struct StatsArgs {
-    /// The store's folder.
-    pub store: PathBuf,
-    /// Only this keyspace.
-    #[arg(short = 'k', long, value_name = "NAME")]
-    pub keyspace: Option<String>,
-}
-
-/// Arguments of `check`.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset), 3 if the store \
-    could not be looked at: there is none, it is open elsewhere, or its format is newer."
-)]
-pub struct CheckArgs {
-    /// The store's folder.
-    pub store: PathBuf,
-}
+/// What help says of forms.
+pub const FORMS_HELP: &str = "Forms: text prints what is UTF-8 as it is, but a tab, a line break and a backslash as \\t, \\n and \\\\, and other bytes as \\xNN; keys and \
+    values are given in the same way. A layout names fields one behind the other: u8 to u128, i8 to i128, f32 and f64 are little-endian, or big-endian with `be` \
+    behind them (only unsigned big-endian numbers sort as keys by their value); bytesN is N bytes as hexadecimal digits, textN text with zero bytes behind it; \
+    `bytes` or `text` as the last field take what is left; fields called _ are not shown. Fields are given with commas between them; of a prefix or a bound the first \
+    fields will do. --json prints numbers and text as JSON; bytes that are no text are {\"hex\": \"...\"}.";
 
 /// Arguments of `demo`.
 #[derive(Debug, clap::Args)]
@@ -257,30 +177,6 @@ pub struct DemoWriterArgs {
     pub next: Vec<u64>,
 }
 
-fn byte_range(text: &str) -> Result<Range<usize>, String> {
-    let wrong = || "expected A..B with A below B, for example 0..16".to_string();
-    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
-    let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
-    let range = number(start)?..number(end)?;
-    if range.is_empty() {
-        Err(wrong())
-    } else {
-        Ok(range)
-    }
-}
-
-fn delimiter(text: &str) -> Result<u8, String> {
-    let byte = match text.as_bytes() {
-        b"\\t" => b'\t',
-        [byte] => *byte,
-        _ => return Err("expected one byte, or \\t for a tab".to_string()),
-    };
-    match byte {
-        b'"' | b'\n' | b'\r' => Err("quotes and line ends have their own meaning".to_string()),
-        _ => Ok(byte),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,25 +185,5 @@ mod tests {
     #[test]
     fn the_definition_holds() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn byte_ranges_and_delimiters() {
-        assert_eq!(byte_range("0..16"), Ok(0..16));
-        for wrong in [
-            "",
-            "3",
-            "..",
-            "4..4",
-            "5..4",
-            "a..b",
-            "0..-1",
-            "0..99999999999999999999999",
-        ] {
-            assert!(byte_range(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(delimiter(";"), Ok(b';'));
-        assert_eq!(delimiter("\\t"), Ok(b'\t'));
-        assert!(delimiter("\"").is_err() && delimiter("ab").is_err() && delimiter("").is_err());
     }
 }

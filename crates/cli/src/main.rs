@@ -1,7 +1,7 @@
 //! `silt`: the command line of siltstone.
 //!
 //! What it is: one binary over the library. [`args`] says what can be asked, `commands` answers, [`demo`] shows the whole store at
-//! work, [`output`] decides how bytes look. Exit codes: 0 fine, 1 not found (`get`) or damage found (`check`), 2 wrong usage, 3 failed.
+//! work, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`) or damage found (`check`), 2 wrong usage, 3 failed.
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
 //! a command that only reads never creates a store.
@@ -12,6 +12,7 @@ mod args;
 mod commands;
 mod demo;
 mod failure;
+mod form;
 mod load;
 mod output;
 
@@ -25,12 +26,17 @@ use failure::{Failure, Outcome};
 fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
         Command::Load(args) => commands::load::run(&args),
+        Command::Put(args) => commands::put::run(&args),
         Command::Get(args) => commands::get::run(&args),
+        Command::Del(args) => commands::del::run(&args),
         Command::Scan(args) => commands::scan::run(&args),
         Command::Count(args) => commands::count::run(&args),
+        Command::Keyspace(command) => commands::keyspace::run(&command),
         Command::Stats(args) => commands::stats::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Completions(args) => commands::pages::completions(&args),
+        Command::Man(args) => commands::pages::man(&args),
         Command::DemoWriter(args) => demo::writer::run(&args),
     }
 }

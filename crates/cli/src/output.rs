@@ -1,9 +1,7 @@
 //! How bytes look: text where they are text, escapes where they are not; and numbers for people.
-//!
-//! Invariant: [`parse_key`] takes back what [`push_text`] prints.
 
 use std::fmt;
-use std::io::{self, StdoutLock, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
 use crate::failure::Failure;
@@ -11,7 +9,6 @@ use crate::failure::Failure;
 /// Standard output, buffered whole: [`Out::finish`] must be called.
 pub struct Out {
     out: io::BufWriter<StdoutLock<'static>>,
-    line: Vec<u8>,
 }
 
 impl Out {
@@ -19,37 +16,12 @@ impl Out {
     pub fn new() -> Out {
         Out {
             out: io::BufWriter::with_capacity(64 << 10, io::stdout().lock()),
-            line: Vec::new(),
         }
     }
 
     /// Writes bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.out.write_all(bytes).map_err(|e| Failure::output(&e))
-    }
-
-    /// Writes a line: key, and value after a tab.
-    pub fn pair(
-        &mut self,
-        key: Option<&[u8]>,
-        value: Option<&[u8]>,
-        hex: bool,
-    ) -> Result<(), Failure> {
-        self.line.clear();
-        let push = if hex { push_hex } else { push_text };
-        if let Some(key) = key {
-            push(&mut self.line, key);
-        }
-        if let Some(value) = value {
-            if key.is_some() {
-                self.line.push(b'\t');
-            }
-            push(&mut self.line, value);
-        }
-        self.line.push(b'\n');
-        self.out
-            .write_all(&self.line)
-            .map_err(|e| Failure::output(&e))
     }
 
     /// Writes text.
@@ -69,6 +41,35 @@ macro_rules! outln {
     ($out:expr, $($arg:tt)*) => { $out.text(format_args!("{}\n", format_args!($($arg)*))) };
 }
 pub(crate) use outln;
+
+/// Whether somebody sees standard output on a terminal.
+pub fn on_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Asks on the terminal whether to do what cannot be undone.
+///
+/// # Errors
+/// The answer is no; or nobody can be asked, and `yes` was not given.
+pub fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::Usage(format!(
+            "nobody can be asked \"{question}\" here; --yes answers it"
+        )));
+    }
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|e| Failure::io("standard input", &e))?;
+    match answer.trim().to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::Other("nothing was changed".to_string())),
+    }
+}
 
 /// Appends bytes as hexadecimal digits.
 pub fn push_hex(line: &mut Vec<u8>, bytes: &[u8]) {
@@ -117,51 +118,6 @@ pub fn push_text(line: &mut Vec<u8>, bytes: &[u8]) {
             }
         }
     }
-}
-
-/// The bytes of a key on the command line.
-pub fn parse_key(text: &str, hex: bool) -> Result<Vec<u8>, Failure> {
-    let wrong = |why: &str| Failure::Usage(format!("the key `{text}` cannot be read: {why}"));
-    let digit = |byte: u8| (byte as char).to_digit(16).map(|d| d as u8);
-    let byte_of = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    };
-    if hex {
-        return text
-            .as_bytes()
-            .chunks(2)
-            .map(|pair| {
-                byte_of(pair).ok_or_else(|| wrong("expected an even number of hexadecimal digits"))
-            })
-            .collect();
-    }
-    let mut key = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first != b'\\' {
-            key.push(first);
-            continue;
-        }
-        let (byte, used) = match after {
-            [b'\\', ..] => (b'\\', 1),
-            [b't', ..] => (b'\t', 1),
-            [b'n', ..] => (b'\n', 1),
-            [b'x', high, low, ..] => match byte_of(&[*high, *low]) {
-                Some(byte) => (byte, 3),
-                None => return Err(wrong("\\x wants two hexadecimal digits")),
-            },
-            _ => {
-                return Err(wrong(
-                    "a backslash is written \\\\, a byte \\xNN; --hex takes hexadecimal digits",
-                ));
-            }
-        };
-        key.push(byte);
-        rest = &after[used..];
-    }
-    Ok(key)
 }
 
 /// A number with its digits in groups.
@@ -238,38 +194,6 @@ mod tests {
         assert_eq!(text(b"\xffab\xc3"), "\\xffab\\xc3");
         // A control character beyond ASCII.
         assert_eq!(text("\u{85}".as_bytes()), "\\xc2\\x85");
-    }
-
-    #[test]
-    fn keys_come_back_as_they_were_printed() {
-        let mut seed = 7u64;
-        for round in 0..2_000 {
-            let mut key = Vec::new();
-            for _ in 0..round % 40 {
-                seed = seed
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                // Mostly ASCII, so that both branches are met.
-                key.push(if seed >> 60 == 0 {
-                    (seed >> 40) as u8
-                } else {
-                    (seed >> 40) as u8 & 0x7f
-                });
-            }
-            assert_eq!(parse_key(&text(&key), false).unwrap(), key, "round {round}");
-            let mut hex = Vec::new();
-            push_hex(&mut hex, &key);
-            assert_eq!(
-                parse_key(std::str::from_utf8(&hex).unwrap(), true).unwrap(),
-                key
-            );
-        }
-        for wrong in ["\\", "\\x1", "\\xzz", "\\q"] {
-            assert!(parse_key(wrong, false).is_err(), "{wrong}");
-        }
-        for wrong in ["1", "zz", "012", "é"] {
-            assert!(parse_key(wrong, true).is_err(), "{wrong}");
-        }
     }
 
     #[test]

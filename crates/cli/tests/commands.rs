@@ -11,7 +11,9 @@ use common::{SILT, numbered_store, on, silt, silt_with};
 #[test]
 fn help_of_every_command() {
     let all = silt(["--help"]).fine();
-    for command in ["load", "get", "scan", "count", "stats", "check", "demo"] {
+    for command in [
+        "load", "put", "get", "del", "scan", "count", "stats", "check", "demo",
+    ] {
         assert!(all.contains(&format!("\n  {command} ")), "{command}: {all}");
         let help = silt([command, "--help"]).fine();
         assert!(help.contains("Usage: silt"), "{help}");

@@ -7,7 +7,7 @@ use crate::output::{Out, outln};
 
 /// Runs the command.
 pub fn run(args: &CountArgs) -> Result<Outcome, Failure> {
-    let options = bounds(&args.range, args.form.hex, false)?;
+    let options = bounds(&args.range, &args.form.key(), false)?;
     let (store, keyspace) = open_keyspace(&args.store)?;
     let mut cursor = keyspace.cursor(options)?;
     let mut count = 0u64;
@@ -18,7 +18,11 @@ pub fn run(args: &CountArgs) -> Result<Outcome, Failure> {
     }
     drop(cursor);
     let mut out = Out::new();
-    outln!(out, "{count}")?;
+    if args.json {
+        outln!(out, "{{\"count\":{count}}}")?;
+    } else {
+        outln!(out, "{count}")?;
+    }
     out.finish()?;
     store.close()?;
     Ok(Outcome::Fine)

@@ -1,13 +1,14 @@
 //! `silt get`: the value of one key.
 
-use super::open_keyspace;
+use super::scan::Printer;
+use super::{key_of, open_keyspace};
 use crate::args::GetArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, parse_key};
+use crate::output::Out;
 
 /// Runs the command.
 pub fn run(args: &GetArgs) -> Result<Outcome, Failure> {
-    let key = parse_key(&args.key, args.form.hex)?;
+    let key = key_of(&args.key, &args.form.key(), false)?;
     let (store, keyspace) = open_keyspace(&args.store)?;
     let value = keyspace.get(&key)?;
     let outcome = match value {
@@ -16,7 +17,10 @@ pub fn run(args: &GetArgs) -> Result<Outcome, Failure> {
             if args.raw {
                 out.raw(&value)?;
             } else {
-                out.pair(None, Some(&value), args.form.hex)?;
+                let mut printer = Printer::new(&args.form, args.json);
+                let key = args.json.then_some(&key[..]);
+                printer.pair(&mut out, key, Some(&value))?;
+                printer.finish(&mut out)?;
             }
             out.finish()?;
             Outcome::Fine

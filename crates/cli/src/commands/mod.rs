@@ -2,8 +2,12 @@
 
 pub mod check;
 pub mod count;
+pub mod del;
 pub mod get;
+pub mod keyspace;
 pub mod load;
+pub mod pages;
+pub mod put;
 pub mod scan;
 pub mod stats;
 
@@ -13,19 +17,38 @@ use siltstone::{IterOptions, Keyspace, Options, Store};
 
 use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
-use crate::output::parse_key;
+use crate::form::Form;
 
-/// Opens a store that must be there, to read it: with little memory and a small log, because nothing will be written, and because a
-/// disk that is nearly full should not keep anybody from looking.
-///
-/// # Errors
-/// As [`Store::open`].
-fn open_existing(path: &Path) -> Result<Store, Failure> {
-    let options = Options {
+/// Keyspaces whose names begin so are kept by tools for themselves.
+pub const OWN_PREFIX: &str = "silt.";
+
+/// Settings for a look or a few changes: little memory and a small log, because a disk that is nearly full should not keep anybody from
+/// looking.
+fn small_options() -> Options {
+    Options {
         create_if_missing: false,
         memtable_bytes: 16 << 20,
         log_segment_bytes: 256 << 10,
         ..Options::default()
+    }
+}
+
+/// Opens a store that must be there, to read it or to change little.
+///
+/// # Errors
+/// As [`Store::open`].
+fn open_existing(path: &Path) -> Result<Store, Failure> {
+    Ok(Store::open(path, small_options())?)
+}
+
+/// Opens a store, created if it is not there, to change little.
+///
+/// # Errors
+/// As [`Store::open`].
+fn open_or_create(path: &Path) -> Result<Store, Failure> {
+    let options = Options {
+        create_if_missing: true,
+        ..small_options()
     };
     Ok(Store::open(path, options)?)
 }
@@ -37,9 +60,19 @@ fn open_keyspace(args: &StoreArgs) -> Result<(Store, Keyspace), Failure> {
     Ok((store, keyspace))
 }
 
+/// A key of the command line.
+fn key_of(text: &str, form: &Form, partial: bool) -> Result<Vec<u8>, Failure> {
+    form.parse(text, partial)
+        .map_err(|why| Failure::Usage(format!("the key `{text}` cannot be read: {why}")))
+}
+
 /// The bounds of a scan.
-fn bounds(args: &RangeArgs, hex: bool, values: bool) -> Result<IterOptions, Failure> {
-    let key = |text: &Option<String>| text.as_deref().map(|t| parse_key(t, hex)).transpose();
+fn bounds(args: &RangeArgs, form: &Form, values: bool) -> Result<IterOptions, Failure> {
+    let key = |text: &Option<String>| {
+        text.as_deref()
+            .map(|text| key_of(text, form, true))
+            .transpose()
+    };
     let (from, to) = (key(&args.from)?, key(&args.to)?);
     if let (Some(lower), Some(upper)) = (&from, &to)
         && lower > upper

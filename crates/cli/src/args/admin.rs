@@ -1,0 +1,106 @@
+//! Arguments of the commands that look after a store.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// Arguments of `stats`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Counters, latencies and delays are those since the store was opened, so of this command's own look at it: recovery and \
+    its flushes. The levels are the store's."
+)]
+pub struct StatsArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// Only this keyspace.
+    #[arg(short = 'k', long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset), 3 if the store \
+    could not be looked at: there is none, it is open elsewhere, or its format is newer."
+)]
+pub struct CheckArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+}
+
+/// What to do with keyspaces.
+#[derive(Debug, Subcommand)]
+pub enum KeyspaceCommand {
+    /// List the keyspaces of a store with their sizes.
+    List(KeyspaceListArgs),
+    /// Create a keyspace; the store is created if it is not there.
+    Create(KeyspaceCreateArgs),
+    /// Drop a keyspace and everything in it.
+    Drop(KeyspaceDropArgs),
+}
+
+/// Arguments of `keyspace list`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  silt keyspace list words.silt\n\n\
+    Entries of tables are counted with their older versions and deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold what \
+    interrupted loads need to go on; --all lists them too.")]
+pub struct KeyspaceListArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// Also those that tools keep for themselves.
+    #[arg(long)]
+    pub all: bool,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `keyspace create`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  silt keyspace create birds.silt -k sightings")]
+pub struct KeyspaceCreateArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// The name of the new keyspace, 1 to 255 bytes.
+    #[arg(short = 'k', long, value_name = "NAME")]
+    pub keyspace: String,
+}
+
+/// Arguments of `keyspace drop`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  silt keyspace drop birds.silt -k sightings\n\nIt asks first; --yes answers."
+)]
+pub struct KeyspaceDropArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// The keyspace.
+    #[arg(short = 'k', long, value_name = "NAME")]
+    pub keyspace: String,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt completions bash > ~/.local/share/bash-completion/completions/silt\n  \
+    silt completions zsh > ~/.zfunc/_silt\n  \
+    silt completions fish > ~/.config/fish/completions/silt.fish")]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt man | man -l -\n  \
+    silt man --folder ~/.local/share/man/man1      also one page a command: man silt-load")]
+pub struct ManArgs {
+    /// Write the pages of all commands into this folder instead.
+    #[arg(long, value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+}

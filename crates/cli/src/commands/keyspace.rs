@@ -1,0 +1,124 @@
+//! `silt keyspace`: list, create, drop.
+
+use siltstone::KeyspaceStats;
+
+use super::{OWN_PREFIX, open_existing, open_or_create};
+use crate::args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, KeyspaceListArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, confirm, count, on_terminal, outln};
+
+/// Runs the command.
+pub fn run(command: &KeyspaceCommand) -> Result<Outcome, Failure> {
+    match command {
+        KeyspaceCommand::List(args) => list(args),
+        KeyspaceCommand::Create(args) => create(args),
+        KeyspaceCommand::Drop(args) => drop_one(args),
+    }
+}
+
+fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
+    let store = open_existing(&args.store)?;
+    let stats = store.stats();
+    let mut keyspaces: Vec<&KeyspaceStats> = stats
+        .keyspaces
+        .iter()
+        .filter(|k| args.all || !k.name.starts_with(OWN_PREFIX))
+        .collect();
+    keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut out = Out::new();
+    if args.json {
+        let all: Vec<_> = keyspaces
+            .iter()
+            .map(|k| {
+                let sizes = Sizes::of(k);
+                serde_json::json!({
+                    "name": k.name,
+                    "table_entry_count": sizes.entries,
+                    "table_count": sizes.tables,
+                    "table_file_bytes": sizes.file_bytes,
+                    "memtable_bytes": k.memtable_bytes,
+                })
+            })
+            .collect();
+        outln!(out, "{}", serde_json::Value::from(all))?;
+    } else if on_terminal() {
+        let width = keyspaces.iter().map(|k| k.name.chars().count());
+        let width = width.max().unwrap_or(0).max(8);
+        outln!(
+            out,
+            "{:<width$}  {:>16}  {:>8}  {:>12}  {:>12}",
+            "keyspace",
+            "entries (tables)",
+            "tables",
+            "file bytes",
+            "in memory"
+        )?;
+        for k in keyspaces {
+            let sizes = Sizes::of(k);
+            outln!(
+                out,
+                "{:<width$}  {:>16}  {:>8}  {:>12}  {:>12}",
+                k.name,
+                count(sizes.entries),
+                count(sizes.tables),
+                bytes(sizes.file_bytes),
+                bytes(k.memtable_bytes)
+            )?;
+        }
+    } else {
+        for k in keyspaces {
+            outln!(out, "{}", k.name)?;
+        }
+    }
+    out.finish()?;
+    store.close()?;
+    Ok(Outcome::Fine)
+}
+
+struct Sizes {
+    entries: u64,
+    tables: u64,
+    file_bytes: u64,
+}
+
+impl Sizes {
+    fn of(keyspace: &KeyspaceStats) -> Sizes {
+        let sum = |of: fn(&siltstone::LevelStats) -> u64| keyspace.levels.iter().map(of).sum();
+        Sizes {
+            entries: sum(|l| l.entry_count),
+            tables: sum(|l| l.table_count),
+            file_bytes: sum(|l| l.file_bytes),
+        }
+    }
+}
+
+fn create(args: &KeyspaceCreateArgs) -> Result<Outcome, Failure> {
+    let store = open_or_create(&args.store)?;
+    store.create_keyspace(&args.keyspace)?;
+    store.close()?;
+    Ok(Outcome::Fine)
+}
+
+fn drop_one(args: &KeyspaceDropArgs) -> Result<Outcome, Failure> {
+    let store = open_existing(&args.store)?;
+    store.keyspace(&args.keyspace)?;
+    if !args.yes {
+        let stats = store.stats();
+        let sizes = stats
+            .keyspaces
+            .iter()
+            .find(|k| k.name == args.keyspace)
+            .map_or(0, |k| Sizes::of(k).file_bytes + k.memtable_bytes);
+        confirm(
+            &format!(
+                "Drop keyspace `{}` and all of its data ({})?",
+                args.keyspace,
+                bytes(sizes)
+            ),
+            false,
+        )?;
+    }
+    store.drop_keyspace(&args.keyspace)?;
+    store.close()?;
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,59 @@
+//! `silt put`: one pair.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use siltstone::WriteOptions;
+use siltstone::batch::{Batch, MAX_VALUE_BYTES};
+
+use super::{key_of, open_or_create};
+use crate::args::PutArgs;
+use crate::failure::{Failure, Outcome};
+
+/// Runs the command.
+pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
+    let key = key_of(&args.key, &args.form.key(), false)?;
+    let value =
+        match (&args.value, &args.file) {
+            (Some(text), _) => args.form.value().parse(text, false).map_err(|why| {
+                Failure::Usage(format!("the value `{text}` cannot be read: {why}"))
+            })?,
+            (None, Some(path)) => whole(path)?,
+            (None, None) => {
+                return Err(Failure::Usage("give a value, or --file FILE".to_string()));
+            }
+        };
+    // Before a store is created for it.
+    let mut batch = Batch::new();
+    batch.put(0, &key, &value)?;
+    batch.clear();
+    let store = open_or_create(&args.store.store)?;
+    let keyspace = store.open_keyspace(&args.store.keyspace)?;
+    batch.put(keyspace.id(), &key, &value)?;
+    store.write(&mut batch, WriteOptions { sync: true })?;
+    store.close()?;
+    Ok(Outcome::Fine)
+}
+
+/// What a file holds, if it can be a value.
+fn whole(path: &Path) -> Result<Vec<u8>, Failure> {
+    let (name, input): (String, Box<dyn Read>) = if path == Path::new("-") {
+        ("standard input".to_string(), Box::new(io::stdin().lock()))
+    } else {
+        let file = File::open(path).map_err(|e| Failure::file(path, &e))?;
+        (path.display().to_string(), Box::new(file))
+    };
+    let mut value = Vec::new();
+    let limit = MAX_VALUE_BYTES as u64 + 1;
+    input
+        .take(limit)
+        .read_to_end(&mut value)
+        .map_err(|e| Failure::io(&name, &e))?;
+    if value.len() as u64 == limit {
+        return Err(Failure::Other(format!(
+            "{name}: it has more than {MAX_VALUE_BYTES} bytes, the most that a value can have"
+        )));
+    }
+    Ok(value)
+}
