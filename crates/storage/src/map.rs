@@ -21,7 +21,8 @@ use crate::storage::Access;
 
 /// Keeps whatever the view points into alive (a kernel mapping, or a buffer of the memory storage).
 pub trait MapOwner: Send + Sync {
-    /// Set by the SIGBUS handler once a page of this map could not be read.
+    /// Set by the SIGBUS handler once a page of this map could not be read. Always the same mark: a view asks for it
+    /// once.
     fn failed(&self) -> &AtomicBool;
 
     /// A hint about coming reads of `len` bytes at `offset` of the mapping.
@@ -33,6 +34,8 @@ pub trait MapOwner: Send + Sync {
 pub struct Map {
     ptr: *const u8,
     len: usize,
+    /// `owner`'s mark: it is asked after every entry, which a call through the trait would dominate.
+    mark: *const AtomicBool,
     owner: Arc<dyn MapOwner>,
 }
 
@@ -72,20 +75,28 @@ impl Map {
     /// `ptr..ptr + len` must stay readable (zeros after a failed page count as readable) until `owner` is dropped.
     #[allow(unsafe_code)]
     pub unsafe fn new(ptr: *const u8, len: usize, owner: Arc<dyn MapOwner>) -> Map {
-        Map { ptr, len, owner }
+        let mark = std::ptr::from_ref(owner.failed());
+        Map {
+            ptr,
+            len,
+            mark,
+            owner,
+        }
     }
 
     /// A view of heap bytes. It never fails by itself; `failed` marks it as if a page of it had been lost (fault
     /// injection).
     pub fn from_bytes(bytes: Arc<[u8]>, failed: bool) -> Map {
         let (ptr, len) = (bytes.as_ptr(), bytes.len());
+        let owner = Arc::new(HeapOwner {
+            failed: AtomicBool::new(failed),
+            _bytes: bytes,
+        });
         Map {
             ptr,
             len,
-            owner: Arc::new(HeapOwner {
-                failed: AtomicBool::new(failed),
-                _bytes: bytes,
-            }),
+            mark: std::ptr::from_ref(owner.failed()),
+            owner,
         }
     }
 
@@ -119,11 +130,13 @@ impl Map {
 
     /// Whether a page of it failed. Ask after the last touch, before anything read from it is believed.
     #[inline]
+    #[allow(unsafe_code)]
     pub fn failed(&self) -> bool {
         // The fence orders the reads of the map before the load of the mark: a reader that got zeros of the
         // replacement page (on any thread) must not miss the mark that was set before that page was put in.
         atomic::fence(atomic::Ordering::Acquire);
-        self.owner.failed().load(atomic::Ordering::Relaxed)
+        // SAFETY: borrowed from what `owner` counts, which is neither moved, changed nor freed while it is held here.
+        unsafe { &*self.mark }.load(atomic::Ordering::Relaxed)
     }
 
     /// A hint about coming reads of `len` bytes at `offset`.

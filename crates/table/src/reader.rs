@@ -26,7 +26,7 @@ use crate::coding::Bytes;
 use crate::error::{Damage, Result, TableError};
 use crate::filter::{Filter, filter_blocks};
 use crate::footer::{FOOTER_BYTES, Footer};
-use crate::index::{Index, Place};
+use crate::index::{Index, Narrowed, Place};
 use crate::key::seek_trailer;
 use crate::limits::MAX_PROPERTIES_BYTES;
 use crate::properties::Properties;
@@ -379,6 +379,20 @@ impl TableReader {
     #[inline]
     pub fn find_block(&self, user_key: &[u8], trailer: u64) -> Option<u32> {
         let i = self.index.find(user_key, trailer);
+        (i < self.index.len()).then_some(i as u32)
+    }
+
+    /// [`TableReader::find_block`] from where [`Index::narrow`] of the same key left off. What
+    /// [`TableReader::prefetch_block`] reads is asked for.
+    #[inline]
+    pub fn find_block_narrowed(
+        &self,
+        narrowed: Narrowed,
+        user_key: &[u8],
+        trailer: u64,
+    ) -> Option<u32> {
+        let i = self.index.find_narrowed(narrowed, user_key, trailer);
+        self.index.prefetch_place(i);
         (i < self.index.len()).then_some(i as u32)
     }
 

@@ -22,9 +22,9 @@ pub(crate) trait EntryCursor {
     fn trailer(&self) -> u64;
     /// Copies the value to the end of `out`.
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()>;
-    /// A seek to exactly this place comes next: memory that it needs may be asked for. All children are told before any seeks, so
-    /// that their waits overlap.
-    fn prepare_seek(&mut self, _key: &[u8], _trailer: u64) {}
+    /// A seek to exactly this place comes next: a part of it may be done, and memory that the next part needs be asked for. All children
+    /// are told of each of the [`PREPARE_STAGES`], in order from 0, before any is told of the next, so that their waits overlap.
+    fn prepare_seek(&mut self, _stage: usize, _key: &[u8], _trailer: u64) {}
     fn seek_to_first(&mut self) -> Result<()>;
     fn seek_to_last(&mut self) -> Result<()>;
     /// The first entry at or after (`key`, `trailer`).
@@ -34,6 +34,9 @@ pub(crate) trait EntryCursor {
     fn next(&mut self) -> Result<()>;
     fn prev(&mut self) -> Result<()>;
 }
+
+/// Parts of a seek before its last one.
+pub(crate) const PREPARE_STAGES: usize = 4;
 
 /// Internal key order.
 #[inline]
@@ -52,7 +55,45 @@ fn compare_keys(mut a: &[u8], mut b: &[u8]) -> Ordering {
         }
         (a, b) = (rest_a, rest_b);
     }
+    if a.is_empty() || b.is_empty() {
+        return a.len().cmp(&b.len());
+    }
     a.cmp(b)
+}
+
+/// Whether the keys are equal. Neighbours differ near the end, so that is looked at first, and keys of 8 to 16 bytes need no call.
+#[inline]
+pub(crate) fn same_key(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    match (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        (Some(x), Some(y)) => {
+            x == y
+                && if a.len() <= 16 {
+                    a.first_chunk::<8>() == b.first_chunk::<8>()
+                } else {
+                    a == b
+                }
+        }
+        _ => a == b,
+    }
+}
+
+/// Replaces `out` by `key`; keys of 8 to 16 bytes, as long as the one before, need no call.
+#[inline]
+pub(crate) fn copy_key(out: &mut Vec<u8>, key: &[u8]) {
+    if out.len() == key.len()
+        && key.len() <= 16
+        && let (Some(first), Some(last)) = (key.first_chunk::<8>(), key.last_chunk::<8>())
+    {
+        let n = out.len();
+        out[..8].copy_from_slice(first);
+        out[n - 8..].copy_from_slice(last);
+        return;
+    }
+    out.clear();
+    out.extend_from_slice(key);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -213,9 +254,11 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
 
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
         self.order.clear();
-        self.children
-            .iter_mut()
-            .for_each(|c| c.prepare_seek(key, trailer));
+        for stage in 0..PREPARE_STAGES {
+            self.children
+                .iter_mut()
+                .for_each(|c| c.prepare_seek(stage, key, trailer));
+        }
         // Every child seeks, or forgets what it prepared: no later seek may find it.
         let mut sought = Ok(());
         for child in &mut self.children {

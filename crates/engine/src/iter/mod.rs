@@ -15,7 +15,7 @@ pub(crate) mod source;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use merge::{EntryCursor, MergeCursor};
+use merge::{EntryCursor, MergeCursor, copy_key, same_key};
 use source::{Child, RangeDeleteIndex};
 
 use crate::core::Core;
@@ -257,11 +257,22 @@ impl Cursor {
     }
 
     /// Leaves all versions of the shown key, going forward.
+    #[inline]
     fn skip_key(&mut self) -> Result<()> {
-        let mut steps = 0;
+        self.merged.next()?;
+        if self.merged.valid() && same_key(self.merged.key(), &self.key) {
+            return self.skip_older();
+        }
+        Ok(())
+    }
+
+    /// Leaves the versions of the shown key from the one where the stream stands.
+    #[cold]
+    fn skip_older(&mut self) -> Result<()> {
+        let mut steps = 1;
         loop {
             self.merged.next()?;
-            if !self.merged.valid() || self.merged.key() != &self.key[..] {
+            if !self.merged.valid() || !same_key(self.merged.key(), &self.key) {
                 return Ok(());
             }
             steps += 1;
@@ -289,8 +300,7 @@ impl Cursor {
                 self.merged.next()?;
                 continue;
             }
-            self.key.clear();
-            self.key.extend_from_slice(self.merged.key());
+            copy_key(&mut self.key, self.merged.key());
             // The newest entry that the number sees; older versions of the key do not matter.
             if self.shows(trailer)? {
                 self.value.clear();

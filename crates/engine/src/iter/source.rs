@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use siltstone_table::index::Narrowed;
 use siltstone_table::reader::{BlockCache, TableIter};
 
 use super::merge::EntryCursor;
@@ -52,7 +53,7 @@ fn level(core: &Arc<Core>, view: &Arc<LevelView>) -> Child {
         at: 0,
         iter: None,
         own: None,
-        found: None,
+        prepared: Prepared::No,
     }))
 }
 
@@ -66,8 +67,22 @@ pub(crate) struct LevelCursor {
     iter: Option<TableIter>,
     /// The number of all its entries, if it was ingested.
     own: Option<u64>,
-    /// Table and block that `prepare_seek` found, for the seek that follows it.
-    found: Option<(usize, Option<u32>)>,
+    /// How far `prepare_seek` came, for the seek that follows it.
+    prepared: Prepared,
+}
+
+/// A seek under way, in the table that `LevelCursor::at` names.
+#[derive(Clone, Copy)]
+enum Prepared {
+    /// Nothing that the seek can build on.
+    No,
+    /// All entries are before the sought place.
+    End,
+    Narrowed(Narrowed),
+    /// The block that is to be searched.
+    Block(u32),
+    /// The iterator has found its entry.
+    Located,
 }
 
 impl LevelCursor {
@@ -130,27 +145,46 @@ impl LevelCursor {
         }
     }
 
-    /// Finds the block that the seek to the same place will search, and asks the processor for it.
-    fn prepare_seek(&mut self, key: &[u8], trailer: u64) {
-        self.found = None;
-        let at = self.view.level.seek(key);
-        if at >= self.view.handles.len() {
+    /// One part of the seek to the same place; each asks the processor for what the next one reads. After an error the seek itself does
+    /// everything anew, meets the error again and tells.
+    fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
+        if stage == 0 {
+            let at = self.view.level.seek(key);
+            self.prepared = if at >= self.view.handles.len() {
+                Prepared::End
+            } else {
+                match self.open(at) {
+                    Ok(iter) => Prepared::Narrowed(iter.reader().index().narrow(key)),
+                    Err(_) => Prepared::No,
+                }
+            };
             return;
         }
-        let own = self.view.handles[at].meta.sequence_override;
-        // The seek itself meets the error again, and tells.
-        if let Ok(iter) = self.open(at) {
-            let block = iter.reader().find_block(key, Self::sought(own, trailer));
-            if let Some(block) = block {
-                iter.reader().prefetch_block(block);
+        let Some(iter) = &mut self.iter else { return };
+        let sought = Self::sought(self.own, trailer);
+        match (stage, self.prepared) {
+            (1, Prepared::Narrowed(narrowed)) => {
+                let found = iter.reader().find_block_narrowed(narrowed, key, sought);
+                self.prepared = found.map_or(Prepared::No, Prepared::Block);
             }
-            self.found = Some((at, block));
+            (2, Prepared::Block(block)) => iter.reader().prefetch_block(block),
+            (3, Prepared::Block(block)) => {
+                self.prepared = match iter.locate_in_block(block, key, sought) {
+                    Ok(()) => Prepared::Located,
+                    Err(_) => Prepared::No,
+                };
+            }
+            _ => {}
         }
     }
 
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
-        let found = self.found.take();
-        let at = found.map_or_else(|| self.view.level.seek(key), |(at, _)| at);
+        let prepared = std::mem::replace(&mut self.prepared, Prepared::No);
+        let at = match prepared {
+            Prepared::No => self.view.level.seek(key),
+            Prepared::End => self.view.handles.len(),
+            _ => self.at,
+        };
         if at >= self.view.handles.len() {
             self.iter = None;
             return Ok(());
@@ -158,8 +192,9 @@ impl LevelCursor {
         let own = self.view.handles[at].meta.sequence_override;
         let iter = self.open(at)?;
         let sought = Self::sought(own, trailer);
-        match found {
-            Some((_, Some(block))) => iter.seek_in_block(block, key, sought),
+        match prepared {
+            Prepared::Located => iter.stand(),
+            Prepared::Block(block) => iter.seek_in_block(block, key, sought),
             _ => iter.seek(key, sought),
         }
         .map_err(Error::from)?;
@@ -238,9 +273,9 @@ impl EntryCursor for Child {
         Ok(())
     }
 
-    fn prepare_seek(&mut self, key: &[u8], trailer: u64) {
+    fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
         if let Child::Level(l) = self {
-            l.prepare_seek(key, trailer);
+            l.prepare_seek(stage, key, trailer);
         }
     }
 

@@ -16,6 +16,9 @@ use crate::coding::{Bytes, head, partition_point};
 use crate::error::Damage;
 use crate::key::Kind;
 
+/// Bytes that [`View::key_over`] may write after a key.
+pub const KEY_SLACK_BYTES: usize = 8;
+
 /// A block whose columns are not compressed, in a heap buffer or in a map.
 #[derive(Debug)]
 pub struct View<'a, B: Bytes + ?Sized> {
@@ -196,6 +199,37 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
+    /// Writes the user key of entry `i` to the start of `out`, and returns its length. `out` is made as long as it takes,
+    /// with [`KEY_SLACK_BYTES`] after the key, so that heads and short tails are copies of one size; with
+    /// `has_prefix`, it holds another key of this block.
+    #[inline]
+    pub fn key_over(&self, i: usize, out: &mut Vec<u8>, has_prefix: bool) -> Result<usize, Damage> {
+        let (tail, tail_len, suffix) = self.tail(i)?;
+        let h = &self.h;
+        let total = h.prefix_len + suffix;
+        if out.len() < total + KEY_SLACK_BYTES {
+            out.resize(total + KEY_SLACK_BYTES, 0);
+        }
+        let mut ok = has_prefix || {
+            let (prefix, _) = out.split_at_mut(h.prefix_len);
+            self.bytes.copy_to(self.at + h.prefix, prefix)
+        };
+        let x = self.head(i) << if h.head_width == 4 { 32 } else { 0 };
+        out[h.prefix_len..][..8].copy_from_slice(&x.to_be_bytes());
+        if tail_len > 0 {
+            let at = total - tail_len;
+            // Near the end of the bytes there may be no eight to read.
+            if tail_len > 8 || !self.bytes.copy_to(tail, &mut out[at..][..8]) {
+                ok &= self.bytes.copy_to(tail, &mut out[at..total]);
+            }
+        }
+        if ok {
+            Ok(total)
+        } else {
+            Err(Damage::new("key", 0, total as u64, 0))
+        }
+    }
+
     /// The order of the key of entry `i` after the prefix against `suffix`, given that their heads are equal.
     #[inline]
     fn compare_after_head(&self, i: usize, suffix: &[u8]) -> Result<Ordering, Damage> {
@@ -291,7 +325,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
 
     /// Asks for the lines of sequence numbers, value starts and prefix.
     #[inline]
-    fn prefetch_result(&self, i: usize) {
+    pub fn prefetch_result(&self, i: usize) {
         let h = &self.h;
         self.bytes
             .prefetch(self.at + h.tails + i * h.tail_bytes / h.n);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{BlockCache, TableReader};
 use crate::block::{Block, Header, View};
 use crate::error::{Damage, Result};
+use crate::index::Place;
 
 /// How far ahead of the current value a scan asks for lines, in bytes.
 const AHEAD_BYTES: usize = 1024;
@@ -30,10 +31,14 @@ pub struct TableIter {
     cache: Arc<dyn BlockCache>,
     source: Source,
     block: usize,
+    /// Where `block` lies.
+    place: Place,
     entry: usize,
     entries: usize,
     valid: bool,
+    /// The user key, and what [`View::key_over`] leaves after it.
     key: Vec<u8>,
+    key_len: usize,
     /// `key` is of the current block, so it begins with the block's prefix.
     key_in_block: bool,
     trailer: u64,
@@ -45,7 +50,7 @@ pub struct TableIter {
 /// Runs `$body` with the current block as `$view`; the results of map views are checked against failed pages.
 macro_rules! with_view {
     ($self:ident, |$view:ident| $body:expr) => {{
-        let place = $self.reader.index.place($self.block);
+        let place = $self.place;
         match (&$self.source, &$self.reader.map) {
             (Source::Map(header), Some(map)) => {
                 let result =
@@ -72,10 +77,16 @@ impl TableIter {
             cache,
             source: Source::None,
             block: usize::MAX,
+            place: Place {
+                start: 0,
+                anchor: 0,
+                end: 0,
+            },
             entry: 0,
             entries: 0,
             valid: false,
             key: Vec::new(),
+            key_len: 0,
             key_in_block: false,
             trailer: 0,
             value_start: 0,
@@ -98,7 +109,7 @@ impl TableIter {
     /// The current user key.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        &self.key
+        &self.key[..self.key_len]
     }
 
     /// The current trailer.
@@ -122,7 +133,7 @@ impl TableIter {
         match (&self.source, &self.reader.map) {
             (Source::Map(header), Some(map)) => {
                 self.value.clear();
-                let place = self.reader.index.place(self.block);
+                let place = self.place;
                 let (start, len) = (self.value_start, self.value_len);
                 self.reader.copy_from_map(
                     map,
@@ -138,9 +149,8 @@ impl TableIter {
             (Source::Heap(block), _) => block
                 .value_at(self.value_start, self.value_len)
                 .ok_or_else(|| {
-                    let place = self.reader.index.place(self.block);
                     Damage::new("value", 0, self.value_len as u64, 0)
-                        .in_file(self.reader.name(), place.start)
+                        .in_file(self.reader.name(), self.place.start)
                 }),
             _ => Ok(&[]),
         }
@@ -153,11 +163,10 @@ impl TableIter {
     #[inline]
     pub fn append_value(&mut self, out: &mut Vec<u8>) -> Result<()> {
         if let (Source::Map(header), Some(map)) = (&self.source, &self.reader.map) {
-            let place = self.reader.index.place(self.block);
             let (start, len) = (self.value_start, self.value_len);
             return self
                 .reader
-                .copy_from_map(map, self.block, place, header, start, len, out);
+                .copy_from_map(map, self.block, self.place, header, start, len, out);
         }
         out.extend_from_slice(self.value()?);
         Ok(())
@@ -201,6 +210,7 @@ impl TableIter {
             self.source = Source::Heap(heap);
         }
         self.block = block;
+        self.place = place;
         Ok(())
     }
 
@@ -211,16 +221,17 @@ impl TableIter {
         let mut key = std::mem::take(&mut self.key);
         let (i, in_block) = (self.entry, std::mem::take(&mut self.key_in_block));
         let loaded = with_view!(self, |view| {
-            view.key_after(i, &mut key, in_block)
-                .and_then(|()| Ok((view.trailer(i)?, view.value_range(i)?)))
+            view.key_over(i, &mut key, in_block)
+                .and_then(|len| Ok((len, view.trailer(i)?, view.value_range(i)?)))
         });
         self.key = key;
-        let (trailer, (start, len)) = loaded?;
+        let (key_len, trailer, (start, len)) = loaded?;
+        self.key_len = key_len;
         self.key_in_block = true;
         self.trailer = trailer;
         (self.value_start, self.value_len) = (start, len);
         if let (Source::Map(_), Some(map)) = (&self.source, &self.reader.map) {
-            let at = self.reader.index.place(self.block).start as usize + start + AHEAD_BYTES;
+            let at = self.place.start as usize + start + AHEAD_BYTES;
             for line in 0..len.div_ceil(64).min(16) {
                 map.prefetch(at + 64 * line);
             }
@@ -247,13 +258,34 @@ impl TableIter {
     /// # Errors
     /// As [`TableIter::seek`].
     pub fn seek_in_block(&mut self, block: u32, user_key: &[u8], trailer: u64) -> Result<()> {
+        self.locate_in_block(block, user_key, trailer)?;
+        self.stand()
+    }
+
+    /// The first half of [`TableIter::seek_in_block`]: finds the entry and asks the processor for its lines. The
+    /// iterator is at no entry until [`TableIter::stand`].
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn locate_in_block(&mut self, block: u32, user_key: &[u8], trailer: u64) -> Result<()> {
         self.invalidate();
         self.enter(block as usize)?;
-        self.entry = with_view!(self, |view| view.seek(user_key, trailer))?;
+        self.entry = with_view!(self, |view| {
+            view.seek(user_key, trailer)
+                .inspect(|&i| view.prefetch_result(i))
+        })?;
+        Ok(())
+    }
+
+    /// Goes to the entry that [`TableIter::locate_in_block`] found, the call before.
+    ///
+    /// # Errors
+    /// As [`TableIter::seek`].
+    pub fn stand(&mut self) -> Result<()> {
         self.settle_forward()?;
         if let (Source::Map(_), Some(map), true) = (&self.source, &self.reader.map, self.valid) {
             // Nobody has asked for the lines of the first values yet.
-            let at = self.reader.index.place(self.block).start as usize + self.value_start;
+            let at = self.place.start as usize + self.value_start;
             for line in 0..SEEK_LINES {
                 map.prefetch(at + 64 * line);
             }
@@ -284,7 +316,7 @@ impl TableIter {
         if !self.valid {
             return self.seek_to_last();
         }
-        if self.key == user_key && self.trailer == trailer {
+        if self.key() == user_key && self.trailer == trailer {
             return Ok(());
         }
         self.prev()
