@@ -484,6 +484,31 @@ mod tests {
             }
         }
 
+        /// More blocks than a narrowed search is left with, in every shape of the halving; some share their heads.
+        #[test]
+        fn finds_in_large_indexes(n in 1usize..700, same in 1u32..4, step in 1u32..3) {
+            let separators: Vec<_> = (0..n as u32)
+                .map(|i| {
+                    let head = u64::from(2 * (i / same * step)).to_be_bytes();
+                    ([&head[..], &[(i % same) as u8]].concat(), HIGHEST_TRAILER)
+                })
+                .collect();
+            let (bytes, end) = build(&separators, false);
+            let index = Index::decode(&bytes, end).unwrap();
+            let around = |s: &(Vec<u8>, u64)| {
+                let above = [&s.0[..], &[0]].concat();
+                let mut next_head = s.0.clone();
+                next_head[7] |= 1;
+                [s.0.clone(), above, next_head, s.0[..8].to_vec()]
+            };
+            for key in separators.iter().flat_map(around).chain([vec![], vec![0xff; 9]]) {
+                let want = separators.partition_point(|s| {
+                    compare_internal(&s.0, s.1, &key, HIGHEST_TRAILER).is_lt()
+                });
+                prop_assert_eq!(index.find(&key, HIGHEST_TRAILER), want);
+            }
+        }
+
         #[test]
         fn damaged_indexes_never_panic(
             separators in prop::collection::vec(internal_key(), 0..10),

@@ -63,6 +63,25 @@ fn sorted(mut entries: Vec<(Vec<u8>, u64)>) -> Vec<(Vec<u8>, u64)> {
 
 proptest! {
     #[test]
+    fn keys_compare_and_copy_as_slices_do(
+        a in proptest::collection::vec(0u8..2, 0..24),
+        b in proptest::collection::vec(0u8..2, 0..24),
+        changed in 0usize..24,
+    ) {
+        let mut near = a.clone();
+        if let Some(byte) = near.get_mut(changed) {
+            *byte ^= 0x80;
+        }
+        for other in [&a, &b, &near] {
+            prop_assert_eq!(same_key(&a, other), &a == other);
+            prop_assert_eq!(compare_keys(&a, other), a.cmp(other));
+            let mut copy = a.clone();
+            copy_key(&mut copy, other);
+            prop_assert_eq!(&copy, other);
+        }
+    }
+
+    #[test]
     fn walks_equal_the_sorted_vector(
         keys in proptest::collection::vec((proptest::collection::vec(0u8..4, 0..3), 0usize..6), 0..60),
         walk in proptest::collection::vec((0u8..8, proptest::collection::vec(0u8..4, 0..3)), 1..60),

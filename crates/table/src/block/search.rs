@@ -164,39 +164,9 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
 
     /// Replaces `out` by the user key of entry `i`.
     pub fn key_into(&self, i: usize, out: &mut Vec<u8>) -> Result<(), Damage> {
-        self.key_after(i, out, false)
-    }
-
-    /// The same; with `has_prefix`, `out` holds another key of this block, so that its prefix need not be copied again.
-    #[inline]
-    pub fn key_after(&self, i: usize, out: &mut Vec<u8>, has_prefix: bool) -> Result<(), Damage> {
-        let (tail, tail_len, suffix) = self.tail(i)?;
-        let h = &self.h;
-        let total = h.prefix_len + suffix;
-        if out.len() != total {
-            out.resize(total, 0);
-        }
-        let (prefix, after) = out.split_at_mut(h.prefix_len);
-        let mut ok = has_prefix || self.bytes.copy_to(self.at + h.prefix, prefix);
-        let x = self.head(i);
-        // Of fixed size where it can be: a copy of a length that only the data knows is a call.
-        if h.head_width == 4 && after.len() >= 4 {
-            after[..4].copy_from_slice(&(x as u32).to_be_bytes());
-        } else if h.head_width == 8 && after.len() >= 8 {
-            after[..8].copy_from_slice(&x.to_be_bytes());
-        } else {
-            let x = x << if h.head_width == 4 { 32 } else { 0 };
-            let in_head = suffix.min(h.head_width);
-            after[..in_head].copy_from_slice(&x.to_be_bytes()[..in_head]);
-        }
-        if tail_len > 0 {
-            ok &= self.bytes.copy_to(tail, &mut out[total - tail_len..]);
-        }
-        if ok {
-            Ok(())
-        } else {
-            Err(Damage::new("key", 0, total as u64, 0))
-        }
+        let len = self.key_over(i, out, false)?;
+        out.truncate(len);
+        Ok(())
     }
 
     /// Writes the user key of entry `i` to the start of `out`, and returns its length. `out` is made as long as it takes,

@@ -277,11 +277,14 @@ impl TableIter {
         Ok(())
     }
 
-    /// Goes to the entry that [`TableIter::locate_in_block`] found, the call before.
+    /// Goes to the entry that [`TableIter::locate_in_block`] found, the call before; nothing if it is at no block.
     ///
     /// # Errors
     /// As [`TableIter::seek`].
     pub fn stand(&mut self) -> Result<()> {
+        if matches!(self.source, Source::None) {
+            return Ok(());
+        }
         self.settle_forward()?;
         if let (Source::Map(_), Some(map), true) = (&self.source, &self.reader.map, self.valid) {
             // Nobody has asked for the lines of the first values yet.
