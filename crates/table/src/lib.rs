@@ -29,6 +29,7 @@ pub mod properties;
 pub mod rangedel;
 pub mod reader;
 pub mod retain;
+pub mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod writer;

@@ -54,6 +54,9 @@ pub struct Properties {
     pub block_size_bytes: u64,
     /// The version of the layout rules.
     pub layout_version: u64,
+    /// The keyspace for which the table was written; none for tables that belong to no store. Nobody but a repair asks: it is how a
+    /// table that no manifest names any more finds back.
+    pub keyspace: Option<u32>,
 }
 
 const SMALLEST_KEY: u16 = 8;
@@ -62,6 +65,7 @@ const LEFT_BOUND: u16 = 10;
 const CODEC: u16 = 14 | MUST_UNDERSTAND;
 const BITS_PER_KEY: u16 = 15 | MUST_UNDERSTAND;
 const LAYOUT: u16 = 17 | MUST_UNDERSTAND;
+const KEYSPACE: u16 = 18;
 
 impl Properties {
     /// Raw size of all entries in bytes, as layouts count it.
@@ -109,6 +113,9 @@ impl Properties {
         put(BITS_PER_KEY, &[self.bits_per_key]);
         put(16, &self.block_size_bytes.to_le_bytes());
         put(LAYOUT, &self.layout_version.to_le_bytes());
+        if let Some(keyspace) = self.keyspace {
+            put(KEYSPACE, &keyspace.to_le_bytes());
+        }
     }
 
     /// Decodes the stored form, found at `base` of `file`.
@@ -194,6 +201,10 @@ impl Properties {
                 }
                 16 => p.block_size_bytes = count()?,
                 LAYOUT => p.layout_version = count()?,
+                KEYSPACE => {
+                    expect(4)?;
+                    p.keyspace = Some(value.u32(0));
+                }
                 _ if tag & MUST_UNDERSTAND != 0 => {
                     return Err(TableError::UnsupportedFeature {
                         file: file.to_string(),
@@ -206,7 +217,7 @@ impl Properties {
                 seen |= 1 << number;
             }
         }
-        // All but the keys are always there.
+        // All but the keys and the keyspace are always there.
         let always = ((1u32 << 18) - 2) & !(1 << SMALLEST_KEY | 1 << LARGEST_KEY | 1 << LEFT_BOUND);
         if seen & always != always {
             return Err(damaged(Damage::new(
@@ -322,6 +333,22 @@ mod tests {
         for len in 0..known {
             assert!(Properties::decode(&bytes[..len], "t", 0).is_err(), "{len}");
         }
+    }
+
+    #[test]
+    fn a_keyspace_is_told_and_may_be_missing() {
+        let p = Properties {
+            keyspace: Some(0x0102_0304),
+            ..some()
+        };
+        let mut bytes = Vec::new();
+        p.encode(&mut bytes);
+        assert_eq!(bytes[bytes.len() - 10..], [18, 0, 4, 0, 0, 0, 4, 3, 2, 1]);
+        assert_eq!(Properties::decode(&bytes, "t", 0).unwrap(), p);
+        let len = bytes.len();
+        bytes[len - 8] = 3;
+        assert!(Properties::decode(&bytes[..len - 1], "t", 0).is_err());
+        assert_eq!(some().keyspace, None);
     }
 
     #[test]

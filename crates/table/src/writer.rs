@@ -51,6 +51,8 @@ pub struct WriterOptions {
     pub block_size_bytes: u64,
     /// Bytes gathered before each append to the file.
     pub write_piece_bytes: usize,
+    /// The keyspace that the table is written for (a property); none for a table that belongs to no store.
+    pub keyspace: Option<u32>,
 }
 
 impl Default for WriterOptions {
@@ -60,6 +62,7 @@ impl Default for WriterOptions {
             codec: Codec::None,
             block_size_bytes: 8 << 10,
             write_piece_bytes: 2 << 20,
+            keyspace: None,
         }
     }
 }
@@ -172,6 +175,7 @@ impl TableWriter {
                 bits_per_key: options.bits_per_key,
                 block_size_bytes: options.block_size_bytes,
                 layout_version: LAYOUT_VERSION,
+                keyspace: options.keyspace,
                 smallest_seq: u64::MAX,
                 ..Properties::default()
             },

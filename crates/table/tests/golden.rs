@@ -25,12 +25,15 @@ fn entries() -> Vec<(&'static [u8], u64, &'static [u8])> {
     ]
 }
 
-fn write(dir: &std::path::Path) -> Vec<u8> {
+fn write(dir: &std::path::Path, keyspace: Option<u32>) -> Vec<u8> {
     let storage = FileStorage::open_or_create(dir).unwrap();
     let lease = storage.lease("LOCK").unwrap();
     let mut writer = TableWriter::new(
         storage.create(lease.epoch(), "t.tbl").unwrap(),
-        WriterOptions::default(),
+        WriterOptions {
+            keyspace,
+            ..WriterOptions::default()
+        },
     )
     .unwrap();
     for (i, (key, trailer, value)) in entries().into_iter().enumerate() {
@@ -57,7 +60,7 @@ fn uint(bytes: &[u8], at: usize, width: usize) -> u64 {
 #[test]
 fn written_bytes_are_the_golden_ones() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = write(dir.path());
+    let bytes = write(dir.path(), None);
     if std::env::var_os("SILTSTONE_WRITE_GOLDEN").is_some() {
         std::fs::write(golden(), &bytes).unwrap();
     }
@@ -67,6 +70,30 @@ fn written_bytes_are_the_golden_ones() {
         "the format changed: {} bytes, {} in tests/golden",
         bytes.len(),
         want.len()
+    );
+}
+
+/// The keyspace is one more property, and changes nothing but the lengths behind it.
+#[test]
+fn a_keyspace_is_ten_bytes_of_the_properties() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = write(dir.path(), Some(7));
+    let want = std::fs::read(golden()).unwrap();
+    let (footer, old_footer) = (bytes.len() - 64, want.len() - 64);
+    assert_eq!(footer, old_footer + 10);
+    assert_eq!(bytes[..old_footer - 4], want[..old_footer - 4]);
+    assert_eq!(
+        bytes[old_footer - 4..footer - 4],
+        [18, 0, 4, 0, 0, 0, 7, 0, 0, 0]
+    );
+    assert_eq!(
+        uint(&bytes, footer + 32, 8),
+        uint(&want, old_footer + 32, 8) + 10
+    );
+    assert_eq!(
+        bytes[footer + 40..footer + 48],
+        want[old_footer + 40..old_footer + 48],
+        "one digest"
     );
 }
 

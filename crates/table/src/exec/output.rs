@@ -140,6 +140,7 @@ impl<'a> Output<'a> {
             block_size_bytes: self.job.limits.block_bytes,
             codec: self.job.format.codec,
             bits_per_key: self.job.format.bits_per_key,
+            keyspace: Some(self.job.keyspace),
             ..WriterOptions::default()
         };
         let writer =

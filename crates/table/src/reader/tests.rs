@@ -35,6 +35,7 @@ fn small(codec: Codec, bits_per_key: u8) -> WriterOptions {
         bits_per_key,
         block_size_bytes: 512,
         write_piece_bytes: 700,
+        ..WriterOptions::default()
     }
 }
 
