@@ -317,6 +317,12 @@ impl From<StorageError> for Error {
                 ErrorKind::Io,
                 Some("check the owner and the permissions of the folder, and how it is mounted"),
             ),
+            StorageErrorKind::TooManyOpen => (
+                ErrorKind::Io,
+                Some(
+                    "raise the process's limit of open files (`ulimit -n`), or lower open_tables_max",
+                ),
+            ),
             StorageErrorKind::Unsupported => (ErrorKind::Unsupported, None),
             StorageErrorKind::InvalidInput => (ErrorKind::InvalidArgument, None),
             _ => (ErrorKind::Io, None),

@@ -138,4 +138,7 @@ impl Storage for GuardedStorage {
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()
     }
+    fn open_objects_max(&self) -> Option<u64> {
+        self.inner.open_objects_max()
+    }
 }

@@ -1,7 +1,7 @@
 //! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
 //!
 //! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when it is first asked and may lose it again
-//! when more than `open_tables_max` are open (a clock over handles). [`TableSet`] knows every handle that lives; a handle that nothing holds
+//! when more than `open_tables_max` are open, or more than half of what the process may open at all (a clock over handles). [`TableSet`] knows every handle that lives; a handle that nothing holds
 //! any more means that neither a view nor a job names the table, and [`TableSet::sweep`] deletes the file.
 //!
 //! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
-use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage};
+use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify as TableVerify};
@@ -45,7 +45,8 @@ pub(crate) struct TableSet {
     runtime: Runtime,
     storage: Arc<dyn Storage>,
     options: ReaderOptions,
-    open_max: usize,
+    /// The most that stay open; less after the process ran out of file handles.
+    open_max: AtomicUsize,
     open_count: AtomicUsize,
     registry: Mutex<BTreeMap<u64, Registered>>,
     /// Handles with open readers, in the order of the clock.
@@ -57,6 +58,9 @@ pub(crate) struct TableSet {
 
 impl TableSet {
     pub(crate) fn new(runtime: &Runtime, storage: Arc<dyn Storage>, options: &Options) -> TableSet {
+        // The other half is for the log, the manifest, the outputs and inputs of jobs, and the program around the store.
+        let handles = storage.open_objects_max().map_or(u64::MAX, |max| max / 2);
+        let open_max = u64::from(options.open_tables_max).min(handles) as usize;
         TableSet {
             runtime: runtime.clone(),
             storage,
@@ -67,7 +71,7 @@ impl TableSet {
                 },
                 map: options.map_tables,
             },
-            open_max: options.open_tables_max as usize,
+            open_max: AtomicUsize::new(open_max),
             open_count: AtomicUsize::new(0),
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
@@ -131,8 +135,7 @@ impl TableSet {
         let reader = {
             let name = &handle.meta.name;
             let opened = self
-                .storage
-                .open(name)
+                .open_file(name)
                 .map_err(TableError::from)
                 .and_then(|file| TableReader::open(file, self.options));
             let reader = opened.map_err(|e| {
@@ -163,12 +166,39 @@ impl TableSet {
         Ok(Guard::from_inner(Some(reader)))
     }
 
+    /// Opens a table's file; where the process has no file handle left, after closing other tables.
+    fn open_file(&self, name: &str) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
+        loop {
+            match self.storage.open(name) {
+                Err(error) if error.kind == StorageErrorKind::TooManyOpen && self.shed() => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Closes half of the open readers and lets no more than that stay open from now on; false if there is nothing to gain.
+    fn shed(&self) -> bool {
+        const LEAST: usize = 4;
+        let mut clock = self.clock.lock();
+        let keep = clock.len() / 2;
+        if keep < LEAST {
+            return false;
+        }
+        self.open_max.fetch_min(keep, Ordering::Relaxed);
+        let excess = clock.len() - keep;
+        for handle in clock.drain(..excess).filter_map(|next| next.upgrade()) {
+            handle.reader.store(None);
+            self.open_count.fetch_sub(1, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// Closes readers that were not used lately, while too many are open.
     fn evict(&self) {
         let mut clock = self.clock.lock();
         let mut looked = 0;
         let most = 2 * clock.len();
-        while clock.len() > self.open_max && looked < most {
+        while clock.len() > self.open_max.load(Ordering::Relaxed) && looked < most {
             looked += 1;
             let Some(next) = clock.pop_front() else {
                 return;
@@ -218,7 +248,7 @@ impl TableSet {
         for name in names {
             match self.storage.delete(epoch, &name) {
                 Ok(()) => deleted += 1,
-                Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
+                Err(e) if e.kind == StorageErrorKind::NotFound => {}
                 Err(_) => self.undeleted.lock().push(name),
             }
         }
@@ -308,7 +338,7 @@ impl Inputs for JobInputs {
             .ok_or_else(|| not_an_input(location, name))?;
         match handle.reader.load().as_ref() {
             Some(reader) => Ok(reader.file().clone()),
-            None => Ok(self.tables.storage.open(name)?),
+            None => Ok(self.tables.open_file(name)?),
         }
     }
 

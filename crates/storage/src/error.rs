@@ -22,6 +22,8 @@ pub enum StorageErrorKind {
     Fenced,
     /// A read past the object's end.
     UnexpectedEof,
+    /// No free file handle (EMFILE, ENFILE). Closing some helps.
+    TooManyOpen,
     /// Missing permissions or a read-only file system.
     PermissionDenied,
     /// The storage lacks this capability.
@@ -47,6 +49,14 @@ pub struct StorageError {
     pub offset: Option<u64>,
     /// Details, for example the operating system's message.
     pub detail: String,
+}
+
+/// The standard library has no name for these.
+fn is_too_many_open(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    error
+        .raw_os_error()
+        .is_some_and(|raw| [Errno::MFILE, Errno::NFILE].contains(&Errno::from_raw_os_error(raw)))
 }
 
 impl StorageError {
@@ -82,6 +92,7 @@ impl StorageError {
                 StorageErrorKind::PermissionDenied
             }
             io::ErrorKind::UnexpectedEof => StorageErrorKind::UnexpectedEof,
+            _ if is_too_many_open(error) => StorageErrorKind::TooManyOpen,
             _ => StorageErrorKind::Io,
         };
         StorageError::new(kind, op, name, error.to_string())

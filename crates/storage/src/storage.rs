@@ -159,6 +159,11 @@ pub trait Storage: Send + Sync + 'static {
         None
     }
 
+    /// How many objects this process may have open at once; none: no limit that is worth asking for.
+    fn open_objects_max(&self) -> Option<u64> {
+        None
+    }
+
     /// For fault injection: what a directory sync whose write-back failed does to the creations, renames and
     /// deletions that it should have made durable: they show, but never become durable. False: not supported.
     #[doc(hidden)]

@@ -450,6 +450,10 @@ impl Storage for FaultStorage {
         self.shared.inner.free_bytes()
     }
 
+    fn open_objects_max(&self) -> Option<u64> {
+        self.shared.inner.open_objects_max()
+    }
+
     fn inject_lost_names(&self) -> bool {
         self.shared.inner.inject_lost_names()
     }

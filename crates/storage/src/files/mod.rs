@@ -106,10 +106,31 @@ impl FileStorage {
 
     fn open_at(&self, op: &'static str, name: &str, flags: OFlags) -> Result<File> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = retry(|| rustix::fs::openat(&self.dir, name, flags, mode))
-            .map_err(|e| self.error(op, name, e))?;
-        Ok(File::from(fd))
+        // Without NONBLOCK the open of a pipe that lies in a file's place waits for its other end; for files it means nothing.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let other_kind = |kind: &str| {
+            let detail = format!(
+                "{kind} lies where a file of the store belongs; move it away, and put the file back from a copy"
+            );
+            StorageError::new(StorageErrorKind::Io, op, self.shown(name), detail)
+        };
+        let fd =
+            retry(|| rustix::fs::openat(&self.dir, name, flags, mode)).map_err(|e| match e {
+                Errno::ISDIR => other_kind("a directory"),
+                Errno::LOOP => other_kind("a symbolic link"),
+                Errno::NXIO => other_kind("a socket, a pipe or a device"),
+                e => self.error(op, name, e),
+            })?;
+        let file = File::from(fd);
+        let kind = file
+            .metadata()
+            .map_err(|e| StorageError::from_io(op, self.shown(name), &e))?
+            .file_type();
+        match kind {
+            kind if kind.is_file() => Ok(file),
+            kind if kind.is_dir() => Err(other_kind("a directory")),
+            _ => Err(other_kind("a pipe or a device")),
+        }
     }
 
     fn fsync_dir(&self, op: &'static str) -> Result<()> {
@@ -417,5 +438,9 @@ impl Storage for FileStorage {
     fn free_bytes(&self) -> Option<u64> {
         let stat = rustix::fs::fstatvfs(&self.dir).ok()?;
         Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn open_objects_max(&self) -> Option<u64> {
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current
     }
 }

@@ -420,3 +420,43 @@ fn published_bytes_replace_one_another() {
         StorageErrorKind::InvalidInput
     );
 }
+
+/// Neither waits for the other end of a pipe nor says only "Is a directory": the message names what lies there and what to do.
+#[test]
+fn what_is_no_file_is_named_and_never_waited_for() {
+    let (dir, s, lease) = fresh();
+    let path = |name: &str| dir.path().join("store").join(name);
+    type Make<'a> = &'a dyn Fn(&str);
+    let make: [(&str, Make<'_>); 3] = [
+        ("a directory", &|name| {
+            std::fs::create_dir(path(name)).unwrap();
+        }),
+        ("a pipe or a device", &|name| {
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                path(name),
+                rustix::fs::FileType::Fifo,
+                Mode::RUSR | Mode::WUSR,
+                0,
+            )
+            .unwrap();
+        }),
+        ("a symbolic link", &|name| {
+            std::os::unix::fs::symlink("elsewhere", path(name)).unwrap();
+        }),
+    ];
+    for (number, (what, make)) in make.into_iter().enumerate() {
+        let name = format!("object{number}");
+        make(&name);
+        make(&format!("LOCK.l{number}"));
+        for error in [
+            s.open(&name).err().unwrap(),
+            s.sync_object(lease.epoch(), &name).err().unwrap(),
+            s.lease(&format!("l{number}")).err().unwrap(),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains(&format!("{what} lies where")), "{text}");
+            assert!(text.contains("move it away"), "{text}");
+        }
+    }
+}

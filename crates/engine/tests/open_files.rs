@@ -1,0 +1,70 @@
+//! A process that may open few files: a store with many more tables than that is read, written and compacted all the same.
+//!
+//! The limit holds for a whole process, so the test starts itself again under `ulimit -n`.
+
+use std::process::Command;
+
+use siltstone::{Options, Store};
+
+const CHILD: &str = "SILTSTONE_FEW_FILES";
+
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(2_654_435_761).to_be_bytes()
+}
+
+#[test]
+fn few_files_are_enough() {
+    if let Ok(folder) = std::env::var(CHILD) {
+        return with_few_files(std::path::Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let child = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -n 128 && exec \"$0\" --exact few_files_are_enough --nocapture",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .env(CHILD, folder.path().join("store"))
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].concat();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+fn with_few_files(folder: &std::path::Path) {
+    const KEYS: u32 = 30_000;
+    let options = Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 256 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        ..Options::default()
+    };
+    let store = Store::open(folder, options).unwrap();
+    let all = store.default_keyspace().unwrap();
+    for n in 0..KEYS {
+        all.put(&key(n), &[n as u8; 400]).unwrap();
+    }
+    let read = || {
+        for n in 0..KEYS {
+            assert_eq!(all.get(&key(n)).unwrap().unwrap(), [n as u8; 400], "{n}");
+        }
+    };
+    store.flush().unwrap();
+    let tables: u64 = store.stats().keyspaces[0]
+        .levels
+        .iter()
+        .map(|l| l.table_count)
+        .sum();
+    assert!(tables > 128, "{tables} tables are too few to try anything");
+    read();
+    // The tables that reads have left open do not keep jobs from their inputs and outputs.
+    all.compact_range(None, None).unwrap();
+    read();
+    all.put(b"more", b"of it").unwrap();
+    store.flush().unwrap();
+    assert_eq!(all.iter().unwrap().count(), KEYS as usize + 1);
+    assert_eq!(store.stats().last_job_error, None);
+    store.close().unwrap();
+}
