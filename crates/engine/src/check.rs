@@ -18,7 +18,7 @@ use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 use crate::batch::Entries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::format::{parse_segment_name, segment_name};
-use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport};
+use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport, StopReason};
 use crate::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
 
@@ -266,6 +266,12 @@ fn check_log(
     });
     report.problems.append(&mut reading.problems);
     match replayed {
+        // Its name was durable before a manifest named it: an open refuses too.
+        Ok(replayed) if replayed.stop == StopReason::NoStartSegment => {
+            report
+                .problems
+                .push(crate::recovery::no_first_segment(state.log_start as u32));
+        }
         Ok(replayed) => report.log = Some(log_check(&replayed, reading.entry_count)),
         Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
         Err(error) => report.problems.push(error),

@@ -74,6 +74,7 @@ pub(crate) fn open(
     if !options.create_if_missing
         && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none())
     {
+        refuse_headless_data(&storages)?;
         return Err(no_store());
     }
     let lease = storages
@@ -129,11 +130,7 @@ pub(crate) fn open(
         })?;
         if report.stop == StopReason::NoStartSegment && !planted::is(Bug::MissingStartIsEmpty) {
             // Its name was durable before a manifest named it.
-            let name = crate::log::format::segment_name(old.log_start as u32);
-            return Err(Error::corruption(
-                name,
-                "the log's first segment is missing",
-            ));
+            return Err(no_first_segment(old.log_start as u32));
         }
         let covered = old
             .keyspaces
@@ -277,6 +274,16 @@ pub(crate) fn open(
     }
     crate::background::start(&core)?;
     Ok(core)
+}
+
+/// The segment at which the manifest says that history starts is not there.
+pub(crate) fn no_first_segment(number: u32) -> Error {
+    Error::corruption(
+        crate::log::format::segment_name(number),
+        "the log's first segment is missing",
+    )
+    .expected("the segment that the manifest names")
+    .found("no file of this name")
 }
 
 /// The log carries half of the store's id.

@@ -337,3 +337,79 @@ fn missing_exchanged_and_left_over_files() {
     let report = checked(&storage);
     assert!(report.problems[0].file() == Some("CURRENT") && report.problems[0].is_corruption());
 }
+
+/// What an open refuses, a check must not call sound: the log's first segment is not there, or is that of another store.
+#[test]
+fn the_first_log_segment_is_missing_or_of_another_store() {
+    let segments = |storage: &MemoryStorage| -> Vec<String> {
+        let names = storage.list().unwrap().into_iter().map(|o| o.name);
+        names.filter(|n| n.ends_with(".log")).collect()
+    };
+    let (_, other) = closed_store();
+    let foreign: Vec<Vec<u8>> = segments(&other)
+        .iter()
+        .map(|name| other.read_small(name).unwrap())
+        .filter(|bytes| bytes.starts_with(b"SILTLOG"))
+        .collect();
+    assert!(!foreign.is_empty());
+
+    let (runtime, storage) = closed_store();
+    let refused = |what: &str, name: &str| {
+        let report = checked(&storage);
+        assert!(
+            report
+                .problems
+                .iter()
+                .any(|p| p.is_corruption() && p.to_string().contains(what)),
+            "{what}: {:#?}",
+            report.problems
+        );
+        let on: Arc<dyn Storage> = storage.clone();
+        let error = Store::open_with(Components::on(on, runtime.clone()), options())
+            .err()
+            .unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+        assert_eq!(error.file(), Some(name));
+    };
+    let log = sound(&storage).log.unwrap();
+    let start = log.end.segment + 1 - u32::try_from(log.segment_count).unwrap();
+    let first = format!("{start:012}.log");
+    assert!(segments(&storage).contains(&first), "{first}");
+    for bytes in &foreign {
+        // Of a good checksum, but of another store: whether its number fits or not.
+        replace(&storage, &first, bytes);
+        refused("another store", &first);
+    }
+
+    // Nothing of this log was ever synced, so only its name, which was, tells that it was there.
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let store = open(&runtime, &storage);
+    store
+        .default_keyspace()
+        .unwrap()
+        .put(b"never", b"synced")
+        .unwrap();
+    let image = Arc::new(storage.kill());
+    store.close().unwrap();
+    let log = sound(&image).log.unwrap();
+    assert_eq!(log.record_count, 1);
+    let lease = image.lease("damage").unwrap();
+    let first = format!("{:012}.log", log.end.segment);
+    image.delete(lease.epoch(), &first).unwrap();
+    drop(lease);
+    let report = checked(&image);
+    assert_eq!(report.problems.len(), 1, "{:#?}", report.problems);
+    let on: Arc<dyn Storage> = image.clone();
+    let refused = Store::open_with(Components::on(on, runtime), options())
+        .err()
+        .unwrap();
+    for error in [&report.problems[0], &refused] {
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert_eq!(error.file(), Some(&first[..]));
+        assert!(
+            error.to_string().contains("first segment is missing"),
+            "{error}"
+        );
+    }
+}

@@ -246,6 +246,11 @@ impl SegmentHeader {
         Ok((header, found))
     }
 
+    /// The store's id in a header of which only the checksum is known to be good.
+    pub(crate) fn store_id_field(bytes: &[u8]) -> Option<u64> {
+        (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 16))
+    }
+
     /// The salt field of a header that may be damaged: records that validate with it are real all the same.
     pub fn salt_field(bytes: &[u8]) -> Option<u64> {
         (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 32))

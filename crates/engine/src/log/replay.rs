@@ -284,6 +284,18 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
+    #[cold]
+    fn another_store(&self, segment: u32, found: u64) -> Error {
+        Error::corruption(
+            segment_name(segment),
+            "the log segment belongs to another store",
+        )
+        .at(16)
+        .expected(format_args!("store id {:016x}", self.options.store_id))
+        .found(format_args!("store id {found:016x}"))
+        .advice("put the store's own log files back")
+    }
+
     fn run(mut self, apply: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<ReplayReport> {
         let start = self.options.start_segment;
         if self.numbers.first() != Some(&start) {
@@ -295,6 +307,13 @@ impl Replay<'_> {
         let (header, checksum) = match SegmentHeader::decode(&bytes, start) {
             Ok(found) => found,
             Err(BadHeader::Version(version)) => return Err(unsupported_version(start, version)),
+            // A recycled file may still hold an old header of this store. No crash leaves another store's.
+            Err(BadHeader::Number(_))
+                if SegmentHeader::store_id_field(&bytes) != Some(self.options.store_id) =>
+            {
+                let found = SegmentHeader::store_id_field(&bytes).unwrap_or_default();
+                return Err(self.another_store(start, found));
+            }
             Err(bad) => {
                 // Records that validate with what stands in the salt's place are real all the same.
                 let mut salts = self.salts_of_successors(start)?;
@@ -304,14 +323,7 @@ impl Replay<'_> {
             }
         };
         if header.store_id != self.options.store_id {
-            return Err(Error::corruption(
-                segment_name(start),
-                "the log segment belongs to another store",
-            )
-            .at(16)
-            .expected(format_args!("store id {:016x}", self.options.store_id))
-            .found(format_args!("store id {:016x}", header.store_id))
-            .advice("put the store's own log files back"));
+            return Err(self.another_store(start, header.store_id));
         }
         let salt = header.salt;
         let mut chained = checksum;
