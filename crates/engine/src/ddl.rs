@@ -55,7 +55,7 @@ pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
     Ok(u32::from_le_bytes(id))
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     if (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len()) {
         return Ok(());
     }

@@ -76,7 +76,7 @@ pub struct Options {
     pub log_bytes_max: u64,
     /// Bytes of cached blocks (default 64 MiB). Tables that are read through maps do not use it.
     pub block_cache_bytes: u64,
-    /// Tables kept open at most, at least 16 (default 4096).
+    /// Tables kept open at most, at least 16 (default 4096); never more than half of the files that the process may open.
     pub open_tables_max: u32,
     /// Read tables through memory maps where the storage has them (default true).
     pub map_tables: bool,
@@ -249,7 +249,7 @@ impl Options {
             within(
                 "sync interval",
                 "microseconds",
-                d.as_micros() as u64,
+                u64::try_from(d.as_micros()).unwrap_or(u64::MAX),
                 100,
                 3_600_000_000,
             )?;

@@ -173,10 +173,10 @@ impl Store {
                 Err(e) => return Err(e),
             }
             match self.create_keyspace(name) {
-                // Somebody else was faster.
+                // Somebody else was faster, and may have dropped it again since. A name that cannot be is refused for good.
                 Err(e)
                     if e.kind() == crate::ErrorKind::InvalidArgument
-                        && self.keyspace(name).is_ok() => {}
+                        && crate::ddl::check_name(name).is_ok() => {}
                 result => return result,
             }
         }

@@ -197,6 +197,14 @@ fn impossible() -> Vec<(&'static str, Options)> {
                 ..base()
             },
         ),
+        // Microseconds beyond 64 bits: not the second that would be left of them.
+        (
+            "sync interval",
+            Options {
+                sync: SyncMode::Interval(Duration::from_micros(u64::MAX) + Duration::from_secs(1)),
+                ..base()
+            },
+        ),
         (
             "error_if_exists",
             Options {
