@@ -59,6 +59,7 @@ pub enum Bug {
     PendingStaysUnsettled,
     HealthWithoutLock,
     KeepCancelledOutput,
+    OneRefusalFailsAll,
 }
 
 #[cfg(feature = "planted")]

@@ -56,6 +56,11 @@ impl TestHooks {
         self.core.wake_background();
     }
 
+    /// Refuses memory for memtables from this size on, in bytes.
+    pub fn refuse_arenas_from(&self, bytes: usize) {
+        self.core.arenas.refuse_from(bytes);
+    }
+
     /// Ingests finished, synced tables of the store's table storage.
     pub fn ingest(&self, keyspace: &Keyspace, tables: Vec<TableMeta>) -> Result<u64> {
         let keyspace = self.core.keyspace_by_id(keyspace.id())?;

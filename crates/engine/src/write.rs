@@ -445,7 +445,56 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool) -> Result<()> {
+/// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
+/// that touch it, and no others.
+fn make_room(core: &Core, leader: &mut LeaderState, needs: &mut Vec<Need>) {
+    // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
+    while let Err((refused, error)) = make_room_for_all(core, leader, needs) {
+        // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
+        // for them is found with room.)
+        needs.clear();
+        for (batch, result) in leader.batches.iter_mut().filter(|(_, r)| r.is_ok()) {
+            let touches = |entry: Entry<'_>| {
+                entry.keyspace == refused || planted::is(Bug::OneRefusalFailsAll)
+            };
+            *result = if batch.iter().any(touches) {
+                Err(error.clone())
+            } else {
+                add_needs(core, needs, batch)
+            };
+        }
+    }
+}
+
+/// As [`make_room`], up to the first keyspace that gets none.
+fn make_room_for_all(
+    core: &Core,
+    leader: &mut LeaderState,
+    needs: &mut [Need],
+) -> std::result::Result<(), (KeyspaceId, Error)> {
+    for need in needs {
+        if need
+            .source
+            .mem
+            .room_for(need.entries, need.key_bytes, need.value_bytes)
+        {
+            continue;
+        }
+        let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
+        need.source = rotate(
+            core,
+            leader.next_seq,
+            &mut leader.next_source_id,
+            &need.keyspace,
+            min_bytes,
+        )
+        .map_err(|error| (need.keyspace.id, error))?;
+    }
+    Ok(())
+}
+
+fn commit(core: &Core, leader: &mut LeaderState, needs: &mut Vec<Need>, sync: bool) -> Result<()> {
+    make_room(core, leader, needs);
     let accepted = || {
         leader
             .batches
@@ -456,23 +505,6 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut [Need], sync: bool)
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
         return Ok(());
-    }
-    for need in needs.iter_mut() {
-        if !need
-            .source
-            .mem
-            .room_for(need.entries, need.key_bytes, need.value_bytes)
-        {
-            let min_bytes =
-                Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
-            need.source = rotate(
-                core,
-                leader.next_seq,
-                &mut leader.next_source_id,
-                &need.keyspace,
-                min_bytes,
-            )?;
-        }
     }
     let first = leader.next_seq;
     core.reserve_numbers(first + count - 1)?;

@@ -60,6 +60,10 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::OneAttemptForAll, "story_22_the_late_worker"),
     (Bug::IgnoreLostLease, "story_23_the_paused_host"),
     (Bug::BelieveOutcomes, "story_24_lies"),
+    (
+        Bug::OneRefusalFailsAll,
+        "a_refused_memtable_fails_its_own_batches",
+    ),
     (Bug::UnseededOrder, "story_28_one_seed_one_run"),
     (Bug::AcknowledgeBeforeSync, "synced_survives_power_loss"),
     (

@@ -75,6 +75,7 @@ stories! {
     a_failed_group_pins_nothing
     an_ingest_of_a_dropped_keyspace_is_not_missed
     a_drop_of_what_only_the_log_knows
+    a_refused_memtable_fails_its_own_batches
     full_disk_and_writers
     a_close_in_a_job
     the_last_handle_in_a_job

@@ -8,7 +8,7 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// The most that one arena may hold, in bytes: what 32-bit offsets in units of 8 bytes reach.
 pub const MAX_ARENA_BYTES: usize = (u32::MAX as usize) * 8;
@@ -55,6 +55,8 @@ struct Shared {
     prefault: bool,
     shelf: [AtomicPtr<u8>; SHELF_COUNT],
     held_bytes: AtomicU64,
+    /// New arenas from this size on are refused, as a system without memory would: for tests, else the largest number.
+    refuse_from_bytes: AtomicUsize,
 }
 
 /// Memory for one memtable. Dropping it gives it back to its pool.
@@ -86,6 +88,7 @@ impl ArenaPool {
                 prefault,
                 shelf: [const { AtomicPtr::new(std::ptr::null_mut()) }; SHELF_COUNT],
                 held_bytes: AtomicU64::new(0),
+                refuse_from_bytes: AtomicUsize::new(usize::MAX),
             }),
         }
     }
@@ -126,7 +129,13 @@ impl ArenaPool {
                 }
             }
         }
-        let start = map(bytes, prefault).map_err(|source| ArenaError::NoMemory {
+        let refused = bytes >= shared.refuse_from_bytes.load(Ordering::Relaxed);
+        let mapped = if refused {
+            Err(io::ErrorKind::OutOfMemory.into())
+        } else {
+            map(bytes, prefault)
+        };
+        let start = mapped.map_err(|source| ArenaError::NoMemory {
             wanted_bytes: bytes,
             source,
         })?;
@@ -151,6 +160,13 @@ impl ArenaPool {
         }
         // Dropped at once, it goes to the shelf.
         self.take(0).map(drop)
+    }
+
+    /// Refuses new arenas from this size on, as a system without memory would. For tests.
+    pub(crate) fn refuse_from(&self, bytes: usize) {
+        self.shared
+            .refuse_from_bytes
+            .store(bytes, Ordering::Relaxed);
     }
 
     /// Size of an ordinary arena, in bytes.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use siltstone::log::format::segment_name;
-use siltstone::{Batch, ErrorKind, Options};
+use siltstone::{Batch, ErrorKind, Keyspace, Options, WriteOptions};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
 
@@ -56,6 +56,11 @@ pub const ALL: &[Story] = &[
         "a_drop_of_what_only_the_log_knows",
         4,
         a_drop_of_what_only_the_log_knows,
+    ),
+    (
+        "a_refused_memtable_fails_its_own_batches",
+        12,
+        a_refused_memtable_fails_its_own_batches,
     ),
     ("full_disk_and_writers", 30, full_disk_and_writers),
 ];
@@ -421,6 +426,66 @@ fn a_failed_group_pins_nothing(rt: Runtime, _seed: u64) {
         hooks.state().log_start > before + 2,
         "an empty keyspace keeps the log from {before} on"
     );
+}
+
+/// There is no memory for one keyspace's memtable: the batches that touch it fail, whole, and those that they share a group with do not.
+fn a_refused_memtable_fails_its_own_batches(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    // A value that no ordinary memtable holds needs one of its own size.
+    let big = vec![7; 400_000];
+    hooks.refuse_arenas_from(400_000);
+    let writers: Vec<_> = (0..6u64)
+        .map(|w| {
+            let (store, a, b, big) = (store.clone(), a.id(), b.id(), big.clone());
+            let write = move || {
+                for i in 0..20 {
+                    let mut batch = Batch::new();
+                    batch.put(a, &key(w * 100 + i), b"small").unwrap();
+                    // The last writer asks for what is refused; the one before touches the same keyspace, and has room there
+                    // unless they share a group.
+                    if w >= 4 {
+                        let value = if w == 5 { &big[..] } else { b"small" };
+                        batch.put(b, &key(w * 100 + i), value).unwrap();
+                    }
+                    match (w, store.write(&mut batch, WriteOptions::default())) {
+                        (0..=3, result) => result.expect("it touches no refused keyspace"),
+                        (4, Ok(())) => {}
+                        (_, result) => {
+                            let error = result.expect_err("there is no memory for it");
+                            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                        }
+                    }
+                }
+            };
+            rt.spawn("writer", write).unwrap()
+        })
+        .collect();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    let look = |a: &Keyspace, b: &Keyspace, when: &str| {
+        for w in 0..6u64 {
+            for i in 0..20 {
+                let of_a = a.get(&key(w * 100 + i)).unwrap().is_some();
+                let of_b = b.get(&key(w * 100 + i)).unwrap().is_some();
+                match w {
+                    0..=3 => assert!(of_a, "{when}: {w}, {i} was acknowledged"),
+                    4 => assert_eq!(of_a, of_b, "{when}: half of a batch, {i}"),
+                    _ => assert!(!of_a && !of_b, "{when}: {i} was refused"),
+                }
+            }
+        }
+    };
+    look(&a, &b, "before a crash");
+    hooks.refuse_arenas_from(usize::MAX);
+    b.put(b"k", &big).unwrap();
+    let after = disk.kill().open();
+    let again = (after.keyspace("a").unwrap(), after.keyspace("b").unwrap());
+    look(&again.0, &again.1, "after a crash");
+    assert_eq!(again.1.get(b"k").unwrap().unwrap().len(), big.len());
 }
 
 /// An ingest into a keyspace that was dropped since: its files are gone, the log still has the record, and the store is healthy.
