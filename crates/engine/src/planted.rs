@@ -59,6 +59,7 @@ pub enum Bug {
     PendingStaysUnsettled,
     HealthWithoutLock,
     KeepCancelledOutput,
+    OfferToLiars,
     OneRefusalFailsAll,
 }
 

@@ -132,6 +132,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("job_declined_count", core.jobs.sides.declined_count()),
         ("job_rejected_count", core.jobs.sides.rejected_count()),
         ("job_fallback_count", core.jobs.sides.fallback_count()),
+        ("side_set_aside_count", core.jobs.sides.set_aside_count()),
         (
             "out_of_order_install_count",
             m.out_of_order_install_count.get(),

@@ -60,6 +60,7 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::OneAttemptForAll, "story_22_the_late_worker"),
     (Bug::IgnoreLostLease, "story_23_the_paused_host"),
     (Bug::BelieveOutcomes, "story_24_lies"),
+    (Bug::OfferToLiars, "a_liar_is_set_aside"),
     (
         Bug::OneRefusalFailsAll,
         "a_refused_memtable_fails_its_own_batches",

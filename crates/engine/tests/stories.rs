@@ -61,6 +61,7 @@ stories! {
     story_22_the_late_worker
     story_23_the_paused_host
     story_24_lies
+    a_liar_is_set_aside
     story_28_one_seed_one_run
     synced_survives_power_loss
     a_drop_keeps_the_log_until_it_is_durable

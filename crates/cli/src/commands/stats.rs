@@ -76,7 +76,21 @@ pub fn print(out: &mut Out, stats: &Stats, only: Option<&str>) -> Result<(), Fai
             .map_or("not measured yet".to_string(), |s| {
                 format!("{}/s", bytes(s as u64))
             });
-        outln!(out, "side       {} ({}): {speed}", side.name, side.side)?;
+        let aside = if side.set_aside_us > 0 {
+            let seconds = side.set_aside_us.div_ceil(1_000_000);
+            format!(
+                "; set aside for {seconds} s, {} of its outcomes were rejected",
+                side.rejected_count
+            )
+        } else {
+            String::new()
+        };
+        outln!(
+            out,
+            "side       {} ({}): {speed}{aside}",
+            side.name,
+            side.side
+        )?;
     }
     if let Some(error) = &stats.last_job_error {
         outln!(out, "last job   failed: {error}")?;

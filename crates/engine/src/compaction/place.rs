@@ -4,13 +4,19 @@
 //! over its last five jobs, priority 3 of spec/prockstore); who declines or fails is counted with the reason and the host's cores run
 //! the job. Nothing is lost by an executor that says no.
 //!
+//! An executor whose outcomes are rejected time after time costs a run of each job and of its verification, and would be offered every next
+//! job first, because it never becomes measured. So after [`REJECTED_IN_A_ROW`] rejections in a row it is *set aside*: no job is offered to it for
+//! a while, then one to try it; each further rejection doubles the while, a believed outcome ends the matter. The host's own is never set
+//! aside: somebody must run the jobs, and its rejection is a failure of the job that is reported as such.
+//!
 //! Threading: shared; one mutex for the measurements, not held while a job runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{Instant, Mutex, Runtime};
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Job, OutputPrefix};
@@ -21,10 +27,81 @@ use crate::planted::{self, Bug};
 /// Jobs that a side's speed is measured over.
 const MEASURED_JOBS: usize = 5;
 
+/// Rejected outcomes in a row after which an executor is set aside.
+const REJECTED_IN_A_ROW: u32 = 3;
+
+/// For how long it is set aside at first; each further rejection doubles it.
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
+
+/// For how long it is set aside at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+
+/// What one executor has done.
+#[derive(Default)]
+struct Record {
+    /// Bytes and nanoseconds of its last jobs.
+    recent: VecDeque<(u64, u64)>,
+    /// Outcomes of it that were rejected.
+    rejected: u64,
+    /// Rejected outcomes since the last one that was believed; those that came back while it was set aside are left out.
+    rejected_in_a_row: u32,
+    /// How often it was set aside.
+    set_aside: u64,
+    /// It is offered nothing before this.
+    aside_until: Option<Instant>,
+}
+
+impl Record {
+    /// Whether no job is to be offered to it now.
+    fn is_aside(&self, now: Instant) -> bool {
+        self.aside_until.is_some_and(|until| now < until)
+    }
+
+    /// Nanoseconds a byte; 0 before it was measured.
+    fn speed(&self) -> f64 {
+        let (bytes, ns) = self.totals();
+        if bytes == 0 {
+            0.0
+        } else {
+            ns as f64 / bytes as f64
+        }
+    }
+
+    fn totals(&self) -> (u64, u64) {
+        self.recent
+            .iter()
+            .fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1))
+    }
+
+    fn believed(&mut self, bytes: u64, ns: u64) {
+        if self.recent.len() == MEASURED_JOBS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((bytes, ns));
+        self.rejected_in_a_row = 0;
+        self.aside_until = None;
+    }
+
+    fn rejected(&mut self, now: Instant) {
+        self.rejected += 1;
+        // Jobs that it had before it was set aside may still come back; they do not lengthen the pause.
+        if self.is_aside(now) {
+            return;
+        }
+        self.rejected_in_a_row = self.rejected_in_a_row.saturating_add(1);
+        let Some(before) = self.rejected_in_a_row.checked_sub(REJECTED_IN_A_ROW) else {
+            return;
+        };
+        let pause = FIRST_PAUSE.saturating_mul(1 << before.min(16));
+        self.set_aside += 1;
+        self.aside_until = Some(now + pause.min(LONGEST_PAUSE));
+    }
+}
+
 #[derive(Default)]
 struct Measured {
-    /// Bytes and nanoseconds of the last jobs of each executor.
-    recent: Vec<VecDeque<(u64, u64)>>,
+    /// Of each executor, in their order.
+    records: Vec<Record>,
     /// Why executors declined, and how often.
     declined: BTreeMap<String, u64>,
 }
@@ -48,15 +125,21 @@ pub struct SideStats {
     pub side: String,
     /// Bytes of input a second over its last jobs, if it has run any.
     pub bytes_per_second: Option<f64>,
+    /// Outcomes of it that were rejected.
+    pub rejected_count: u64,
+    /// How often it was set aside because its outcomes were rejected several times in a row.
+    pub set_aside_count: u64,
+    /// For how long it will be offered no job, in microseconds; 0 if it is not set aside.
+    pub set_aside_us: u64,
 }
 
 impl Sides {
     pub(crate) fn new(runtime: &Runtime, mut executors: Vec<Arc<dyn Executor>>) -> Sides {
         executors.push(Arc::new(CpuExecutor::new()));
-        let recent = executors.iter().map(|_| VecDeque::new()).collect();
+        let records = executors.iter().map(|_| Record::default()).collect();
         Sides {
             measured: runtime.mutex(Measured {
-                recent,
+                records,
                 declined: BTreeMap::new(),
             }),
             runtime: runtime.clone(),
@@ -68,21 +151,16 @@ impl Sides {
     }
 
     /// Executors in the order in which a job is offered: unmeasured ones first (so that they become measured), then the fastest. The
-    /// host's own stands at its measured place, and once more at the end, where it takes what all others refused.
+    /// host's own stands at its measured place; who is set aside does not stand there at all.
     fn order(&self) -> Vec<usize> {
+        let now = self.runtime.now();
+        let host = self.executors.len() - 1;
         let measured = self.measured.lock();
-        let speed = |i: &usize| {
-            let (bytes, ns) = measured.recent[*i]
-                .iter()
-                .fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1));
-            if bytes == 0 {
-                0.0
-            } else {
-                ns as f64 / bytes as f64
-            }
-        };
-        let mut order: Vec<usize> = (0..self.executors.len()).collect();
-        order.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
+        let records = &measured.records;
+        let mut order: Vec<usize> = (0..records.len())
+            .filter(|i| *i == host || planted::is(Bug::OfferToLiars) || !records[*i].is_aside(now))
+            .collect();
+        order.sort_by(|a, b| records[*a].speed().total_cmp(&records[*b].speed()));
         order
     }
 
@@ -113,6 +191,10 @@ impl Sides {
                 Ok(outcome) => {
                     if let Err(reason) = accept(job, &outcome, executor.side()) {
                         self.rejected.fetch_add(1, Ordering::Relaxed);
+                        if i != host {
+                            let now = self.runtime.now();
+                            self.measured.lock().records[i].rejected(now);
+                        }
                         for table in &outcome.tables {
                             // Orphans; whatever cannot be deleted now is deleted at the next open. An outcome that lies about names must not
                             // make us delete what is not its own.
@@ -132,12 +214,8 @@ impl Sides {
                         continue;
                     }
                     let ns = self.runtime.now().since(start).as_nanos() as u64;
-                    let mut measured = self.measured.lock();
-                    let recent = &mut measured.recent[i];
-                    if recent.len() == MEASURED_JOBS {
-                        recent.pop_front();
-                    }
-                    recent.push_back((outcome.counters.raw_bytes_read.max(1), ns));
+                    let bytes = outcome.counters.raw_bytes_read.max(1);
+                    self.measured.lock().records[i].believed(bytes, ns);
                     return Ok(outcome);
                 }
                 Err(ExecError::Cancelled) => return Err(cancelled()),
@@ -179,19 +257,27 @@ impl Sides {
         self.fallbacks.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn set_aside_count(&self) -> u64 {
+        let measured = self.measured.lock();
+        measured.records.iter().map(|r| r.set_aside).sum()
+    }
+
     pub(crate) fn stats(&self) -> Vec<SideStats> {
+        let now = self.runtime.now();
         let measured = self.measured.lock();
         self.executors
             .iter()
-            .zip(&measured.recent)
-            .map(|(executor, recent)| {
-                let (bytes, ns) = recent
-                    .iter()
-                    .fold((0u64, 0u64), |s, j| (s.0 + j.0, s.1 + j.1));
+            .zip(&measured.records)
+            .map(|(executor, record)| {
+                let (bytes, ns) = record.totals();
+                let aside = record.aside_until.unwrap_or(now).since(now);
                 SideStats {
                     name: executor.name().to_string(),
                     side: executor.side().to_string(),
                     bytes_per_second: (ns > 0).then(|| bytes as f64 * 1e9 / ns as f64),
+                    rejected_count: record.rejected,
+                    set_aside_count: record.set_aside,
+                    set_aside_us: aside.as_micros() as u64,
                 }
             })
             .collect()
@@ -201,4 +287,35 @@ impl Sides {
 /// The answer of a job that was asked to stop.
 pub(crate) fn cancelled() -> Error {
     Error::new(ErrorKind::Closed, "the job was cancelled")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_an_hour() {
+        let mut record = Record::default();
+        let mut now = Instant::default();
+        record.rejected(now);
+        record.rejected(now);
+        assert!(!record.is_aside(now), "two in a row are borne");
+        record.believed(1, 1);
+        record.rejected(now);
+        record.rejected(now);
+        assert!(!record.is_aside(now), "a believed one between ends the row");
+        for trial in 0..40u32 {
+            record.rejected(now);
+            // What comes back late changes nothing.
+            record.rejected(now);
+            let pause = Duration::from_secs(30 << trial.min(7)).min(LONGEST_PAUSE);
+            assert!(record.is_aside(now + (pause - Duration::from_nanos(1))));
+            now = now + pause;
+            assert!(!record.is_aside(now), "{trial}");
+        }
+        assert_eq!((record.set_aside, record.rejected), (40, 4 + 80));
+        record.believed(1, 1);
+        record.rejected(now);
+        assert!(!record.is_aside(now));
+    }
 }

@@ -62,6 +62,7 @@ pub const ALL: &[Story] = &[
     ("story_22_the_late_worker", 4, story_22_the_late_worker),
     ("story_23_the_paused_host", 8, story_23_the_paused_host),
     ("story_24_lies", 6, story_24_lies),
+    ("a_liar_is_set_aside", 4, a_liar_is_set_aside),
     ("story_28_one_seed_one_run", 1, story_28_one_seed_one_run),
 ];
 
@@ -736,6 +737,74 @@ fn story_24_lies(rt: Runtime, seed: u64) {
         &model,
         "after a reopen",
     );
+}
+
+/// An executor lies whatever it is asked: it is asked less and less. When it begins to say the truth, it is believed again.
+fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let asked = Arc::new(AtomicU64::new(0));
+    let honest = Arc::new(AtomicBool::new(false));
+    let (count, truth) = (asked.clone(), honest.clone());
+    let store = open_with_executor(&disk, move |job, ctx| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = CpuExecutor::new().run(job, ctx)?;
+        if !truth.load(Ordering::Relaxed) {
+            outcome.tables[0].digest ^= 1;
+        }
+        Ok(outcome)
+    });
+    store.core_for_tests().pause_compaction(true);
+    let ks = store.default_keyspace().unwrap();
+    let flush = || {
+        ks.put(b"k", b"v").unwrap();
+        ks.flush().unwrap();
+        asked.load(Ordering::Relaxed)
+    };
+    let flushes = |n: u32| {
+        for _ in 1..n {
+            flush();
+        }
+        flush()
+    };
+    let stranger = || store.stats().sides[0].clone();
+    assert_eq!(flushes(3), 3);
+    let side = stranger();
+    assert_eq!((side.rejected_count, side.set_aside_count), (3, 1));
+    assert!(
+        (29_000_000..=30_000_000).contains(&side.set_aside_us),
+        "{side:?}"
+    );
+    assert_eq!(flushes(5), 3, "it was asked while it was set aside");
+    // Each time it is tried once, and then set aside for twice as long.
+    let mut pause = Duration::from_secs(30);
+    for trial in 1..=3 {
+        rt.sleep(pause);
+        assert_eq!(flush(), 3 + trial);
+        assert_eq!(flush(), 3 + trial, "one job to try it");
+        pause *= 2;
+        let left = u128::from(stranger().set_aside_us);
+        assert!(
+            left <= pause.as_micros() && left > pause.as_micros() - 1_000_000,
+            "{left} of {pause:?}"
+        );
+    }
+    assert_eq!(store.stats().counter("side_set_aside_count"), 4);
+    honest.store(true, Ordering::Relaxed);
+    assert_eq!(flush(), 6, "it is not asked before its time");
+    rt.sleep(pause);
+    assert_eq!(flush(), 7);
+    let side = stranger();
+    assert_eq!((side.rejected_count, side.set_aside_us), (6, 0));
+    assert_eq!(flushes(3), 10, "it is believed and asked as before");
+    // What was is forgotten: it takes as many lies as at first, and the pause is short again.
+    honest.store(false, Ordering::Relaxed);
+    assert_eq!(flushes(8), 13, "three lies, and no more");
+    let side = stranger();
+    assert_eq!((side.rejected_count, side.set_aside_count), (9, 5));
+    assert!(side.set_aside_us <= 30_000_000, "{side:?}");
+    assert_eq!(store.stats().counter("job_failed_count"), 0);
+    assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
+    store.close().unwrap();
 }
 
 /// One seed is one run, down to every storage call: writers, flushes, compactions, a drop, a reopen.
