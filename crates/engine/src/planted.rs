@@ -61,6 +61,8 @@ pub enum Bug {
     KeepCancelledOutput,
     OfferToLiars,
     OneRefusalFailsAll,
+    /// Leaving an open on a full disk deletes every table that the manifest does not name, outputs of running jobs included.
+    DeleteOutputsOfJobs,
 }
 
 #[cfg(feature = "planted")]

@@ -82,6 +82,11 @@ impl TestHooks {
         self.core.next_table_id.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// The number of this open, with which names of its tables begin.
+    pub fn open_number(&self) -> u64 {
+        self.core.jobs.open_number
+    }
+
     /// The lease's epoch.
     pub fn epoch(&self) -> Epoch {
         self.core.epoch

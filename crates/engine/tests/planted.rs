@@ -82,6 +82,7 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (Bug::NoSpaceIsForGood, "a_full_disk_passes"),
     (Bug::DropNeedsRoom, "story_11_a_full_disk_at_open"),
+    (Bug::DeleteOutputsOfJobs, "story_11_a_full_disk_at_open"),
     (Bug::PendingStaysUnsettled, "a_pending_ingest_settles"),
     (Bug::HealthWithoutLock, "full_disk_and_writers"),
     (Bug::KeepCancelledOutput, "a_close_in_a_job"),

@@ -849,7 +849,8 @@ impl Client {
         let pairs: Arc<Vec<(Bytes, Option<Bytes>)>> = Arc::new(pairs.into_iter().collect());
         let hooks = world.store.core_for_tests();
         let name = format!(
-            "00000001-99999999-0000-{:05}.tbl",
+            "{:08x}-99999999-0000-{:05}.tbl",
+            hooks.open_number(),
             world.next_name.fetch_add(1, Ordering::Relaxed)
         );
         let failed = |e: String| -> Check {

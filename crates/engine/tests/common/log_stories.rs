@@ -466,9 +466,16 @@ fn story_11_a_full_disk_at_open(rt: Runtime, _seed: u64) {
                 );
             }
             full.memory.set_capacity(None);
+            // What a job of this open has written by then is named by nothing yet, and no orphan.
+            let hooks = store.core_for_tests();
+            let output = format!("{:08x}-00ffffff-0000-00000.tbl", hooks.open_number());
+            full.memory.create(hooks.epoch(), &output).unwrap();
             rt.sleep(Duration::from_secs(5));
             a.put(&key(100), b"v")
                 .unwrap_or_else(|e| panic!("writing resumes by itself: {e}"));
+            full.memory
+                .open(&output)
+                .unwrap_or_else(|e| panic!("the output of a running job is deleted: {e}"));
             store.sync_log().unwrap();
             written = 1;
         }
