@@ -145,7 +145,7 @@ fn a_second_writer_is_refused_and_told_who_holds_the_store() {
     );
     for command in ["stats", "check"] {
         let said = on(command, &store, &[]).failed(3);
-        assert!(said.contains("another writer"), "{said}");
+        assert!(said.contains("writer holds it"), "{said}");
     }
     let said = silt_with([OsStr::new("load"), store.as_os_str()], b"x\n").failed(3);
     assert!(said.contains("another writer"), "{said}");
@@ -206,6 +206,11 @@ fn missing_permissions() {
             let Some(ended) = as_nobody(dir.path(), &args) else {
                 return;
             };
+            if mode == 0o555 && command == "check" {
+                // Who only reads needs no more than to be allowed to.
+                ended.fine();
+                continue;
+            }
             let said = ended.failed(3);
             assert!(
                 said.contains("ermission") && said.contains(store.to_str().unwrap()),

@@ -4,7 +4,7 @@
 //! and the whole log, and lists what is wrong by file and offset. What no file names is listed apart: orphans of a crash are deleted by
 //! the next open and are no damage.
 //!
-//! Invariants: nothing is written but the lease's own text, and that only where there is a store; a store that a writer has open is refused,
+//! Invariants: nothing is written (but that the lease's file is made where a store has none); a store that a writer has open is refused,
 //! because its files change under the reader's eyes; one damaged file does not keep the others from being read; no bytes make it panic.
 //!
 //! Threading: one task.
@@ -155,7 +155,7 @@ pub fn check(
     }
     let _lease = storages
         .manifest
-        .lease(crate::recovery::LEASE)
+        .lease_shared(crate::recovery::LEASE)
         .map_err(|e| {
             Error::from(e).context(format!(
                 "checking the store {}",

@@ -41,6 +41,30 @@ pub(crate) struct Storages {
     pub(crate) tables: Arc<dyn Storage>,
 }
 
+impl Storages {
+    /// What `wrap` makes of each; storages that are one stay one.
+    pub(crate) fn map(&self, wrap: impl Fn(&Arc<dyn Storage>) -> Arc<dyn Storage>) -> Storages {
+        let log = wrap(&self.log);
+        let manifest = if Arc::ptr_eq(&self.manifest, &self.log) {
+            log.clone()
+        } else {
+            wrap(&self.manifest)
+        };
+        let tables = if Arc::ptr_eq(&self.tables, &self.log) {
+            log.clone()
+        } else if Arc::ptr_eq(&self.tables, &self.manifest) {
+            manifest.clone()
+        } else {
+            wrap(&self.tables)
+        };
+        Storages {
+            log,
+            manifest,
+            tables,
+        }
+    }
+}
+
 /// The manifest's file and what it says. Whoever holds the lock has the manifest role.
 pub(crate) struct ManifestRole {
     pub(crate) manifest: Manifest,

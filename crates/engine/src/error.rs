@@ -40,6 +40,8 @@ pub enum ErrorKind {
     KeyspaceDropped,
     /// The store is closing or closed, or the work was given up on request.
     Closed,
+    /// The store was opened for reading, and the call would change it.
+    ReadOnly,
     /// Any other I/O error. Repeating the call may help.
     Io,
 }
@@ -57,6 +59,7 @@ impl ErrorKind {
             ErrorKind::Poisoned => "poisoned",
             ErrorKind::KeyspaceDropped => "keyspace_dropped",
             ErrorKind::Closed => "closed",
+            ErrorKind::ReadOnly => "read_only",
             ErrorKind::Io => "io",
         }
     }

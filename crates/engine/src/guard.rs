@@ -3,7 +3,7 @@
 //! What it is: a folder is shared by log, manifest and tables, and the kernel reports a lost directory operation to one caller only. If a table's job
 //! got that report, the log's own sync of the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1). So
 //! all syncs of a folder, and atomic replacements, pass through one lock; the first failure is sticky and poisons the store
-//! before anybody else is answered. A storage that holds tables only is not guarded: its failures fail jobs.
+//! before anybody else is answered.
 //!
 //! Threading: a runtime lock is held over the sync, as over any storage call.
 
@@ -25,33 +25,15 @@ struct GuardedStorage {
     health: Arc<Health>,
 }
 
-/// Guards the folders of log and manifest (and so the tables', where it is the same one).
-pub(crate) fn guard(storages: Storages, runtime: &Runtime, health: &Arc<Health>) -> Storages {
-    let wrap = |inner: &Arc<dyn Storage>| -> Arc<dyn Storage> {
+/// Guards the folders of log, manifest and tables. One failed sync of a tables' folder of its own poisons too: only one of several jobs is told.
+pub(crate) fn guard(storages: &Storages, runtime: &Runtime, health: &Arc<Health>) -> Storages {
+    storages.map(|inner| {
         Arc::new(GuardedStorage {
             inner: inner.clone(),
             failed: runtime.mutex(None),
             health: health.clone(),
         })
-    };
-    let log = wrap(&storages.log);
-    let manifest = if Arc::ptr_eq(&storages.manifest, &storages.log) {
-        log.clone()
-    } else {
-        wrap(&storages.manifest)
-    };
-    let tables = if Arc::ptr_eq(&storages.tables, &storages.log) {
-        log.clone()
-    } else if Arc::ptr_eq(&storages.tables, &storages.manifest) {
-        manifest.clone()
-    } else {
-        storages.tables
-    };
-    Storages {
-        log,
-        manifest,
-        tables,
-    }
+    })
 }
 
 impl GuardedStorage {

@@ -1,6 +1,6 @@
 //! Whether the store may still be written, and why not.
 //!
-//! What it is: two sticky facts. *Poison*: a sync of log or manifest failed, or a log write was unsure; the first cause stays until
+//! What it is: sticky facts. *Poison*: a sync of log or manifest failed, or a log write was unsure; the first cause stays until
 //! the store is reopened. *NoSpace*: the last attempt to get room failed; cleared by the attempt that succeeds.
 //!
 //! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
@@ -17,6 +17,7 @@ const GOOD: u8 = 0;
 const NO_SPACE: u8 = 1;
 const POISONED: u8 = 2;
 const CLOSED: u8 = 3;
+const READ_ONLY: u8 = 4;
 
 /// See the module.
 pub(crate) struct Health {
@@ -67,6 +68,7 @@ impl Health {
             (state, _) if state <= allowed => Ok(()),
             (POISONED, Some(cause)) => Err(Error::poisoned(cause)),
             (NO_SPACE, Some(cause)) => Err(cause.clone()),
+            (READ_ONLY, _) => Err(read_only()),
             _ => Err(closed()),
         }
     }
@@ -107,6 +109,15 @@ impl Health {
         false
     }
 
+    /// The store was opened for reading: it takes no change, ever.
+    pub(crate) fn set_read_only(&self) {
+        self.state.store(READ_ONLY, Ordering::Release);
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.state.load(Ordering::Acquire) == READ_ONLY
+    }
+
     pub(crate) fn close(&self) {
         let _slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) < POISONED {
@@ -125,9 +136,16 @@ impl Health {
             POISONED => self
                 .verdict(state, GOOD)
                 .map_or_else(|e| e.to_string(), |()| "good".into()),
+            READ_ONLY => "read only".into(),
             _ => "closed".into(),
         }
     }
+}
+
+/// The answer to changes of a store that is open for reading.
+fn read_only() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the store is open for reading only")
+        .advice("open it with Store::open to change it")
 }
 
 /// The answer to calls on a closed store.

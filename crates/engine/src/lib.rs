@@ -55,6 +55,7 @@ pub mod manifest;
 pub mod memtable;
 mod metrics;
 mod options;
+mod overlay;
 #[cfg(feature = "planted")]
 #[doc(hidden)]
 pub mod planted;

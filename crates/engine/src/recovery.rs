@@ -56,12 +56,21 @@ const HELD_MEMTABLES: u64 = 8;
 /// Name of the lease.
 pub(crate) const LEASE: &str = "store";
 
+/// What a store is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Writing,
+    /// On storages that change nothing (`overlay`): no tasks, and every change is refused.
+    Reading,
+}
+
 /// Opens or creates.
 pub(crate) fn open(
-    storages: Storages,
+    storages: &Storages,
     runtime: Runtime,
     executors: Vec<Arc<dyn Executor>>,
     options: Options,
+    purpose: Purpose,
 ) -> Result<Arc<Core>> {
     let health = Arc::new(Health::new(&runtime));
     let storages = guard::guard(storages, &runtime, &health);
@@ -148,7 +157,9 @@ pub(crate) fn open(
             .add(report.discarded.record_bytes);
         // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
         delete_segments_behind(&storages, epoch, report.end.segment)?;
-        reserve::make_for_log(epoch, &*storages.log, &options)?;
+        if purpose == Purpose::Writing {
+            reserve::make_for_log(epoch, &*storages.log, &options)?;
+        }
     }
     let (edit, published, rest) = replay.finish(&old)?;
     if rest.is_some() {
@@ -258,6 +269,10 @@ pub(crate) fn open(
         runtime,
         options,
     });
+    if purpose == Purpose::Reading {
+        core.health.set_read_only();
+        return Ok(core);
+    }
     match rest {
         None => {
             delete_orphans(&core, &state)?;

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::iter::{Cursor, IterOptions, Range};
 use crate::options::Options;
 use crate::read::{self, PinnedValue};
+use crate::recovery::Purpose;
 use crate::snapshot::Snapshot;
 use crate::stats::Stats;
 use crate::view::KeyspaceCore;
@@ -54,6 +55,24 @@ impl Components {
     }
 }
 
+/// A store's folder, created if the options say so.
+fn open_folder(path: &Path, options: &Options) -> Result<FileStorage> {
+    let opened = if options.create_if_missing {
+        FileStorage::open_or_create(path)
+    } else {
+        FileStorage::open_existing(path)
+    };
+    opened.map_err(|e| {
+        let error = Error::from(e).context(format!("opening the store {}", path.display()));
+        match error.kind() {
+            crate::ErrorKind::NotFound => {
+                error.advice("check the path, or open with create_if_missing")
+            }
+            _ => error,
+        }
+    })
+}
+
 /// Closes the store when the last [`Store`] handle is gone.
 struct Closer {
     core: Arc<Core>,
@@ -83,20 +102,7 @@ impl Store {
         options.validate()?;
         let runtime = Runtime::threads();
         let path = path.as_ref();
-        let storage = if options.create_if_missing {
-            FileStorage::open_or_create(path)
-        } else {
-            FileStorage::open_existing(path)
-        }
-        .map_err(|e| {
-            let error = Error::from(e).context(format!("opening the store {}", path.display()));
-            match error.kind() {
-                crate::ErrorKind::NotFound => {
-                    error.advice("check the path, or open with create_if_missing")
-                }
-                _ => error,
-            }
-        })?;
+        let storage = open_folder(path, &options)?;
         Store::open_with(Components::on(Arc::new(storage), runtime), options)
     }
 
@@ -111,12 +117,78 @@ impl Store {
             manifest: components.manifest,
             tables: components.tables,
         };
-        let core =
-            crate::recovery::open(storages, components.runtime, components.executors, options)?;
-        Ok(Store {
+        let core = crate::recovery::open(
+            &storages,
+            components.runtime,
+            components.executors,
+            options,
+            Purpose::Writing,
+        )?;
+        Ok(Store::of(core))
+    }
+
+    fn of(core: Arc<Core>) -> Store {
+        Store {
             _closer: Arc::new(Closer { core: core.clone() }),
             core,
-        })
+        }
+    }
+
+    /// Opens the store in the folder `path` for reading: nothing in it is changed (but that the lease's file is made where it is missing). Any
+    /// number of readers may have a store open, in any processes, but no writer beside them. What the log holds is brought into memory (at
+    /// most eight memtables, or `log_bytes_max`, whichever is more); what a reader sees is what a writer's open would have kept. Works on a
+    /// read-only mount.
+    ///
+    /// Calls that would change something fail with `ReadOnly`.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; `Locked` while a writer has the store; `Io` if the log holds more than fits.
+    pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Store> {
+        let options = Options {
+            create_if_missing: false,
+            error_if_exists: false,
+            ..options
+        };
+        let storage = open_folder(path.as_ref(), &options)?;
+        Store::open_read_only_with(
+            Components::on(Arc::new(storage), Runtime::threads()),
+            options,
+        )
+    }
+
+    /// Opens a store on components of the caller's for reading: of the storages nothing but `lease_shared`, `list`, `open` and reads is called.
+    ///
+    /// # Errors
+    /// As [`Store::open_read_only`].
+    pub fn open_read_only_with(components: Components, options: Options) -> Result<Store> {
+        options.validate()?;
+        let replay_bytes_max = (8 * options.memtable_bytes).max(options.log_bytes_max);
+        let options = Options {
+            create_if_missing: false,
+            error_if_exists: false,
+            // Nothing is written to the log's new segment, which lies in memory.
+            log_segment_bytes: crate::log::format::MIN_SEGMENT_BYTES,
+            ..options
+        };
+        let below = Storages {
+            log: components.log,
+            manifest: components.manifest,
+            tables: components.tables,
+        };
+        let storages = crate::overlay::over(&below, &components.runtime, replay_bytes_max);
+        let core = crate::recovery::open(
+            &storages,
+            components.runtime,
+            Vec::new(),
+            options,
+            Purpose::Reading,
+        )?;
+        Ok(Store::of(core))
+    }
+
+    /// Whether the store was opened for reading.
+    pub fn is_read_only(&self) -> bool {
+        self.core.health.is_read_only()
     }
 
     fn handle(&self, keyspace: Arc<KeyspaceCore>) -> Keyspace {
@@ -219,6 +291,7 @@ impl Store {
     /// `Poisoned`: what was not synced before may be lost with the power.
     pub fn sync_log(&self) -> Result<()> {
         self.core.check_open()?;
+        self.core.health.check_manifest()?;
         let end = self.core.log.end();
         self.core.sync_log_through(end)
     }
@@ -239,6 +312,9 @@ impl Store {
     /// The store's state, if it became unable to go on.
     pub fn wait_until_idle(&self) -> Result<()> {
         self.core.check_open()?;
+        if self.is_read_only() {
+            return Ok(());
+        }
         crate::background::wait_until_idle(&self.core)
     }
 
