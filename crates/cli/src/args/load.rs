@@ -1,73 +1,127 @@
 //! Arguments of `load`.
 
-use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 
 use super::StoreArgs;
+use crate::form::{Form, parse_text};
 
 /// A format of `load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// The first column is the key, the rest of the record as it stands is the value (RFC 4180: quotes, line breaks in quotes).
+    /// Columns with commas between them, as RFC 4180 has them: quotes, line breaks in quotes.
     Csv,
-    /// The whole line is the key, its number in the input (from 1) is the value; of equal lines the last one stays.
+    /// Columns with tabs between them; quotes have no meaning.
+    Tsv,
+    /// A JSON value a line.
+    Jsonl,
+    /// Lines.
     Lines,
-    /// Records of --record bytes; bytes --key are the key, all others are the value.
+    /// Records of --record bytes.
     Fixed,
 }
 
 /// Arguments of `load`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    silt load people.silt people.csv --format csv --header\n  \
-    zcat access.log.gz | silt load log.silt - \n  \
-    silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n\n\
-    A record that cannot be loaded (a key over 65,535 bytes, an open quote, a cut record) ends the load with its number and an exit code \
-    of 3; what was loaded before it stays. With --skip-bad such records are counted and left out.")]
+#[command(after_long_help = "Examples:\n  \
+    silt load people.silt people.csv --header\n  \
+    silt load people.silt people.csv --key surname,name --value age\n  \
+    silt load events.silt events.jsonl --key /user/id,/time\n  \
+    silt load events.silt events.jsonl --key /id --key-as id:u64be\n  \
+    zcat access.log.gz | silt load log.silt - --key number\n  \
+    silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n  \
+    silt scan a.silt | silt load b.silt - --format tsv --escapes\n\n\
+    The key (--key):\n  \
+    csv, tsv  columns by number from 1, or by the name that the first record gives them; the first if not given\n  \
+    jsonl     JSON pointers; a name alone is a member of the outermost object; must be given\n  \
+    lines     ranges of bytes A..B; if not given, the whole line is the key and its number the value\n  \
+    fixed     ranges of bytes A..B; must be given\n  \
+    any       `number`: the record's number, with twelve digits\n  \
+    Several have commas between them and are joined with --join (fixed: with nothing). --key-as says how their texts become bytes: hex, base64, or the fields of a \
+    layout, such as id:u64be, so that numbers sort as numbers.\n\n\
+    The value (--value):\n  \
+    whole     the record as it stands (if not given: jsonl)\n  \
+    rest      what is not the key (if not given: the others)\n  \
+    else      columns, pointers or ranges as for the key. One is its text; several stay CSV, TSV or a JSON object. --value-as as --key-as.\n\n\
+    A record that cannot be loaded (a key over 65,535 bytes, an open quote, no such column, no JSON, a cut record) ends the load with its number, line and byte, and an exit \
+    code of 3; what was loaded before it stays. With --skip-bad such records are counted and left out. Empty lines are no records (csv, tsv, jsonl).\n\n\
+    A load that was interrupted, by a bad record, a full disk or kill -9, goes on where it stopped when it is given again: the place in the input is committed in the batch of \
+    its records. If the input has changed before that place, the load is refused; --restart loads it from its start. Standard input goes on if it is given a name by \
+    --input-name.")]
 pub struct LoadArgs {
-    /// Store and keyspace.
+    /// Store and keyspace, both created if they are not there.
     #[command(flatten)]
     pub store: StoreArgs,
     /// The file, or - for standard input.
     #[arg(default_value = "-")]
     pub file: PathBuf,
-    /// How the file is cut into records.
-    #[arg(short, long, value_enum, default_value_t = Format::Lines)]
-    pub format: Format,
-    /// Leave out the first record, which holds names (csv).
+    /// How the file is cut into records; if not given, by the end of its name (.csv, .tsv, .tab, .jsonl, .ndjson, .json), else lines.
+    #[arg(short, long, value_enum)]
+    pub format: Option<Format>,
+    /// What of a record is its key: columns, JSON pointers, ranges of bytes A..B, or `number`.
+    #[arg(long, value_name = "PARTS")]
+    pub key: Option<String>,
+    /// What is its value: whole, rest, or parts as for the key.
+    #[arg(long, value_name = "PARTS")]
+    pub value: Option<String>,
+    /// The value is the whole record: the same as --value whole.
+    #[arg(long, conflicts_with = "value")]
+    pub whole: bool,
+    /// What stands between several parts of a key.
+    #[arg(long, value_name = "TEXT", default_value = "/", value_parser = join)]
+    pub join: Bytes,
+    /// How texts become the key's bytes: text, hex, base64, or a layout such as id:u64be.
+    #[arg(long, value_name = "FORM", value_parser = Form::named)]
+    pub key_as: Option<Form>,
+    /// How texts become the value's bytes: text, hex, base64, or a layout such as x:f32,v:f32.
+    #[arg(long, value_name = "FORM", value_parser = Form::named)]
+    pub value_as: Option<Form>,
+    /// The first record holds the names of columns (csv, tsv); a column that is named says so too.
     #[arg(long)]
     pub header: bool,
-    /// The byte between columns (csv).
+    /// The byte between columns (csv, tsv).
     #[arg(long, value_name = "CHAR", value_parser = delimiter)]
     pub delimiter: Option<u8>,
+    /// Backslashes begin escapes, as `silt scan` prints them (tsv).
+    #[arg(long)]
+    pub escapes: bool,
     /// Length of a record (fixed).
     #[arg(long, value_name = "BYTES")]
     pub record: Option<usize>,
-    /// Which bytes of a record are its key, for example 0..16; the end does not belong to it (fixed).
-    #[arg(long, value_name = "A..B", value_parser = byte_range)]
-    pub key: Option<Range<usize>>,
-    /// The value is the whole record, not only the bytes that are not the key (fixed, csv).
-    #[arg(long)]
-    pub whole: bool,
+    /// Longest record in bytes; a longer one is bad (csv, tsv, jsonl, lines).
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = max_record)]
+    pub max_record: u64,
     /// Leave bad records out and count them instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,
+    /// Load from the input's start, even if an earlier load of it was interrupted.
+    #[arg(long)]
+    pub restart: bool,
+    /// What the input is called, instead of its path: a load of this name goes on where one of this name was interrupted.
+    #[arg(long, value_name = "NAME")]
+    pub input_name: Option<String>,
     /// Make every batch durable against power loss before the next one.
     #[arg(long)]
     pub sync: bool,
+    /// Say at the end as JSON what was loaded.
+    #[arg(long)]
+    pub json: bool,
 }
 
-fn byte_range(text: &str) -> Result<Range<usize>, String> {
-    let wrong = || "expected A..B with A below B, for example 0..16".to_string();
-    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
-    let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
-    let range = number(start)?..number(end)?;
-    if range.is_empty() {
-        Err(wrong())
-    } else {
-        Ok(range)
+/// Bytes of an argument. (Clap takes a `Vec` for several values.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+fn join(text: &str) -> Result<Bytes, String> {
+    parse_text(text).map(Bytes)
+}
+
+fn max_record(text: &str) -> Result<u64, String> {
+    let limit = crate::load::MAX_RECORD_BYTES as u64;
+    match text.parse::<u64>() {
+        Ok(bytes) if (1..=limit).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("expected 1 to {limit} bytes")),
     }
 }
 
@@ -88,22 +142,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_ranges_and_delimiters() {
-        assert_eq!(byte_range("0..16"), Ok(0..16));
-        for wrong in [
-            "",
-            "3",
-            "..",
-            "4..4",
-            "5..4",
-            "a..b",
-            "0..-1",
-            "0..99999999999999999999999",
-        ] {
-            assert!(byte_range(wrong).is_err(), "{wrong}");
-        }
+    fn delimiters_and_limits() {
         assert_eq!(delimiter(";"), Ok(b';'));
         assert_eq!(delimiter("\\t"), Ok(b'\t'));
         assert!(delimiter("\"").is_err() && delimiter("ab").is_err() && delimiter("").is_err());
+        assert_eq!(max_record("1"), Ok(1));
+        for wrong in ["0", "-1", "1k", "99999999999999999999"] {
+            assert!(max_record(wrong).is_err(), "{wrong}");
+        }
     }
 }

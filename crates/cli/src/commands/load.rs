@@ -1,88 +1,81 @@
 //! `silt load`: records of a file into a store, in batches.
 //!
-//! Invariant: what was written stays when a later record is bad or the disk is full; the message says how much that is.
+//! Invariants: what was written stays when a later record is bad or the disk is full, and the message says how much that is; where the next
+//! load goes on is in the batch of the records that it speaks of.
 
-use std::fs::File;
-use std::io::{self, BufReader, IsTerminal, Read};
-use std::path::Path;
+mod input;
+mod readers;
+
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Options, Store, WriteOptions};
 
-use crate::args::{Format, LoadArgs};
+use crate::args::LoadArgs;
 use crate::failure::{Failure, Outcome};
-use crate::load::csv::Csv;
-use crate::load::fixed::Fixed;
-use crate::load::lines::Lines;
+use crate::load::resume::Resume;
+use crate::load::source::Source;
 use crate::load::{Pair, Records, Step};
 use crate::output::{Out, bytes, duration, outln, plural, rate};
+use input::Input;
 
 /// A batch is written when it has so many records,
 const BATCH_RECORDS: usize = 1000;
 /// or so many bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// Buffered input bytes.
-const INPUT_BYTES: usize = 256 << 10;
 /// Bad records that are named under `--skip-bad`; the others are only counted.
 const NAMED_BAD: u64 = 10;
 
 /// Runs the command.
 pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
-    refuse_foreign_flags(args)?;
-    // The input first: a wrong path must not leave an empty store behind.
-    let Input {
-        bytes: input,
-        len,
-        name,
-    } = open_input(&args.file)?;
-    let bar = progress_bar(len);
-    let input = BufReader::with_capacity(INPUT_BYTES, bar.wrap_read(input));
-    let in_error = |e: io::Error| Failure::io(&name, &e);
-    let mut records: Box<dyn Records> = match args.format {
-        Format::Lines => Box::new(Lines::new(input)),
-        Format::Csv => {
-            Box::new(Csv::new(input, args.delimiter.unwrap_or(b','), args.whole).map_err(in_error)?)
-        }
-        Format::Fixed => {
-            let (Some(record), Some(key)) = (args.record, args.key.clone()) else {
-                return Err(Failure::Usage(
-                    "--format fixed needs --record BYTES and --key A..B".to_string(),
-                ));
-            };
-            Box::new(Fixed::new(input, record, key, args.whole).map_err(Failure::Usage)?)
-        }
-    };
-    let mut pair = Pair::default();
-    if args.header && records.next(&mut pair).map_err(in_error)? == Step::End {
-        return Err(Failure::Other(format!(
-            "{name}: it is empty, and --header asks for a first record"
-        )));
-    }
+    // The input first: a wrong path or flag must not leave an empty store behind.
+    let flags = readers::Flags::of(args)?;
+    let input = Input::open(args)?;
+    let bar = progress_bar(input.len);
+    let mut source = Source::new(input.bytes);
+    let mut records = flags.reader(args, &mut source, &input.name)?;
 
     let store = Store::open(&args.store.store, Options::default())?;
     let keyspace = store.open_keyspace(&args.store.keyspace)?;
-    let mut load = Load::new(&store, &keyspace, args.sync);
+    let how = flags.describe(args);
+    let resume = match &input.identity {
+        None => None,
+        Some(identity) if args.restart => Some(Resume::restart(&store, &keyspace, identity, how)?),
+        Some(identity) => Some(Resume::find(&store, &keyspace, identity, how)?),
+    };
+    if let Some(resume) = &resume {
+        bar.set_message("reading over what was loaded before");
+        let gone_on = resume.go_on(&mut source, &input.name, &mut |at| bar.set_position(at))?;
+        if let Some(stopped) = gone_on {
+            bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
+        }
+        bar.set_message("");
+        bar.reset_eta();
+    }
+    let mut load = Load {
+        store: &store,
+        keyspace: &keyspace,
+        resume,
+        batch: Batch::new(),
+        sync: args.sync,
+        start_offset: source.offset(),
+        records: 0,
+        bytes: 0,
+        bad: 0,
+    };
     let start = Instant::now();
-    let result = load.all(&mut *records, &mut pair, args.skip_bad, &name, &bar);
+    let result = load.all(&mut *records, &mut source, args.skip_bad, &input.name, &bar);
     let time = start.elapsed();
     bar.finish_and_clear();
-    let Load {
-        records,
-        bytes: loaded_bytes,
-        bad,
-        ..
-    } = load;
-    let summary = format!(
-        "{} ({}) in {}, {} records a second",
-        plural(records, "record"),
-        bytes(loaded_bytes),
-        duration(time),
-        rate(records, time)
-    );
+    let summary = load.summary(&source, time);
     if let Err(failure) = result {
-        let kept = format!("what came before stays in the store: {summary}");
+        let again = match load.resume {
+            Some(_) => "; the same command goes on there",
+            None => "",
+        };
+        let kept = format!("what came before stays in the store: {summary}{again}");
         let closed = store.close();
         return Err(match (failure, closed) {
             (Failure::Store(error), _) => Failure::Other(format!("{error} ({kept})")),
@@ -90,82 +83,29 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
             (_, Err(error)) => Failure::Store(error),
         });
     }
+    let json = load.json(&source, time);
+    let bad = load.bad;
     // To tables, so that the next command opens the store without a log to replay.
     store.flush()?;
+    if let Some(resume) = load.resume {
+        resume.tidy(&store)?;
+    }
     store.close()?;
     let mut out = Out::new();
-    outln!(out, "loaded {summary}")?;
-    if bad > 0 {
-        outln!(out, "left out {}", plural(bad, "bad record"))?;
+    if args.json {
+        outln!(out, "{json}")?;
+    } else {
+        outln!(out, "loaded {summary}")?;
+        if bad > 0 {
+            outln!(out, "left out {}", plural(bad, "bad record"))?;
+        }
     }
     out.finish()?;
     Ok(Outcome::Fine)
 }
 
-/// Flags of other formats would be taken for something that they do not do.
-fn refuse_foreign_flags(args: &LoadArgs) -> Result<(), Failure> {
-    let given = [
-        ("--header", args.header, args.format == Format::Csv),
-        (
-            "--delimiter",
-            args.delimiter.is_some(),
-            args.format == Format::Csv,
-        ),
-        (
-            "--record",
-            args.record.is_some(),
-            args.format == Format::Fixed,
-        ),
-        ("--key", args.key.is_some(), args.format == Format::Fixed),
-        ("--whole", args.whole, args.format != Format::Lines),
-    ];
-    match given.iter().find(|(_, given, fits)| *given && !fits) {
-        Some((flag, ..)) => {
-            let format = format!("{:?}", args.format).to_lowercase();
-            Err(Failure::Usage(format!(
-                "{flag} means nothing with --format {format}; see `silt load --help`"
-            )))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Where records come from.
-struct Input {
-    bytes: Box<dyn Read>,
-    /// Known of a file.
-    len: Option<u64>,
-    /// For messages.
-    name: String,
-}
-
-fn open_input(path: &Path) -> Result<Input, Failure> {
-    if path == Path::new("-") {
-        return Ok(Input {
-            bytes: Box::new(io::stdin().lock()),
-            len: None,
-            name: "standard input".to_string(),
-        });
-    }
-    let fail = |e: io::Error| Failure::file(path, &e);
-    let file = File::open(path).map_err(fail)?;
-    let meta = file.metadata().map_err(fail)?;
-    if meta.is_dir() {
-        return Err(Failure::Other(format!(
-            "{}: it is a folder, expected a file",
-            path.display()
-        )));
-    }
-    let len = meta.is_file().then_some(meta.len());
-    Ok(Input {
-        bytes: Box::new(file),
-        len,
-        name: path.display().to_string(),
-    })
-}
-
 fn progress_bar(len: Option<u64>) -> ProgressBar {
-    if !io::stderr().is_terminal() {
+    if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let (bar, template) = match len {
@@ -189,41 +129,35 @@ fn progress_bar(len: Option<u64>) -> ProgressBar {
 struct Load<'a> {
     store: &'a Store,
     keyspace: &'a Keyspace,
+    resume: Option<Resume>,
     batch: Batch,
     sync: bool,
+    start_offset: u64,
     /// Records and bytes that are in the store.
     records: u64,
     bytes: u64,
     bad: u64,
 }
 
-impl<'a> Load<'a> {
-    fn new(store: &'a Store, keyspace: &'a Keyspace, sync: bool) -> Load<'a> {
-        Load {
-            store,
-            keyspace,
-            batch: Batch::new(),
-            sync,
-            records: 0,
-            bytes: 0,
-            bad: 0,
-        }
-    }
-
+impl Load<'_> {
     fn all(
         &mut self,
         records: &mut dyn Records,
-        pair: &mut Pair,
+        source: &mut Source<'_>,
         skip_bad: bool,
         name: &str,
         bar: &ProgressBar,
     ) -> Result<(), Failure> {
+        let mut pair = Pair::default();
         loop {
-            match records.next(pair) {
+            source.mark();
+            match records.next(source, &mut pair) {
                 Ok(Step::Record) => {
                     self.batch.put(self.keyspace.id(), &pair.key, &pair.value)?;
                     if self.batch.len() >= BATCH_RECORDS || self.batch.bytes() >= BATCH_BYTES {
-                        self.write()?;
+                        source.mark();
+                        self.write(source, false)?;
+                        bar.set_position(source.offset());
                         bar.set_message(plural(self.records, "record"));
                     }
                 }
@@ -234,26 +168,61 @@ impl<'a> Load<'a> {
                     }
                 }
                 Ok(Step::Bad(bad)) => {
-                    self.write()?;
+                    self.write(source, false)?;
                     return Err(Failure::Other(format!(
                         "{name}: {bad}; --skip-bad leaves such records out"
                     )));
                 }
-                Ok(Step::End) => return self.write(),
+                Ok(Step::End) => return self.write(source, true),
                 Err(error) => {
-                    self.write()?;
+                    self.write(source, false)?;
                     return Err(Failure::io(name, &error));
                 }
             }
         }
     }
 
-    fn write(&mut self) -> Result<(), Failure> {
+    /// Writes the batch, with where the next load goes on: at the source's mark.
+    fn write(&mut self, source: &mut Source<'_>, last: bool) -> Result<(), Failure> {
+        let (records, bytes) = (self.batch.len() as u64, self.batch.bytes() as u64);
+        match &mut self.resume {
+            Some(resume) if last => resume.end(&mut self.batch)?,
+            Some(resume) if records > 0 => {
+                resume.add(self.store, &source.marked(), &mut self.batch)?;
+            }
+            _ => {}
+        }
+        if self.batch.is_empty() {
+            return Ok(());
+        }
         self.store
             .write(&mut self.batch, WriteOptions { sync: self.sync })?;
-        self.records += self.batch.len() as u64;
-        self.bytes += self.batch.bytes() as u64;
+        self.records += records;
+        self.bytes += bytes;
         self.batch.clear();
         Ok(())
+    }
+
+    fn summary(&self, source: &Source<'_>, time: Duration) -> String {
+        let read = source.offset() - self.start_offset;
+        format!(
+            "{} ({}) in {}, {} records and {} a second",
+            plural(self.records, "record"),
+            bytes(self.bytes),
+            duration(time),
+            rate(self.records, time),
+            bytes((read as f64 / time.as_secs_f64().max(1e-9)) as u64),
+        )
+    }
+
+    fn json(&self, source: &Source<'_>, time: Duration) -> serde_json::Value {
+        serde_json::json!({
+            "record_count": self.records,
+            "bad_record_count": self.bad,
+            "entry_bytes": self.bytes,
+            "start_offset": self.start_offset,
+            "end_offset": source.offset(),
+            "time_us": u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+        })
     }
 }

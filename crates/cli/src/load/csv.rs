@@ -1,17 +1,19 @@
 //! Comma-separated values as RFC 4180 has them: quotes, doubled quotes, delimiters and line breaks within quotes.
 //!
-//! The first column, unquoted, is the key; the rest of the record *as it stands* in the input, without its line end, is the value: it
-//! can be taken apart again by any reader of CSV, and no byte is lost. Own code because of that, and because the usual readers take
-//! an input that ends inside quotes, as torn files do, for a good record.
+//! What goes into a value as a record or as several of its columns goes *as it stands* in the input, quotes included: it can be taken apart
+//! again by any reader of CSV, and no byte is lost; a key, and a column alone, goes without its quotes. Own code because of that, and
+//! because the usual readers take an input that ends inside quotes, as torn files do, for a good record.
 //!
 //! Lenient where no reader could err: line ends may be line feeds alone, records may differ in their columns, empty lines are left
-//! out, a quote inside an unquoted field is a quote, a byte order mark at the start is left out.
+//! out, a quote inside an unquoted field is a quote.
 
-use std::io::{self, BufRead, Chain, Cursor, Read};
+use std::borrow::Cow;
+use std::io;
+use std::ops::Range;
 
-use siltstone::batch::MAX_KEY_BYTES;
-
-use super::{BadRecord, MAX_RECORD_BYTES, Pair, Records, Step, key_too_long};
+use super::make::{KeyFrom, Maker, ValueFrom, lacks};
+use super::source::Source;
+use super::{Begin, Pair, Records, Step};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -32,55 +34,66 @@ enum State {
 /// Follows the bytes of one record.
 struct Scanner {
     delimiter: u8,
-    /// The present line, from 1.
-    line: u64,
+    limit: usize,
+    /// Line ends so far, and at the last opening quote.
+    lines: u64,
+    quote_lines: u64,
     state: State,
-    /// The record's bytes so far, quotes included.
-    raw: Vec<u8>,
-    /// Where the first field ends in them; none while it is read.
-    first_end: Option<usize>,
-    /// The line of the last opening quote.
-    quote_line: u64,
+    /// Bytes of the record so far.
+    len: usize,
+    /// Where fields end in them, but for the last.
+    ends: Vec<usize>,
     bad: Option<String>,
 }
 
 impl Scanner {
-    fn begin(&mut self) {
+    fn begin(&mut self, lines: u64) {
+        self.lines = lines;
         self.state = State::Start;
-        self.raw.clear();
-        self.first_end = None;
+        self.len = 0;
+        self.ends.clear();
         self.bad = None;
     }
 
     fn spoil(&mut self, what: String) {
         self.state = State::Bad;
         self.bad = Some(what);
-        self.raw = Vec::new();
     }
 
-    /// Takes bytes of the record off `chunk`: how many, and whether the record ended with them.
+    /// Follows the next bytes of the record: how many belong to it, its line end included, and whether it ended with them.
     fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
-        for (i, &byte) in chunk.iter().enumerate() {
+        let mut i = 0;
+        while i < chunk.len() {
+            // Over what changes nothing at once.
+            let next = match self.state {
+                State::Quoted => memchr::memchr2(b'"', b'\n', &chunk[i..]),
+                State::Plain => memchr::memchr2(self.delimiter, b'\n', &chunk[i..]),
+                State::Bad => memchr::memchr(b'\n', &chunk[i..]),
+                _ => Some(0),
+            };
+            let Some(over) = next else {
+                break;
+            };
+            i += over;
+            let byte = chunk[i];
             match (self.state, byte) {
                 (State::Quoted, b'"') => self.state = State::AfterQuote,
-                (State::Quoted, _) => self.line += u64::from(byte == b'\n'),
+                (State::Quoted, _) => self.lines += 1,
                 (_, b'\n') => {
-                    self.line += 1;
-                    if self.state != State::Bad {
-                        self.raw.extend_from_slice(&chunk[..i]);
-                    }
+                    self.lines += 1;
+                    self.len += i + 1;
                     return (i + 1, true);
                 }
                 (State::Bad, _) => {}
                 (State::Start | State::AfterQuote, b'"') => {
                     if self.state == State::Start {
-                        self.quote_line = self.line;
+                        self.quote_lines = self.lines;
                     }
                     self.state = State::Quoted;
                 }
                 (State::Start | State::Plain | State::AfterQuote, _) if byte == self.delimiter => {
                     self.state = State::Start;
-                    self.first_end.get_or_insert(self.raw.len() + i);
+                    self.ends.push(self.len + i);
                 }
                 (State::Start | State::Plain, _) => self.state = State::Plain,
                 (State::AfterQuote, b'\r') => self.state = State::BeforeLineFeed,
@@ -91,14 +104,14 @@ impl Scanner {
                     );
                 }
             }
+            i += 1;
         }
-        if self.state != State::Bad {
-            self.raw.extend_from_slice(chunk);
-        }
-        if self.raw.len() > MAX_RECORD_BYTES {
-            let line = self.quote_line;
+        self.len += chunk.len();
+        if self.len > self.limit && self.state != State::Bad {
+            let line = self.quote_lines + 1;
             self.spoil(format!(
-                "it has more than {MAX_RECORD_BYTES} bytes; was a quote in line {line} left open?"
+                "it has more than {} bytes; was a quote in line {line} left open? (--max-record allows more)",
+                self.limit
             ));
         }
         (chunk.len(), false)
@@ -106,300 +119,210 @@ impl Scanner {
 }
 
 /// See the module.
-pub struct Csv<R> {
-    input: Chain<Cursor<Vec<u8>>, R>,
+pub struct Csv {
     scanner: Scanner,
-    /// The value is the whole record.
-    whole: bool,
-    record: u64,
+    /// What is the key.
+    pub key_from: KeyFrom<usize>,
+    /// What is the value.
+    pub value_from: ValueFrom<usize>,
+    /// Of the key.
+    pub key: Maker,
+    /// Of the value.
+    pub value: Maker,
+    fields: Vec<Range<usize>>,
 }
 
-impl<R: BufRead> Csv<R> {
-    /// The records of `input`. `whole`: the value is all of the record, else what follows its first column.
+impl Csv {
+    /// Records whose first column is the key and whose other columns are the value.
+    pub fn new(delimiter: u8, limit: usize) -> Csv {
+        Csv {
+            scanner: Scanner {
+                delimiter,
+                limit,
+                lines: 0,
+                quote_lines: 0,
+                state: State::Start,
+                len: 0,
+                ends: Vec::new(),
+                bad: None,
+            },
+            key_from: KeyFrom::Parts(vec![0]),
+            value_from: ValueFrom::Rest,
+            key: Maker::plain(b"/"),
+            value: Maker::plain(&[delimiter]),
+            fields: Vec::new(),
+        }
+    }
+
+    /// Reads a record over its line end: its length without it, if it is good; none at the end of the input.
+    fn read(&mut self, source: &mut Source<'_>) -> io::Result<Option<usize>> {
+        self.scanner.begin(source.place.lines);
+        // How much of the source's rest the scanner has seen. A bad record is not kept.
+        let mut seen = 0;
+        let ended = loop {
+            if seen == source.rest().len() && !source.fill()? {
+                break false;
+            }
+            let (used, ended) = self.scanner.scan(&source.rest()[seen..]);
+            seen += used;
+            if self.scanner.bad.is_some() {
+                source.consume(seen);
+                seen = 0;
+            }
+            if ended {
+                break true;
+            }
+        };
+        source.consume(seen);
+        if !ended && self.scanner.state == State::Quoted {
+            let line = self.scanner.quote_lines + 1;
+            self.scanner
+                .spoil(format!("a quote that opens in line {line} is never closed"));
+        }
+        source.place.lines = self.scanner.lines;
+        if self.scanner.len == 0 {
+            return Ok(None);
+        }
+        if self.scanner.bad.is_some() {
+            return Ok(Some(0));
+        }
+        let record = source.last(self.scanner.len);
+        let record = record.strip_suffix(b"\n").unwrap_or(record);
+        Ok(Some(record.strip_suffix(b"\r").unwrap_or(record).len()))
+    }
+
+    /// Reads the record that holds the names of the columns.
     ///
     /// # Errors
     /// Those of the input.
-    pub fn new(mut input: R, delimiter: u8, whole: bool) -> io::Result<Csv<R>> {
-        const MARK: &[u8] = b"\xef\xbb\xbf";
-        let mut start = Vec::new();
-        (&mut input)
-            .take(MARK.len() as u64)
-            .read_to_end(&mut start)?;
-        if start == MARK {
-            start.clear();
+    pub fn names(&mut self, source: &mut Source<'_>) -> io::Result<Result<Vec<Vec<u8>>, Step>> {
+        let mut pair = Pair::default();
+        match self.next(source, &mut pair)? {
+            Step::Record => {}
+            step => return Ok(Err(step)),
         }
-        let scanner = Scanner {
-            delimiter,
-            line: 1,
-            state: State::Start,
-            raw: Vec::new(),
-            first_end: None,
-            quote_line: 1,
-            bad: None,
-        };
-        Ok(Csv {
-            input: Cursor::new(start).chain(input),
-            scanner,
-            whole,
-            record: 0,
-        })
+        let record = source.last(self.scanner.len);
+        let names = self
+            .fields
+            .iter()
+            .map(|f| unquoted(&record[f.clone()]).into_owned());
+        Ok(Ok(names.collect()))
     }
 
-    /// Reads a record into the scanner; false at the end of the input.
-    fn read(&mut self) -> io::Result<bool> {
-        self.scanner.begin();
-        let mut any = false;
-        loop {
-            let chunk = match self.input.fill_buf() {
-                Ok(chunk) => chunk,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if chunk.is_empty() {
-                if self.scanner.state == State::Quoted {
-                    let line = self.scanner.quote_line;
-                    self.scanner
-                        .spoil(format!("a quote that opens in line {line} is never closed"));
+    fn make(&self, record: &[u8], number: u64, pair: &mut Pair) -> Result<(), String> {
+        let field = |column: &usize| match self.fields.get(*column) {
+            Some(range) => Ok(&record[range.clone()]),
+            None => Err(lacks(*column, self.fields.len())),
+        };
+        match &self.key_from {
+            KeyFrom::Number => self.key.number(number, &mut pair.key)?,
+            KeyFrom::Parts(columns) => match columns[..] {
+                // The usual case, without an allocation.
+                [column] if self.key.is_plain() => {
+                    pair.key.extend_from_slice(&unquoted(field(&column)?));
                 }
-                return Ok(any);
-            }
-            any = true;
-            let (used, ended) = self.scanner.scan(chunk);
-            self.input.consume(used);
-            if ended {
-                return Ok(true);
-            }
+                _ => {
+                    let parts = columns
+                        .iter()
+                        .map(|c| field(c).map(unquoted))
+                        .collect::<Result<Vec<_>, _>>()?;
+                    self.key.make(parts.iter().map(|p| &p[..]), &mut pair.key)?;
+                }
+            },
         }
+        let rest: Vec<usize>;
+        let columns = match &self.value_from {
+            ValueFrom::Whole => {
+                pair.value.extend_from_slice(record);
+                return Ok(());
+            }
+            ValueFrom::Rest => {
+                let keys = match &self.key_from {
+                    KeyFrom::Number => &[][..],
+                    KeyFrom::Parts(columns) => columns,
+                };
+                if self.value.is_plain() && keys == [0] {
+                    let from = self.fields[0].end + 1;
+                    pair.value
+                        .extend_from_slice(record.get(from..).unwrap_or_default());
+                    return Ok(());
+                }
+                rest = (0..self.fields.len())
+                    .filter(|c| !keys.contains(c))
+                    .collect();
+                &rest[..]
+            }
+            ValueFrom::Parts(columns) => columns,
+        };
+        // Several columns stay CSV.
+        let alone = columns.len() == 1 && matches!(self.value_from, ValueFrom::Parts(_));
+        let parts = columns
+            .iter()
+            .map(|c| {
+                let field = field(c)?;
+                Ok(if alone || !self.value.is_plain() {
+                    unquoted(field)
+                } else {
+                    Cow::Borrowed(field)
+                })
+            })
+            .collect::<Result<Vec<_>, String>>()?;
+        self.value
+            .make(parts.iter().map(|p| &p[..]), &mut pair.value)
     }
 }
 
-/// Appends a field without its quotes.
-fn unquote(field: &[u8], out: &mut Vec<u8>) {
-    match field
+/// A field without its quotes.
+fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
+    let quoted = field
         .strip_prefix(b"\"")
-        .and_then(|f| f.strip_suffix(b"\""))
-    {
-        Some(quoted) => {
-            // What lies between the halves of doubled quotes; the state machine has made sure that they are.
-            let mut parts = quoted.split(|b| *b == b'"');
-            out.extend_from_slice(parts.next().unwrap_or_default());
-            while let (Some(_), Some(after)) = (parts.next(), parts.next()) {
-                out.push(b'"');
-                out.extend_from_slice(after);
-            }
-        }
-        None => out.extend_from_slice(field),
+        .and_then(|f| f.strip_suffix(b"\""));
+    let Some(quoted) = quoted else {
+        return Cow::Borrowed(field);
+    };
+    if memchr::memchr(b'"', quoted).is_none() {
+        return Cow::Borrowed(quoted);
     }
+    // What lies between the halves of doubled quotes; the state machine has made sure that they are.
+    let mut bytes = Vec::with_capacity(quoted.len());
+    let mut parts = quoted.split(|b| *b == b'"');
+    bytes.extend_from_slice(parts.next().unwrap_or_default());
+    while let (Some(_), Some(after)) = (parts.next(), parts.next()) {
+        bytes.push(b'"');
+        bytes.extend_from_slice(after);
+    }
+    Cow::Owned(bytes)
 }
 
-impl<R: BufRead> Records for Csv<R> {
-    fn next(&mut self, pair: &mut Pair) -> io::Result<Step> {
-        let line = loop {
-            let line = self.scanner.line;
-            if !self.read()? {
-                return Ok(Step::End);
-            }
-            if self.scanner.raw.last() == Some(&b'\r') {
-                self.scanner.raw.pop();
-            }
-            if !self.scanner.raw.is_empty() || self.scanner.bad.is_some() {
-                break line;
+impl Records for Csv {
+    fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step> {
+        let (begin, len) = loop {
+            let begin = Begin::of(source);
+            match self.read(source)? {
+                None => return Ok(Step::End),
+                Some(0) if self.scanner.bad.is_none() => {}
+                Some(len) => break (begin, len),
             }
         };
-        self.record += 1;
-        let bad = |what| {
-            Ok(Step::Bad(BadRecord {
-                record: self.record,
-                line: Some(line),
-                what,
-            }))
-        };
+        source.place.records += 1;
         if let Some(what) = self.scanner.bad.take() {
-            return bad(what);
+            return Ok(begin.bad(source, what));
         }
-        let raw = &self.scanner.raw[..];
-        let first_end = self.scanner.first_end.unwrap_or(raw.len());
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        let mut start = 0;
+        for end in self.scanner.ends.iter().copied().chain([len]) {
+            fields.push(start..end);
+            start = end + 1;
+        }
+        self.fields = fields;
         pair.key.clear();
-        unquote(&raw[..first_end], &mut pair.key);
-        if pair.key.len() > MAX_KEY_BYTES {
-            return bad(key_too_long(pair.key.len()));
-        }
         pair.value.clear();
-        pair.value.extend_from_slice(if self.whole {
-            raw
-        } else {
-            raw.get(first_end + 1..).unwrap_or_default()
-        });
-        Ok(Step::Record)
+        let record = &source.last(self.scanner.len)[..len];
+        let made = self.make(record, source.place.records, pair);
+        Ok(begin.made(source, pair, made))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing::{Read, all};
-    use super::*;
-
-    fn read_by(buffer: usize, text: &[u8]) -> Vec<Read> {
-        let input = io::BufReader::with_capacity(buffer, text);
-        all(&mut Csv::new(input, b',', false).unwrap())
-    }
-
-    fn read(text: &[u8]) -> Vec<Read> {
-        let found = read_by(1 << 16, text);
-        for buffer in [1, 2, 3, 7] {
-            assert_eq!(read_by(buffer, text), found, "buffer of {buffer}");
-        }
-        found
-    }
-
-    fn pair(key: &[u8], value: &[u8]) -> Read {
-        Ok((key.to_vec(), value.to_vec()))
-    }
-
-    #[test]
-    fn plain_records() {
-        assert_eq!(read(b""), []);
-        assert_eq!(
-            read(b"a,b,c\r\nd\n\n\r\ne,\nf"),
-            [
-                pair(b"a", b"b,c"),
-                pair(b"d", b""),
-                pair(b"e", b""),
-                pair(b"f", b"")
-            ]
-        );
-        assert_eq!(read(b",x\n"), [pair(b"", b"x")]);
-        assert_eq!(read(b"a\"b,c\"d\n"), [pair(b"a\"b", b"c\"d")]);
-        assert_eq!(read(b"\xff,\0\n"), [pair(b"\xff", b"\0")]);
-    }
-
-    #[test]
-    fn quoted_records() {
-        assert_eq!(read(b"\"a,b\",c\n"), [pair(b"a,b", b"c")]);
-        assert_eq!(
-            read(b"\"say \"\"hi\"\"\",\"x\"\"y\"\n"),
-            [pair(b"say \"hi\"", b"\"x\"\"y\"")]
-        );
-        assert_eq!(
-            read(b"\"two\r\nlines\",\"and\ntwo\"\r\nnext,1"),
-            [pair(b"two\r\nlines", b"\"and\ntwo\""), pair(b"next", b"1")]
-        );
-        assert_eq!(
-            read(b"\"\",x\n\"\"\"\",y\n\"\"\"a\"\r\n"),
-            [pair(b"", b"x"), pair(b"\"", b"y"), pair(b"\"a", b"")]
-        );
-    }
-
-    #[test]
-    fn a_byte_order_mark_is_left_out() {
-        assert_eq!(read(b"\xef\xbb\xbf\"a\",b\n"), [pair(b"a", b"b")]);
-        assert_eq!(read(b"\xef\xbb"), [pair(b"\xef\xbb", b"")]);
-        assert_eq!(read(b"\xef\xbb\xbf"), []);
-    }
-
-    #[test]
-    fn bad_records_are_named_and_reading_goes_on() {
-        let found = read(b"a,1\n\"b\"x,2\nc,3\n");
-        let bad = found[1].as_ref().unwrap_err();
-        assert_eq!((bad.record, bad.line), (2, Some(2)));
-        assert!(bad.what.contains("closing quote"), "{}", bad.what);
-        assert_eq!(
-            (&found[0], &found[2]),
-            (&pair(b"a", b"1"), &pair(b"c", b"3"))
-        );
-
-        let found = read(b"a,\"x\ny\"\n\"torn,\nmore\n");
-        let bad = found[1].as_ref().unwrap_err();
-        assert_eq!(
-            bad.to_string(),
-            "record 2 (line 3): a quote that opens in line 3 is never closed"
-        );
-        assert_eq!(found.len(), 2);
-
-        let long = [&vec![b'k'; MAX_KEY_BYTES + 1][..], b",v\n"].concat();
-        let found = read(&[&long[..], b"z,9\n"].concat());
-        assert!(found[0].as_ref().unwrap_err().what.contains("65536"));
-        assert_eq!(found[1], pair(b"z", b"9"));
-        // Quotes count double in the input and once in the key.
-        let fits = [b"\"", &b"\"\"".repeat(MAX_KEY_BYTES)[..], b"\",v"].concat();
-        assert_eq!(
-            read_by(1 << 16, &fits),
-            [pair(&b"\"".repeat(MAX_KEY_BYTES), b"v")]
-        );
-    }
-
-    /// Writes fields as RFC 4180 asks.
-    fn write(fields: &[Vec<u8>]) -> Vec<u8> {
-        let quoted = fields.iter().map(|field| {
-            if field.iter().any(|b| b",\"\r\n".contains(b)) || fields.len() == 1 {
-                [
-                    b"\"",
-                    &field
-                        .iter()
-                        .flat_map(|b| [*b].repeat(1 + usize::from(*b == b'"')))
-                        .collect::<Vec<_>>()[..],
-                    b"\"",
-                ]
-                .concat()
-            } else {
-                field.clone()
-            }
-        });
-        quoted.collect::<Vec<_>>().join(&b','.clone())
-    }
-
-    #[test]
-    fn what_was_written_is_read() {
-        let mut seed = 1u64;
-        let mut draw = |n: u64| {
-            seed = seed
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (seed >> 33) % n
-        };
-        for round in 0..500 {
-            let (mut text, mut expected) = (Vec::new(), Vec::new());
-            for _ in 0..draw(6) {
-                let fields: Vec<Vec<u8>> = (0..1 + draw(4))
-                    .map(|_| {
-                        (0..draw(6))
-                            .map(|_| b"ab,\"\r\n"[draw(6) as usize])
-                            .collect()
-                    })
-                    .collect();
-                let record = write(&fields);
-                text.extend(&record);
-                text.extend(if draw(2) == 0 { &b"\r\n"[..] } else { b"\n" });
-                let rest = if fields.len() == 1 {
-                    Vec::new()
-                } else {
-                    write(&fields[1..])
-                };
-                // A single field is always quoted above, so that an empty one is no empty line.
-                expected.push((
-                    fields[0].clone(),
-                    if fields.len() == 2 {
-                        write_one(&fields[1])
-                    } else {
-                        rest
-                    },
-                ));
-            }
-            let found: Vec<_> = read_by(1 + round % 5, &text)
-                .into_iter()
-                .map(Result::unwrap)
-                .collect();
-            assert_eq!(
-                found,
-                expected,
-                "round {round}: {:?}",
-                String::from_utf8_lossy(&text)
-            );
-        }
-    }
-
-    fn write_one(field: &[u8]) -> Vec<u8> {
-        let both = write(&[Vec::new(), field.to_vec()]);
-        both[1..].to_vec()
-    }
-}
+mod tests;

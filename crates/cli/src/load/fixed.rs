@@ -1,96 +1,95 @@
-//! Records of one length, a range of whose bytes is the key.
+//! Records of one length, ranges of whose bytes are the key.
 
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
 
 use siltstone::batch::MAX_KEY_BYTES;
 
-use super::{BadRecord, MAX_RECORD_BYTES, Pair, Records, Step, key_too_long};
+use super::make::{ValueFrom, rest_of};
+use super::source::Source;
+use super::{BadRecord, Begin, MAX_RECORD_BYTES, Pair, Records, Step, key_too_long};
 
 /// See the module.
-pub struct Fixed<R> {
-    input: R,
-    record: Vec<u8>,
-    key: Range<usize>,
-    whole: bool,
-    number: u64,
-    ended: bool,
+#[derive(Debug)]
+pub struct Fixed {
+    record_bytes: usize,
+    key: Vec<Range<usize>>,
+    value: ValueFrom<Range<usize>>,
 }
 
-impl<R: Read> Fixed<R> {
-    /// Records of `record_bytes` bytes; `whole`: the value is all of them, else those that are not the key.
+impl Fixed {
+    /// Records of `record_bytes` bytes.
     ///
     /// # Errors
     /// What cannot be, in words.
     pub fn new(
-        input: R,
         record_bytes: usize,
-        key: Range<usize>,
-        whole: bool,
-    ) -> Result<Fixed<R>, String> {
+        key: Vec<Range<usize>>,
+        value: ValueFrom<Range<usize>>,
+    ) -> Result<Fixed, String> {
         if !(1..=MAX_RECORD_BYTES).contains(&record_bytes) {
             return Err(format!(
                 "a record has 1 to {MAX_RECORD_BYTES} bytes, not {record_bytes}"
             ));
         }
-        if key.is_empty() || key.end > record_bytes {
-            return Err(format!(
-                "the key's bytes {}..{} do not lie within a record of {record_bytes} bytes",
-                key.start, key.end
-            ));
+        let parts = match &value {
+            ValueFrom::Parts(parts) => &parts[..],
+            _ => &[],
+        };
+        for range in key.iter().chain(parts) {
+            if range.is_empty() || range.end > record_bytes {
+                return Err(format!(
+                    "the bytes {}..{} do not lie within a record of {record_bytes} bytes",
+                    range.start, range.end
+                ));
+            }
         }
-        if key.len() > MAX_KEY_BYTES {
-            return Err(key_too_long(key.len()));
+        let key_bytes: usize = key.iter().map(ExactSizeIterator::len).sum();
+        if key_bytes > MAX_KEY_BYTES {
+            return Err(key_too_long(key_bytes));
         }
         Ok(Fixed {
-            input,
-            record: vec![0; record_bytes],
+            record_bytes,
             key,
-            whole,
-            number: 0,
-            ended: false,
+            value,
         })
     }
 }
 
-impl<R: Read> Records for Fixed<R> {
-    fn next(&mut self, pair: &mut Pair) -> io::Result<Step> {
-        if self.ended {
+impl Records for Fixed {
+    fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step> {
+        let begin = Begin::of(source);
+        let found = source.exact(self.record_bytes)?;
+        if found.is_empty() {
             return Ok(Step::End);
         }
-        let mut filled = 0;
-        while filled < self.record.len() {
-            match self.input.read(&mut self.record[filled..]) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if filled < self.record.len() {
-            self.ended = true;
-            if filled == 0 {
-                return Ok(Step::End);
-            }
-            let what = format!(
-                "the input ends {filled} bytes into it, a record has {} bytes",
-                self.record.len()
-            );
+        source.place.records += 1;
+        if found.len() < self.record_bytes {
             return Ok(Step::Bad(BadRecord {
-                record: self.number + 1,
+                record: source.place.records,
                 line: None,
-                what,
+                offset: begin.offset,
+                what: format!(
+                    "the input ends {} bytes into it, a record has {} bytes",
+                    found.len(),
+                    self.record_bytes
+                ),
             }));
         }
-        self.number += 1;
+        let record = source.bytes(found);
         pair.key.clear();
-        pair.key.extend_from_slice(&self.record[self.key.clone()]);
+        for range in &self.key {
+            pair.key.extend_from_slice(&record[range.clone()]);
+        }
         pair.value.clear();
-        if self.whole {
-            pair.value.extend_from_slice(&self.record);
-        } else {
-            pair.value.extend_from_slice(&self.record[..self.key.start]);
-            pair.value.extend_from_slice(&self.record[self.key.end..]);
+        match &self.value {
+            ValueFrom::Whole => pair.value.extend_from_slice(record),
+            ValueFrom::Rest => rest_of(record, &self.key, &mut pair.value),
+            ValueFrom::Parts(parts) => {
+                for range in parts {
+                    pair.value.extend_from_slice(&record[range.clone()]);
+                }
+            }
         }
         Ok(Step::Record)
     }
@@ -98,42 +97,60 @@ impl<R: Read> Records for Fixed<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::all;
+    use super::super::testing::{Read, all, pair};
     use super::*;
 
-    #[test]
-    fn keys_and_values_out_of_records() {
-        let read = |whole| all(&mut Fixed::new(&b"aKKbcKKd"[..], 4, 1..3, whole).unwrap());
-        assert_eq!(
-            read(false),
-            [
-                Ok((b"KK".to_vec(), b"ab".to_vec())),
-                Ok((b"KK".to_vec(), b"cd".to_vec()))
-            ]
-        );
-        assert_eq!(read(true)[1], Ok((b"KK".to_vec(), b"cKKd".to_vec())));
+    fn read(text: &[u8], key: Range<usize>, value: ValueFrom<Range<usize>>) -> Vec<Read> {
+        all(&mut Fixed::new(4, vec![key], value).unwrap(), text, 3)
     }
 
     #[test]
-    fn a_cut_record_is_bad_and_impossible_lengths_are_refused() {
-        let found = all(&mut Fixed::new(&b"aabbc"[..], 2, 0..1, false).unwrap());
-        assert_eq!(found.len(), 3);
-        let bad = found[2].as_ref().unwrap_err();
+    fn the_key_lies_anywhere_in_a_record() {
+        let text = b"abcdefgh";
         assert_eq!(
-            bad.to_string(),
-            "record 3: the input ends 1 bytes into it, a record has 2 bytes"
+            read(text, 0..1, ValueFrom::Rest),
+            [pair(b"a", b"bcd"), pair(b"e", b"fgh")]
         );
-        for (record, key) in [
-            (0, 0..1),
-            (4, 0..5),
-            (4, 4..4),
-            (100_000, 0..70_000),
-            (usize::MAX, 0..1),
+        assert_eq!(
+            read(text, 1..3, ValueFrom::Rest),
+            [pair(b"bc", b"ad"), pair(b"fg", b"eh")]
+        );
+        assert_eq!(
+            read(text, 3..4, ValueFrom::Whole),
+            [pair(b"d", b"abcd"), pair(b"h", b"efgh")]
+        );
+        assert_eq!(
+            read(text, 0..4, ValueFrom::Rest),
+            [pair(b"abcd", b""), pair(b"efgh", b"")]
+        );
+        assert_eq!(
+            read(text, 0..2, ValueFrom::Parts(vec![3..4, 0..1])),
+            [pair(b"ab", b"da"), pair(b"ef", b"he")]
+        );
+        assert_eq!(read(b"", 0..1, ValueFrom::Rest), []);
+    }
+
+    #[test]
+    fn a_cut_record_is_bad() {
+        let found = read(b"abcdef", 0..1, ValueFrom::Rest);
+        assert_eq!(found[0], pair(b"a", b"bcd"));
+        let bad = found[1].as_ref().unwrap_err();
+        assert_eq!((bad.record, bad.line, bad.offset), (2, None, 4));
+        assert!(bad.what.contains("2 bytes"), "{}", bad.what);
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        for (record, key, word) in [
+            (0, 0..1, "1 to"),
+            (usize::MAX, 0..1, "1 to"),
+            (4, 2..5, "2..5"),
+            (100_000, 0..70_000, "65535"),
         ] {
-            assert!(
-                Fixed::new(&b""[..], record, key.clone(), false).is_err(),
-                "{record} {key:?}"
-            );
+            let said = Fixed::new(record, vec![key], ValueFrom::Rest).unwrap_err();
+            assert!(said.contains(word), "{said}");
         }
+        assert!(Fixed::new(4, vec![0..1, 1..2], ValueFrom::Parts(vec![3..4, 3..5])).is_err());
     }
 }

@@ -1,94 +1,134 @@
-//! Lines: the whole line is the key, its number in the input is the value.
+//! Lines: the whole line is the key and its number the value; or bytes of the line are the key, or its number is.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io;
+use std::ops::Range;
 
 use siltstone::batch::MAX_KEY_BYTES;
 
-use super::{BadRecord, Pair, Records, Step, key_too_long};
+use super::make::{KeyFrom, Maker, ValueFrom, rest_of};
+use super::source::{Line, Source};
+use super::{Begin, Pair, Records, Step, key_too_long, record_too_long};
+
+/// Which bytes of a line are its key and its value.
+pub type Bytes = (KeyFrom<Range<usize>>, ValueFrom<Range<usize>>);
 
 /// See the module. A line ends with a line feed or with the input; a carriage return before the line feed does not belong to it.
-pub struct Lines<R> {
-    input: R,
-    number: u64,
+pub struct Lines {
+    /// None: the line is the key, its number is the value.
+    pub parts: Option<Bytes>,
+    /// Of the key.
+    pub key: Maker,
+    /// Of the value.
+    pub value: Maker,
+    /// Longest line.
+    pub limit: usize,
 }
 
-impl<R: BufRead> Lines<R> {
-    /// The lines of `input`.
-    pub fn new(input: R) -> Lines<R> {
-        Lines { input, number: 0 }
-    }
-
-    /// Reads to behind the next line feed; gives the bytes before it.
-    fn skip_line(&mut self) -> io::Result<u64> {
-        let mut skipped = 0;
-        loop {
-            let available = match self.input.fill_buf() {
-                Ok(available) => available,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            let (used, done) = match available.iter().position(|b| *b == b'\n') {
-                Some(at) => (at + 1, true),
-                None => (available.len(), available.is_empty()),
-            };
-            self.input.consume(used);
-            skipped += used as u64;
-            if done {
-                return Ok(skipped - u64::from(used > 0));
-            }
-        }
-    }
-}
-
-impl<R: BufRead> Records for Lines<R> {
-    fn next(&mut self, pair: &mut Pair) -> io::Result<Step> {
-        pair.key.clear();
-        // Room for a line end behind the longest key.
-        let limit = MAX_KEY_BYTES as u64 + 2;
-        if (&mut self.input)
-            .take(limit)
-            .read_until(b'\n', &mut pair.key)?
-            == 0
-        {
+impl Records for Lines {
+    fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step> {
+        let begin = Begin::of(source);
+        let limit = match self.parts {
+            None => MAX_KEY_BYTES,
+            Some(_) => self.limit,
+        };
+        let Some(line) = source.line(limit)? else {
             return Ok(Step::End);
-        }
-        self.number += 1;
-        let mut rest = 0;
-        if pair.key.last() == Some(&b'\n') {
-            pair.key.pop();
-            if pair.key.last() == Some(&b'\r') {
-                pair.key.pop();
+        };
+        source.place.records += 1;
+        let range = match line {
+            Line::Whole(range) => range,
+            Line::Long(len) => {
+                let what = match self.parts {
+                    None => key_too_long(len),
+                    Some(_) => record_too_long(len, limit),
+                };
+                return Ok(begin.bad(source, what));
             }
-        } else if pair.key.len() as u64 == limit {
-            rest = self.skip_line()?;
-        }
-        let len = pair.key.len() as u64 + rest;
-        if len > MAX_KEY_BYTES as u64 {
-            let what = key_too_long(len);
-            return Ok(Step::Bad(BadRecord {
-                record: self.number,
-                line: Some(self.number),
-                what,
-            }));
-        }
+        };
+        let line = source.bytes(range);
+        pair.key.clear();
         pair.value.clear();
-        write!(pair.value, "{}", self.number)?;
-        Ok(Step::Record)
+        let made = match &self.parts {
+            None => {
+                pair.key.extend_from_slice(line);
+                let number = source.place.records.to_string();
+                pair.value.extend_from_slice(number.as_bytes());
+                Ok(())
+            }
+            Some((key, value)) => self.make(key, value, line, source.place.records, pair),
+        };
+        Ok(begin.made(source, pair, made))
     }
+}
+
+impl Lines {
+    fn make(
+        &self,
+        key: &KeyFrom<Range<usize>>,
+        value: &ValueFrom<Range<usize>>,
+        line: &[u8],
+        number: u64,
+        pair: &mut Pair,
+    ) -> Result<(), String> {
+        let taken = match key {
+            KeyFrom::Number => {
+                self.key.number(number, &mut pair.key)?;
+                &[][..]
+            }
+            KeyFrom::Parts(parts) => {
+                let cut = cut(line, parts)?;
+                self.key.make(cut.into_iter(), &mut pair.key)?;
+                parts
+            }
+        };
+        let mut rest = Vec::new();
+        let parts = match value {
+            ValueFrom::Whole => vec![line],
+            ValueFrom::Rest => {
+                rest_of(line, taken, &mut rest);
+                vec![&rest[..]]
+            }
+            ValueFrom::Parts(parts) => cut(line, parts)?,
+        };
+        self.value.make(parts.into_iter(), &mut pair.value)
+    }
+}
+
+fn cut<'a>(line: &'a [u8], ranges: &[Range<usize>]) -> Result<Vec<&'a [u8]>, String> {
+    let one = |range: &Range<usize>| {
+        line.get(range.clone()).ok_or_else(|| {
+            format!(
+                "bytes {}..{} are asked for, and it has {}",
+                range.start,
+                range.end,
+                line.len()
+            )
+        })
+    };
+    ranges.iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Read, all};
+    use super::super::testing::{Read, all, pair};
     use super::*;
 
-    fn read(text: &[u8]) -> Vec<Read> {
-        // A small buffer, so that lines lie across its end.
-        all(&mut Lines::new(io::BufReader::with_capacity(3, text)))
+    fn lines() -> Lines {
+        Lines {
+            parts: None,
+            key: Maker::plain(b""),
+            value: Maker::plain(b""),
+            limit: 100,
+        }
     }
 
-    fn pair(key: &[u8], number: u64) -> Read {
-        Ok((key.to_vec(), number.to_string().into_bytes()))
+    fn read(text: &[u8]) -> Vec<Read> {
+        let found = all(&mut lines(), text, 1 << 16);
+        // Small buffers, so that lines lie across their ends.
+        for buffer in [1, 2, 3, 7] {
+            assert_eq!(all(&mut lines(), text, buffer), found);
+        }
+        found
     }
 
     #[test]
@@ -97,37 +137,56 @@ mod tests {
         assert_eq!(
             read(b"one\ntwo\r\n\nlast"),
             [
-                pair(b"one", 1),
-                pair(b"two", 2),
-                pair(b"", 3),
-                pair(b"last", 4)
+                pair(b"one", b"1"),
+                pair(b"two", b"2"),
+                pair(b"", b"3"),
+                pair(b"last", b"4")
             ]
         );
-        assert_eq!(read(b"\xff\0\n"), [pair(b"\xff\0", 1)]);
+        assert_eq!(read(b"\xff\0\n"), [pair(b"\xff\0", b"1")]);
         // A carriage return that ends no line is a byte as any other.
-        assert_eq!(read(b"a\rb\r"), [pair(b"a\rb\r", 1)]);
+        assert_eq!(read(b"a\rb\r"), [pair(b"a\rb\r", b"1")]);
     }
 
     #[test]
     fn the_longest_key_fits_and_a_longer_one_does_not() {
         for end in [&b""[..], b"\n", b"\r\n"] {
             let longest = vec![b'x'; MAX_KEY_BYTES];
-            let found = read(&[&longest, end].concat());
-            assert_eq!(found, [pair(&longest, 1)], "{end:?}");
+            let found = all(&mut lines(), &[&longest, end].concat(), 1000);
+            assert_eq!(found, [pair(&longest, b"1")], "{end:?}");
         }
         for extra in [1, 2, 3, 1000] {
             let long = vec![b'x'; MAX_KEY_BYTES + extra];
             for end in [&b"\n"[..], b"\r\n"] {
-                let found = read(&[&long, end, b"next"].concat());
-                let bad = found[0].as_ref().unwrap_err();
-                assert_eq!((bad.record, bad.line), (1, Some(1)));
+                let text = [&b"a\n"[..], &long, end, b"next"].concat();
+                let found = all(&mut lines(), &text, 1000);
+                let bad = found[1].as_ref().unwrap_err();
+                assert_eq!((bad.record, bad.line, bad.offset), (2, Some(2), 2));
                 assert!(
-                    bad.what.contains("65535") && bad.what.contains("65"),
+                    bad.what.contains("65535") && bad.what.contains(&(65_535 + extra).to_string()),
                     "{}",
                     bad.what
                 );
-                assert_eq!(found[1..], [pair(b"next", 2)], "{extra} {end:?}");
+                assert_eq!(found[2..], [pair(b"next", b"3")], "{extra} {end:?}");
             }
         }
+    }
+
+    #[test]
+    fn keys_from_bytes_and_numbers() {
+        let mut by = lines();
+        by.parts = Some((KeyFrom::Parts(vec![2..4, 0..1]), ValueFrom::Rest));
+        by.key = Maker::plain(b"-");
+        let found = all(&mut by, b"abcde\nabcd\nabc\n", 4);
+        assert_eq!(found[..2], [pair(b"cd-a", b"be"), pair(b"cd-a", b"b")]);
+        assert!(found[2].as_ref().unwrap_err().what.contains("2..4"));
+        by.parts = Some((KeyFrom::Number, ValueFrom::Rest));
+        assert_eq!(
+            all(&mut by, b"x\ny", 4),
+            [pair(b"000000000001", b"x"), pair(b"000000000002", b"y")]
+        );
+        let long = [b'x'; 101];
+        let found = all(&mut by, &long, 4);
+        assert!(found[0].as_ref().unwrap_err().what.contains("--max-record"));
     }
 }

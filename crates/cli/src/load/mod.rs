@@ -1,17 +1,24 @@
-//! Cutting an input into records: CSV, lines, fixed lengths.
+//! Cutting an input into records: CSV, TSV, JSON lines, lines, fixed lengths; and what of a record is its key and its value.
 //!
-//! Invariants: a reader holds one record at a time and no more than the store's limits let a record be (whatever the input is);
+//! Invariants: a reader holds one record at a time and no more than its limit lets a record be (whatever the input is);
 //! bytes need not be text; an input that ends inside a record is a bad record, never a silently shorter one; after a bad record
 //! reading goes on behind it.
 
 pub mod csv;
 pub mod fixed;
+pub mod json;
 pub mod lines;
+pub mod make;
+pub mod resume;
+pub mod source;
+pub mod tsv;
 
 use std::fmt;
 use std::io;
 
 use siltstone::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+use source::Source;
 
 /// A record: what goes into the store.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -29,6 +36,8 @@ pub struct BadRecord {
     pub record: u64,
     /// The line that it begins in, where the input has lines.
     pub line: Option<u64>,
+    /// The offset of its first byte.
+    pub offset: u64,
     /// What is wrong with it, and what would be right.
     pub what: String,
 }
@@ -39,7 +48,7 @@ impl fmt::Display for BadRecord {
         if let Some(line) = self.line {
             write!(f, " (line {line})")?;
         }
-        write!(f, ": {}", self.what)
+        write!(f, " at byte {}: {}", self.offset, self.what)
     }
 }
 
@@ -54,10 +63,58 @@ pub enum Step {
     End,
 }
 
-/// A reader of records.
+/// A reader of records. It keeps nothing from one record to the next but what its flags said, so that a load may begin anywhere between two
+/// records.
 pub trait Records {
     /// Reads the next record into `pair`.
-    fn next(&mut self, pair: &mut Pair) -> io::Result<Step>;
+    ///
+    /// # Errors
+    /// Those of the input.
+    fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step>;
+}
+
+/// Where a record begins; for bad ones.
+#[derive(Clone, Copy)]
+struct Begin {
+    offset: u64,
+    line: u64,
+}
+
+impl Begin {
+    fn of(source: &Source<'_>) -> Begin {
+        Begin {
+            offset: source.offset(),
+            line: source.place.lines + 1,
+        }
+    }
+
+    /// The record that was just read is bad.
+    fn bad(self, source: &Source<'_>, what: String) -> Step {
+        Step::Bad(BadRecord {
+            record: source.place.records,
+            line: Some(self.line),
+            offset: self.offset,
+            what,
+        })
+    }
+
+    /// The record that was just read is good if its pair could be made and fits.
+    fn made(self, source: &Source<'_>, pair: &Pair, made: Result<(), String>) -> Step {
+        match made {
+            Err(what) => self.bad(source, what),
+            Ok(()) if pair.key.len() > MAX_KEY_BYTES => {
+                self.bad(source, key_too_long(pair.key.len()))
+            }
+            Ok(()) if pair.value.len() > MAX_VALUE_BYTES => self.bad(
+                source,
+                format!(
+                    "the value has {} bytes, a value has at most {MAX_VALUE_BYTES}",
+                    pair.value.len()
+                ),
+            ),
+            Ok(()) => Step::Record,
+        }
+    }
 }
 
 /// What is wrong with a key that is too long.
@@ -65,8 +122,13 @@ fn key_too_long(found: impl fmt::Display) -> String {
     format!("the key has {found} bytes, a key has at most {MAX_KEY_BYTES}")
 }
 
+/// What is wrong with a record that is too long.
+fn record_too_long(found: impl fmt::Display, limit: usize) -> String {
+    format!("it has {found} bytes, more than {limit}; --max-record allows more")
+}
+
 /// The most bytes that a record can have and still be loaded.
-const MAX_RECORD_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES;
+pub const MAX_RECORD_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES;
 
 #[cfg(test)]
 pub mod testing {
@@ -75,16 +137,25 @@ pub mod testing {
     /// A record, or what is wrong with it.
     pub type Read = Result<(Vec<u8>, Vec<u8>), BadRecord>;
 
-    /// Everything that a reader gives.
-    pub fn all(records: &mut dyn Records) -> Vec<Read> {
+    /// Everything that a reader gives of a text, with a buffer of this size.
+    pub fn all(records: &mut dyn Records, text: &[u8], buffer: usize) -> Vec<Read> {
+        let mut source = Source::with_buffer(text, buffer);
         let mut pair = Pair::default();
         let mut found = Vec::new();
         loop {
-            match records.next(&mut pair).unwrap() {
+            match records.next(&mut source, &mut pair).unwrap() {
                 Step::Record => found.push(Ok((pair.key.clone(), pair.value.clone()))),
                 Step::Bad(bad) => found.push(Err(bad)),
-                Step::End => return found,
+                Step::End => break,
             }
+            assert_eq!(source.place.records, found.len() as u64);
         }
+        assert_eq!(source.offset(), text.len() as u64);
+        found
+    }
+
+    /// A good record.
+    pub fn pair(key: &[u8], value: &[u8]) -> Read {
+        Ok((key.to_vec(), value.to_vec()))
     }
 }

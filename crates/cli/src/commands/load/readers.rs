@@ -1,0 +1,293 @@
+//! From flags to a reader of records.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use crate::args::{Format, LoadArgs};
+use crate::failure::Failure;
+use crate::form::Form;
+use crate::load::csv::Csv;
+use crate::load::fixed::Fixed;
+use crate::load::json::{JsonLines, Pointer};
+use crate::load::lines::{self, Lines};
+use crate::load::make::{
+    KeyFrom, Maker, ValueFrom, byte_range, column, is_number, key_from, value_from,
+};
+use crate::load::source::Source;
+use crate::load::tsv::Tsv;
+use crate::load::{Records, Step};
+
+/// A byte order mark, which some programs put before text.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Flags that were looked at before anything is opened.
+pub struct Flags {
+    format: Format,
+    /// Whether the first record holds names.
+    header: bool,
+    value: Option<String>,
+    limit: usize,
+    parts: Parts,
+}
+
+/// Parts that are known before the input is.
+enum Parts {
+    /// Columns: names may be looked for in the header.
+    Columns,
+    Pointers(KeyFrom<Pointer>, ValueFrom<Pointer>),
+    Lines(Option<lines::Bytes>),
+    Fixed(Vec<Range<usize>>, ValueFrom<Range<usize>>),
+}
+
+impl Flags {
+    /// Looks at the flags.
+    ///
+    /// # Errors
+    /// Those that make no sense together.
+    pub fn of(args: &LoadArgs) -> Result<Flags, Failure> {
+        let format = args.format.unwrap_or_else(|| by_name(args));
+        refuse_foreign(args, format)?;
+        let value = if args.whole {
+            Some("whole".to_string())
+        } else {
+            args.value.clone()
+        };
+        if value.as_deref() == Some("whole") && args.value_as.is_some() {
+            return Err(Failure::Usage(
+                "--value-as wants parts, and --value whole has none: name columns or members"
+                    .to_string(),
+            ));
+        }
+        let value_or = |default: &str| value.clone().unwrap_or_else(|| default.to_string());
+        let mut header = args.header;
+        let parts = match format {
+            Format::Csv | Format::Tsv => {
+                let given = [&args.key, &value].into_iter().flatten();
+                header |= given
+                    .filter(|v| !["whole", "rest", "number"].contains(&&v[..]))
+                    .flat_map(|v| v.split(','))
+                    .any(|name| !is_number(name));
+                Parts::Columns
+            }
+            Format::Jsonl => {
+                let key = args.key.as_deref().ok_or_else(|| {
+                    Failure::Usage(
+                        "--format jsonl needs --key POINTER, for example --key /id, or --key number"
+                            .to_string(),
+                    )
+                })?;
+                let key = key_from(key, &Pointer::parse).map_err(Failure::Usage)?;
+                let value = value_from(&value_or("whole"), &Pointer::parse);
+                Parts::Pointers(key, value.map_err(Failure::Usage)?)
+            }
+            Format::Lines => match &args.key {
+                None => Parts::Lines(None),
+                Some(key) => {
+                    let key = key_from(key, &byte_range).map_err(Failure::Usage)?;
+                    let value = value_from(&value_or("rest"), &byte_range);
+                    Parts::Lines(Some((key, value.map_err(Failure::Usage)?)))
+                }
+            },
+            Format::Fixed => {
+                let (Some(_), Some(key)) = (args.record, &args.key) else {
+                    return Err(Failure::Usage(
+                        "--format fixed needs --record BYTES and --key A..B".to_string(),
+                    ));
+                };
+                let key = key.split(',').map(byte_range).collect::<Result<_, _>>();
+                let value = value_from(&value_or("rest"), &byte_range);
+                Parts::Fixed(key.map_err(Failure::Usage)?, value.map_err(Failure::Usage)?)
+            }
+        };
+        let flags = Flags {
+            format,
+            header,
+            value,
+            limit: usize::try_from(args.max_record).unwrap_or(usize::MAX),
+            parts,
+        };
+        // What else cannot be shows when the reader is made; here of no input.
+        if !flags.header {
+            flags.reader(args, &mut Source::new(&b""[..]), "")?;
+        }
+        Ok(flags)
+    }
+
+    /// The flags that decide what becomes of a record, in words.
+    pub fn describe(&self, args: &LoadArgs) -> String {
+        let mut text = format!("--format {}", name_of(self.format));
+        let mut flag = |name: &str, value: Option<&str>| {
+            if let Some(value) = value {
+                let _ = write!(text, " --{name} {value}");
+            }
+        };
+        flag("key", args.key.as_deref());
+        flag("value", self.value.as_deref());
+        let form = |form: &Option<Form>| form.as_ref().map(|f| format!("{f:?}"));
+        flag("key-as", form(&args.key_as).as_deref());
+        flag("value-as", form(&args.value_as).as_deref());
+        if args.join.0 != b"/" {
+            flag("join", Some(&args.join.0.escape_ascii().to_string()));
+        }
+        flag("record", args.record.map(|r| r.to_string()).as_deref());
+        flag(
+            "delimiter",
+            args.delimiter
+                .map(|d| d.escape_ascii().to_string())
+                .as_deref(),
+        );
+        if self.header {
+            text.push_str(" --header");
+        }
+        if args.escapes {
+            text.push_str(" --escapes");
+        }
+        text
+    }
+
+    /// The reader, behind a header if there is one.
+    ///
+    /// # Errors
+    /// Flags that cannot be; columns that are not there; the input's.
+    pub fn reader(
+        &self,
+        args: &LoadArgs,
+        source: &mut Source<'_>,
+        name: &str,
+    ) -> Result<Box<dyn Records>, Failure> {
+        let maker = |form: &Option<Form>, join: &[u8]| Maker {
+            form: form.clone().unwrap_or(Form::Text),
+            join: join.to_vec(),
+        };
+        let key = maker(&args.key_as, &args.join.0);
+        let in_error = |e: std::io::Error| Failure::io(name, &e);
+        if matches!(self.format, Format::Csv | Format::Tsv | Format::Jsonl) {
+            source.skip_mark(MARK).map_err(in_error)?;
+        }
+        Ok(match &self.parts {
+            Parts::Columns if self.format == Format::Csv => {
+                let delimiter = args.delimiter.unwrap_or(b',');
+                let mut csv = Csv::new(delimiter, self.limit);
+                let mut names = None;
+                if self.header {
+                    match csv.names(source).map_err(in_error)? {
+                        Ok(found) => names = Some(found),
+                        Err(Step::Bad(bad)) => {
+                            return Err(Failure::Other(format!("{name}: {bad}")));
+                        }
+                        Err(_) => return Err(no_header(name)),
+                    }
+                }
+                (csv.key_from, csv.value_from) = self.columns(args, names.as_deref())?;
+                csv.key = key;
+                csv.value = maker(&args.value_as, &[delimiter]);
+                Box::new(csv)
+            }
+            Parts::Columns => {
+                let delimiter = args.delimiter.unwrap_or(b'\t');
+                let mut tsv = Tsv {
+                    delimiter,
+                    escapes: args.escapes,
+                    key_from: KeyFrom::Number,
+                    value_from: ValueFrom::Whole,
+                    key,
+                    value: maker(&args.value_as, &[delimiter]),
+                    limit: self.limit,
+                };
+                let mut names = None;
+                if self.header {
+                    let found = tsv.names(source).map_err(in_error)?;
+                    names = Some(found.ok_or_else(|| no_header(name))?);
+                }
+                (tsv.key_from, tsv.value_from) = self.columns(args, names.as_deref())?;
+                Box::new(tsv)
+            }
+            Parts::Pointers(key_from, value_from) => {
+                let (key_from, value_from) = (key_from.clone(), value_from.clone());
+                let value = maker(&args.value_as, b"");
+                let lines = JsonLines::new(key_from, value_from, key, value, self.limit);
+                Box::new(lines.map_err(Failure::Usage)?)
+            }
+            Parts::Lines(parts) => Box::new(Lines {
+                parts: parts.clone(),
+                key,
+                value: maker(&args.value_as, b""),
+                limit: self.limit,
+            }),
+            Parts::Fixed(key_from, value_from) => {
+                let fixed = Fixed::new(
+                    args.record.unwrap_or_default(),
+                    key_from.clone(),
+                    value_from.clone(),
+                );
+                Box::new(fixed.map_err(Failure::Usage)?)
+            }
+        })
+    }
+
+    fn columns(
+        &self,
+        args: &LoadArgs,
+        names: Option<&[Vec<u8>]>,
+    ) -> Result<(KeyFrom<usize>, ValueFrom<usize>), Failure> {
+        let part = |text: &str| column(text, names);
+        let key = key_from(args.key.as_deref().unwrap_or("1"), &part);
+        let value = value_from(self.value.as_deref().unwrap_or("rest"), &part);
+        Ok((key.map_err(Failure::Usage)?, value.map_err(Failure::Usage)?))
+    }
+}
+
+fn no_header(name: &str) -> Failure {
+    Failure::Other(format!(
+        "{name}: it is empty, and --header asks for a first record"
+    ))
+}
+
+fn by_name(args: &LoadArgs) -> Format {
+    let end = args.file.extension().unwrap_or_default().to_string_lossy();
+    match end.to_lowercase().as_str() {
+        "csv" => Format::Csv,
+        "tsv" | "tab" => Format::Tsv,
+        "json" | "jsonl" | "ndjson" => Format::Jsonl,
+        _ => Format::Lines,
+    }
+}
+
+fn name_of(format: Format) -> &'static str {
+    match format {
+        Format::Csv => "csv",
+        Format::Tsv => "tsv",
+        Format::Jsonl => "jsonl",
+        Format::Lines => "lines",
+        Format::Fixed => "fixed",
+    }
+}
+
+/// Flags of other formats would be taken for something that they do not do.
+fn refuse_foreign(args: &LoadArgs, format: Format) -> Result<(), Failure> {
+    use Format::{Csv, Fixed, Lines, Tsv};
+    let columns = [Csv, Tsv].contains(&format);
+    let keyed = format != Lines || args.key.is_some();
+    let given = [
+        ("--header", args.header, columns),
+        ("--delimiter", args.delimiter.is_some(), columns),
+        ("--escapes", args.escapes, format == Tsv),
+        ("--record", args.record.is_some(), format == Fixed),
+        ("--key-as", args.key_as.is_some(), format != Fixed && keyed),
+        (
+            "--value-as",
+            args.value_as.is_some(),
+            format != Fixed && keyed,
+        ),
+        ("--value", args.value.is_some(), keyed),
+        ("--whole", args.whole, keyed),
+    ];
+    match given.iter().find(|(_, given, fits)| *given && !fits) {
+        Some((flag, ..)) => Err(Failure::Usage(format!(
+            "{flag} means nothing with --format {}{}; see `silt load --help`",
+            name_of(format),
+            if keyed { "" } else { " without --key" }
+        ))),
+        None => Ok(()),
+    }
+}

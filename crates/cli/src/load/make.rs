@@ -1,0 +1,269 @@
+//! What of a record becomes its key and its value.
+//!
+//! Invariant: a part that a record lacks makes it a bad record; nothing is filled in.
+
+use std::ops::Range;
+
+use crate::form::{Form, parse_hex, unescape};
+
+/// How the parts of a key or value become its bytes.
+#[derive(Clone, Debug)]
+pub struct Maker {
+    /// The form that they are given in.
+    pub form: Form,
+    /// What stands between them, where they have no form of their own.
+    pub join: Vec<u8>,
+}
+
+impl Maker {
+    /// Parts as they are, with `join` between them.
+    pub fn plain(join: &[u8]) -> Maker {
+        Maker {
+            form: Form::Text,
+            join: join.to_vec(),
+        }
+    }
+
+    /// Whether parts go in as they are.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.form, Form::Text | Form::Json)
+    }
+
+    /// Appends what the parts make.
+    ///
+    /// # Errors
+    /// Why they cannot be what the form asks.
+    pub fn make<'a>(
+        &self,
+        mut parts: impl ExactSizeIterator<Item = &'a [u8]>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if let Form::Layout(layout) = &self.form {
+            return layout.encode(parts, false, bytes);
+        }
+        // One part is what there is most of.
+        let mut next = parts.next();
+        while let Some(part) = next {
+            match &self.form {
+                Form::Hex => bytes.extend(parse_hex(part)?),
+                Form::Base64 => {
+                    let text = std::str::from_utf8(part).unwrap_or("?");
+                    bytes.extend(self.form.parse(text, false)?);
+                }
+                Form::Text | Form::Json | Form::Layout(_) => bytes.extend_from_slice(part),
+            }
+            next = parts.next();
+            if next.is_some() {
+                bytes.extend_from_slice(&self.join);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the number of a record: with twelve digits, so that numbers sort, or in the form.
+    ///
+    /// # Errors
+    /// It does not fit the form.
+    pub fn number(&self, number: u64, bytes: &mut Vec<u8>) -> Result<(), String> {
+        let text = match self.form {
+            Form::Layout(_) => number.to_string(),
+            _ => format!("{number:012}"),
+        };
+        self.make([text.as_bytes()].into_iter(), bytes)
+    }
+}
+
+/// Which parts of a record, counted from 0, are its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyFrom<T> {
+    /// The record's number.
+    Number,
+    /// These, one behind the other.
+    Parts(Vec<T>),
+}
+
+/// Which parts of a record are its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueFrom<T> {
+    /// The record as it stands.
+    Whole,
+    /// What is not the key.
+    Rest,
+    /// These.
+    Parts(Vec<T>),
+}
+
+/// Reads `--key`: `number`, or parts with commas between them.
+///
+/// # Errors
+/// Which part cannot be.
+pub fn key_from<T>(
+    text: &str,
+    part: &dyn Fn(&str) -> Result<T, String>,
+) -> Result<KeyFrom<T>, String> {
+    if text == "number" {
+        return Ok(KeyFrom::Number);
+    }
+    let parts = text.split(',').map(part).collect::<Result<_, _>>()?;
+    Ok(KeyFrom::Parts(parts))
+}
+
+/// Reads `--value`: `whole`, `rest`, or parts with commas between them.
+///
+/// # Errors
+/// Which part cannot be.
+pub fn value_from<T>(
+    text: &str,
+    part: &dyn Fn(&str) -> Result<T, String>,
+) -> Result<ValueFrom<T>, String> {
+    Ok(match text {
+        "whole" => ValueFrom::Whole,
+        "rest" => ValueFrom::Rest,
+        _ => ValueFrom::Parts(text.split(',').map(part).collect::<Result<_, _>>()?),
+    })
+}
+
+/// A range of bytes: `A..B`, B not in it.
+///
+/// # Errors
+/// What would be one.
+pub fn byte_range(text: &str) -> Result<Range<usize>, String> {
+    let wrong = || {
+        format!("`{text}` is no range of bytes: expected A..B with A below B, for example 0..16")
+    };
+    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
+    let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+    let range = number(start)?..number(end)?;
+    if range.is_empty() {
+        Err(wrong())
+    } else {
+        Ok(range)
+    }
+}
+
+/// Whether `text` names a column by its number, from 1, rather than by its name.
+pub fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A column, counted from 0: by its number from 1, or by its name in the header.
+///
+/// # Errors
+/// There is none; which there are.
+pub fn column(text: &str, names: Option<&[Vec<u8>]>) -> Result<usize, String> {
+    if is_number(text) {
+        return match text.parse::<usize>() {
+            Ok(number @ 1..=1_000_000) => Ok(number - 1),
+            _ => Err(format!("there is no column {text}; columns count from 1")),
+        };
+    }
+    let mut name = Vec::new();
+    unescape(text.as_bytes(), &mut name)?;
+    let names = names.unwrap_or_default();
+    let mut found = names.iter().enumerate().filter(|(_, n)| **n == name);
+    match (found.next(), found.next()) {
+        (Some((at, _)), None) => Ok(at),
+        (Some(_), Some(_)) => Err(format!(
+            "two columns are called `{text}`; give its number instead"
+        )),
+        _ => {
+            let there: Vec<_> = names
+                .iter()
+                .take(20)
+                .map(|n| n.escape_ascii().to_string())
+                .collect();
+            Err(format!(
+                "there is no column `{text}`; there are {}{}",
+                there.join(", "),
+                if names.len() > there.len() {
+                    ", ..."
+                } else {
+                    ""
+                }
+            ))
+        }
+    }
+}
+
+/// The record lacks a column.
+pub fn lacks(column: usize, found: usize) -> String {
+    format!("column {} is asked for, and it has {found}", column + 1)
+}
+
+/// What follows when the parts `taken` are taken out of `all` bytes.
+pub fn rest_of(all: &[u8], taken: &[Range<usize>], rest: &mut Vec<u8>) {
+    let mut sorted: Vec<_> = taken.to_vec();
+    sorted.sort_by_key(|r| r.start);
+    let mut from = 0;
+    for range in sorted {
+        if let Some(between) = all.get(from..range.start) {
+            rest.extend_from_slice(between);
+        }
+        from = from.max(range.end);
+    }
+    rest.extend_from_slice(all.get(from..).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_ranges() {
+        assert_eq!(byte_range("0..16"), Ok(0..16));
+        for wrong in [
+            "",
+            "3",
+            "..",
+            "4..4",
+            "5..4",
+            "a..b",
+            "0..-1",
+            "0..99999999999999999999999",
+        ] {
+            assert!(byte_range(wrong).is_err(), "{wrong}");
+        }
+        let mut rest = Vec::new();
+        rest_of(b"0123456789", &[7..9, 2..4], &mut rest);
+        assert_eq!(rest, b"014569");
+        rest.clear();
+        rest_of(b"0123456789", &[0..3, 1..2, 9..10], &mut rest);
+        assert_eq!(rest, b"345678");
+    }
+
+    #[test]
+    fn columns_by_name_and_number() {
+        let names = [b"id".to_vec(), b"name".to_vec(), b"name".to_vec()];
+        assert_eq!(column("2", None), Ok(1));
+        assert_eq!(column("id", Some(&names)), Ok(0));
+        for (wrong, word) in [
+            ("0", "from 1"),
+            ("name", "two columns"),
+            ("age", "id, name"),
+        ] {
+            let said = column(wrong, Some(&names)).unwrap_err();
+            assert!(said.contains(word), "{said}");
+        }
+    }
+
+    #[test]
+    fn parts_are_joined_or_encoded() {
+        let parts = [&b"12"[..], b"ff"];
+        let make = |form: &str| {
+            let mut bytes = Vec::new();
+            let maker = Maker {
+                form: Form::named(form).unwrap(),
+                join: b"/".to_vec(),
+            };
+            maker.make(parts.into_iter(), &mut bytes).map(|()| bytes)
+        };
+        assert_eq!(make("text").unwrap(), b"12/ff");
+        assert_eq!(make("hex").unwrap(), b"\x12/\xff");
+        assert_eq!(make("a:u16be,b:bytes1").unwrap(), b"\x00\x0c\xff");
+        assert!(make("a:u16be").unwrap_err().contains("2 fields"));
+        assert!(make("a:u16be,b:u8").unwrap_err().contains("`ff`"));
+        let mut bytes = Vec::new();
+        Maker::plain(b"").number(7, &mut bytes).unwrap();
+        assert_eq!(bytes, b"000000000007");
+    }
+}

@@ -1,0 +1,206 @@
+//! Where an interrupted load goes on.
+//!
+//! What it is: an entry of the keyspace `silt.load` for each load that is not finished: key `load/`, the keyspace's id, a slash and what the
+//! input is called; value JSON. It is written in the batch of the records that it speaks of, so that both are there or neither, and removed in
+//! the batch of the last ones.
+//!
+//! Invariant: a load goes on only where the input's bytes up to there are those that were loaded, and with the flags that they were loaded
+//! with. Keyspace ids are never used again, so a keyspace made anew under its name begins anew.
+
+use siltstone::batch::Batch;
+use siltstone::{ErrorKind, Keyspace, Store};
+
+use super::source::{Mark, Place, Source};
+use crate::failure::Failure;
+use crate::output::{bytes, plural};
+
+/// The keyspace that holds the entries.
+pub const KEYSPACE: &str = "silt.load";
+
+/// The state of a load, and where it is kept.
+pub struct Resume {
+    key: Vec<u8>,
+    /// The flags that decide what of the input becomes which pair.
+    how: String,
+    own: Option<Keyspace>,
+    /// What an earlier load left.
+    found: Option<Found>,
+    /// Whether there is an entry.
+    written: bool,
+}
+
+/// What an earlier load left.
+struct Found {
+    how: String,
+    offset: u64,
+    place: Place,
+    digest: String,
+}
+
+impl Resume {
+    /// Looks for an earlier load of `input` into `keyspace`.
+    ///
+    /// # Errors
+    /// Those of the store; an entry that cannot be read.
+    pub fn find(
+        store: &Store,
+        keyspace: &Keyspace,
+        input: &[u8],
+        how: String,
+    ) -> Result<Resume, Failure> {
+        let key = [format!("load/{}/", keyspace.id()).as_bytes(), input].concat();
+        let own = match store.keyspace(KEYSPACE) {
+            Ok(own) => Some(own),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        let found = match &own {
+            Some(own) => own.get(&key)?,
+            None => None,
+        };
+        let written = found.is_some();
+        let found = found
+            .map(|value| {
+                Found::read(&value).ok_or_else(|| {
+                    Failure::Other(format!(
+                        "where an earlier load of this input stopped cannot be read (keyspace `{KEYSPACE}`); --restart loads it from its start"
+                    ))
+                })
+            })
+            .transpose();
+        Ok(Resume {
+            key,
+            how,
+            own,
+            // Only --restart gets past it.
+            found: found?,
+            written,
+        })
+    }
+
+    /// Begins at the input's start, whatever an earlier load left.
+    pub fn restart(
+        store: &Store,
+        keyspace: &Keyspace,
+        input: &[u8],
+        how: String,
+    ) -> Result<Resume, Failure> {
+        let own = store.keyspace(KEYSPACE).ok();
+        Ok(Resume {
+            key: [format!("load/{}/", keyspace.id()).as_bytes(), input].concat(),
+            how,
+            written: own.is_some(),
+            own,
+            found: None,
+        })
+    }
+
+    /// Takes the input to where an earlier load stopped: what it left, in words, if there was one.
+    ///
+    /// # Errors
+    /// The input or the flags are others.
+    pub fn go_on(
+        &self,
+        source: &mut Source<'_>,
+        name: &str,
+        seen: &mut dyn FnMut(u64),
+    ) -> Result<Option<String>, Failure> {
+        let Some(found) = &self.found else {
+            return Ok(None);
+        };
+        let stopped = format!(
+            "an earlier load of {name} stopped after {} ({})",
+            plural(found.place.records, "record"),
+            bytes(found.offset)
+        );
+        if found.how != self.how {
+            return Err(Failure::Other(format!(
+                "{stopped}, with other flags ({}; now {}): give the same ones to go on, or --restart to load it from its start",
+                found.how, self.how
+            )));
+        }
+        let there = source
+            .skip_to(found.offset, seen)
+            .map_err(|e| Failure::io(name, &e))?;
+        source.mark();
+        if !there || digest_text(&source.marked()) != found.digest {
+            return Err(Failure::Other(format!(
+                "{stopped}, and what it read is not there any more: the input has changed before byte {}; --restart loads it from its start (what is \
+                 in the store stays, equal keys are set anew)",
+                found.offset
+            )));
+        }
+        source.place = found.place;
+        source.mark();
+        Ok(Some(stopped))
+    }
+
+    /// Adds to a batch that the load stands at the mark once the batch is written.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn add(&mut self, store: &Store, mark: &Mark, batch: &mut Batch) -> Result<(), Failure> {
+        let own = match self.own.take() {
+            Some(own) => own,
+            None => store.open_keyspace(KEYSPACE)?,
+        };
+        let value = serde_json::json!({
+            "version": 1,
+            "offset": mark.offset,
+            "records": mark.place.records,
+            "lines": mark.place.lines,
+            "digest": digest_text(mark),
+            "how": self.how,
+        });
+        batch.put(own.id(), &self.key, value.to_string().as_bytes())?;
+        self.own = Some(own);
+        self.written = true;
+        Ok(())
+    }
+
+    /// Adds to the last batch that there is nothing to go on with.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn end(&self, batch: &mut Batch) -> Result<(), Failure> {
+        if let (true, Some(own)) = (self.written, &self.own) {
+            batch.delete(own.id(), &self.key)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the keyspace if no load needs it any more.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn tidy(self, store: &Store) -> Result<(), Failure> {
+        if let Some(own) = self.own
+            && own.iter()?.next().is_none()
+        {
+            store.drop_keyspace(KEYSPACE)?;
+        }
+        Ok(())
+    }
+}
+
+fn digest_text(mark: &Mark) -> String {
+    format!("{:032x}", mark.digest)
+}
+
+impl Found {
+    fn read(value: &[u8]) -> Option<Found> {
+        let value: serde_json::Value = serde_json::from_slice(value).ok()?;
+        if value["version"] != 1 {
+            return None;
+        }
+        Some(Found {
+            how: value["how"].as_str()?.to_string(),
+            offset: value["offset"].as_u64()?,
+            place: Place {
+                records: value["records"].as_u64()?,
+                lines: value["lines"].as_u64()?,
+            },
+            digest: value["digest"].as_str()?.to_string(),
+        })
+    }
+}
