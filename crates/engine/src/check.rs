@@ -216,7 +216,8 @@ fn is_table(name: &str) -> bool {
 }
 
 /// Files that every store has, besides tables, manifests and segments.
-const KEPT_NAMES: [&str; 4] = [
+const KEPT_NAMES: [&str; 5] = [
+    crate::checkpoint::PARTIAL,
     CURRENT_NAME,
     crate::reserve::MANIFEST,
     crate::reserve::LOG,

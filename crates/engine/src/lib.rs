@@ -41,6 +41,7 @@ mod background;
 pub mod batch;
 mod cache;
 pub mod check;
+mod checkpoint;
 pub mod compaction;
 mod core;
 mod ddl;
@@ -76,6 +77,7 @@ mod view;
 mod write;
 
 pub use batch::Batch;
+pub use checkpoint::CheckpointReport;
 pub use compaction::place::SideStats;
 pub use compaction::schedule::JobStats;
 pub use error::{Error, ErrorKind, Result};

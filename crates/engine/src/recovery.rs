@@ -330,6 +330,7 @@ fn new_state() -> StoreState {
 
 /// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
 fn refuse_headless_data(storages: &Storages) -> Result<()> {
+    crate::checkpoint::refuse_unfinished(storages)?;
     let refuse = |file: &str| {
         Err(Error::corruption(
             file,
@@ -567,7 +568,7 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
 }
 
 /// The edit that installs replayed runs of one keyspace; everything up to `published` is then covered.
-fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
+pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
     let add = runs.iter().flat_map(|run| {
         let slot = RunSlot {
             id: run.id,

@@ -14,6 +14,7 @@ use siltstone_storage::{Runtime, Storage};
 use siltstone_table::exec::Executor;
 
 use crate::batch::Batch;
+use crate::checkpoint::CheckpointReport;
 use crate::core::{Core, Storages};
 use crate::error::{Error, Result};
 use crate::iter::{Cursor, IterOptions, Range};
@@ -316,6 +317,28 @@ impl Store {
             return Ok(());
         }
         crate::background::wait_until_idle(&self.core)
+    }
+
+    /// Writes the store as it is now, all keyspaces at one moment, to the folder `folder` as a store of its own, which `check` finds sound and
+    /// which stays as it is while this one goes on. Tables are linked where both folders are on one file system (copied else), what is in memory
+    /// is written as tables; writers wait for neither. The folder must not exist or be empty; it is built as `folder.partial` beside it
+    /// and renamed when it is whole and durable.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is something at `folder`; `NoSpace`, `Poisoned`, `ReadOnly`, or I/O. Then there is no folder, and this store is as it was.
+    pub fn checkpoint(&self, folder: impl AsRef<Path>) -> Result<CheckpointReport> {
+        self.core.check_open()?;
+        crate::checkpoint::write_folder(&self.core, folder.as_ref())
+    }
+
+    /// As [`Store::checkpoint`], into an empty storage of the caller's. Until it is whole, opening it is refused; after a failure or a crash
+    /// the next checkpoint into it replaces what is there.
+    ///
+    /// # Errors
+    /// As [`Store::checkpoint`].
+    pub fn checkpoint_to(&self, target: Arc<dyn Storage>) -> Result<CheckpointReport> {
+        self.core.check_open()?;
+        crate::checkpoint::write(&self.core, &target)
     }
 
     /// What the store counts, and its shape. Cheap enough to ask every second.

@@ -5,80 +5,16 @@ mod common;
 #[path = "../../storage/tests/common/tmpfs.rs"]
 mod tmpfs;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{Dice, Disk, key, small};
+use common::{Dice, Disk, contents, key, live, small};
 use siltstone::{Batch, Components, ErrorKind, IterOptions, Options, Store, WriteOptions};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
-/// Everything that a store shows, by keyspace.
-type Contents = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
-
-fn contents(store: &Store) -> Contents {
-    let all = |name: &String| {
-        let pairs = store.keyspace(name).unwrap().iter().unwrap();
-        (name.clone(), pairs.map(Result::unwrap).collect())
-    };
-    store.keyspaces().iter().map(all).collect()
-}
-
 fn open_reader(disk: &Disk, options: Options) -> siltstone::Result<Store> {
     let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
     Store::open_read_only_with(Components::on(storage, disk.rt.clone()), options)
-}
-
-/// A short life: batches over keyspaces, deletes, range deletes, ingests, creates and drops, flushes and compactions.
-fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
-    let hooks = store.core_for_tests();
-    for step in 0..60 {
-        let names = store.keyspaces();
-        let keyspace = store
-            .keyspace(&names[dice.below(names.len() as u64) as usize])
-            .unwrap();
-        let options = WriteOptions {
-            sync: dice.below(5) == 0,
-        };
-        match dice.below(20) {
-            0 => drop(store.create_keyspace(&format!("k{step}")).unwrap()),
-            1 if names.len() > 2 => store.drop_keyspace(keyspace.name()).unwrap(),
-            2 => keyspace.flush().unwrap(),
-            3 => keyspace.compact_range(None, None).unwrap(),
-            4 => drop(common::ingest(
-                disk,
-                &hooks,
-                &keyspace,
-                &[(&key(dice.below(50)), b"ingested")],
-            )),
-            5 => {
-                let from = dice.below(50);
-                let (a, b) = (key(from), key(from + 1 + dice.below(20)));
-                keyspace.delete_range(&a, &b).unwrap();
-            }
-            6 => {
-                // One at a time: writers wait when there are more.
-                hooks.release(&keyspace);
-                keyspace.flush().unwrap();
-                hooks.seal_and_hold(&keyspace).unwrap();
-            }
-            _ => {
-                let mut batch = Batch::new();
-                for name in &names {
-                    let id = store.keyspace(name).unwrap().id();
-                    for _ in 0..dice.below(4) {
-                        let value = vec![step as u8; dice.below(600) as usize];
-                        batch.put(id, &key(dice.below(50)), &value).unwrap();
-                    }
-                    batch.delete(id, &key(dice.below(50))).unwrap();
-                }
-                store.write(&mut batch, options).unwrap();
-            }
-        }
-    }
-    for name in store.keyspaces() {
-        hooks.release(&store.keyspace(&name).unwrap());
-    }
 }
 
 #[test]

@@ -98,6 +98,22 @@ impl JobRunner {
         }
     }
 
+    /// A runner with the same settings that writes tables elsewhere, on the host's cores.
+    pub(crate) fn onto(&self, outputs: &Arc<dyn Storage>, epoch: Epoch, open_number: u64) -> Self {
+        JobRunner {
+            runtime: self.runtime.clone(),
+            outputs: outputs.clone(),
+            epoch,
+            open_number,
+            attempts: AtomicU64::new(1),
+            format: self.format.clone(),
+            table_bytes: self.table_bytes,
+            block_bytes: self.block_bytes,
+            subjobs_max: self.subjobs_max,
+            sides: Sides::new(&self.runtime, Vec::new()),
+        }
+    }
+
     /// Where tables are written.
     pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
         &self.outputs

@@ -273,6 +273,70 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
     }
 }
 
+/// Everything that a store shows, by keyspace.
+pub type Contents = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
+
+/// See [`Contents`].
+pub fn contents(store: &Store) -> Contents {
+    let all = |name: &String| {
+        let pairs = store.keyspace(name).unwrap().iter().unwrap();
+        (name.clone(), pairs.map(Result::unwrap).collect())
+    };
+    store.keyspaces().iter().map(all).collect()
+}
+
+/// A short life: batches over keyspaces, deletes, range deletes, ingests, creates and drops, flushes and compactions.
+pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
+    let hooks = store.core_for_tests();
+    for step in 0..60 {
+        let names = store.keyspaces();
+        let keyspace = store
+            .keyspace(&names[dice.below(names.len() as u64) as usize])
+            .unwrap();
+        let options = WriteOptions {
+            sync: dice.below(5) == 0,
+        };
+        match dice.below(20) {
+            0 => drop(store.open_keyspace(&format!("k{step}")).unwrap()),
+            1 if names.len() > 2 => store.drop_keyspace(keyspace.name()).unwrap(),
+            2 => keyspace.flush().unwrap(),
+            3 => keyspace.compact_range(None, None).unwrap(),
+            4 => drop(ingest(
+                disk,
+                &hooks,
+                &keyspace,
+                &[(&key(dice.below(50)), b"ingested")],
+            )),
+            5 => {
+                let from = dice.below(50);
+                let (a, b) = (key(from), key(from + 1 + dice.below(20)));
+                keyspace.delete_range(&a, &b).unwrap();
+            }
+            6 => {
+                // One at a time: writers wait when there are more.
+                hooks.release(&keyspace);
+                keyspace.flush().unwrap();
+                hooks.seal_and_hold(&keyspace).unwrap();
+            }
+            _ => {
+                let mut batch = Batch::new();
+                for name in &names {
+                    let id = store.keyspace(name).unwrap().id();
+                    for _ in 0..dice.below(4) {
+                        let value = vec![step as u8; dice.below(600) as usize];
+                        batch.put(id, &key(dice.below(50)), &value).unwrap();
+                    }
+                    batch.delete(id, &key(dice.below(50))).unwrap();
+                }
+                store.write(&mut batch, options).unwrap();
+            }
+        }
+    }
+    for name in store.keyspaces() {
+        hooks.release(&store.keyspace(&name).unwrap());
+    }
+}
+
 /// Entries in all tables of a keyspace.
 pub fn table_entries(store: &Store, name: &str) -> u64 {
     stats_of(store, name)

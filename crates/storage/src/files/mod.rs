@@ -219,10 +219,7 @@ impl FileStorage {
     fn clean_temps(&self) -> Result<()> {
         let mut temps = Vec::new();
         self.for_each_file(|name, _| {
-            let inner = name
-                .strip_prefix('.')
-                .and_then(|n| n.strip_suffix(TEMP_SUFFIX));
-            if inner.is_some_and(is_object_name) {
+            if is_own_name(name) && !name.starts_with(LEASE_PREFIX) {
                 temps.push(name.to_owned());
             }
         })?;
@@ -231,6 +228,78 @@ impl FileStorage {
         }
         Ok(())
     }
+}
+
+/// The names of everything in the folder `path`, sorted; `None` if there is none. Names that are no UTF-8 are shown as well as they can be.
+///
+/// # Errors
+/// `InvalidInput` if it is something else than a folder; others when it cannot be read.
+pub fn folder_entries(path: &Path) -> Result<Option<Vec<String>>> {
+    let fail = |e: &io::Error| StorageError::from_io("list", path.display().to_string(), e);
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => {
+            return Err(StorageError::new(
+                StorageErrorKind::InvalidInput,
+                "list",
+                path.display().to_string(),
+                "this is not a directory",
+            ));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(fail(&e)),
+    }
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|e| fail(&e))? {
+        let name = entry.map_err(|e| fail(&e))?.file_name();
+        names.push(name.to_string_lossy().into_owned());
+    }
+    names.sort_unstable();
+    Ok(Some(names))
+}
+
+/// Whether a storage makes such files for itself: leases, and what a crash leaves of an atomic replacement.
+pub fn is_own_name(name: &str) -> bool {
+    let temporary = name
+        .strip_prefix('.')
+        .and_then(|n| n.strip_suffix(TEMP_SUFFIX));
+    temporary.is_some_and(is_object_name) || name.starts_with(LEASE_PREFIX)
+}
+
+/// Gives the folder `old` the name `new`, which must be free or an empty folder, durably. Open storages follow it.
+///
+/// # Errors
+/// When the system refuses; the folder then has its old name, or, if only the last sync failed, may have either.
+pub fn rename_folder(old: &Path, new: &Path) -> Result<()> {
+    std::fs::rename(old, new)
+        .map_err(|e| StorageError::from_io("rename_folder", new.display().to_string(), &e))?;
+    sync_parent(new)?;
+    sync_parent(old)
+}
+
+/// Deletes the folder `path` if nothing is in it but files of [`is_own_name`]. The caller holds its leases.
+///
+/// # Errors
+/// When something else is in it, or the system refuses.
+pub fn remove_folder(path: &Path) -> Result<()> {
+    let fail = |e: &io::Error| StorageError::from_io("remove", path.display().to_string(), e);
+    for name in folder_entries(path)?.unwrap_or_default() {
+        if is_own_name(&name) {
+            std::fs::remove_file(path.join(name)).map_err(|e| fail(&e))?;
+        }
+    }
+    std::fs::remove_dir(path).map_err(|e| fail(&e))?;
+    sync_parent(path)
+}
+
+fn sync_parent(path: &Path) -> Result<()> {
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    File::open(parent)
+        .and_then(|p| p.sync_all())
+        .map_err(|e| StorageError::from_io("sync_dir", parent.display().to_string(), &e))
 }
 
 /// Repeats a system call that a signal interrupted.
@@ -269,13 +338,7 @@ fn create_dir_durably(path: &Path) -> Result<()> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(e) => return Err(fail(dir, &e)),
         }
-        let parent = match dir.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p,
-            _ => Path::new("."),
-        };
-        File::open(parent)
-            .and_then(|p| p.sync_all())
-            .map_err(|e| fail(parent, &e))?;
+        sync_parent(dir)?;
     }
     Ok(())
 }
