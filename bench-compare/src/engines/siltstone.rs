@@ -15,7 +15,7 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Engine>> {
     let options = Options {
         memtable_bytes: MEMTABLE_BYTES as u64,
         block_cache_bytes: CACHE_BYTES as u64,
-        bloom_bits_per_key: FILTER_BITS,
+        bloom_bits_per_key: FILTER_BITS.into(),
         ..Options::default()
     };
     let store = Store::open(path, options).map_err(|e| e.to_string())?;

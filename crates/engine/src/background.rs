@@ -190,15 +190,11 @@ fn tidy_up(core: &Core) -> Result<()> {
 
 /// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
 fn prepare_arena(core: &Core) {
-    let wanted = core.arenas.arena_bytes() as u64 / 4;
-    if core
-        .keyspaces
-        .load()
-        .by_id
-        .values()
-        .any(|k| k.view().active().mem.used_bytes() > wanted)
-    {
-        let _ = core.arenas.prepare();
+    for keyspace in core.keyspaces.load().by_id.values() {
+        let arenas = &keyspace.settings().arenas;
+        if keyspace.view().active().mem.used_bytes() > arenas.arena_bytes() as u64 / 4 {
+            let _ = arenas.prepare();
+        }
     }
 }
 
@@ -207,7 +203,7 @@ fn bound_log(core: &Core) -> Result<()> {
     let start = core.log_start_without(&[]);
     core.log_bytes
         .store(core.log.bytes_since(start), Ordering::Relaxed);
-    if core.log_bytes.load(Ordering::Relaxed) <= core.options.log_bytes_max {
+    if core.log_bytes.load(Ordering::Relaxed) <= core.live.load().log_bytes_max {
         return Ok(());
     }
     let map = core.keyspaces.load_full();

@@ -354,7 +354,7 @@ impl<'a> LogReading<'a> {
                 }
             }
             RecordKind::KeyspaceCreate => {
-                let (id, _) = crate::ddl::decode_create(record.payload)?;
+                let (id, ..) = crate::ddl::decode_create(record.payload)?;
                 self.next_keyspace_id = self.next_keyspace_id.max(id.saturating_add(1));
             }
             RecordKind::KeyspaceDrop => {

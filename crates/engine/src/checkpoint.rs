@@ -202,7 +202,12 @@ fn fill(core: &Core, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                 Source::Run(run) => (run.seqs, run.tables.level.clone()),
                 Source::Memtable(mem) => {
                     check_going_on(core)?;
-                    let written = jobs.flush_for_recovery(keyspace.id, &mem.mem, cut.published)?;
+                    let written = jobs.flush_for_recovery(
+                        keyspace.id,
+                        &keyspace.pin_settings().all,
+                        &mem.mem,
+                        cut.published,
+                    )?;
                     report.written_table_count += written.len() as u64;
                     report.written_bytes += written.iter().map(|t| t.file_bytes).sum::<u64>();
                     if written.is_empty() {

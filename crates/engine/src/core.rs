@@ -19,12 +19,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::health::{Health, closed};
 use crate::log::{LogWriter, Position};
 use crate::manifest::Manifest;
-use crate::memtable::{ArenaPool, Memtable};
+use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::{Options, SyncMode};
 use crate::planted::{self, Bug};
+use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
-use crate::stall::{Limits, Stalls};
+use crate::stall::Stalls;
 use crate::tables::TableSet;
 use crate::version::{Edit, KeyspaceId, LogPosition};
 use crate::view::{KeyspaceCore, NO_SEGMENT, Source};
@@ -96,8 +97,10 @@ pub(crate) struct Pins {
 
 /// See the module.
 pub(crate) struct Core {
+    /// As the store was opened.
     pub(crate) options: Options,
-    pub(crate) limits: Limits,
+    /// As they are now: those that change while the store is open are read here.
+    pub(crate) live: ArcSwap<Options>,
     pub(crate) sync_every_write: bool,
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,
@@ -123,7 +126,7 @@ pub(crate) struct Core {
     /// A job ended or nothing is left to do.
     pub(crate) settled: Condvar,
     pub(crate) tables: Arc<TableSet>,
-    pub(crate) arenas: ArenaPool,
+    pub(crate) arenas: Arenas,
     pub(crate) next_table_id: AtomicU64,
     pub(crate) closing: AtomicBool,
     /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
@@ -164,18 +167,6 @@ impl Core {
             format!("keyspace number {id} is not in this store"),
         )
         .advice("it was dropped, or the batch was made for another store")
-    }
-
-    /// An empty memtable with room for at least `min_bytes`.
-    pub(crate) fn new_memtable(&self, min_bytes: usize) -> Result<Arc<Memtable>> {
-        let arena = self.arenas.take(min_bytes).map_err(no_memory)?;
-        Ok(Arc::new(Memtable::new(arena)))
-    }
-
-    /// The first memtable of a keyspace: memory comes as it is written.
-    pub(crate) fn first_memtable(&self) -> Result<Arc<Memtable>> {
-        let arena = self.arenas.take_lazily(0).map_err(no_memory)?;
-        Ok(Arc::new(Memtable::new(arena)))
     }
 
     /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises the ceiling at half.
@@ -357,6 +348,18 @@ impl Core {
             Ok(())
         }
     }
+}
+
+/// An empty memtable with room for at least `min_bytes`.
+pub(crate) fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<Memtable>> {
+    let arena = settings.arenas.take(min_bytes).map_err(no_memory)?;
+    Ok(Arc::new(Memtable::new(arena)))
+}
+
+/// The first memtable of a keyspace: memory comes as it is written.
+pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
+    let arena = settings.arenas.take_lazily(0).map_err(no_memory)?;
+    Ok(Arc::new(Memtable::new(arena)))
 }
 
 /// The system gave no arena.

@@ -15,33 +15,46 @@ use std::sync::atomic::Ordering;
 use crate::core::{Core, KeyspaceMap, ManifestRole, PendingEdit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::RecordKind;
+use crate::options::KeyspaceOptions;
 use crate::planted::{self, Bug};
+use crate::settings::Settings;
 use crate::version::{
     AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceVersion, Level,
     MAX_KEYSPACE_NAME_BYTES, Run, RunSlot, SeqRange, StoredOptions, TableMeta,
 };
 use crate::view::{KeyspaceCore, KeyspaceView, RunView, Source};
 
-/// Body of a create record.
-pub(crate) fn encode_create(id: KeyspaceId, name: &str) -> Vec<u8> {
+/// Ends a create record's name where options follow: a byte that is never part of UTF-8.
+const NAME_END: u8 = 0xff;
+
+/// Body of a create record: the options are in it, because the edit may be lost and the record is what was acknowledged.
+pub(crate) fn encode_create(id: KeyspaceId, name: &str, options: &StoredOptions) -> Vec<u8> {
     let mut body = id.to_le_bytes().to_vec();
     body.extend_from_slice(name.as_bytes());
+    let options = options.encode();
+    if !options.is_empty() {
+        body.push(NAME_END);
+        body.extend_from_slice(&options);
+    }
     body
 }
 
 /// Inverse of [`encode_create`].
-pub(crate) fn decode_create(body: &[u8]) -> Result<(KeyspaceId, &str)> {
+pub(crate) fn decode_create(body: &[u8]) -> Result<(KeyspaceId, &str, StoredOptions)> {
     let bad = || {
         Error::new(
             ErrorKind::Corruption,
             "a create record of the log is malformed",
         )
     };
-    let (id, name) = body.split_first_chunk::<4>().ok_or_else(bad)?;
-    Ok((
-        u32::from_le_bytes(*id),
-        std::str::from_utf8(name).map_err(|_| bad())?,
-    ))
+    let (id, rest) = body.split_first_chunk::<4>().ok_or_else(bad)?;
+    let mut parts = rest.splitn(2, |byte| *byte == NAME_END);
+    let name = std::str::from_utf8(parts.next().unwrap_or_default()).map_err(|_| bad())?;
+    if !(1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len()) {
+        return Err(bad());
+    }
+    let options = StoredOptions::decode(parts.next().unwrap_or_default())?;
+    Ok((u32::from_le_bytes(*id), name, options))
 }
 
 /// Inverse of a drop record's body.
@@ -66,10 +79,21 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     )
 }
 
-/// Creates a keyspace.
-pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
+/// Creates a keyspace, with options of its own: those that the store was opened with for this name, and `options` above them.
+pub(crate) fn create(
+    core: &Core,
+    name: &str,
+    options: &KeyspaceOptions,
+) -> Result<Arc<KeyspaceCore>> {
     check_name(name)?;
     let _ddl = core.ddl.lock();
+    let live = core.live.load_full();
+    let mut own = live.keyspaces.get(name).cloned().unwrap_or_default();
+    own.merge(options);
+    own.validate()?;
+    let mut stored = StoredOptions::new();
+    own.store_into(&mut stored);
+    let settings = Settings::new(own, &live, &core.arenas);
     // Under the lock: one whose edit is in doubt has given an id away that the state does not know.
     core.health.check()?;
     if core.keyspaces.load().by_name.contains_key(name) {
@@ -99,7 +123,7 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
     let number = lead.next_seq;
     let prepared = core
         .reserve_numbers(number)
-        .and_then(|()| lead.fresh_source(core, number));
+        .and_then(|()| lead.fresh_source(&settings, number));
     let source = match prepared {
         Ok(source) => source,
         Err(error) => {
@@ -113,7 +137,7 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
         RecordKind::KeyspaceCreate,
         number,
         1,
-        &[&encode_create(id, name)],
+        &[&encode_create(id, name, &stored)],
         core.sync_every_write,
     );
     let end = match appended {
@@ -126,7 +150,7 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
     };
     let version = Arc::new(KeyspaceVersion::new(id));
     let view = KeyspaceView::build(vec![Source::Memtable(source)], version, &core.tables, None);
-    let keyspace = KeyspaceCore::new(&core.runtime, id, name, view);
+    let keyspace = KeyspaceCore::new(&core.runtime, id, name, view, settings);
     change_map(core, |map| {
         map.by_name.insert(name.to_string(), id);
         map.by_id.insert(id, keyspace.clone());
@@ -139,7 +163,7 @@ pub(crate) fn create(core: &Core, name: &str) -> Result<Arc<KeyspaceCore>> {
             id,
             name: name.to_string(),
             sequence: number,
-            options: StoredOptions::new(),
+            options: stored,
         }],
         next_keyspace_id: Some(id + 1),
         ..Edit::default()
@@ -408,7 +432,7 @@ pub(crate) fn ingest(
         if !planted::is(Bug::IngestLeavesHole) {
             run.seqs.lo = keyspace.view().active().lo;
         }
-        let fresh = lead.fresh_source(core, number)?;
+        let fresh = lead.fresh_source(&keyspace.pin_settings(), number)?;
         let pin = core.pin_log(core.log.end().segment);
         let end = crate::write::append(
             core,

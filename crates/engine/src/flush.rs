@@ -36,8 +36,10 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     // Level-0 runs are cut where level 1 is, so that a table of the run meets few of level 1's.
     let version = task.keyspace.view().version.clone();
     let soft_cuts = level1_cuts(&version, source);
+    let settings = task.keyspace.pin_settings();
     let spec = FlushSpec {
         keyspace: task.keyspace.id,
+        settings: &settings.all,
         mem: &source.mem,
         published,
         snapshots,

@@ -65,6 +65,7 @@ mod planted;
 mod read;
 mod recovery;
 mod reserve;
+mod settings;
 mod snapshot;
 pub mod stall;
 mod stats;
@@ -83,7 +84,10 @@ pub use compaction::schedule::JobStats;
 pub use error::{Error, ErrorKind, Result};
 pub use iter::{Cursor, IterOptions, Range, prefix_end};
 pub use metrics::{Histogram, LatencySummary};
-pub use options::{Compression, Options, SyncMode, Verify};
+pub use options::{
+    ByLevel, Change, Compression, KeyspaceOptions, KeyspaceSettings, Limits, Options, Scope,
+    Setting, SyncMode, Value, Verify, setting, settings,
+};
 pub use read::PinnedValue;
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};

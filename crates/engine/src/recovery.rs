@@ -25,7 +25,9 @@ use siltstone_table::reader::{ReaderOptions, TableReader};
 use crate::batch::{Entries, EntryKind};
 use crate::compaction::run::JobRunner;
 use crate::compaction::schedule::Schedule;
-use crate::core::{CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Storages, Tidy};
+use crate::core::{
+    CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Storages, Tidy, first_memtable,
+};
 use crate::ddl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard;
@@ -34,13 +36,14 @@ use crate::log::{
     LogConfig, LogOptions, LogWriter, Position, Record, RecordKind, ReplayOptions, StopReason,
 };
 use crate::manifest::{self, Manifest, Space, StoreId};
-use crate::memtable::{ArenaPool, Memtable};
+use crate::memtable::Memtable;
 use crate::metrics::Metrics;
-use crate::options::{Options, SyncMode};
+use crate::options::{KeyspaceOptions, Options, SyncMode};
 use crate::planted::{self, Bug};
 use crate::reserve;
+use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
-use crate::stall::{Limits, Stalls};
+use crate::stall::Stalls;
 use crate::store::DEFAULT_KEYSPACE;
 use crate::tables::TableSet;
 use crate::version::{
@@ -113,19 +116,22 @@ pub(crate) fn open(
         None => StoreId(u128::from(runtime.random_u64()) << 64 | u128::from(runtime.random_u64())),
     };
     let metrics = Metrics::default();
-    let arenas = ArenaPool::new(
-        options.memtable_bytes as usize,
-        3,
-        !runtime.is_simulated() && options.memtable_bytes >= 4 << 20,
-    );
+    let arenas = Arenas::new(&runtime);
     let old = recovered
         .as_ref()
         .map(|r| r.state.clone())
         .unwrap_or_else(new_state);
     let open_number = next_open_number(&storages, &old)?;
-    let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
+    let jobs = JobRunner::new(
+        &runtime,
+        &storages,
+        epoch,
+        open_number,
+        options.subjobs_max as usize,
+        executors,
+    );
 
-    let mut replay = Replay::new(&old, &jobs, &arenas);
+    let mut replay = Replay::new(&old, &jobs, &options, &arenas)?;
     if recovered.is_some() {
         let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
         let replay_options = ReplayOptions {
@@ -216,7 +222,10 @@ pub(crate) fn open(
     let mut keyspaces = KeyspaceMap::default();
     let mut source_id = 0;
     for (id, keyspace) in &state.keyspaces {
-        let mem = Arc::new(Memtable::new(take_arena(&arenas)?));
+        let own = KeyspaceOptions::from_stored(&keyspace.options)
+            .map_err(|e| e.context(format!("keyspace `{}`", keyspace.name)))?;
+        let settings = Settings::new(own, &options, &arenas);
+        let mem = first_memtable(&settings)?;
         let mut unsettled = vec![Source::Memtable(MemSource::new(source_id, mem, published))];
         source_id += 1;
         for waiting in rest.iter().flat_map(|r| r.of(*id)) {
@@ -225,13 +234,14 @@ pub(crate) fn open(
         }
         let view = KeyspaceView::build(unsettled, keyspace.version.clone(), &tables, None);
         keyspaces.by_name.insert(keyspace.name.clone(), *id);
-        keyspaces
-            .by_id
-            .insert(*id, KeyspaceCore::new(&runtime, *id, &keyspace.name, view));
+        keyspaces.by_id.insert(
+            *id,
+            KeyspaceCore::new(&runtime, *id, &keyspace.name, view, settings),
+        );
         keyspaces.by_id[id].set_created();
     }
     let core = Arc::new(Core {
-        limits: Limits::of(&options),
+        live: ArcSwap::from_pointee(options.clone()),
         sync_every_write: options.sync == SyncMode::Always,
         stalls: Stalls::new(&runtime),
         snapshots: SnapshotRegistry::new(&runtime, published),
@@ -245,7 +255,7 @@ pub(crate) fn open(
             pending: Vec::new(),
         }),
         ceiling: AtomicU64::new(ceiling),
-        schedule: runtime.mutex(Schedule::new(&options)),
+        schedule: runtime.mutex(Schedule::new()),
         work: runtime.condvar(),
         settled: runtime.condvar(),
         closing: AtomicBool::new(false),
@@ -287,6 +297,7 @@ pub(crate) fn open(
             *core.rest.lock() = Some(rest);
         }
     }
+    crate::settings::keep_wishes(&core)?;
     crate::background::start(&core)?;
     Ok(core)
 }
@@ -304,10 +315,6 @@ pub(crate) fn no_first_segment(number: u32) -> Error {
 /// The log carries half of the store's id.
 pub(crate) fn log_store_id(id: StoreId) -> u64 {
     id.0 as u64
-}
-
-fn take_arena(arenas: &ArenaPool) -> Result<crate::memtable::Arena> {
-    arenas.take_lazily(0).map_err(crate::core::no_memory)
 }
 
 /// A store's first state: one keyspace, no numbers given.
@@ -443,6 +450,7 @@ fn sync_inherited(storages: &Storages, epoch: Epoch, start: u32) -> Result<()> {
 
 /// A keyspace's replayed data so far.
 struct Replayed {
+    settings: Arc<Settings>,
     /// What installed sources and finished replayed ones cover.
     covered: SeqSet,
     /// The memtable being filled, and the number before its first possible one.
@@ -532,7 +540,12 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
             match waiting {
                 Waiting::Run(run) => runs.push(run.clone()),
                 Waiting::Held { mem, seqs } => {
-                    let tables = core.jobs.flush_for_recovery(*id, mem, rest.published)?;
+                    let tables = core.jobs.flush_for_recovery(
+                        *id,
+                        &keyspace.pin_settings().all,
+                        mem,
+                        rest.published,
+                    )?;
                     written.extend(tables.iter().cloned());
                     let ids = tables.len() as u64 + 1;
                     let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
@@ -592,7 +605,8 @@ pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> Key
 /// Applies log records to memtables, and turns those into runs.
 struct Replay<'a> {
     jobs: &'a JobRunner,
-    arenas: &'a ArenaPool,
+    options: &'a Options,
+    arenas: &'a Arenas,
     keyspaces: BTreeMap<KeyspaceId, Replayed>,
     dropped: BTreeSet<KeyspaceId>,
     next_keyspace_id: KeyspaceId,
@@ -607,16 +621,17 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(state: &StoreState, jobs: &'a JobRunner, arenas: &'a ArenaPool) -> Self {
-        let keyspaces = state
-            .keyspaces
-            .iter()
-            .map(|(id, k)| (*id, Replayed::new(k.version.covered().clone())))
-            .collect();
-        Replay {
+    fn new(
+        state: &StoreState,
+        jobs: &'a JobRunner,
+        options: &'a Options,
+        arenas: &'a Arenas,
+    ) -> Result<Self> {
+        let mut replay = Replay {
             jobs,
+            options,
             arenas,
-            keyspaces,
+            keyspaces: BTreeMap::new(),
             dropped: BTreeSet::new(),
             next_keyspace_id: state.next_keyspace_id,
             next_table_id: state.next_table_id,
@@ -625,8 +640,25 @@ impl<'a> Replay<'a> {
             last_seq: 0,
             no_space: None,
             held_bytes: 0,
-            held_bytes_max: arenas.arena_bytes() as u64 * HELD_MEMTABLES,
+            held_bytes_max: options.log_bytes_max,
+        };
+        for (id, keyspace) in &state.keyspaces {
+            let covered = keyspace.version.covered().clone();
+            replay
+                .begin(*id, covered, &keyspace.options)
+                .map_err(|e| e.context(format!("keyspace `{}`", keyspace.name)))?;
         }
+        Ok(replay)
+    }
+
+    /// A keyspace that records may be for.
+    fn begin(&mut self, id: KeyspaceId, covered: SeqSet, stored: &StoredOptions) -> Result<()> {
+        let own = KeyspaceOptions::from_stored(stored)?;
+        let settings = Settings::new(own, self.options, self.arenas);
+        let budget = settings.arenas.arena_bytes() as u64 * HELD_MEMTABLES;
+        self.held_bytes_max = self.held_bytes_max.max(budget);
+        self.keyspaces.insert(id, Replayed::new(covered, settings));
+        Ok(())
     }
 
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
@@ -634,7 +666,7 @@ impl<'a> Replay<'a> {
         match record.kind {
             RecordKind::Group => self.apply_group(first, record),
             RecordKind::KeyspaceCreate => {
-                let (id, name) = ddl::decode_create(record.payload)?;
+                let (id, name, options) = ddl::decode_create(record.payload)?;
                 self.last_seq = self.last_seq.max(first);
                 if id < self.next_keyspace_id {
                     // The manifest has it, or has dropped it again.
@@ -643,12 +675,13 @@ impl<'a> Replay<'a> {
                 self.next_keyspace_id = id + 1;
                 let mut covered = SeqSet::new();
                 covered.insert(SeqRange::new(0, first));
-                self.keyspaces.insert(id, Replayed::new(covered));
+                self.begin(id, covered, &options)
+                    .map_err(|e| e.context(format!("keyspace `{name}`")))?;
                 self.edit.create.push(CreateKeyspace {
                     id,
                     name: name.to_string(),
                     sequence: first,
-                    options: StoredOptions::new(),
+                    options,
                 });
                 Ok(())
             }
@@ -738,11 +771,10 @@ impl<'a> Replay<'a> {
         if full {
             self.seal(id)?;
         }
-        let arenas = self.arenas;
         let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
         if replayed.filling.is_none() {
             let min_bytes = Memtable::arena_bytes_for(1, entry.key.len(), entry.value.len());
-            let arena = arenas.take(min_bytes).map_err(|e| {
+            let arena = replayed.settings.arenas.take(min_bytes).map_err(|e| {
                 Error::new(ErrorKind::NoSpace, format!("no memory for replay: {e}"))
             })?;
             let (lo, _) = gap(&replayed.covered, seq);
@@ -776,7 +808,10 @@ impl<'a> Replay<'a> {
         let published = self.last_seq.max(replayed.last_seq);
         let tables = match &self.no_space {
             Some(_) => None,
-            None => match self.jobs.flush_for_recovery(id, &mem, published) {
+            None => match self
+                .jobs
+                .flush_for_recovery(id, &replayed.settings.all, &mem, published)
+            {
                 Ok(tables) => Some(tables),
                 Err(error) if error.is_no_space() && planted::is(Bug::ReplayWithoutRoom) => {
                     Some(Vec::new())
@@ -886,8 +921,9 @@ impl<'a> Replay<'a> {
 }
 
 impl Replayed {
-    fn new(covered: SeqSet) -> Replayed {
+    fn new(covered: SeqSet, settings: Arc<Settings>) -> Replayed {
         Replayed {
+            settings,
             covered,
             filling: None,
             last_seq: 0,

@@ -18,7 +18,7 @@ use crate::checkpoint::CheckpointReport;
 use crate::core::{Core, Storages};
 use crate::error::{Error, Result};
 use crate::iter::{Cursor, IterOptions, Range};
-use crate::options::Options;
+use crate::options::{KeyspaceOptions, KeyspaceSettings, Options, Value};
 use crate::read::{self, PinnedValue};
 use crate::recovery::Purpose;
 use crate::snapshot::Snapshot;
@@ -230,8 +230,16 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` if it is there already or the name is empty or longer than 255 bytes; as a write otherwise.
     pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.create_keyspace_with(name, &KeyspaceOptions::default())
+    }
+
+    /// Creates the keyspace `name` with settings of its own. They are kept by the store; what is not set follows the store's options.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option that is impossible.
+    pub fn create_keyspace_with(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
         self.core.check_open()?;
-        Ok(self.handle(crate::ddl::create(&self.core, name)?))
+        Ok(self.handle(crate::ddl::create(&self.core, name, options)?))
     }
 
     /// The keyspace `name`, created if it is not there.
@@ -279,6 +287,22 @@ impl Store {
     pub fn write(&self, batch: &mut Batch, options: WriteOptions) -> Result<()> {
         self.core.check_open()?;
         write(&self.core, batch, options)
+    }
+
+    /// The options as they are now, with what each keyspace has of its own: what [`Options::to_toml`] writes to open it like this again.
+    pub fn options(&self) -> Options {
+        crate::settings::present(&self.core)
+    }
+
+    /// Changes an option of the store until it is closed (`log_bytes_max`, say), or the default of its keyspaces (`memtable_bytes`), by
+    /// name. Sizes may have a unit (`"64 MiB"`). It holds for the next memtable, job and decision.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is not there (with the nearest one), an option that cannot change while the store is open (with
+    /// the reason), or an impossible value; nothing has changed then.
+    pub fn set_option(&self, name: &str, value: impl Into<Value>) -> Result<()> {
+        self.core.check_open()?;
+        crate::settings::set_store(&self.core, name, &value.into())
     }
 
     /// A snapshot of all keyspaces.
@@ -382,6 +406,42 @@ impl Keyspace {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.keyspace.name
+    }
+
+    /// The settings that count for it now: its own, and the store's where it has none. (Where a default does not fit what was set for it,
+    /// the default gives way: [`KeyspaceOptions::over`].)
+    pub fn options(&self) -> KeyspaceSettings {
+        self.keyspace.settings().all.clone()
+    }
+
+    /// What was set for it.
+    pub fn own_options(&self) -> KeyspaceOptions {
+        self.keyspace.settings().own.clone()
+    }
+
+    /// Sets what `options` sets, and leaves the rest as it is. When it returns, the store keeps it; it holds for the next memtable, job and
+    /// decision, and nothing is rewritten for it. One edit of the manifest, with its sync.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the option that is impossible; `KeyspaceDropped`; `NoSpace`, `Poisoned` or I/O as a write. Nothing has
+    /// changed then (after `Poisoned` or I/O the store may have kept it when it is opened again).
+    pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
+        self.check()?;
+        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
+            own.merge(options);
+            Ok(())
+        })
+    }
+
+    /// Has these options, by name, follow the store's again.
+    ///
+    /// # Errors
+    /// As [`Keyspace::set_options`].
+    pub fn unset_options(&self, names: &[&str]) -> Result<()> {
+        self.check()?;
+        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
+            names.iter().try_for_each(|name| own.unset(name))
+        })
     }
 
     /// The store that it is in.

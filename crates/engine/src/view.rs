@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::Position;
 use crate::memtable::Memtable;
 use crate::planted::{self, Bug};
+use crate::settings::Settings;
 use crate::tables::{TableHandle, TableSet};
 use crate::version::{KeyspaceId, KeyspaceVersion, Level, Run, SeqRange};
 
@@ -278,6 +279,7 @@ pub(crate) struct KeyspaceCore {
     /// Whether the manifest has it: edits that build on it must not come before its own (RFC 1, section 7).
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
+    settings: ArcSwap<Settings>,
     /// Held while the view is replaced; never over I/O.
     pub(crate) change: Mutex<()>,
 }
@@ -288,6 +290,7 @@ impl KeyspaceCore {
         id: KeyspaceId,
         name: &str,
         view: Arc<KeyspaceView>,
+        settings: Arc<Settings>,
     ) -> Arc<Self> {
         Arc::new(KeyspaceCore {
             id,
@@ -295,6 +298,7 @@ impl KeyspaceCore {
             dropped: AtomicBool::new(false),
             created: AtomicBool::new(false),
             view: ArcSwap::new(view),
+            settings: ArcSwap::new(settings),
             change: runtime.mutex(()),
         })
     }
@@ -303,6 +307,21 @@ impl KeyspaceCore {
     #[inline]
     pub(crate) fn view(&self) -> arc_swap::Guard<Arc<KeyspaceView>> {
         self.view.load()
+    }
+
+    /// What counts for it now, for a look that calls nothing that may wait.
+    #[inline]
+    pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+
+    /// What counts for it now, to keep. Who needs several values takes it once.
+    pub(crate) fn pin_settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Arc<Settings>) {
+        self.settings.store(settings);
     }
 
     /// The present view, to keep.

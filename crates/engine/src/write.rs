@@ -18,13 +18,14 @@ use std::sync::Arc;
 use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
 
 use crate::batch::{Batch, Entry, EntryKind};
-use crate::core::Core;
+use crate::core::{Core, first_memtable, new_memtable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
 use crate::log::{Position, RecordKind};
 use crate::memtable::{self, Memtable};
 use crate::metrics::SAMPLE;
 use crate::planted::{self, Bug};
+use crate::settings::Settings;
 use crate::stall::{Load, policy};
 use crate::version::KeyspaceId;
 use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -338,14 +339,17 @@ fn wait_for_pressure(core: &Core, batch: &Batch) -> Result<()> {
 
 #[inline]
 fn passes(core: &Core, keyspace: &KeyspaceCore) -> bool {
-    policy::decide(&load_of(core, &keyspace.view()), &core.limits) == policy::Decision::Pass
+    policy::decide(
+        &load_of(core, &keyspace.view()),
+        &keyspace.settings().limits,
+    ) == policy::Decision::Pass
 }
 
 /// As [`write`] asks, for one keyspace.
 pub(crate) fn wait_for_keyspace(core: &Core, keyspace: &KeyspaceCore) -> Result<()> {
     let decide = || {
         let load = load_of(core, &keyspace.view());
-        (policy::decide(&load, &core.limits), load)
+        (policy::decide(&load, &keyspace.settings().limits), load)
     };
     if decide().0 == policy::Decision::Pass {
         return Ok(());
@@ -661,7 +665,7 @@ fn rotate(
     keyspace: &KeyspaceCore,
     min_bytes: usize,
 ) -> Result<Arc<MemSource>> {
-    let mem = core.new_memtable(min_bytes)?;
+    let mem = new_memtable(&keyspace.settings(), min_bytes)?;
     let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
     *next_source_id += 1;
     keyspace.replace_view(|view| {
@@ -694,8 +698,8 @@ impl Lead<'_> {
     }
 
     /// A memtable source of its own, for a new keyspace or above an ingest: its memory comes as it is written.
-    pub(crate) fn fresh_source(&mut self, core: &Core, lo: u64) -> Result<Arc<MemSource>> {
-        let mem = core.first_memtable()?;
+    pub(crate) fn fresh_source(&mut self, settings: &Settings, lo: u64) -> Result<Arc<MemSource>> {
+        let mem = first_memtable(settings)?;
         self.next_source_id += 1;
         Ok(MemSource::new(self.next_source_id - 1, mem, lo))
     }

@@ -95,6 +95,7 @@ impl Model {
                 table_bytes: 4,
                 max_job_bytes: 30,
                 max_grandparent_count: 3,
+                ..PickOptions::default()
             },
             counts: Counts::default(),
         }

@@ -123,7 +123,7 @@ fn impossible() -> Vec<(&'static str, Options)> {
         (
             "bloom_bits_per_key",
             Options {
-                bloom_bits_per_key: 21,
+                bloom_bits_per_key: 21.into(),
                 ..base()
             },
         ),
@@ -184,14 +184,14 @@ fn impossible() -> Vec<(&'static str, Options)> {
             },
         ),
         (
-            "sync interval",
+            "option sync",
             Options {
                 sync: SyncMode::Interval(Duration::from_micros(10)),
                 ..base()
             },
         ),
         (
-            "sync interval",
+            "option sync",
             Options {
                 sync: SyncMode::Interval(Duration::from_secs(36_000)),
                 ..base()
@@ -199,7 +199,7 @@ fn impossible() -> Vec<(&'static str, Options)> {
         ),
         // Microseconds beyond 64 bits: not the second that would be left of them.
         (
-            "sync interval",
+            "option sync",
             Options {
                 sync: SyncMode::Interval(Duration::from_micros(u64::MAX) + Duration::from_secs(1)),
                 ..base()
@@ -248,7 +248,7 @@ fn the_limits_themselves_are_possible() {
         l0_stop_count: 1,
         level1_bytes: 64 << 10,
         level_factor: 2,
-        bloom_bits_per_key: 0,
+        bloom_bits_per_key: 0.into(),
         log_segment_bytes: 64 << 10,
         log_bytes_max: 128 << 10,
         block_cache_bytes: 0,

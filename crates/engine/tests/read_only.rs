@@ -20,7 +20,11 @@ fn open_reader(disk: &Disk, options: Options) -> siltstone::Result<Store> {
 #[test]
 fn a_reader_sees_what_a_writer_would_have_kept() {
     let mut cut = 0;
-    for seed in 0..40 {
+    for seed in 0..400 {
+        // A cut tail is rare: which seeds have one changes with every change of the engine.
+        if seed >= 40 && cut > 0 {
+            break;
+        }
         let config = SimConfig {
             stack_bytes: 1 << 20,
             max_steps: 6_000_000,

@@ -4,7 +4,7 @@
 #[path = "../examples/first_store.rs"]
 mod first_store;
 
-use siltstone::Options;
+use siltstone::{setting, settings};
 use siltstone_table::limits;
 
 const README: &str = include_str!("../../../README.md");
@@ -58,22 +58,11 @@ fn row(cell: &str) -> &'static str {
     row
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
-}
-
 #[test]
 fn limits_and_defaults_are_the_codes() {
-    let o = Options::default();
     for (cell, said) in [
         ("key", format!("{} bytes", limits::MAX_KEY_BYTES)),
         ("value", format!("{} GiB", limits::MAX_VALUE_BYTES >> 30)),
-        ("`memtable_bytes`", mib(o.memtable_bytes)),
-        ("`sealed_memtables_max`", o.sealed_memtables_max.to_string()),
-        ("`block_cache_bytes`", mib(o.block_cache_bytes)),
-        ("`log_bytes_max`", mib(o.log_bytes_max)),
-        ("`background_tasks`", o.background_tasks.to_string()),
-        ("`bloom_bits_per_key`", o.bloom_bits_per_key.to_string()),
     ] {
         assert!(
             row(cell).contains(&format!(" {said} ")),
@@ -81,4 +70,19 @@ fn limits_and_defaults_are_the_codes() {
             row(cell)
         );
     }
+    // The table of settings: every row is one, with its default.
+    let rows = README
+        .lines()
+        .skip_while(|l| !l.starts_with("| setting |"))
+        .skip(2)
+        .take_while(|l| l.starts_with('|'));
+    let mut count = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let setting = setting(cells[1].trim_matches('`')).unwrap();
+        let default = setting.show(&setting.default_value());
+        assert_eq!(cells[2], default.trim_matches('"'), "{row}");
+        count += 1;
+    }
+    assert!(count >= 5 && count <= settings().len(), "{count} rows");
 }

@@ -119,7 +119,12 @@ impl History {
             Some(RecordKind::Group) => Event::Group(self.group(&bodies)),
             Some(RecordKind::KeyspaceCreate) => Event::Create(
                 number(&whole),
-                String::from_utf8(whole[4..].to_vec()).expect("a keyspace's name"),
+                // Options may follow, after a byte that is no part of a name.
+                whole[4..]
+                    .split(|byte| *byte == 0xff)
+                    .next()
+                    .map(|name| String::from_utf8(name.to_vec()).expect("a keyspace's name"))
+                    .expect("a split has a first part"),
             ),
             Some(RecordKind::KeyspaceDrop) => Event::Drop(number(&whole)),
             Some(RecordKind::Ingest) => {

@@ -47,6 +47,8 @@ pub struct WriterOptions {
     pub bits_per_key: u8,
     /// How blocks are compressed.
     pub codec: Codec,
+    /// The codec's level, one of [`Codec::levels`].
+    pub level: u8,
     /// The block size of the layout in raw bytes, 512 to 32768; a property, and a check on the caller.
     pub block_size_bytes: u64,
     /// Bytes gathered before each append to the file.
@@ -60,6 +62,7 @@ impl Default for WriterOptions {
         WriterOptions {
             bits_per_key: 10,
             codec: Codec::None,
+            level: 0,
             block_size_bytes: 8 << 10,
             write_piece_bytes: 2 << 20,
             keyspace: None,
@@ -371,11 +374,11 @@ impl TableWriter {
         let mut values_compressed = false;
         if self.options.codec != Codec::None && !self.values_written {
             self.scratch.clear();
-            if self
-                .options
-                .codec
-                .compress(&self.out[self.block_start..], &mut self.scratch)
-            {
+            if self.options.codec.compress(
+                self.options.level,
+                &self.out[self.block_start..],
+                &mut self.scratch,
+            ) {
                 self.out.truncate(self.block_start);
                 self.out.extend_from_slice(&self.scratch);
                 values_compressed = true;
@@ -387,6 +390,7 @@ impl TableWriter {
             values_crc,
             values_compressed,
             self.options.codec,
+            self.options.level,
             &mut self.out,
         );
         self.digest.push(crc);

@@ -63,9 +63,9 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     let anchors = |table: &TableMeta| core.tables.anchors(table);
     let job = core.jobs.compaction_job(
         &task.version,
+        &task.keyspace.pin_settings().all,
         &task.choice,
-        published,
-        snapshots,
+        (published, snapshots),
         &older,
         &anchors,
     );

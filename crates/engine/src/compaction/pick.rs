@@ -18,6 +18,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::options::{ByLevel, Compression, KeyspaceSettings};
 use crate::version::{
     BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceVersion, LEVEL_COUNT, RemoveTable, Run, SeqRange,
     TABLE_NEEDS_REWRITE, TableMeta,
@@ -42,6 +43,8 @@ pub struct PickOptions {
     pub max_job_bytes: u64,
     /// A table that overlaps more tables than this, two levels below, is cut anew instead of moved.
     pub max_grandparent_count: usize,
+    /// How tables of each level are compressed: a table does not move as it is to a level that is compressed otherwise.
+    pub compression: ByLevel<Compression>,
 }
 
 impl Default for PickOptions {
@@ -55,11 +58,25 @@ impl Default for PickOptions {
             table_bytes: 64 << 20,
             max_job_bytes: 25 * (64 << 20),
             max_grandparent_count: 40,
+            compression: Compression::None.into(),
         }
     }
 }
 
 impl PickOptions {
+    /// What a keyspace with these settings asks for.
+    pub fn of(settings: &KeyspaceSettings) -> PickOptions {
+        PickOptions {
+            l0_trigger_count: settings.l0_trigger_count as usize,
+            level1_bytes: settings.level1_bytes,
+            level_factor: settings.level_factor.into(),
+            table_bytes: settings.table_bytes,
+            max_job_bytes: 25 * settings.table_bytes,
+            compression: settings.compression,
+            ..PickOptions::default()
+        }
+    }
+
     /// Target bytes of a level; level 0 has none (it is counted in runs).
     pub fn target_bytes(&self, level: u8) -> u64 {
         match level {
@@ -693,6 +710,7 @@ impl<'a> Picker<'a> {
             tables.len() == 1 || raw_bytes / tables.len().max(1) as u64 >= options.table_bytes / 8;
         disjoint
             && large
+            && options.compression.at(level) == options.compression.at(level + 1)
             && tables.iter().all(|t| {
                 let grandparents = match level + 2 {
                     below if below <= BOTTOM_LEVEL => {

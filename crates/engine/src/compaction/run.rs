@@ -10,7 +10,7 @@
 //! Threading: shared by all workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use siltstone_storage::{Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
@@ -32,7 +32,7 @@ use super::place::Sides;
 use crate::core::Storages;
 use crate::error::Result;
 use crate::memtable::{Memtable, MemtableIter};
-use crate::options::{Compression, Options};
+use crate::options::{Compression, KeyspaceSettings};
 use crate::planted::{self, Bug};
 use crate::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
 
@@ -49,16 +49,14 @@ pub(crate) struct JobRunner {
     epoch: Epoch,
     pub(crate) open_number: u64,
     attempts: AtomicU64,
-    format: FormatOptions,
-    table_bytes: u64,
-    block_bytes: u64,
-    subjobs_max: usize,
+    subjobs_max: AtomicUsize,
     pub(crate) sides: Sides,
 }
 
 /// Everything of a flush that is not the memtable.
 pub(crate) struct FlushSpec<'a> {
     pub(crate) keyspace: KeyspaceId,
+    pub(crate) settings: &'a KeyspaceSettings,
     pub(crate) mem: &'a Arc<Memtable>,
     pub(crate) published: u64,
     pub(crate) snapshots: Vec<u64>,
@@ -72,28 +70,16 @@ impl JobRunner {
         storages: &Storages,
         epoch: Epoch,
         open_number: u64,
-        options: &Options,
+        subjobs_max: usize,
         executors: Vec<Arc<dyn Executor>>,
     ) -> JobRunner {
-        let codec = match options.compression {
-            Compression::None => Codec::None,
-            Compression::Lz4 => Codec::Lz4,
-        };
         JobRunner {
             runtime: runtime.clone(),
             outputs: storages.tables.clone(),
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
-            format: FormatOptions {
-                codec,
-                level: 0,
-                bits_per_key: options.bloom_bits_per_key as u8,
-                verify: true,
-            },
-            table_bytes: options.table_bytes,
-            block_bytes: options.block_bytes.into(),
-            subjobs_max: options.subjobs_max as usize,
+            subjobs_max: AtomicUsize::new(subjobs_max),
             sides: Sides::new(runtime, executors),
         }
     }
@@ -106,17 +92,23 @@ impl JobRunner {
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
-            format: self.format.clone(),
-            table_bytes: self.table_bytes,
-            block_bytes: self.block_bytes,
-            subjobs_max: self.subjobs_max,
+            subjobs_max: AtomicUsize::new(self.subjobs_max()),
             sides: Sides::new(&self.runtime, Vec::new()),
         }
+    }
+
+    /// Changes how many subjobs of one job may run at once, for the jobs to come.
+    pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
+        self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
     }
 
     /// Where tables are written.
     pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
         &self.outputs
+    }
+
+    fn subjobs_max(&self) -> usize {
+        self.subjobs_max.load(Ordering::Relaxed)
     }
 
     fn next_prefix(&self) -> OutputPrefix {
@@ -129,6 +121,8 @@ impl JobRunner {
     fn job(
         &self,
         keyspace: KeyspaceId,
+        settings: &KeyspaceSettings,
+        to: u8,
         published: u64,
         snapshots: Vec<u64>,
         has_soft_cuts: bool,
@@ -145,8 +139,12 @@ impl JobRunner {
             rules: DropRules::ALL,
             now_us: self.runtime.unix_micros(),
             older: Vec::new(),
-            limits: OutputLimits::new(self.table_bytes, self.block_bytes, has_soft_cuts),
-            format: self.format.clone(),
+            limits: OutputLimits::new(
+                settings.table_bytes,
+                settings.block_bytes.into(),
+                has_soft_cuts,
+            ),
+            format: format_of(settings, to),
             extensions: Vec::new(),
             output: self.next_prefix(),
         }
@@ -164,6 +162,8 @@ impl JobRunner {
         };
         let mut job = self.job(
             spec.keyspace,
+            spec.settings,
+            0,
             spec.published,
             spec.snapshots,
             !spec.soft_cuts.is_empty(),
@@ -198,11 +198,13 @@ impl JobRunner {
     pub(crate) fn flush_for_recovery(
         &self,
         keyspace: KeyspaceId,
+        settings: &KeyspaceSettings,
         mem: &Arc<Memtable>,
         published: u64,
     ) -> Result<Vec<OutputTable>> {
         let spec = FlushSpec {
             keyspace,
+            settings,
             mem,
             published,
             snapshots: Vec::new(),
@@ -217,15 +219,15 @@ impl JobRunner {
     pub(crate) fn compaction_job(
         &self,
         version: &KeyspaceVersion,
+        settings: &KeyspaceSettings,
         choice: &Choice,
-        published: u64,
-        snapshots: Vec<u64>,
+        (published, snapshots): (u64, Vec<u64>),
         older: &[KeyRange],
         anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
     ) -> Job {
         let bounds = bounds_of(&choice.range);
         let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
-        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max, SUBJOB_MIN_BYTES, anchors)
+        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max(), SUBJOB_MIN_BYTES, anchors)
             .into_iter()
             .filter(inside)
             .map(Vec::from)
@@ -235,7 +237,14 @@ impl JobRunner {
             .filter(|key| inside(key) && hard.binary_search_by(|h| h[..].cmp(key)).is_err())
             .map(Vec::from)
             .collect();
-        let mut job = self.job(version.id(), published, snapshots, !soft.is_empty());
+        let mut job = self.job(
+            version.id(),
+            settings,
+            choice.to,
+            published,
+            snapshots,
+            !soft.is_empty(),
+        );
         for (run, input) in choice.inputs.iter().enumerate() {
             for table in &input.tables {
                 let (min_seq, max_seq) = table.visible_seqs();
@@ -275,7 +284,7 @@ impl JobRunner {
             epoch: self.epoch,
             progress: progress.clone(),
             cancel: cancel.clone(),
-            max_parallel: self.subjobs_max,
+            max_parallel: self.subjobs_max(),
         };
         let accept = |job: &Job, outcome: &Outcome, side: Side| {
             if planted::is(Bug::BelieveOutcomes) {
@@ -321,6 +330,21 @@ impl JobRunner {
                 Arc::new(meta_of(t, id))
             })
             .collect()
+    }
+}
+
+/// How tables of a level are written.
+fn format_of(settings: &KeyspaceSettings, level: u8) -> FormatOptions {
+    let (codec, codec_level) = match settings.compression.at(level) {
+        Compression::None => (Codec::None, 0),
+        Compression::Lz4 => (Codec::Lz4, 0),
+        Compression::Zstd { level } => (Codec::Zstd, level),
+    };
+    FormatOptions {
+        codec,
+        level: codec_level,
+        bits_per_key: settings.bloom_bits_per_key.at(level) as u8,
+        verify: true,
     }
 }
 

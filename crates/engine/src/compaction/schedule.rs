@@ -15,11 +15,10 @@ use std::sync::atomic::Ordering;
 use siltstone_table::exec::{CancelToken, Progress};
 
 use super::install::CompactionTask;
-use super::pick::{self, Choice, ManualRange, ManualStep, PickInput, PickOptions, Reservation};
+use super::pick::{self, Choice, ManualRange, ManualStep, PickInput, Reservation};
 use crate::core::Core;
 use crate::error::Result;
 use crate::flush::FlushTask;
-use crate::options::Options;
 use crate::planted::{self, Bug};
 use crate::version::{KeyspaceId, SeqRange};
 use crate::view::{KeyspaceCore, KeyspaceView};
@@ -67,7 +66,6 @@ pub(crate) struct Schedule {
     /// Raised whenever something may have become possible.
     pub(crate) events: u64,
     pub(crate) failures_in_a_row: u32,
-    options: PickOptions,
     running: Vec<Running>,
     pub(crate) manual: Vec<ManualRequest>,
     next_id: u64,
@@ -78,19 +76,10 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub(crate) fn new(options: &Options) -> Schedule {
-        let options = PickOptions {
-            l0_trigger_count: options.l0_trigger_count as usize,
-            level1_bytes: options.level1_bytes,
-            level_factor: options.level_factor.into(),
-            table_bytes: options.table_bytes,
-            max_job_bytes: 25 * options.table_bytes,
-            ..PickOptions::default()
-        };
+    pub(crate) fn new() -> Schedule {
         Schedule {
             events: 0,
             failures_in_a_row: 0,
-            options,
             running: Vec::new(),
             manual: Vec::new(),
             next_id: 1,
@@ -162,11 +151,11 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
     let turn = schedule.turn;
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     for (id, keyspace) in after {
-        let view = keyspace.pin();
+        let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
         let (jobs, unsettled) = (schedule.reservations(*id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
-            options: &schedule.options,
+            options: &settings.pick,
             jobs: &jobs,
             unsettled: &unsettled,
         };
@@ -227,11 +216,11 @@ fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
             schedule.manual[i].keyspace.clone(),
             schedule.manual[i].range.clone(),
         );
-        let view = keyspace.pin();
+        let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
         let (jobs, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
-            options: &schedule.options,
+            options: &settings.pick,
             jobs: &jobs,
             unsettled: &unsettled,
         };
@@ -339,10 +328,11 @@ pub(crate) fn is_idle(core: &Core) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
+        let settings = keyspace.pin_settings();
         let unsettled = unsettled(&view);
         let input = PickInput {
             version: &view.version,
-            options: &schedule.options,
+            options: &settings.pick,
             jobs: &[],
             unsettled: &unsettled,
         };

@@ -174,6 +174,11 @@ impl ArenaPool {
         self.shared.arena_bytes
     }
 
+    /// Whether anything but this handle uses it: another handle, or an arena that is out.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.shared) > 1
+    }
+
     /// Bytes of all arenas that exist: in use, and kept for reuse.
     pub fn held_bytes(&self) -> u64 {
         self.shared.held_bytes.load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
 //! The decision whether a batch may pass: a pure function, and the one place that names the thresholds.
 
-use crate::options::Options;
+use crate::options::{KeyspaceSettings, Options};
 
 /// Why a writer is delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,12 +61,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The thresholds of a store.
-    pub fn of(options: &Options) -> Limits {
+    /// The thresholds of a keyspace with these settings in a store with these options.
+    pub fn of(keyspace: &KeyspaceSettings, options: &Options) -> Limits {
         Limits {
-            sealed_memtables: options.sealed_memtables_max.into(),
-            l0_slowdown: options.l0_slowdown_count.into(),
-            l0_stop: options.l0_stop_count.into(),
+            sealed_memtables: keyspace.sealed_memtables_max.into(),
+            l0_slowdown: keyspace.l0_slowdown_count.into(),
+            l0_stop: keyspace.l0_stop_count.into(),
             log_bytes: options.log_bytes_max.saturating_mul(2),
         }
     }

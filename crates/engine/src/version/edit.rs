@@ -81,16 +81,13 @@ pub mod option {
     pub const L0_SLOWDOWN_COUNT: u16 = 7;
     /// Level-0 runs at which writers stop.
     pub const L0_STOP_COUNT: u16 = 8;
-    /// Filter bits a key.
-    pub const FILTER_BITS: u16 = 9;
-    /// Codec of blocks, a number of the table format.
-    pub const CODEC: u16 = 10;
-    /// Level of the codec.
-    pub const CODEC_LEVEL: u16 = 11;
-    /// Largest job, in input bytes.
-    pub const MAX_JOB_BYTES: u16 = 12;
     /// Sealed memtables at which writers stop.
     pub const MEMTABLE_STOP_COUNT: u16 = 13;
+    // 9 to 12 were given away and never written.
+    /// Filter bits a key: a byte a level, the last one for all deeper levels.
+    pub const FILTER_BITS_BY_LEVEL: u16 = 17;
+    /// Codec (a number of the table format) and its level: two bytes a level, the last pair for all deeper levels.
+    pub const CODECS_BY_LEVEL: u16 = 18;
     /// Shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed.
     pub const SHAPE: u16 = M | 14;
     /// Whether its writes go to the log: 1 yes, 0 no.
@@ -133,6 +130,11 @@ impl StoredOptions {
     /// Stores bytes.
     pub fn set(&mut self, tag: u16, value: &[u8]) {
         self.values.insert(tag, value.to_vec());
+    }
+
+    /// Forgets what is stored under `tag`.
+    pub fn remove(&mut self, tag: u16) {
+        self.values.remove(&tag);
     }
 
     /// All tags and values, by tag.

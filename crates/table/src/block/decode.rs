@@ -2,7 +2,7 @@
 //! ([`Decoded`]).
 //!
 //! Invariants: no byte of a stored block is believed before its checksum was compared, where the caller asks for
-//! that; and no length is believed at all: allocations are bounded by the stored length, times what lz4 can expand.
+//! that; and no length is believed at all: allocations are bounded by the stored length, times what the codec can expand.
 //!
 //! Threading: a [`Block`] is immutable and shared.
 
@@ -13,7 +13,6 @@ use super::header::{
 use super::search::View;
 use crate::checksum::crc32c;
 use crate::coding::Bytes;
-use crate::compress::{check_expansion, decompress};
 use crate::error::Damage;
 
 /// Where the parts of a stored block are, after its lengths were found to agree.
@@ -93,24 +92,27 @@ impl Parts<'_> {
     fn unpack(&self, stored: &[u8], anchor: usize, out: &mut Vec<u8>) -> Result<(), Damage> {
         let h = &self.header;
         if h.has(FLAG_VALUES_COMPRESSED) {
-            check_expansion(self.values.len(), h.value_bytes)?;
+            h.codec()
+                .check_expansion(self.values.len(), h.value_bytes)?;
         }
         if h.has(FLAG_COLUMNS_COMPRESSED) {
-            check_expansion(self.columns.len(), h.end - HEADER_BYTES)
+            h.codec()
+                .check_expansion(self.columns.len(), h.end - HEADER_BYTES)
                 .map_err(|d| d.shifted(anchor as u64))?;
         }
         out.clear();
         out.resize(h.value_bytes + h.end, 0);
         let (values, rest) = out.split_at_mut(h.value_bytes);
         if h.has(FLAG_VALUES_COMPRESSED) {
-            decompress(self.values, values)?;
+            h.codec().decompress(self.values, values)?;
         } else {
             values.copy_from_slice(self.values);
         }
         let (header, columns) = rest.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&stored[anchor..anchor + HEADER_BYTES]);
         if h.has(FLAG_COLUMNS_COMPRESSED) {
-            decompress(self.columns, columns)
+            h.codec()
+                .decompress(self.columns, columns)
                 .map_err(|d| d.shifted((anchor + HEADER_BYTES) as u64))?;
         } else {
             columns.copy_from_slice(self.columns);

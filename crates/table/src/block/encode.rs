@@ -7,7 +7,7 @@
 
 use super::header::{
     FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS, FLAG_VALUES_COMPRESSED,
-    HEADER_BYTES,
+    FLAG_ZSTD, HEADER_BYTES,
 };
 use crate::compress::Codec;
 use crate::key::common_prefix;
@@ -159,6 +159,7 @@ impl BlockBuilder {
         values_crc: u32,
         values_compressed: bool,
         codec: Codec,
+        level: u8,
         out: &mut Vec<u8>,
     ) -> u32 {
         let start = out.len();
@@ -168,10 +169,15 @@ impl BlockBuilder {
             out[flags_at] |= FLAG_VALUES_COMPRESSED;
         }
         self.scratch.clear();
-        if codec.compress(&out[start + HEADER_BYTES..], &mut self.scratch) {
+        if codec.compress(level, &out[start + HEADER_BYTES..], &mut self.scratch) {
             out.truncate(start + HEADER_BYTES);
             out.extend_from_slice(&self.scratch);
             out[flags_at] |= FLAG_COLUMNS_COMPRESSED;
+        }
+        if codec == Codec::Zstd
+            && out[flags_at] & (FLAG_VALUES_COMPRESSED | FLAG_COLUMNS_COMPRESSED) != 0
+        {
+            out[flags_at] |= FLAG_ZSTD;
         }
         let crc = crate::checksum::crc32c(&out[start..]);
         out.extend_from_slice(&crc.to_le_bytes());

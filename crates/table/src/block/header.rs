@@ -5,6 +5,7 @@
 //! offsets read from them are checked when used.
 
 use crate::coding::Bytes;
+use crate::compress::Codec;
 use crate::error::Damage;
 use crate::key::{Kind, MAX_SEQ};
 use crate::limits::{MAX_BLOCK_ENTRIES, MAX_BLOCK_TAIL_BYTES, MAX_BLOCK_VALUE_BYTES};
@@ -26,7 +27,10 @@ pub const FLAG_VALUES_COMPRESSED: u8 = 8;
 /// The columns are stored compressed.
 pub const FLAG_COLUMNS_COMPRESSED: u8 = 16;
 
-const KNOWN_FLAGS: u8 = 31;
+/// What is stored compressed is zstd's, not lz4's. Only together with one of the two before it.
+pub const FLAG_ZSTD: u8 = 32;
+
+const KNOWN_FLAGS: u8 = 63;
 
 /// A parsed header. Column offsets are relative to the header's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +142,11 @@ impl Header {
         if flags & !KNOWN_FLAGS != 0 {
             return bad("block flags", 6, KNOWN_FLAGS as u64, flags as u64);
         }
+        if flags & FLAG_ZSTD != 0 && flags & (FLAG_VALUES_COMPRESSED | FLAG_COLUMNS_COMPRESSED) == 0
+        {
+            let found = (flags & !FLAG_ZSTD) as u64;
+            return bad("block flags", 6, found, flags as u64);
+        }
         if h.base >> 8 > MAX_SEQ || Kind::from_u8(h.base as u8).is_none() {
             return bad(
                 "kind of a block's entries",
@@ -208,6 +217,14 @@ impl Header {
     #[inline(always)]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// How compressed parts are compressed.
+    pub fn codec(&self) -> Codec {
+        match self.has(FLAG_ZSTD) {
+            true => Codec::Zstd,
+            false => Codec::Lz4,
+        }
     }
 
     /// Bytes of header and columns, uncompressed, without the checksum.

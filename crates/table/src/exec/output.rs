@@ -139,6 +139,7 @@ impl<'a> Output<'a> {
         let options = WriterOptions {
             block_size_bytes: self.job.limits.block_bytes,
             codec: self.job.format.codec,
+            level: self.job.format.level,
             bits_per_key: self.job.format.bits_per_key,
             keyspace: Some(self.job.keyspace),
             ..WriterOptions::default()

@@ -433,7 +433,7 @@ impl Job {
             format: i.field(tag::FORMAT, "format options", |i| {
                 let codec = i.u8("codec")?;
                 Ok(FormatOptions {
-                    codec: Codec::from_u8(codec).ok_or(Damage::new("codec", 0, 1, codec as u64))?,
+                    codec: Codec::from_u8(codec).ok_or(Damage::new("codec", 0, 2, codec as u64))?,
                     level: i.u8("codec level")?,
                     bits_per_key: i.u8("bits per key")?,
                     verify: i.flag("verify")?,

@@ -103,7 +103,7 @@ pub struct Input {
 pub struct FormatOptions {
     /// Compression.
     pub codec: Codec,
-    /// The codec's level; 0 is the only one of the codecs there are.
+    /// The codec's level, one of [`Codec::levels`].
     pub level: u8,
     /// Filter bits per user key; 0: no filter.
     pub bits_per_key: u8,
@@ -340,10 +340,14 @@ impl Job {
                 l.block_bytes
             ));
         }
-        if self.format.bits_per_key > MAX_BITS_PER_KEY || self.format.level != 0 {
+        let f = &self.format;
+        if f.bits_per_key > MAX_BITS_PER_KEY || !f.codec.levels().contains(&f.level) {
             return fail(format!(
-                "{} filter bits a key (at most {MAX_BITS_PER_KEY}), codec level {} (only 0)",
-                self.format.bits_per_key, self.format.level
+                "{} filter bits a key (at most {MAX_BITS_PER_KEY}), level {} of codec {} (within {:?})",
+                f.bits_per_key,
+                f.level,
+                f.codec.word(),
+                f.codec.levels()
             ));
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::{ReaderOptions, WriterOptions};
 fn options(codec: Codec) -> WriterOptions {
     WriterOptions {
         codec,
+        level: *codec.levels().start(),
         block_size_bytes: 512,
         keyspace: Some(3),
         ..WriterOptions::default()
@@ -124,7 +125,7 @@ fn verify(bytes: &[u8], damaged: &[u8], what: &str) -> Salvage {
 
 #[test]
 fn a_sound_table_is_whole() {
-    for codec in [Codec::None, Codec::Lz4] {
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         let (bytes, entries) = table(codec);
         let input = file(&bytes);
         let salvage = salvage(&input, &Expect::default()).unwrap();
@@ -137,7 +138,7 @@ fn a_sound_table_is_whole() {
 
 #[test]
 fn one_damaged_byte_loses_one_block_at_most() {
-    for codec in [Codec::None, Codec::Lz4] {
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         let (bytes, _) = table(codec);
         let blocks_end = places(&bytes).last().unwrap().end as usize;
         let step = if codec == Codec::None { 3 } else { 5 };
@@ -162,7 +163,7 @@ fn one_damaged_byte_loses_one_block_at_most() {
 /// Without footer and index, and with a damaged block on top: the file is walked.
 #[test]
 fn blocks_are_found_without_index_and_footer() {
-    for codec in [Codec::None, Codec::Lz4] {
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         let (bytes, _) = table(codec);
         let places = places(&bytes);
         let blocks_end = places.last().unwrap().end as usize;
@@ -204,7 +205,7 @@ fn blocks_are_found_without_index_and_footer() {
 
 #[test]
 fn cut_files_give_the_blocks_before_the_cut() {
-    for codec in [Codec::None, Codec::Lz4] {
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         let (bytes, _) = table(codec);
         for len in (0..bytes.len()).step_by(37) {
             let salvage = verify(&bytes, &bytes[..len], &format!("{codec:?}, cut to {len}"));
@@ -217,7 +218,7 @@ fn cut_files_give_the_blocks_before_the_cut() {
 /// A footer that is gone is no loss while the sections behind the blocks can be read.
 #[test]
 fn a_lost_footer_loses_nothing() {
-    for codec in [Codec::None, Codec::Lz4] {
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         for deletes in [vec![], vec![(b"key0010".to_vec(), b"key0020".to_vec(), 12)]] {
             for bits_per_key in [0, 10] {
                 let entries = entries(90);

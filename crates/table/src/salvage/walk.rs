@@ -14,7 +14,6 @@ use crate::block::header::{FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED};
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES, Header};
 use crate::checksum::{crc32c, crc32c_combine};
 use crate::coding::Bytes;
-use crate::compress::check_expansion;
 use crate::error::Damage;
 use crate::index::Place;
 use crate::limits::MAX_BLOCK_VALUE_BYTES;
@@ -79,7 +78,7 @@ impl Running {
 fn may_be_header(bytes: &[u8], at: usize) -> bool {
     bytes[at + 30] == 0
         && bytes[at + 31] == 0
-        && bytes[at + 6] < 32
+        && bytes[at + 6] < 64
         && bytes[at + 5] < 8
         && matches!(bytes[at + 4], 4 | 8)
         && matches!(bytes[at + 7], 0 | 2 | 4)
@@ -112,7 +111,7 @@ fn columns_end(bytes: &[u8], anchor: usize, h: &Header, effort: &mut usize) -> O
 
 fn values_fit(h: &Header, stored: usize) -> bool {
     if h.has(FLAG_VALUES_COMPRESSED) {
-        check_expansion(stored, h.value_bytes).is_ok()
+        h.codec().check_expansion(stored, h.value_bytes).is_ok()
     } else {
         h.value_bytes == stored
     }

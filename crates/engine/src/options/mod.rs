@@ -1,0 +1,361 @@
+//! Settings: of a store, and of its keyspaces.
+//!
+//! What it is: the table in this file is the one registry. A line of it makes a field of [`Options`] (and, for a keyspace's setting, of
+//! [`KeyspaceOptions`] and [`KeyspaceSettings`]), its default, its limits, its place in the TOML file, in the manifest and in error texts.
+//! [`settings`] lists them for tools and documents.
+//!
+//! Invariants: an option that nobody has needed is a constant. Values that cannot work are refused by name, never adjusted; only what a
+//! keyspace did *not* set for itself gives way to what it did ([`KeyspaceOptions::over`]).
+//!
+//! Threading: plain values. Who holds the present ones is `settings.rs`'s business.
+
+mod file;
+mod keyspace;
+mod registry;
+mod value;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use registry::{Change, Limits, Scope, Setting, setting, settings};
+use registry::{KeyspaceAccess, choice, switch, times, within, within_power_of_two};
+pub use value::Value;
+use value::{SettingType, StoredType};
+
+use crate::error::{Error, Result};
+use crate::version::LEVEL_COUNT;
+use crate::version::edit::option as tag;
+
+/// When a write is durable against power loss. A kill of the process loses nothing in any mode (local files).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Never by itself; [`crate::Store::sync_log`] and writes that ask for it do. Power loss may take any suffix of the
+    /// history since the last sync.
+    Never,
+    /// A background task syncs once an interval; power loss takes at most about that much time.
+    Interval(Duration),
+    /// Every write is synced before it is acknowledged; a group of writers shares one sync.
+    Always,
+}
+
+/// When block checksums are verified. Compaction and `check` always verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// When a block is first used after the table was opened.
+    Once,
+    /// At every read.
+    Always,
+}
+
+/// How blocks are compressed. A part of a block is kept compressed only where that saves an eighth of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all: blocks are searched in the map of the file.
+    None,
+    /// LZ4: fast in both directions.
+    Lz4,
+    /// Zstandard: smaller, and slower in both directions.
+    Zstd {
+        /// 1 (fast) to 19 (small); 3 is zstd's own default.
+        level: u8,
+    },
+}
+
+impl Compression {
+    /// Zstandard at its own default level, 3.
+    pub const ZSTD: Compression = Compression::Zstd { level: 3 };
+}
+
+/// A value for each level, 0 to 6.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ByLevel<T>([T; LEVEL_COUNT]);
+
+impl<T: Copy + PartialEq> ByLevel<T> {
+    /// The same value on all levels.
+    pub fn all(value: T) -> ByLevel<T> {
+        ByLevel([value; LEVEL_COUNT])
+    }
+
+    /// One value a level from level 0 on; the last one counts for all deeper levels. `None` for none, or more than seven.
+    pub fn of(values: &[T]) -> Option<ByLevel<T>> {
+        let last = *values.last().filter(|_| values.len() <= LEVEL_COUNT)?;
+        let mut all = [last; LEVEL_COUNT];
+        all[..values.len()].copy_from_slice(values);
+        Some(ByLevel(all))
+    }
+
+    /// The value of a level; below the bottom, the bottom's.
+    pub fn at(&self, level: u8) -> T {
+        self.0[usize::from(level).min(LEVEL_COUNT - 1)]
+    }
+
+    /// The shortest list that [`ByLevel::of`] makes this of.
+    pub fn listed(&self) -> &[T] {
+        let same = self
+            .0
+            .iter()
+            .rev()
+            .take_while(|v| **v == self.at(6))
+            .count();
+        &self.0[..(LEVEL_COUNT - same + 1).min(LEVEL_COUNT)]
+    }
+}
+
+impl<T: Copy + PartialEq> From<T> for ByLevel<T> {
+    fn from(value: T) -> ByLevel<T> {
+        ByLevel::all(value)
+    }
+}
+
+impl<T: Copy + PartialEq + std::fmt::Debug> std::fmt::Debug for ByLevel<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.listed() {
+            [one] => one.fmt(f),
+            many => many.fmt(f),
+        }
+    }
+}
+
+/// Makes the structures and the registry of the table below.
+macro_rules! settings_table {
+    (
+        store {
+            $( $(#[doc = $sdoc:literal])+
+            $s:ident: $stype:ty = $sdefault:expr, $sunit:literal, $slimits:expr, $schange:expr; )+
+        }
+        keyspace {
+            $( $(#[doc = $kdoc:literal])+
+            $k:ident: $ktype:ty = $kdefault:expr, $kunit:literal, $klimits:expr, $ktag:expr; )+
+        }
+    ) => {
+        /// Settings of a store, and the defaults of its keyspaces. `Options::default()` suits a service on a small machine.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Options {
+            $( $(#[doc = $sdoc])+
+            #[doc = concat!("\n\nDefault `", stringify!($sdefault), "`; ", $sunit, ", `", stringify!($slimits), "`.")]
+            pub $s: $stype, )+
+            $( $(#[doc = $kdoc])+
+            #[doc = concat!("\n\nDefault `", stringify!($kdefault), "`; ", $kunit, ", `", stringify!($klimits), "`. A keyspace may have its own.")]
+            pub $k: $ktype, )+
+            /// What single keyspaces are to have instead, by name: set when the store is opened (and kept by it, as by
+            /// [`crate::Keyspace::set_options`]), or when the keyspace is created.
+            pub keyspaces: BTreeMap<String, KeyspaceOptions>,
+        }
+
+        impl Default for Options {
+            fn default() -> Options {
+                Options {
+                    $( $s: $sdefault, )+
+                    $( $k: $kdefault, )+
+                    keyspaces: BTreeMap::new(),
+                }
+            }
+        }
+
+        /// What was set for one keyspace: `None` follows the store's options.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct KeyspaceOptions {
+            $( #[doc = concat!("See [`Options::", stringify!($k), "`].")]
+            pub $k: Option<$ktype>, )+
+        }
+
+        /// The settings that count for one keyspace: its own, and the store's where it has none.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct KeyspaceSettings {
+            $( #[doc = concat!("See [`Options::", stringify!($k), "`].")]
+            pub $k: $ktype, )+
+        }
+
+        impl Options {
+            /// What keyspaces follow that set nothing.
+            pub fn keyspace_defaults(&self) -> KeyspaceSettings {
+                KeyspaceSettings { $( $k: self.$k.clone(), )+ }
+            }
+        }
+
+        impl KeyspaceOptions {
+            /// Takes over what `newer` sets.
+            pub fn merge(&mut self, newer: &KeyspaceOptions) {
+                $( if newer.$k.is_some() {
+                    self.$k = newer.$k.clone();
+                } )+
+            }
+
+            /// `base` where nothing is set.
+            fn overlay(&self, base: &KeyspaceSettings) -> KeyspaceSettings {
+                KeyspaceSettings { $( $k: self.$k.clone().unwrap_or_else(|| base.$k.clone()), )+ }
+            }
+        }
+
+        impl KeyspaceSettings {
+            /// All of them, as if each had been set.
+            pub fn all_set(&self) -> KeyspaceOptions {
+                KeyspaceOptions { $( $k: Some(self.$k.clone()), )+ }
+            }
+        }
+
+        static SETTINGS: &[Setting] = &[
+            $( Setting {
+                name: stringify!($s),
+                unit: $sunit,
+                scope: Scope::Store,
+                limits: $slimits,
+                meaning: concat!($($sdoc),+),
+                change: $schange,
+                get: |o| o.$s.to_value(),
+                set: |o, value| SettingType::from_value(value).map(|v| o.$s = v).is_some(),
+                numbers: |o| o.$s.numbers(),
+                keyspace: None,
+            }, )+
+            $( Setting {
+                name: stringify!($k),
+                unit: $kunit,
+                scope: Scope::Keyspace,
+                limits: $klimits,
+                meaning: concat!($($kdoc),+),
+                change: Change::WhileOpen,
+                get: |o| o.$k.to_value(),
+                set: |o, value| SettingType::from_value(value).map(|v| o.$k = v).is_some(),
+                numbers: |o| o.$k.numbers(),
+                keyspace: Some(KeyspaceAccess {
+                    tag: $ktag,
+                    get: |o| o.$k.as_ref().map(|v| v.to_value()),
+                    set: |o, value| SettingType::from_value(value).map(|v| o.$k = Some(v)).is_some(),
+                    clear: |o| o.$k = None,
+                    numbers: |o| o.$k.as_ref().map_or(Vec::new(), |v| v.numbers()),
+                    encode: |o| o.$k.as_ref().map(|v| v.encode()),
+                    decode: |o, bytes| StoredType::decode(bytes).map(|v| o.$k = Some(v)).is_some(),
+                }),
+            }, )+
+        ];
+    };
+}
+
+use Change::{AtOpen, WhileOpen};
+
+settings_table! {
+    store {
+        /// Create the store if the folder has none.
+        create_if_missing: bool = true, "switch", switch(), AtOpen("it says what an open does");
+        /// Refuse to open a store that is already there.
+        error_if_exists: bool = false, "switch", switch(), AtOpen("it says what an open does");
+        /// When writes become durable against power loss: never by themselves (as LevelDB and RocksDB do), once an interval, or before each
+        /// is acknowledged.
+        sync: SyncMode = SyncMode::Never, "mode", times(100, 3_600_000_000, "\"never\", \"always\", or an interval, \"100 us\" to \"3600 s\""),
+            AtOpen("writers rely on what it promises");
+        /// When block checksums are verified: when a block is first used after its table was opened, or at every read.
+        verify: Verify = Verify::Once, "mode", choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
+        /// Size of a log segment. A larger batch gets a segment of its own.
+        log_segment_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
+        /// Log bytes at which the keyspace that pins the oldest segment is flushed; at least two segments.
+        log_bytes_max: u64 = 512 << 20, "bytes", within(128 << 10, 1 << 50), WhileOpen;
+        /// Bytes of cached blocks. Tables that are read through maps do not use it, compressed blocks do.
+        block_cache_bytes: u64 = 64 << 20, "bytes", within(0, 1 << 50), AtOpen("the cache's shards are sized once");
+        /// Tables kept open at most; never more than half of the files that the process may open.
+        open_tables_max: u32 = 4096, "tables", within(16, 1 << 20), AtOpen("the cache of open tables is sized once");
+        /// Read tables through memory maps where the storage has them.
+        map_tables: bool = true, "switch", switch(), AtOpen("open tables stay as they were opened");
+        /// Background tasks for flush and compaction.
+        background_tasks: u32 = 2, "tasks", within(1, 64), AtOpen("tasks are started once");
+        /// Subjobs of one job that may run at once.
+        subjobs_max: u32 = 2, "subjobs", within(1, 64), WhileOpen;
+    }
+    keyspace {
+        /// Size of a memtable. A keyspace holds one that is written and up to `sealed_memtables_max` sealed ones.
+        memtable_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 4 << 30), tag::MEMTABLE_BYTES;
+        /// Sealed memtables of a keyspace at which its writers wait.
+        sealed_memtables_max: u32 = 3, "memtables", within(1, 64), tag::MEMTABLE_STOP_COUNT;
+        /// Target size of a table, before compression.
+        table_bytes: u64 = 64 << 20, "bytes", within_power_of_two(64 << 10, 1 << 30), tag::TABLE_BYTES;
+        /// Size of a block, before compression.
+        block_bytes: u32 = 8 << 10, "bytes", within_power_of_two(1 << 10, 32 << 10), tag::BLOCK_BYTES;
+        /// Level-0 runs at which compaction begins.
+        l0_trigger_count: u32 = 4, "runs", within(1, 1000), tag::L0_TRIGGER_COUNT;
+        /// Level-0 runs at which each batch is delayed by a millisecond; not below l0_trigger_count.
+        l0_slowdown_count: u32 = 20, "runs", within(1, 10_000), tag::L0_SLOWDOWN_COUNT;
+        /// Level-0 runs at which writers wait; not below l0_slowdown_count.
+        l0_stop_count: u32 = 36, "runs", within(1, 10_000), tag::L0_STOP_COUNT;
+        /// Target size of level 1; not below table_bytes.
+        level1_bytes: u64 = 256 << 20, "bytes", within(64 << 10, 1 << 50), tag::LEVEL1_BYTES;
+        /// How many times larger the target of each further level is.
+        level_factor: u32 = 10, "times", within(2, 100), tag::LEVEL_FACTOR;
+        /// Filter bits for each key, for all levels or a list by level; 10 give 1% false positives, 0 is no filter.
+        bloom_bits_per_key: ByLevel<u32> = ByLevel([10; LEVEL_COUNT]), "bits", within(0, 20), tag::FILTER_BITS_BY_LEVEL;
+        /// Compression of blocks, for all levels or a list by level. Tables of level 0 are rewritten soon, those of the bottom hold most of the data.
+        compression: ByLevel<Compression> = ByLevel([Compression::None; LEVEL_COUNT]), "codec",
+            times(1, 19, "\"none\", \"lz4\", \"zstd\" or \"zstd:1\" to \"zstd:19\""), tag::CODECS_BY_LEVEL;
+    }
+}
+
+/// Relations between values that a line of the table cannot say: lower name, its value, upper name, its value.
+fn out_of_order<'a>(pairs: impl IntoIterator<Item = (&'a str, u64, &'a str, u64)>) -> Result<()> {
+    for (lower, low, upper, high) in pairs {
+        if high < low {
+            return Err(
+                Error::invalid_argument(format!("option {upper} is impossible"))
+                    .expected(format!("at least {lower}, which is {low}"))
+                    .found(high)
+                    .advice(format!("raise {upper} or lower {lower}")),
+            );
+        }
+    }
+    Ok(())
+}
+
+impl Options {
+    /// Checks every value and every relation between values.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the option, its limits and the value found.
+    pub fn validate(&self) -> Result<()> {
+        for setting in SETTINGS {
+            setting.check_numbers(&(setting.numbers)(self))?;
+        }
+        out_of_order(self.keyspace_defaults().relations())?;
+        if self.log_bytes_max < 2 * self.log_segment_bytes {
+            return Err(
+                Error::invalid_argument("option log_bytes_max is impossible")
+                    .expected(format!(
+                        "at least two segments of log_segment_bytes, {} bytes",
+                        2 * self.log_segment_bytes
+                    ))
+                    .found(self.log_bytes_max)
+                    .advice("raise log_bytes_max or lower log_segment_bytes"),
+            );
+        }
+        if self.error_if_exists && !self.create_if_missing {
+            return Err(
+                Error::invalid_argument("option error_if_exists needs create_if_missing")
+                    .advice("set create_if_missing too, or neither"),
+            );
+        }
+        for (name, own) in &self.keyspaces {
+            own.validate()
+                .map_err(|e| e.context(format!("keyspace `{name}`")))?;
+        }
+        Ok(())
+    }
+
+    /// Sets an option by name, without asking whether it fits the others: [`Options::validate`] does.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is not there, with the nearest one, or a value that is none of the setting's.
+    pub fn set(&mut self, name: &str, value: &Value) -> Result<()> {
+        let setting = setting(name)?;
+        if !(setting.set)(self, value) {
+            return Err(setting.refuse(value));
+        }
+        setting.check_numbers(&(setting.numbers)(self))
+    }
+
+    /// An option by name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is not there.
+    pub fn get(&self, name: &str) -> Result<Value> {
+        Ok((setting(name)?.get)(self))
+    }
+}
+
+#[cfg(test)]
+mod tests;
