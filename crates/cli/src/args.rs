@@ -60,6 +60,10 @@ pub enum Command {
     /// List, create and drop keyspaces.
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
+    /// Merge tables, so that what was removed or replaced gives its space back.
+    Compact(CompactArgs),
+    /// Show where data lies, level by level.
+    Levels(LevelsArgs),
     /// Show levels, counters, latencies and delays.
     Stats(StatsArgs),
     /// Verify every checksum and every invariant of a store that nobody has open.

@@ -32,6 +32,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Scan(args) => commands::scan::run(&args),
         Command::Count(args) => commands::count::run(&args),
         Command::Keyspace(command) => commands::keyspace::run(&command),
+        Command::Compact(args) => commands::compact::run(&args),
+        Command::Levels(args) => commands::stats::run_levels(&args),
         Command::Stats(args) => commands::stats::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Demo(args) => demo::run(&args),

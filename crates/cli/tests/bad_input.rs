@@ -198,6 +198,7 @@ fn missing_permissions() {
             ("get", "key 000001"),
             ("count", "--keyspace=default"),
             ("check", ""),
+            ("del", "key 000001"),
         ] {
             let mut args = vec![OsStr::new(command), store.as_os_str()];
             if !extra.is_empty() {
@@ -206,7 +207,7 @@ fn missing_permissions() {
             let Some(ended) = as_nobody(dir.path(), &args) else {
                 return;
             };
-            if mode == 0o555 && command == "check" {
+            if mode == 0o555 && command != "del" {
                 // Who only reads needs no more than to be allowed to.
                 ended.fine();
                 continue;

@@ -4,18 +4,68 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-/// Arguments of `stats`.
+/// Which figures, and how.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Counters, latencies and delays are those since the store was opened, so of this command's own look at it: recovery and \
-    its flushes. The levels are the store's."
-)]
-pub struct StatsArgs {
+pub struct FiguresArgs {
     /// The store's folder.
     pub store: PathBuf,
     /// Only this keyspace.
     #[arg(short = 'k', long, value_name = "NAME")]
     pub keyspace: Option<String>,
+    /// As JSON, a line each time.
+    #[arg(long)]
+    pub json: bool,
+    /// Look again every second, until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// Arguments of `stats`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt stats words.silt\n  \
+    silt stats words.silt --json | jq .counters\n\n\
+    Counters, latencies and delays are those since the store was opened, so of this command's own look at it. The levels are the store's.")]
+pub struct StatsArgs {
+    /// Which figures.
+    #[command(flatten)]
+    pub figures: FiguresArgs,
+}
+
+/// Arguments of `levels`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt levels words.silt\n  \
+    silt levels words.silt -k default --json\n\n\
+    A level below 0 is one run of tables without overlap; level 0 has a run for each flush. Raw bytes are keys, values and 12 an entry, before compression.")]
+pub struct LevelsArgs {
+    /// Which figures.
+    #[command(flatten)]
+    pub figures: FiguresArgs,
+}
+
+/// Arguments of `compact`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt compact words.silt\n  \
+    silt compact words.silt -k default --prefix ze\n\n\
+    Everything (or what a range touches) is merged down to the lowest level that has data there: what was removed or replaced gives its space back. \
+    It can be interrupted; what was merged by then stays merged.")]
+pub struct CompactArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// Only this keyspace.
+    #[arg(short = 'k', long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// Bounds.
+    #[command(flatten)]
+    pub range: super::RangeArgs,
+    /// Form of keys.
+    #[command(flatten)]
+    pub form: super::KeyFormArgs,
+    /// Say at the end as JSON what was done.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `check`.

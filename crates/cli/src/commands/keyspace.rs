@@ -2,7 +2,7 @@
 
 use siltstone::KeyspaceStats;
 
-use super::{OWN_PREFIX, open_existing, open_or_create};
+use super::{OWN_PREFIX, open_existing, open_or_create, open_to_read};
 use crate::args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, KeyspaceListArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, confirm, count, on_terminal, outln};
@@ -17,7 +17,7 @@ pub fn run(command: &KeyspaceCommand) -> Result<Outcome, Failure> {
 }
 
 fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
-    let store = open_existing(&args.store)?;
+    let store = open_to_read(&args.store)?;
     let stats = store.stats();
     let mut keyspaces: Vec<&KeyspaceStats> = stats
         .keyspaces

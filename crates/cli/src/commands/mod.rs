@@ -1,6 +1,7 @@
 //! The commands, one file each; and what they share: opening a store, keys and bounds.
 
 pub mod check;
+pub mod compact;
 pub mod count;
 pub mod del;
 pub mod get;
@@ -22,8 +23,8 @@ use crate::form::Form;
 /// Keyspaces whose names begin so are kept by tools for themselves.
 pub const OWN_PREFIX: &str = "silt.";
 
-/// Settings for a look or a few changes: little memory and a small log, because a disk that is nearly full should not keep anybody from
-/// looking.
+/// Settings for a few changes: little memory and a small log, because a disk that is nearly full should not keep anybody from removing
+/// something.
 fn small_options() -> Options {
     Options {
         create_if_missing: false,
@@ -33,7 +34,15 @@ fn small_options() -> Options {
     }
 }
 
-/// Opens a store that must be there, to read it or to change little.
+/// Opens a store that must be there, to read it: nothing in it is changed, others may read it too.
+///
+/// # Errors
+/// As [`Store::open_read_only`].
+fn open_to_read(path: &Path) -> Result<Store, Failure> {
+    Ok(Store::open_read_only(path, Options::default())?)
+}
+
+/// Opens a store that must be there, to change little.
 ///
 /// # Errors
 /// As [`Store::open`].
@@ -53,9 +62,9 @@ fn open_or_create(path: &Path) -> Result<Store, Failure> {
     Ok(Store::open(path, options)?)
 }
 
-/// Opens a store and a keyspace that must be there.
+/// Opens a store and a keyspace that must be there, to read them.
 fn open_keyspace(args: &StoreArgs) -> Result<(Store, Keyspace), Failure> {
-    let store = open_existing(&args.store)?;
+    let store = open_to_read(&args.store)?;
     let keyspace = store.keyspace(&args.keyspace)?;
     Ok((store, keyspace))
 }

@@ -1,35 +1,112 @@
-//! `silt stats`: a store's shape, and what it counts.
+//! `silt stats` and `silt levels`: a store's shape, and what it counts.
+
+mod json;
+
+use std::time::Duration;
 
 use siltstone::{KeyspaceStats, LevelStats, Stats};
 
-use super::open_existing;
-use crate::args::StatsArgs;
+use super::open_to_read;
+use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, count, nanos, outln};
+use crate::output::{Out, bytes, count, nanos, on_terminal, outln};
 
-/// Runs the command.
+/// Runs `silt stats`.
 pub fn run(args: &StatsArgs) -> Result<Outcome, Failure> {
-    let store = open_existing(&args.store)?;
+    let only = args.figures.keyspace.as_deref();
+    show(&args.figures, &|out, stats| {
+        if args.figures.json {
+            return outln!(out, "{}", json::stats(stats, only));
+        }
+        print(out, stats, only)
+    })
+}
+
+/// Runs `silt levels`.
+pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
+    let only = args.figures.keyspace.as_deref();
+    show(&args.figures, &|out, stats| {
+        if args.figures.json {
+            return outln!(out, "{}", json::keyspaces(stats, only));
+        }
+        for (i, keyspace) in chosen(stats, only).enumerate() {
+            if i > 0 {
+                outln!(out)?;
+            }
+            levels(out, keyspace)?;
+        }
+        Ok(())
+    })
+}
+
+/// The keyspaces that were asked for.
+fn chosen<'a>(stats: &'a Stats, only: Option<&str>) -> impl Iterator<Item = &'a KeyspaceStats> {
+    stats
+        .keyspaces
+        .iter()
+        .filter(move |k| only.is_none_or(|name| name == k.name))
+}
+
+/// Shows figures once, or again and again.
+fn show(
+    args: &FiguresArgs,
+    print: &dyn Fn(&mut Out, &Stats) -> Result<(), Failure>,
+) -> Result<Outcome, Failure> {
+    if !args.watch {
+        let mut out = Out::new();
+        print(&mut out, &figures(args)?)?;
+        out.finish()?;
+        return Ok(Outcome::Fine);
+    }
+    // What cannot be the first time is an error; later it may pass.
+    let mut next = Ok(figures(args)?);
+    loop {
+        let mut out = Out::new();
+        let screen = on_terminal() && !args.json;
+        if screen {
+            // Home, and clear.
+            out.raw(b"\x1b[H\x1b[2J")?;
+            outln!(
+                out,
+                "{}  (every second; end with Ctrl-C)\n",
+                args.store.display()
+            )?;
+        }
+        match &next {
+            Ok(stats) => print(&mut out, stats)?,
+            Err(failure) => {
+                if screen {
+                    outln!(out, "{failure}")?;
+                } else {
+                    eprintln!("silt: {failure}");
+                }
+            }
+        }
+        if !screen && !args.json {
+            outln!(out)?;
+        }
+        out.finish()?;
+        std::thread::sleep(Duration::from_secs(1));
+        next = figures(args);
+    }
+}
+
+/// The figures of a store.
+fn figures(args: &FiguresArgs) -> Result<Stats, Failure> {
+    let store = open_to_read(&args.store)?;
     if let Some(name) = &args.keyspace {
         store.keyspace(name)?;
     }
     let stats = store.stats();
-    let mut out = Out::new();
-    print(&mut out, &stats, args.keyspace.as_deref())?;
-    out.finish()?;
     store.close()?;
-    Ok(Outcome::Fine)
+    Ok(stats)
 }
 
 /// Prints a store's statistics; of one keyspace only if one is named.
 pub fn print(out: &mut Out, stats: &Stats, only: Option<&str>) -> Result<(), Failure> {
     outln!(out, "health     {}", stats.health)?;
     outln!(out, "published  sequence number {}", stats.published)?;
-    for keyspace in stats
-        .keyspaces
-        .iter()
-        .filter(|k| only.is_none_or(|name| name == k.name))
-    {
+    for keyspace in chosen(stats, only) {
         outln!(out)?;
         levels(out, keyspace)?;
     }

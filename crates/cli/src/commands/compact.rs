@@ -1,0 +1,154 @@
+//! `silt compact`: merges tables by hand.
+
+use std::io::IsTerminal;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use siltstone::{Keyspace, Options, Stats, Store};
+
+use super::bounds;
+use crate::args::CompactArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, count, duration, outln, plural};
+
+/// How often progress is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs the command.
+pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
+    let range = bounds(&args.range, &args.form.key(), false)?;
+    let options = Options {
+        create_if_missing: false,
+        ..Options::default()
+    };
+    let store = Store::open(&args.store, options)?;
+    let names = match &args.keyspace {
+        Some(name) => vec![name.clone()],
+        None => store.keyspaces(),
+    };
+    let keyspaces = names
+        .iter()
+        .map(|name| store.keyspace(name))
+        .collect::<Result<Vec<_>, _>>()?;
+    // What the log held belongs to what there was before.
+    store.flush()?;
+    let before = sizes(&store.stats(), &names);
+    let start = Instant::now();
+    let (from, to) = (range.lower.as_deref(), range.upper.as_deref());
+    for keyspace in &keyspaces {
+        one(&store, keyspace, from, to)?;
+    }
+    let after = sizes(&store.stats(), &names);
+    store.close()?;
+    let mut out = Out::new();
+    if args.json {
+        let time_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let each = names.iter().zip(before.iter().zip(&after));
+        let each: serde_json::Value = each
+            .map(|(name, (before, after))| {
+                let figures = |s: &Size| {
+                    serde_json::json!({
+                        "table_count": s.tables,
+                        "file_bytes": s.file_bytes,
+                        "entry_count": s.entries,
+                    })
+                };
+                serde_json::json!({
+                    "name": name, "before": figures(before), "after": figures(after),
+                })
+            })
+            .collect();
+        let all = serde_json::json!({ "keyspaces": each, "time_us": time_us });
+        outln!(out, "{all}")?;
+    } else {
+        for (name, (before, after)) in names.iter().zip(before.iter().zip(&after)) {
+            let words = |s: &Size| {
+                format!(
+                    "{} in {} with {} entries",
+                    bytes(s.file_bytes),
+                    plural(s.tables, "table"),
+                    count(s.entries)
+                )
+            };
+            outln!(out, "{name}: {}, before {}", words(after), words(before))?;
+        }
+        outln!(out, "compacted in {}", duration(start.elapsed()))?;
+    }
+    out.finish()?;
+    Ok(Outcome::Fine)
+}
+
+struct Size {
+    tables: u64,
+    file_bytes: u64,
+    entries: u64,
+}
+
+fn sizes(stats: &Stats, names: &[String]) -> Vec<Size> {
+    let of = |name: &String| {
+        let levels = stats.keyspaces.iter().filter(|k| k.name == *name);
+        let levels = levels.flat_map(|k| &k.levels);
+        levels.fold(
+            Size {
+                tables: 0,
+                file_bytes: 0,
+                entries: 0,
+            },
+            |sum, level| Size {
+                tables: sum.tables + level.table_count,
+                file_bytes: sum.file_bytes + level.file_bytes,
+                entries: sum.entries + level.entry_count,
+            },
+        )
+    };
+    names.iter().map(of).collect()
+}
+
+/// Compacts a keyspace and shows on a terminal how far it is.
+fn one(
+    store: &Store,
+    keyspace: &Keyspace,
+    from: Option<&[u8]>,
+    to: Option<&[u8]>,
+) -> Result<(), Failure> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(keyspace.compact_range(from, to)?);
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
+    if let Ok(style) = ProgressStyle::with_template(
+        "{spinner} {prefix}: merged {binary_bytes}, {binary_bytes_per_sec}; {msg}",
+    ) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(keyspace.name().to_string());
+    let merged = |stats: &Stats| {
+        let running: u64 = stats.jobs.iter().map(|job| job.bytes_in).sum();
+        stats.counter("compaction_in_bytes") + running
+    };
+    let first = merged(&store.stats());
+    let result = std::thread::scope(|scope| {
+        let (done, ended) = mpsc::channel();
+        scope.spawn(move || {
+            let _ = done.send(keyspace.compact_range(from, to));
+        });
+        loop {
+            match ended.recv_timeout(LOOK) {
+                Ok(result) => return result.map_err(Failure::from),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let stats = store.stats();
+                    bar.set_position(merged(&stats).saturating_sub(first));
+                    let jobs: Vec<_> = stats.jobs.iter().map(|job| &job.what[..]).collect();
+                    bar.set_message(jobs.join("; "));
+                    bar.tick();
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::Other("the compaction ended early".to_string()));
+                }
+            }
+        }
+    });
+    bar.finish_and_clear();
+    result
+}

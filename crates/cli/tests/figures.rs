@@ -1,0 +1,146 @@
+//! `levels`, `stats` and `compact`; and reading without writing.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use common::{SILT, files, numbered_store, on, silt};
+
+#[test]
+fn levels_and_stats_for_people_and_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 2_000);
+    on("put", &store, &["k", "v", "-k", "birds"]).fine();
+    let said = on("levels", &store, &[]).fine();
+    assert!(
+        said.contains("keyspace `birds`") && said.contains("2,000"),
+        "{said}"
+    );
+    let said = on("levels", &store, &["-k", "default"]).fine();
+    assert!(!said.contains("birds"), "{said}");
+    let json = |command: &str, more: &[&str]| -> serde_json::Value {
+        let said = on(command, &store, &[&["--json"][..], more].concat()).fine();
+        assert_eq!(said.lines().count(), 1);
+        serde_json::from_str(&said).unwrap()
+    };
+    let levels = json("levels", &["-k", "default"]);
+    assert_eq!(levels.as_array().unwrap().len(), 1);
+    assert_eq!(levels[0]["name"], "default");
+    let entries: u64 = levels[0]["levels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|level| level["entry_count"].as_u64().unwrap())
+        .sum();
+    assert_eq!(entries, 2_000);
+    let stats = json("stats", &[]);
+    assert_eq!(stats["health"], "read only");
+    assert_eq!(stats["keyspaces"].as_array().unwrap().len(), 2);
+    assert!(stats["counters"]["log_bytes"].is_u64() && stats["latencies"]["get"].is_object());
+    for command in ["stats", "levels"] {
+        let said = on(command, &store, &["-k", "fish"]).failed(3);
+        assert!(said.contains("`fish`") && said.contains("birds"), "{said}");
+    }
+}
+
+#[test]
+fn watching_ends_with_its_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 10);
+    let mut child = Command::new(SILT)
+        .args(["levels", store.to_str().unwrap(), "--watch", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.starts_with("[{\"name\":\"default\""), "{first}");
+    assert_eq!(lines.next().unwrap().unwrap(), first);
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    // What is wrong from the start is an error.
+    let missing = dir.path().join("missing");
+    on("stats", &missing, &["--watch"]).failed(3);
+}
+
+#[test]
+fn a_compaction_gives_space_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 5_000);
+    numbered_store(&store, 5_000);
+    on("del", &store, &["--from", "key 001000", "--yes"]).fine();
+    let said = on("compact", &store, &["--json"]).fine();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let (before, after) = (
+        &said["keyspaces"][0]["before"],
+        &said["keyspaces"][0]["after"],
+    );
+    assert_eq!(before["entry_count"], 10_000, "{said}");
+    assert_eq!(after["entry_count"], 1_000, "{said}");
+    assert!(after["file_bytes"].as_u64() < before["file_bytes"].as_u64());
+    assert_eq!(on("count", &store, &[]).fine(), "1000\n");
+    on("put", &store, &["key 000001", "new"]).fine();
+    let said = on(
+        "compact",
+        &store,
+        &["-k", "default", "--prefix", "key 0000"],
+    )
+    .fine();
+    assert!(
+        said.contains("1,000 entries") && said.contains("1,001 entries"),
+        "{said}"
+    );
+    assert_eq!(on("get", &store, &["key 000001"]).fine(), "new\n");
+    on("compact", &store, &["-k", "fish"]).failed(3);
+    on("compact", &store, &["--from", "b", "--to", "a"]).failed(2);
+    on("compact", &dir.path().join("missing"), &[]).failed(3);
+    on("check", &store, &[]).fine();
+}
+
+#[test]
+fn reading_changes_nothing_and_readers_share() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 100);
+    // In the log only.
+    on("put", &store, &["key 000005", "in the log"]).fine();
+    let list = || -> Vec<_> {
+        let read = |p: std::path::PathBuf| (fs::read(&p).unwrap(), p);
+        files(&store, "").into_iter().map(read).collect()
+    };
+    let before = list();
+    let s = store.to_str().unwrap();
+    assert_eq!(on("get", &store, &["key 000005"]).fine(), "in the log\n");
+    assert_eq!(on("count", &store, &[]).fine(), "100\n");
+    assert!(
+        on("scan", &store, &["--json"])
+            .fine()
+            .contains("in the log")
+    );
+    for command in [
+        &["levels", s][..],
+        &["stats", s, "--json"],
+        &["keyspace", "list", s],
+        &["check", s],
+    ] {
+        silt(command).fine();
+    }
+    assert!(
+        list() == before,
+        "reading left the store's files as they were"
+    );
+    // One reader waits for its pipe to be read; another one and a check are not kept out, a writer is.
+    let mut reader = Command::new(SILT)
+        .args(["stats", s, "--watch", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(on("count", &store, &[]).fine(), "100\n");
+    let _ = reader.kill();
+    reader.wait().unwrap();
+}
