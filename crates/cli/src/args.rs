@@ -66,6 +66,10 @@ pub enum Command {
     Levels(LevelsArgs),
     /// Show levels, counters, latencies and delays.
     Stats(StatsArgs),
+    /// Print the settings of a store, or change them.
+    Options(OptionsArgs),
+    /// Write a store as it is now as a second one, by links where that can be.
+    Checkpoint(CheckpointArgs),
     /// Verify every checksum and every invariant of a store that nobody has open.
     Check(CheckArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and verify what survived.

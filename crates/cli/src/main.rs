@@ -35,6 +35,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Compact(args) => commands::compact::run(&args),
         Command::Levels(args) => commands::stats::run_levels(&args),
         Command::Stats(args) => commands::stats::run(&args),
+        Command::Options(args) => commands::options::run(&args),
+        Command::Checkpoint(args) => commands::checkpoint::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => commands::pages::completions(&args),

@@ -68,6 +68,51 @@ pub struct CompactArgs {
     pub json: bool,
 }
 
+/// Arguments of `checkpoint`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  silt checkpoint birds.silt /backup/birds-monday.silt\n\n\
+    The new folder is a store of its own, all keyspaces at one moment. On the same file system tables are linked, not copied: it takes moments and next to no \
+    space. The settings file goes with it. A program that has the store open makes checkpoints with Store::checkpoint."
+)]
+pub struct CheckpointArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// The new folder: not there yet, or empty.
+    pub folder: PathBuf,
+    /// Say at the end as JSON what was done.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `options`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt options birds.silt\n  \
+    silt options birds.silt --set memtable_bytes=134217728 --set compression=lz4\n  \
+    silt options birds.silt -k sightings --set bloom_bits_per_key=12\n  \
+    silt options birds.silt --unset compression\n  \
+    silt options birds.silt --write\n\n\
+    Settings are printed as TOML, each with its meaning, unit, default and range. --set, --unset and --write keep them in the file OPTIONS.toml in the store's folder, which \
+    all commands follow; values are TOML, words need no quotes. Keyspaces follow the store's settings but for what is set for them. Before a store is \
+    there, its folder is created for the file.")]
+pub struct OptionsArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// Settings of this keyspace instead of the store's.
+    #[arg(short = 'k', long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// Change a setting in the file.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Take a setting out of the file: its default holds.
+    #[arg(long, value_name = "NAME")]
+    pub unset: Vec<String>,
+    /// Write the file, with every setting in it.
+    #[arg(long)]
+    pub write: bool,
+}
+
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(

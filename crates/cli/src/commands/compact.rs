@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::{Keyspace, Options, Stats, Store};
 
-use super::bounds;
+use super::{bounds, options_of};
 use crate::args::CompactArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, outln, plural};
@@ -20,7 +20,8 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
     let range = bounds(&args.range, &args.form.key(), false)?;
     let options = Options {
         create_if_missing: false,
-        ..Options::default()
+        error_if_exists: false,
+        ..options_of(&args.store)?
     };
     let store = Store::open(&args.store, options)?;
     let names = match &args.keyspace {

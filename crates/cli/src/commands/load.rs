@@ -37,7 +37,11 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     let mut source = Source::new(input.bytes);
     let mut records = flags.reader(args, &mut source, &input.name)?;
 
-    let store = Store::open(&args.store.store, Options::default())?;
+    let options = Options {
+        create_if_missing: true,
+        ..super::options_of(&args.store.store)?
+    };
+    let store = Store::open(&args.store.store, options)?;
     let keyspace = store.open_keyspace(&args.store.keyspace)?;
     let how = flags.describe(args);
     let resume = match &input.identity {

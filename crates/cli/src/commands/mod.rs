@@ -1,17 +1,21 @@
 //! The commands, one file each; and what they share: opening a store, keys and bounds.
 
 pub mod check;
+pub mod checkpoint;
 pub mod compact;
 pub mod count;
 pub mod del;
 pub mod get;
 pub mod keyspace;
 pub mod load;
+pub mod options;
 pub mod pages;
 pub mod put;
 pub mod scan;
 pub mod stats;
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use siltstone::{IterOptions, Keyspace, Options, Store};
@@ -20,18 +24,43 @@ use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::form::Form;
 
+/// The user's settings, in the store's folder.
+const OPTIONS_FILE: &str = "OPTIONS.toml";
+
 /// Keyspaces whose names begin so are kept by tools for themselves.
 pub const OWN_PREFIX: &str = "silt.";
 
+/// The settings that a store's `OPTIONS.toml` asks for; the defaults if there is none.
+///
+/// # Errors
+/// It cannot be read, or asks for what cannot be.
+fn options_of(path: &Path) -> Result<Options, Failure> {
+    let file = path.join(OPTIONS_FILE);
+    match fs::read_to_string(&file) {
+        Ok(text) => Options::from_toml(&text).map_err(|e| e.context(file.display()).into()),
+        // No store, or one without: the open says what there is to say.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(Options::default())
+        }
+        Err(error) => Err(Failure::file(&file, &error)),
+    }
+}
+
 /// Settings for a few changes: little memory and a small log, because a disk that is nearly full should not keep anybody from removing
 /// something.
-fn small_options() -> Options {
-    Options {
-        create_if_missing: false,
+fn small_options(path: &Path, create: bool) -> Result<Options, Failure> {
+    Ok(Options {
+        create_if_missing: create,
+        error_if_exists: false,
         memtable_bytes: 16 << 20,
         log_segment_bytes: 256 << 10,
-        ..Options::default()
-    }
+        ..options_of(path)?
+    })
 }
 
 /// Opens a store that must be there, to read it: nothing in it is changed, others may read it too.
@@ -39,7 +68,7 @@ fn small_options() -> Options {
 /// # Errors
 /// As [`Store::open_read_only`].
 fn open_to_read(path: &Path) -> Result<Store, Failure> {
-    Ok(Store::open_read_only(path, Options::default())?)
+    Ok(Store::open_read_only(path, options_of(path)?)?)
 }
 
 /// Opens a store that must be there, to change little.
@@ -47,7 +76,7 @@ fn open_to_read(path: &Path) -> Result<Store, Failure> {
 /// # Errors
 /// As [`Store::open`].
 fn open_existing(path: &Path) -> Result<Store, Failure> {
-    Ok(Store::open(path, small_options())?)
+    Ok(Store::open(path, small_options(path, false)?)?)
 }
 
 /// Opens a store, created if it is not there, to change little.
@@ -55,11 +84,7 @@ fn open_existing(path: &Path) -> Result<Store, Failure> {
 /// # Errors
 /// As [`Store::open`].
 fn open_or_create(path: &Path) -> Result<Store, Failure> {
-    let options = Options {
-        create_if_missing: true,
-        ..small_options()
-    };
-    Ok(Store::open(path, options)?)
+    Ok(Store::open(path, small_options(path, true)?)?)
 }
 
 /// Opens a store and a keyspace that must be there, to read them.

@@ -1,0 +1,56 @@
+//! `silt checkpoint`: a second store, as the first one is now.
+
+use std::fs;
+use std::time::Instant;
+
+use super::{OPTIONS_FILE, open_existing};
+use crate::args::CheckpointArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, duration, outln, plural};
+
+/// Runs the command.
+pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
+    let start = Instant::now();
+    let store = open_existing(&args.store)?;
+    let report = store.checkpoint(&args.folder)?;
+    store.close()?;
+    let (from, to) = (
+        args.store.join(OPTIONS_FILE),
+        args.folder.join(OPTIONS_FILE),
+    );
+    if from.exists() {
+        let copied = fs::copy(&from, &to).and_then(|_| fs::File::open(&to)?.sync_all());
+        copied.map_err(|e| {
+            Failure::Other(format!(
+                "the checkpoint is whole, but its settings could not be copied: {}: {e}",
+                to.display()
+            ))
+        })?;
+    }
+    let mut out = Out::new();
+    if args.json {
+        let all = serde_json::json!({
+            "published": report.published,
+            "keyspace_count": report.keyspace_count,
+            "table_count": report.table_count,
+            "table_bytes": report.table_bytes,
+            "written_table_count": report.written_table_count,
+            "written_bytes": report.written_bytes,
+        });
+        outln!(out, "{all}")?;
+    } else {
+        outln!(
+            out,
+            "{}: {}, {} linked or copied ({}), {} written of what was in the log ({}); {}",
+            args.folder.display(),
+            plural(report.keyspace_count, "keyspace"),
+            plural(report.table_count, "table"),
+            bytes(report.table_bytes),
+            plural(report.written_table_count, "table"),
+            bytes(report.written_bytes),
+            duration(start.elapsed())
+        )?;
+    }
+    out.finish()?;
+    Ok(Outcome::Fine)
+}
