@@ -52,6 +52,8 @@ fn put_creates_and_every_form_comes_back() {
     let s = store.to_str().unwrap();
     silt_with(["put", s, "g", "--file", "-"], b"piped").fine();
     assert_eq!(on("get", &store, &["g", "--raw"]).fine(), "piped");
+    on("put", &store, &["--", "-minus", "-1.5"]).fine();
+    assert_eq!(on("get", &store, &["--", "-minus"]).fine(), "-1.5\n");
     on("put", &store, &["k", "v", "-k", "other"]).fine();
     assert_eq!(on("get", &store, &["k", "-k", "other"]).fine(), "v\n");
     assert_eq!(on("get", &store, &["k"]).code, Some(1));

@@ -11,7 +11,7 @@ use super::{FORMS_HELP, FormArgs, KeyFormArgs, StoreArgs};
     silt put birds.silt cat.png --file cat.png\n  \
     date | silt put birds.silt now --file -\n  \
     silt put particles.silt 7,12 0.5,2.25 --key-as cell:u32be,id:u64be --value-as x:f32,v:f32\n\n\
-    It is durable when the command ends.\n\n{FORMS_HELP}"))]
+    It is durable when the command ends. A key or value that begins with a minus stands behind `--` at the end.\n\n{FORMS_HELP}"))]
 pub struct PutArgs {
     /// Store and keyspace, both created if they are not there.
     #[command(flatten)]
