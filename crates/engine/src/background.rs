@@ -343,6 +343,8 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
         // A task that panicked has told so on standard error; the store's data is in log and tables.
         let _ = handle.join();
     }
+    // Callers that bring files in see the close soon; what they began to write they delete again.
+    core.guests.wait_until_gone();
     last();
     // The lease goes when no task can write any more.
     let lease = core.lease.lock().take();

@@ -124,12 +124,7 @@ impl Batch {
 
     #[inline]
     fn push(&mut self, kind: EntryKind, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()> {
-        if key.len() > MAX_KEY_BYTES {
-            return Err(too_large("key", MAX_KEY_BYTES, key.len()));
-        }
-        if value.len() > MAX_VALUE_BYTES {
-            return Err(too_large("value", MAX_VALUE_BYTES, value.len()));
-        }
+        check_lengths(key, value)?;
         let mut header = [0; MAX_ENTRY_HEADER_BYTES];
         header[0] = kind as u8;
         let mut used = 1;
@@ -358,6 +353,18 @@ pub fn count_entries(bytes: &[u8]) -> std::result::Result<u64, BadEntry> {
         count += 1;
     }
     Ok(count)
+}
+
+/// Refuses a key or a value that no entry can have.
+#[inline]
+pub(crate) fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(too_large("key", MAX_KEY_BYTES, key.len()));
+    }
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(too_large("value", MAX_VALUE_BYTES, value.len()));
+    }
+    Ok(())
 }
 
 /// Writes `value` as a varint (seven bits a byte, low first) to the start of `out`; gives the bytes used.

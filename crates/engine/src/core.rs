@@ -17,6 +17,7 @@ use crate::compaction::run::JobRunner;
 use crate::compaction::schedule::Schedule;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::{Health, closed};
+use crate::ingest::Guests;
 use crate::log::{LogWriter, Position};
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
@@ -76,9 +77,17 @@ pub(crate) struct ManifestRole {
 /// An edit of a create, drop or ingest that waits for room.
 pub(crate) struct PendingEdit {
     pub(crate) edit: Edit,
-    pub(crate) keyspace: Arc<KeyspaceCore>,
+    /// Those that it was made for; some may be dropped since.
+    pub(crate) keyspaces: Vec<Arc<KeyspaceCore>>,
     /// What it keeps of the log.
     pub(crate) pin: u64,
+}
+
+impl PendingEdit {
+    /// Whether it was made for this keyspace.
+    pub(crate) fn concerns(&self, id: KeyspaceId) -> bool {
+        self.keyspaces.iter().any(|k| k.id == id)
+    }
 }
 
 /// Live keyspaces by id and by name.
@@ -117,6 +126,8 @@ pub(crate) struct Core {
     /// Held over a create, drop or ingest, from its record to its edit.
     pub(crate) ddl: Mutex<()>,
     pub(crate) pins: Mutex<Pins>,
+    /// Ingests that bring files in; closing waits for them.
+    pub(crate) guests: Guests,
     pub(crate) manifest: Mutex<ManifestRole>,
     /// The highest number that may be given.
     pub(crate) ceiling: AtomicU64,
@@ -213,7 +224,7 @@ impl Core {
     pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
         self.health.check_manifest()?;
         if let Err(error) = self.commit_pending(role) {
-            // An edit that gives space back may overtake the others: they are of other keyspaces.
+            // An edit that gives space back may overtake the others: they say nothing of its keyspaces any more.
             if error.kind() != ErrorKind::NoSpace || !edit.gives_space_back() {
                 return Err(error);
             }
@@ -228,7 +239,9 @@ impl Core {
             self.commit_one(role, edit)?;
             let done = role.pending.remove(0);
             if !planted::is(Bug::PendingStaysUnsettled) {
-                crate::ddl::settle(self, role, &done.keyspace);
+                for keyspace in &done.keyspaces {
+                    crate::ddl::settle(self, role, keyspace);
+                }
             }
             self.unpin_log(done.pin);
         }

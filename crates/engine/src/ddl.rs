@@ -1,4 +1,4 @@
-//! Create and drop of keyspaces, and ingest of tables: log records whose manifest edits follow outside the write queue.
+//! Create and drop of keyspaces: log records whose manifest edits follow outside the write queue, as those of ingests do ([`crate::ingest`]).
 //!
 //! What it is (RFC 1, section 7): each takes the leader's turn, one number and one record; becomes visible with it; then syncs the log
 //! through the record and commits an edit. The log from the record on is pinned until that edit is durable; an edit that fails for
@@ -19,10 +19,9 @@ use crate::options::KeyspaceOptions;
 use crate::planted::{self, Bug};
 use crate::settings::Settings;
 use crate::version::{
-    AddTable, CreateKeyspace, Edit, KeyspaceEdit, KeyspaceId, KeyspaceVersion, Level,
-    MAX_KEYSPACE_NAME_BYTES, Run, RunSlot, SeqRange, StoredOptions, TableMeta,
+    CreateKeyspace, Edit, KeyspaceId, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES, StoredOptions,
 };
-use crate::view::{KeyspaceCore, KeyspaceView, RunView, Source};
+use crate::view::{KeyspaceCore, KeyspaceView, Source};
 
 /// Ends a create record's name where options follow: a byte that is never part of UTF-8.
 const NAME_END: u8 = 0xff;
@@ -168,7 +167,7 @@ pub(crate) fn create(
         next_keyspace_id: Some(id + 1),
         ..Edit::default()
     };
-    complete(core, end, edit, pin, &keyspace)?;
+    complete(core, end, edit, pin, vec![keyspace.clone()])?;
     Ok(keyspace)
 }
 
@@ -248,7 +247,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         drop: vec![keyspace.id],
         ..Edit::default()
     };
-    complete(core, end, edit, pin, keyspace)?;
+    complete(core, end, edit, pin, vec![keyspace.clone()])?;
     core.wake_tidy();
     Ok(())
 }
@@ -263,14 +262,27 @@ fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     core.commit_edit(&mut role, edit)?;
     leave_map(core, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
-    let (gone, left) = std::mem::take(&mut role.pending)
-        .into_iter()
-        .partition(|p| p.keyspace.id == keyspace.id);
-    role.pending = left;
-    let gone: Vec<PendingEdit> = gone;
-    gone.iter().for_each(|p| core.unpin_log(p.pin));
+    take_out(core, &mut role, keyspace.id, false);
     settle(core, &role, keyspace);
     Ok(())
+}
+
+/// Takes a dropped keyspace out of the edits that wait for room. What they say of other keyspaces stays, and so does the log that it is in: an
+/// ingest is acknowledged for all its keyspaces. With `keep_creates`, the edit that creates the keyspace stays, for the drop to follow it.
+fn take_out(core: &Core, role: &mut ManifestRole, id: KeyspaceId, keep_creates: bool) {
+    for mut pending in std::mem::take(&mut role.pending) {
+        let edit = &mut pending.edit;
+        edit.keyspaces.retain(|change| change.id != id);
+        if !keep_creates {
+            edit.create.retain(|create| create.id != id);
+        }
+        let is_empty = edit.keyspaces.is_empty() && edit.create.is_empty() && edit.drop.is_empty();
+        if is_empty || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) {
+            core.unpin_log(pending.pin);
+        } else {
+            role.pending.push(pending);
+        }
+    }
 }
 
 fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
@@ -289,25 +301,24 @@ fn change_map(core: &Core, f: impl FnOnce(&mut KeyspaceMap)) {
 
 /// Syncs the log through the record, commits the edit, and lets the log go. For want of room the edit stays pending: the
 /// record is in the log, so the call has succeeded, and the log stays pinned until an edit gets through.
-fn complete(
+pub(crate) fn complete(
     core: &Core,
     end: crate::log::Position,
     edit: Edit,
     pin: u64,
-    keyspace: &Arc<KeyspaceCore>,
+    keyspaces: Vec<Arc<KeyspaceCore>>,
 ) -> Result<()> {
     if !planted::is(Bug::EditBeforeLogSync) {
         core.sync_log_through(end)?;
     }
     let mut role = core.manifest.lock();
-    if keyspace.is_dropped() {
+    for id in &edit.drop {
         // What waits for room on behalf of a keyspace that is going is not worth waiting for.
-        role.pending
-            .retain(|p| p.keyspace.id != keyspace.id || !p.edit.create.is_empty());
+        take_out(core, &mut role, *id, true);
     }
     match core.commit_edit(&mut role, edit.clone()) {
         Ok(()) => {
-            settle(core, &role, keyspace);
+            keyspaces.iter().for_each(|k| settle(core, &role, k));
             std::mem::drop(role);
             core.unpin_log(pin);
             Ok(())
@@ -315,7 +326,7 @@ fn complete(
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             role.pending.push(PendingEdit {
                 edit,
-                keyspace: keyspace.clone(),
+                keyspaces,
                 pin,
             });
             core.wake_tidy();
@@ -343,144 +354,4 @@ pub(crate) fn settle(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore) 
         crate::compaction::install::refresh_view(core, role, keyspace, &[]);
         core.wake_background();
     }
-}
-
-/// Body of an ingest record: keyspace, then per table its description as the manifest would hold it.
-pub(crate) fn encode_ingest(
-    keyspace: KeyspaceId,
-    run_id: u64,
-    tables: &[Arc<TableMeta>],
-) -> Vec<u8> {
-    // The tables travel as an edit; its sequence range is the record's own number, filled in by whoever reads it.
-    let edit = KeyspaceEdit {
-        id: keyspace,
-        add: tables
-            .iter()
-            .map(|t| AddTable {
-                level: 0,
-                run: Some(RunSlot {
-                    id: run_id,
-                    seqs: SeqRange::new(0, 1),
-                }),
-                table: t.clone(),
-            })
-            .collect(),
-        ..KeyspaceEdit::default()
-    };
-    Edit {
-        keyspaces: vec![edit],
-        ..Edit::default()
-    }
-    .encode()
-}
-
-/// Inverse of [`encode_ingest`]; the tables get `number` as the number of all their entries.
-pub(crate) fn decode_ingest(body: &[u8], number: u64) -> Result<(KeyspaceId, Run)> {
-    let bad = || {
-        Error::new(
-            ErrorKind::Corruption,
-            "an ingest record of the log is malformed",
-        )
-    };
-    let mut edit = Edit::decode(body)?.edit;
-    let keyspace = edit
-        .keyspaces
-        .pop()
-        .filter(|_| edit.keyspaces.is_empty())
-        .ok_or_else(bad)?;
-    let id = keyspace.add.first().and_then(|a| a.run).ok_or_else(bad)?.id;
-    let tables = keyspace
-        .add
-        .iter()
-        .map(|a| {
-            Arc::new(TableMeta {
-                sequence_override: Some(number),
-                ..(*a.table).clone()
-            })
-        })
-        .collect();
-    Ok((
-        keyspace.id,
-        Run {
-            id,
-            seqs: SeqRange::new(number - 1, number),
-            tables: Level::new(tables)?,
-        },
-    ))
-}
-
-/// Takes finished, synced tables of the store's table storage into a keyspace, above everything that is in it. Every entry
-/// must have sequence number 0 in the file and appear once; all get the one number of the ingest. (The public form comes later.)
-pub(crate) fn ingest(
-    core: &Core,
-    keyspace: &Arc<KeyspaceCore>,
-    tables: Vec<Arc<TableMeta>>,
-) -> Result<u64> {
-    crate::write::wait_for_keyspace(core, keyspace)?;
-    let _ddl = core.ddl.lock();
-    core.health.check()?;
-    keyspace.check()?;
-    let run_id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
-    let mut lead = core.queue.lead();
-    let done = (|| -> Result<_> {
-        lead.rotate(core, keyspace)?;
-        let number = lead.next_seq;
-        core.reserve_numbers(number)?;
-        let body = encode_ingest(keyspace.id, run_id, &tables);
-        let (_, mut run) = decode_ingest(&body, number)?;
-        // The active memtable is empty: its slot is joined to the ingest's, so that neighbouring ranges still meet.
-        if !planted::is(Bug::IngestLeavesHole) {
-            run.seqs.lo = keyspace.view().active().lo;
-        }
-        let fresh = lead.fresh_source(&keyspace.pin_settings(), number)?;
-        let pin = core.pin_log(core.log.end().segment);
-        let end = crate::write::append(
-            core,
-            RecordKind::Ingest,
-            number,
-            1,
-            &[&body],
-            core.sync_every_write,
-        )
-        .inspect_err(|_| core.unpin_log(pin))?;
-        keyspace.replace_view(|view| {
-            let mut unsettled = view.unsettled();
-            // The active memtable is empty (it was rotated): its slot ends before the ingest, a new one starts after it.
-            unsettled.remove(0);
-            unsettled.push(Source::Memtable(fresh.clone()));
-            if !planted::is(Bug::IngestVisibleAfterEdit) {
-                unsettled.push(Source::Run(RunView::new(&run, &core.tables, true)));
-            }
-            KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
-        });
-        lead.next_seq = number + 1;
-        core.snapshots.publish(number);
-        Ok((run, end, pin))
-    })();
-    lead.finish();
-    let (run, end, pin) = done?;
-    let number = run.seqs.hi;
-    let edit = Edit {
-        keyspaces: vec![KeyspaceEdit {
-            id: keyspace.id,
-            covered: vec![run.seqs],
-            add: run
-                .tables
-                .tables()
-                .iter()
-                .map(|t| AddTable {
-                    level: 0,
-                    run: Some(RunSlot {
-                        id: run.id,
-                        seqs: run.seqs,
-                    }),
-                    table: t.clone(),
-                })
-                .collect(),
-            ..KeyspaceEdit::default()
-        }],
-        ..Edit::default()
-    };
-    complete(core, end, edit, pin, keyspace)?;
-    Ok(number)
 }

@@ -37,8 +37,10 @@
 #![deny(unsafe_code)]
 
 mod allocator;
+mod approximate;
 mod background;
 pub mod batch;
+mod build;
 mod cache;
 pub mod check;
 mod checkpoint;
@@ -46,9 +48,12 @@ pub mod compaction;
 mod core;
 mod ddl;
 pub mod error;
+mod export;
 mod flush;
 mod guard;
 mod health;
+mod ingest;
+mod ingest_check;
 mod iter;
 pub mod log;
 pub mod manifest;
@@ -62,6 +67,7 @@ mod overlay;
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
+mod properties;
 mod read;
 mod recovery;
 mod reserve;
@@ -73,23 +79,31 @@ mod store;
 mod tables;
 #[doc(hidden)]
 pub mod testing;
+mod verify;
 pub mod version;
 mod view;
 mod write;
 
+pub use approximate::{ApproximateSize, Estimate};
 pub use batch::Batch;
+pub use build::{
+    BUILT_TABLE_SUFFIX, BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions,
+};
 pub use checkpoint::CheckpointReport;
 pub use compaction::place::SideStats;
 pub use compaction::schedule::JobStats;
 pub use error::{Error, ErrorKind, Result};
+pub use ingest::{IngestMode, IngestReport};
 pub use iter::{Cursor, IterOptions, Range, prefix_end};
 pub use metrics::{Histogram, LatencySummary};
 pub use options::{
     ByLevel, Change, Compression, KeyspaceOptions, KeyspaceSettings, Limits, Options, Scope,
     Setting, SyncMode, Value, Verify, setting, settings,
 };
+pub use properties::KeyspaceProperties;
 pub use read::PinnedValue;
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use store::{Components, DEFAULT_KEYSPACE, Keyspace, Store};
+pub use verify::VerifyReport;
 pub use write::WriteOptions;

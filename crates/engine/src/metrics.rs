@@ -156,6 +156,8 @@ pub(crate) struct Metrics {
     pub(crate) deleted_file_count: Counter,
     pub(crate) log_sync_count: Counter,
     pub(crate) replayed_record_count: Counter,
+    pub(crate) ingest_count: Counter,
+    pub(crate) ingest_bytes: Counter,
     pub(crate) discarded_log_bytes: Counter,
     pub(crate) get_time: Histogram,
     pub(crate) put_time: Histogram,

@@ -51,6 +51,7 @@ pub enum Bug {
     MissingStartIsEmpty,
     DropNeedsRoom,
     IngestLeavesHole,
+    DropTakesIngestAlong,
     SpillIdsFromManifest,
     FailedGroupPins,
     CheckIngestsAtOnce,

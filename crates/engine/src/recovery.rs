@@ -32,6 +32,7 @@ use crate::ddl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard;
 use crate::health::Health;
+use crate::ingest::{self, Guests};
 use crate::log::{
     LogConfig, LogOptions, LogWriter, Position, Record, RecordKind, ReplayOptions, StopReason,
 };
@@ -249,6 +250,7 @@ pub(crate) fn open(
         keyspaces: ArcSwap::from_pointee(keyspaces),
         ddl: runtime.mutex(()),
         pins: runtime.mutex(Pins::default()),
+        guests: Guests::new(&runtime),
         next_table_id: AtomicU64::new(state.next_table_id),
         manifest: runtime.mutex(ManifestRole {
             manifest,
@@ -700,30 +702,30 @@ impl<'a> Replay<'a> {
                 Ok(())
             }
             RecordKind::Ingest => {
-                let (id, run) = ddl::decode_ingest(record.payload, first)?;
-                self.last_seq = self.last_seq.max(first);
-                self.next_table_id = run
-                    .tables
-                    .tables()
-                    .iter()
-                    .map(|t| t.id + 1)
-                    .fold(self.next_table_id.max(run.id + 1), u64::max);
+                let ingest = ingest::decode(record.payload, first)
+                    .map_err(|e| e.in_file(file_of(record)).at(record.position.offset.into()))?;
+                self.last_seq = self.last_seq.max(ingest.last);
+                self.next_table_id = self.next_table_id.max(ingest.next_table_id());
                 if planted::is(Bug::CheckIngestsAtOnce) {
-                    run.tables
+                    ingest
                         .tables()
-                        .iter()
                         .try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
                 }
-                let Some(replayed) = self.keyspaces.get_mut(&id) else {
-                    return Ok(());
-                };
-                if replayed.covered.contains(first) {
-                    return Ok(());
+                for (id, runs) in ingest.parts {
+                    // Parts of dropped keyspaces are left out. One edit installs all others, so either all of them are covered or none.
+                    let Some(replayed) = self.keyspaces.get(&id) else {
+                        continue;
+                    };
+                    if replayed.covered.contains(first) {
+                        continue;
+                    }
+                    self.seal(id)?;
+                    let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
+                    for run in runs {
+                        replayed.covered.insert(run.seqs);
+                        self.ingested.push((id, run));
+                    }
                 }
-                self.seal(id)?;
-                let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
-                replayed.covered.insert(run.seqs);
-                self.ingested.push((id, run));
                 Ok(())
             }
         }

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::log::LogStats;
 use crate::metrics::LatencySummary;
 use crate::stall::{Cause, Delay, DelayTotal};
-use crate::view::Source;
+use crate::view::{KeyspaceView, Source};
 
 /// One level of a keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +107,23 @@ impl Stats {
     }
 }
 
+/// Levels 0 to 6 of a view.
+pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
+    let mut levels = vec![LevelStats::default(); crate::version::LEVEL_COUNT];
+    for (number, level) in view.level_views() {
+        let stats = &mut levels[number];
+        stats.run_count += u64::from(!level.level.is_empty());
+        stats.table_count += level.level.len() as u64;
+        stats.file_bytes += level.level.file_bytes();
+        stats.raw_bytes += level.level.raw_bytes();
+        for table in level.level.tables() {
+            stats.entry_count += table.entries;
+            stats.range_delete_count += table.range_deletes;
+        }
+    }
+    levels
+}
+
 pub(crate) fn collect(core: &Core) -> Stats {
     let m = &core.metrics;
     let counters = BTreeMap::from([
@@ -143,6 +160,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("dropped_fragment_count", m.dropped_fragment_count.get()),
         ("deleted_file_count", m.deleted_file_count.get()),
         ("replayed_record_count", m.replayed_record_count.get()),
+        ("ingest_count", m.ingest_count.get()),
+        ("ingest_bytes", m.ingest_bytes.get()),
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
         ("block_cache_hit_count", core.tables.cache.hit_count()),
         ("block_cache_miss_count", core.tables.cache.miss_count()),
@@ -162,7 +181,6 @@ pub(crate) fn collect(core: &Core) -> Stats {
         .values()
         .map(|keyspace| {
             let view = keyspace.pin();
-            let mut levels = vec![LevelStats::default(); crate::version::LEVEL_COUNT];
             let mut memtable_bytes = 0;
             for source in &view.sources {
                 if let Source::Memtable(mem) = source {
@@ -170,25 +188,11 @@ pub(crate) fn collect(core: &Core) -> Stats {
                     range_delete_bytes += mem.mem.range_delete_held_bytes();
                 }
             }
-            for (number, level) in view.level_views() {
-                let stats = &mut levels[number];
-                stats.run_count += u64::from(!level.level.is_empty());
-                stats.table_count += level.level.len() as u64;
-                stats.file_bytes += level.level.file_bytes();
-                stats.raw_bytes += level.level.raw_bytes();
-                stats.entry_count += level.level.tables().iter().map(|t| t.entries).sum::<u64>();
-                stats.range_delete_count += level
-                    .level
-                    .tables()
-                    .iter()
-                    .map(|t| t.range_deletes)
-                    .sum::<u64>();
-            }
             KeyspaceStats {
                 name: keyspace.name.clone(),
                 memtable_bytes,
                 sealed_memtable_count: view.sealed_count as u64,
-                levels,
+                levels: level_stats(&view),
             }
         })
         .collect();

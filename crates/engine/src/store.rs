@@ -192,6 +192,10 @@ impl Store {
         self.core.health.is_read_only()
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     fn handle(&self, keyspace: Arc<KeyspaceCore>) -> Keyspace {
         Keyspace {
             store: self.clone(),
@@ -449,12 +453,16 @@ impl Keyspace {
         &self.store
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.store.core
     }
 
+    pub(crate) fn inner(&self) -> &Arc<KeyspaceCore> {
+        &self.keyspace
+    }
+
     #[inline]
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.core().check_open()?;
         self.keyspace.check()
     }
@@ -535,7 +543,7 @@ impl Keyspace {
         )
     }
 
-    fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
+    pub(crate) fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
         if snapshot.belongs_to(&self.core().snapshots) {
             return Ok(snapshot.number());
         }

@@ -258,6 +258,13 @@ impl TableSet {
         deleted
     }
 
+    /// Has the next sweep delete files that no handle was ever made for.
+    pub(crate) fn delete_later(&self, mut names: Vec<String>) {
+        if !names.is_empty() {
+            self.undeleted.lock().append(&mut names);
+        }
+    }
+
     /// Tables and bytes that live only because views or jobs hold them.
     pub(crate) fn pinned(&self, current: &BTreeSet<u64>) -> (u64, u64) {
         let registry = self.registry.lock();

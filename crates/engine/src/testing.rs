@@ -1,4 +1,4 @@
-//! Hooks for tests of the engine: what the public interface does not offer yet (ingest) or never will (holding a flush back).
+//! Hooks for tests of the engine: what the public interface does not offer (ingest of tables that stand in the store's folder, holding a flush back).
 //! No stability is promised.
 
 use std::sync::Arc;
@@ -64,11 +64,26 @@ impl TestHooks {
     /// Ingests finished, synced tables of the store's table storage.
     pub fn ingest(&self, keyspace: &Keyspace, tables: Vec<TableMeta>) -> Result<u64> {
         let keyspace = self.core.keyspace_by_id(keyspace.id())?;
-        crate::ddl::ingest(
-            &self.core,
-            &keyspace,
-            tables.into_iter().map(Arc::new).collect(),
-        )
+        let part = crate::ingest::Part {
+            keyspace,
+            runs: vec![tables.into_iter().map(Arc::new).collect()],
+        };
+        crate::ingest::commit(&self.core, &[part]).map_err(|failed| failed.error)
+    }
+
+    /// The same, over several keyspaces, with several runs, oldest first.
+    pub fn ingest_all(&self, parts: Vec<(&Keyspace, Vec<Vec<TableMeta>>)>) -> Result<u64> {
+        let mut all = Vec::new();
+        for (keyspace, runs) in parts {
+            let runs = runs.into_iter();
+            all.push(crate::ingest::Part {
+                keyspace: self.core.keyspace_by_id(keyspace.id())?,
+                runs: runs
+                    .map(|tables| tables.into_iter().map(Arc::new).collect())
+                    .collect(),
+            });
+        }
+        crate::ingest::commit(&self.core, &all).map_err(|failed| failed.error)
     }
 
     /// Makes the names of tables durable, as an ingest's caller must: through the folder's one owner of syncs (`guard`), or the report of a

@@ -89,6 +89,10 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::KeepCancelledOutput, "a_drop_in_a_job"),
     (Bug::IngestLeavesHole, "ingests_leave_no_holes"),
     (
+        Bug::DropTakesIngestAlong,
+        "a_drop_leaves_its_neighbours_ingest",
+    ),
+    (
         Bug::SpillIdsFromManifest,
         "spilled_ids_lie_above_ingested_ones",
     ),

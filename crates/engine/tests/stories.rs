@@ -72,6 +72,8 @@ stories! {
     dropping_makes_room
     a_pending_ingest_settles
     ingests_leave_no_holes
+    a_drop_leaves_its_neighbours_ingest
+    runs_of_several_keyspaces_meet
     spilled_ids_lie_above_ingested_ones
     a_failed_group_pins_nothing
     an_ingest_of_a_dropped_keyspace_is_not_missed

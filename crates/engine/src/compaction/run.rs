@@ -111,7 +111,8 @@ impl JobRunner {
         self.subjobs_max.load(Ordering::Relaxed)
     }
 
-    fn next_prefix(&self) -> OutputPrefix {
+    /// Names of an attempt that nobody else has.
+    pub(crate) fn next_prefix(&self) -> OutputPrefix {
         OutputPrefix {
             epoch: self.open_number,
             attempt: self.attempts.fetch_add(1, Ordering::Relaxed),
@@ -333,13 +334,18 @@ impl JobRunner {
     }
 }
 
-/// How tables of a level are written.
-fn format_of(settings: &KeyspaceSettings, level: u8) -> FormatOptions {
-    let (codec, codec_level) = match settings.compression.at(level) {
+/// The table format's codec and its level.
+pub(crate) fn codec_of(compression: Compression) -> (Codec, u8) {
+    match compression {
         Compression::None => (Codec::None, 0),
         Compression::Lz4 => (Codec::Lz4, 0),
         Compression::Zstd { level } => (Codec::Zstd, level),
-    };
+    }
+}
+
+/// How tables of a level are written.
+fn format_of(settings: &KeyspaceSettings, level: u8) -> FormatOptions {
+    let (codec, codec_level) = codec_of(settings.compression.at(level));
     FormatOptions {
         codec,
         level: codec_level,

@@ -48,7 +48,8 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// The number of its first entry; entry *i* has this number plus *i*.
     pub first_sequence: u64,
-    /// How many sequence numbers it takes: its entries, or one for every kind but a group.
+    /// How many sequence numbers it takes: its entries, or one for every kind but a group. An ingest may take more: how many is in its payload,
+    /// which the log does not read.
     pub sequence_count: u64,
     /// Its payload; of a group, batch bodies that all decode (see [`crate::batch::Entries`]).
     pub payload: &'a [u8],

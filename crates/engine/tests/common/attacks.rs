@@ -62,6 +62,16 @@ pub const ALL: &[Story] = &[
         12,
         a_refused_memtable_fails_its_own_batches,
     ),
+    (
+        "a_drop_leaves_its_neighbours_ingest",
+        4,
+        a_drop_leaves_its_neighbours_ingest,
+    ),
+    (
+        "runs_of_several_keyspaces_meet",
+        2,
+        runs_of_several_keyspaces_meet,
+    ),
     ("full_disk_and_writers", 30, full_disk_and_writers),
 ];
 
@@ -356,6 +366,103 @@ fn ingests_leave_no_holes(rt: Runtime, _seed: u64) {
     hooks.release(&a);
     a.flush().unwrap();
     assert_eq!(a.iter().unwrap().count(), 13);
+}
+
+/// RFC 3, story 60. An ingest over two keyspaces waits for room in the manifest; one of them is dropped. The other one's run stays, now and after
+/// a crash, whether the edit has found room by then or not.
+fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options {
+        log_segment_bytes: 512 << 10,
+        ..small()
+    });
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    store.sync_log().unwrap();
+    // As in `a_pending_ingest_settles`: edits soon have no room, records do.
+    let long = |i: u8| vec![i; 7_000];
+    let mut tables = Vec::new();
+    for i in 0..8 {
+        let one = table(&disk, &hooks, &[(&long(i), b"ingested")]);
+        tables.push((one, table(&disk, &hooks, &[(&long(i), b"ingested")])));
+    }
+    disk.memory.set_capacity(Some(disk.memory.used_bytes()));
+    let mut count = 0;
+    for (of_a, of_b) in tables {
+        hooks
+            .ingest_all(vec![(&a, vec![vec![of_a]]), (&b, vec![vec![of_b]])])
+            .unwrap();
+        count += 1;
+        if hooks.pending_edit_count() > 0 {
+            break;
+        }
+    }
+    assert_eq!(hooks.pending_edit_count(), 1, "every edit found room");
+    let pinned = hooks.state().log_start;
+    store.drop_keyspace("b").unwrap();
+    assert_eq!(a.iter().unwrap().count(), count);
+    let crashed = disk.kill();
+    if seed.is_multiple_of(2) {
+        // The edit is to find room.
+        disk.memory.set_capacity(None);
+        rt.sleep(Duration::from_secs(5));
+        assert_eq!(hooks.pending_edit_count(), 0);
+        assert_eq!(hooks.unsettled_run_count(&a), 0);
+        // Its pin is gone with it.
+        for i in 0..600 {
+            a.put(&key(i % 20), &[7; 2000]).unwrap();
+        }
+        a.flush().unwrap();
+        assert!(hooks.state().log_start > pinned, "something keeps the log");
+        assert_eq!(a.iter().unwrap().count(), count + 20);
+    }
+    let images = [crashed.unlimited(), disk.lose_power().unlimited()];
+    for image in images {
+        let after = image.open();
+        assert!(after.keyspace("b").is_err(), "the drop was acknowledged");
+        let a = after.keyspace("a").unwrap();
+        let found = a.iter().unwrap().map(Result::unwrap);
+        let ingested = found.filter(|(_, v)| v == b"ingested").count();
+        assert_eq!(ingested, count, "an acknowledged ingest is lost");
+    }
+}
+
+/// RFC 3, story 61. One record brings one run to `a` and three to `b`: the memtables that follow begin where the slots end.
+fn runs_of_several_keyspaces_meet(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let hooks = store.core_for_tests();
+    let (a, b) = two(&store);
+    a.put(b"held", b"v").unwrap();
+    hooks.seal_and_hold(&a).unwrap();
+    for i in 0..6 {
+        let tables: Vec<_> = (0..4)
+            .map(|n| vec![table(&disk, &hooks, &[(b"k", &[i, n])])])
+            .collect();
+        let (of_a, of_b) = tables.split_at(1);
+        hooks
+            .ingest_all(vec![(&a, of_a.to_vec()), (&b, of_b.to_vec())])
+            .unwrap();
+        a.put(&key(i.into()), b"v").unwrap();
+        a.flush().ok();
+        assert_eq!(b.get(b"k").unwrap().unwrap(), [i, 3], "the last run wins");
+        assert_eq!(a.get(b"k").unwrap().unwrap(), [i, 0]);
+    }
+    let slots = |ks: &Keyspace| -> Vec<_> {
+        let version = hooks.version(ks).unwrap();
+        version.runs().iter().map(|r| r.seqs).collect()
+    };
+    store.wait_until_idle().unwrap();
+    for keyspace in [&a, &b] {
+        let slots = slots(keyspace);
+        assert!(slots.windows(2).all(|w| w[0].lo == w[1].hi), "{slots:?}");
+    }
+    hooks.release(&a);
+    store.flush().unwrap();
+    let back = disk.kill().open();
+    assert_eq!(back.keyspace("a").unwrap().iter().unwrap().count(), 8);
+    let b = back.keyspace("b").unwrap();
+    assert_eq!(b.get(b"k").unwrap().unwrap(), [5, 3]);
 }
 
 /// Replay spills a memtable before it meets an ingest whose edit was lost: the ids that it gives collide with nobody's.

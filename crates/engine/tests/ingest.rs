@@ -1,0 +1,928 @@
+//! Tables from outside: built or exported, taken in over keyspaces, in every situation that a store can be in.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::*;
+use siltstone::{
+    ErrorKind, IngestMode, IngestReport, IterOptions, Keyspace, Options, Store, TableBuilder,
+    TableFile, TableFolder, TableOptions,
+};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{
+    CrashPolicy, Epoch, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind,
+};
+use siltstone_table::key::{Kind, trailer};
+use siltstone_table::writer::{TableWriter, WriterOptions};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Plays a story on the simulated runtime with these seeds; a failure names its seed.
+fn play(seeds: u64, story: fn(Runtime, u64)) {
+    for seed in 0..seeds {
+        let config = SimConfig {
+            stack_bytes: 1 << 20,
+            max_steps: 3_000_000,
+            ..SimConfig::new(seed)
+        };
+        if let Err(failure) = sim::run(config, move |rt| story(rt, seed)).result {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}
+
+/// A folder of the caller's.
+struct Outside {
+    memory: MemoryStorage,
+    folder: TableFolder,
+}
+
+impl Outside {
+    fn new(rt: &Runtime) -> Outside {
+        let memory = MemoryStorage::new(rt);
+        Outside {
+            folder: TableFolder::on(Arc::new(memory.clone()), Epoch::default()),
+            memory,
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let all = self.memory.list().unwrap();
+        all.into_iter().map(|o| o.name).collect()
+    }
+
+    /// Tables of these pairs; a pair without a value is a delete.
+    fn build(&self, prefix: &str, pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<TableFile> {
+        let options = TableOptions {
+            table_bytes: 64 << 10,
+            block_bytes: 1 << 10,
+            ..TableOptions::default()
+        };
+        let mut builder = TableBuilder::new(&self.folder, prefix, options).unwrap();
+        for (key, value) in pairs {
+            match value {
+                Some(value) => builder.put(key, value).unwrap(),
+                None => builder.delete(key).unwrap(),
+            }
+        }
+        let built = builder.finish().unwrap();
+        built.into_iter().map(|t| t.file).collect()
+    }
+
+    /// One table of these keys, all with this value.
+    fn keys(&self, prefix: &str, keys: impl Iterator<Item = u64>, value: &str) -> Vec<TableFile> {
+        let pairs: Vec<_> = keys.map(|i| (key(i), Some(value.into()))).collect();
+        self.build(prefix, &pairs)
+    }
+}
+
+fn tables_of(disk: &Disk) -> Vec<String> {
+    disk.names(".tbl")
+}
+
+fn state(keyspace: &Keyspace) -> Model {
+    keyspace.iter().unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn a_builder_wants_ascending_keys_and_cuts_tables() {
+    play(1, |rt, _| {
+        let outside = Outside::new(&rt);
+        let mut builder = TableBuilder::new(&outside.folder, "t", TableOptions::default()).unwrap();
+        builder.put(b"b", b"1").unwrap();
+        for wrong in [&b"b"[..], b"a", b""] {
+            let error = builder.put(wrong, b"2").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let text = error.to_string();
+            assert!(text.contains("above b"), "{text}");
+        }
+        let error = builder.put(&vec![b'x'; 70_000], b"").unwrap_err();
+        assert!(error.to_string().contains("65535"), "{error}");
+        // It goes on after a refusal.
+        builder.delete(b"c").unwrap();
+        let built = builder.finish().unwrap();
+        assert_eq!(
+            (built.len(), built[0].entry_count, built[0].delete_count),
+            (1, 2, 1)
+        );
+        assert_eq!(
+            (&built[0].smallest_key[..], &built[0].largest_key[..]),
+            (&b"b"[..], &b"c"[..])
+        );
+
+        let pairs: Vec<_> = (0..2000).map(|i| (key(i), Some(vec![7; 200]))).collect();
+        let files = outside.build("many", &pairs);
+        assert!(files.len() > 4, "{}", files.len());
+        let empty = TableBuilder::new(&outside.folder, "none", TableOptions::default()).unwrap();
+        assert!(empty.finish().unwrap().is_empty());
+        // A name that is taken is not written over, and what the failed builder made before is gone.
+        let mut taken = TableBuilder::new(&outside.folder, "t", TableOptions::default()).unwrap();
+        assert!(taken.put(b"a", b"").is_err());
+        assert!(taken.put(b"b", b"").is_err());
+        taken.abandon();
+        assert!(outside.names().contains(&"t-00000.table".to_string()));
+        let bad = TableOptions {
+            block_bytes: 1000,
+            ..TableOptions::default()
+        };
+        assert!(TableBuilder::new(&outside.folder, "t", bad).is_err());
+    });
+}
+
+/// Existing data in memtables, level 0 and every level below; overlapping files; snapshots before and after; range deletes beneath.
+#[test]
+fn ingested_tables_lie_above_everything() {
+    play(6, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let outside = Outside::new(&rt);
+        let ks = store.default_keyspace().unwrap();
+        let mut model = Model::new();
+        let mut put = |ks: &Keyspace, i: u64, v: &str| {
+            ks.put(&key(i), v.as_bytes()).unwrap();
+            model.insert(key(i), v.into());
+        };
+        for i in 0..600 {
+            put(&ks, i, "bottom");
+        }
+        ks.compact_range(None, None).unwrap();
+        for i in (0..600).step_by(3) {
+            put(&ks, i, "level 0");
+        }
+        ks.flush().unwrap();
+        for i in (0..600).step_by(5) {
+            put(&ks, i, "memtable");
+        }
+        ks.delete_range(&key(100), &key(200)).unwrap();
+        model.retain(|k, _| !(key(100) <= *k && *k < key(200)));
+        let before = store.snapshot();
+        let old = model.clone();
+
+        // The second file lies above the first, the third over both in part; deletes hide what is beneath.
+        let mut files = outside.keys("a", (50..300).step_by(2), "first");
+        files.extend(outside.keys("b", (150..400).step_by(3), "second"));
+        let deletes: Vec<_> = (380..420).map(|i| (key(i), None)).collect();
+        files.extend(outside.build("c", &deletes));
+        let mut wanted = model.clone();
+        wanted.extend((50..300).step_by(2).map(|i| (key(i), b"first".to_vec())));
+        wanted.extend((150..400).step_by(3).map(|i| (key(i), b"second".to_vec())));
+        wanted.retain(|k, _| !(key(380) <= *k && *k < key(420)));
+        let how = [IngestMode::Link, IngestMode::Copy, IngestMode::Move][seed as usize % 3];
+        let count = files.len() as u64;
+        let report = if seed < 3 {
+            store.ingest(&[(&ks, files)], how).unwrap()
+        } else {
+            // Named twice: the lists one after the other.
+            let rest = files.split_off(1);
+            store.ingest(&[(&ks, files), (&ks, rest)], how).unwrap()
+        };
+        assert_eq!(
+            (report.table_count, report.run_count),
+            (count, 3),
+            "{report:?}"
+        );
+        assert_eq!(report.number, store.snapshot().number());
+        assert_eq!(outside.names().is_empty(), how == IngestMode::Move);
+        check(&ks, &wanted, "after the ingest");
+        let at = |i: u64| ks.get_at(&before, &key(i)).unwrap();
+        assert_eq!(
+            (0..600)
+                .filter(|i| at(*i) != old.get(&key(*i)).cloned())
+                .count(),
+            0
+        );
+        let after = store.snapshot();
+        ks.put(&key(150), b"newer").unwrap();
+        ks.delete_range(&key(160), &key(170)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(ks.get(&key(150)).unwrap().unwrap(), b"newer");
+            assert_eq!(ks.get(&key(162)).unwrap(), None);
+            assert_eq!(ks.get_at(&after, &key(150)).unwrap().unwrap(), b"second");
+            assert_eq!(ks.get_at(&after, &key(162)).unwrap().unwrap(), b"second");
+            assert_eq!(ks.get_at(&before, &key(162)).unwrap(), None);
+            ks.compact_range(None, None).unwrap();
+        }
+        wanted.insert(key(150), b"newer".to_vec());
+        wanted.retain(|k, _| !(key(160) <= *k && *k < key(170)));
+        check(&ks, &wanted, "compacted");
+        let verified = store.verify(&mut |_| ()).unwrap();
+        assert!(verified.is_sound(), "{:?}", verified.problems);
+        check(
+            &disk.lose_power().open().default_keyspace().unwrap(),
+            // The writes after the ingest were not synced, but what was flushed is there.
+            &wanted,
+            "after power loss",
+        );
+    });
+}
+
+/// Several keyspaces at once: whoever looks sees all of it or nothing.
+#[test]
+fn an_ingest_over_keyspaces_is_seen_whole() {
+    play(40, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let outside = Outside::new(&rt);
+        let (a, b) = two(&store);
+        let rounds = 4u64;
+        let done = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (store, a, b, done) = (store.clone(), a.clone(), b.clone(), done.clone());
+                let read = move || {
+                    let mut seen = 0;
+                    while !done.load(Ordering::Acquire) {
+                        let snapshot = store.snapshot();
+                        let at = |ks: &Keyspace| ks.get_at(&snapshot, b"key000001").unwrap();
+                        let (of_b, of_a) = (at(&b), at(&a));
+                        assert_eq!(of_a, of_b, "half an ingest at {}", snapshot.number());
+                        seen = seen.max(of_a.map_or(0, |v| v.len()));
+                    }
+                    seen
+                };
+                rt.spawn("reader", read).unwrap()
+            })
+            .collect();
+        let writer = {
+            let (a, done) = (a.clone(), done.clone());
+            let write = move || {
+                for i in 0.. {
+                    if done.load(Ordering::Acquire) {
+                        return;
+                    }
+                    a.put(&key(500 + i % 50), b"other").unwrap();
+                }
+            };
+            rt.spawn("writer", write).unwrap()
+        };
+        for round in 1..=rounds {
+            let value = "v".repeat(round as usize);
+            let name = |x: &str| format!("{x}{round}");
+            let mut of_a = outside.keys(&name("a"), 0..3, "beneath");
+            of_a.extend(outside.keys(&name("b"), 1..2, &value));
+            let of_b = outside.keys(&name("c"), 1..2, &value);
+            store
+                .ingest(&[(&a, of_a), (&b, of_b)], IngestMode::Link)
+                .unwrap();
+            if seed.is_multiple_of(2) {
+                b.put(&key(900 + round), b"between").unwrap();
+                b.flush().unwrap();
+            }
+        }
+        done.store(true, Ordering::Release);
+        for reader in readers {
+            assert!(reader.join().unwrap() <= rounds as usize);
+        }
+        writer.join().unwrap();
+        assert_eq!(a.get(&key(2)).unwrap().unwrap(), b"beneath");
+        assert_eq!(a.get(&key(1)).unwrap(), b.get(&key(1)).unwrap());
+        // The slots meet: whatever lies in level 0 can go down.
+        store.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        for name in ["a", "b"] {
+            assert!(stats_of(&store, name).levels[0].run_count < 4, "{name}");
+        }
+    });
+}
+
+/// A crash at every call: the ingest is there in all its keyspaces or in none, it is there if it was acknowledged, and nothing is left over.
+#[test]
+fn a_crash_at_every_call_leaves_all_or_nothing() {
+    play(3, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let outside = Outside::new(&rt);
+        let store = disk.open();
+        let (a, b) = two(&store);
+        put_synced(&a, b"before", b"1");
+        store.sync_log().unwrap();
+        let mut of_a = outside.keys("a", 0..20, "first");
+        of_a.extend(outside.keys("b", 10..30, "second"));
+        let of_b = outside.keys("c", 0..5, "b");
+        disk.memory.start_journal();
+        let how = [IngestMode::Copy, IngestMode::Link][seed as usize % 2];
+        let report = store.ingest(&[(&a, of_a), (&b, of_b)], how).unwrap();
+        disk.memory.mark("acknowledged");
+        assert_eq!(report.run_count, 2);
+        put_synced(&b, b"after", b"2");
+        a.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        let mut replay = disk.memory.replay();
+        let (mut with, mut without) = (0, 0);
+        for n in 0..=replay.len() {
+            replay.advance_to(n);
+            let acknowledged = replay
+                .marks_so_far()
+                .iter()
+                .any(|m| m.label == "acknowledged");
+            let images = [
+                replay.kill_in(&rt),
+                replay.crash_in(&rt, CrashPolicy::LoseUnsynced).0,
+                replay.crash_in(&rt, CrashPolicy::KeepUnsynced).0,
+                replay.crash_in(&rt, CrashPolicy::Seeded(seed << 32 | n)).0,
+            ];
+            for (i, image) in images.into_iter().enumerate() {
+                let what = format!("call {n} of {}, image {i}", replay.len());
+                let after = Disk::on(&rt, image);
+                let store = after
+                    .try_open(small())
+                    .unwrap_or_else(|e| panic!("{what}: {e}"));
+                let (a, b) = (store.keyspace("a").unwrap(), store.keyspace("b").unwrap());
+                assert_eq!(a.get(b"before").unwrap().unwrap(), b"1", "{what}");
+                let (of_a, of_b) = (state(&a).len() - 1, state(&b));
+                let of_b = of_b.keys().filter(|k| k.starts_with(b"key")).count();
+                match (of_a, of_b) {
+                    (30, 5) => {
+                        with += 1;
+                        assert_eq!(a.get(&key(9)).unwrap().unwrap(), b"first", "{what}");
+                        assert_eq!(a.get(&key(10)).unwrap().unwrap(), b"second", "{what}");
+                    }
+                    (0, 0) => {
+                        without += 1;
+                        assert!(!acknowledged, "{what}: acknowledged and lost");
+                    }
+                    halves => panic!("{what}: a part of it: {halves:?}"),
+                }
+                // Whatever stands there is named.
+                let named: Vec<String> = store
+                    .core_for_tests()
+                    .state()
+                    .keyspaces
+                    .values()
+                    .flat_map(|k| k.version.tables().map(|(_, t)| t.name.clone()))
+                    .collect();
+                for name in tables_of(&after) {
+                    assert!(named.contains(&name), "{what}: orphan {name}");
+                }
+                store.close().unwrap();
+            }
+        }
+        assert!(with > 0 && without > 0, "{with} {without}");
+    });
+}
+
+/// Any storage call of the ingest fails: it says so, nothing has changed, nothing is left, and the files are still the caller's.
+#[test]
+fn a_failing_call_changes_nothing() {
+    play(1, |rt, _| {
+        for kind in [OpKind::Import, OpKind::Open, OpKind::Read, OpKind::Sync] {
+            for nth in 0..4 {
+                let disk = Disk::new(&rt);
+                let outside = Outside::new(&rt);
+                let store = disk.open();
+                let (a, b) = two(&store);
+                let of_a = outside.keys("a", 0..20, "a");
+                let of_b = outside.keys("b", 0..5, "b");
+                disk.faults.add(
+                    Rule::on(kind, Fault::Fail(StorageErrorKind::Io))
+                        .named("00000001-")
+                        .nth(nth),
+                );
+                let result =
+                    store.ingest(&[(&a, of_a.clone()), (&b, of_b.clone())], IngestMode::Move);
+                // What did not meet the ingest is not to meet its readers.
+                disk.faults.clear();
+                if let Err(error) = result {
+                    assert_eq!((state(&a).len(), state(&b).len()), (0, 0), "{error}");
+                    assert_eq!(tables_of(&disk), Vec::<String>::new(), "{error}");
+                    assert_eq!(outside.names().len(), 2, "{error}");
+                    store
+                        .ingest(&[(&a, of_a), (&b, of_b)], IngestMode::Move)
+                        .unwrap();
+                }
+                assert_eq!((state(&a).len(), state(&b).len()), (20, 5));
+                assert_eq!(outside.names().len(), 0);
+            }
+        }
+    });
+}
+
+/// A table written by hand: entries as given, in one block or several.
+fn raw_table(
+    outside: &Outside,
+    name: &str,
+    keyspace: Option<u32>,
+    entries: &[(&[u8], u64, Kind)],
+) -> TableFile {
+    let file = outside.memory.create(Epoch::default(), name).unwrap();
+    let options = WriterOptions {
+        block_size_bytes: 1 << 10,
+        keyspace,
+        ..WriterOptions::default()
+    };
+    let mut writer = TableWriter::new(file.clone(), options).unwrap();
+    for (key, number, kind) in entries {
+        writer.add(key, trailer(*number, *kind), b"value").unwrap();
+    }
+    writer.finish().unwrap();
+    file.sync().unwrap();
+    outside.folder.file(name)
+}
+
+/// A copy with its bytes changed.
+fn altered(outside: &Outside, of: &TableFile, name: &str, f: impl Fn(&mut Vec<u8>)) -> TableFile {
+    let mut bytes = outside.memory.read_small(of.name()).unwrap();
+    f(&mut bytes);
+    let file = outside.memory.create(Epoch::default(), name).unwrap();
+    file.append(&[&bytes]).unwrap();
+    file.sync().unwrap();
+    outside.folder.file(name)
+}
+
+#[test]
+fn bad_files_are_refused_by_name() {
+    play(1, |rt, _| {
+        let disk = Disk::new(&rt);
+        let outside = Outside::new(&rt);
+        let store = disk.open();
+        let (a, b) = two(&store);
+        let good = outside.keys("good", 0..200, "value");
+        let len = outside.memory.read_small(good[0].name()).unwrap().len();
+        let put = Kind::Put;
+        let mut bad: Vec<(TableFile, ErrorKind, &str)> = vec![
+            (
+                raw_table(&outside, "numbers", None, &[(b"a", 5, put), (b"b", 6, put)]),
+                ErrorKind::InvalidArgument,
+                "sequence numbers",
+            ),
+            (
+                raw_table(
+                    &outside,
+                    "one.number",
+                    None,
+                    &[(b"a", 0, put), (b"b", 6, put)],
+                ),
+                ErrorKind::InvalidArgument,
+                "sequence numbers",
+            ),
+            (
+                raw_table(
+                    &outside,
+                    "versions",
+                    None,
+                    &[(b"a", 0, put), (b"a", 0, Kind::Delete)],
+                ),
+                ErrorKind::InvalidArgument,
+                "more than once",
+            ),
+            (
+                raw_table(&outside, "kinds", None, &[(b"a", 0, Kind::Merge)]),
+                ErrorKind::InvalidArgument,
+                "other kinds",
+            ),
+            (
+                raw_table(&outside, "owned", Some(1), &[(b"a", 0, put)]),
+                ErrorKind::InvalidArgument,
+                "belongs to a store",
+            ),
+            (
+                altered(&outside, &good[0], "truncated", |b| b.truncate(len - 100)),
+                ErrorKind::Corruption,
+                "truncated",
+            ),
+            (
+                altered(&outside, &good[0], "short", |b| b.truncate(10)),
+                ErrorKind::Corruption,
+                "short",
+            ),
+            (
+                altered(&outside, &good[0], "empty", |b| b.clear()),
+                ErrorKind::Corruption,
+                "empty",
+            ),
+            (
+                altered(&outside, &good[0], "no.table", |b| b.fill(b'x')),
+                ErrorKind::Corruption,
+                "no.table",
+            ),
+            (
+                outside.folder.file("missing"),
+                ErrorKind::NotFound,
+                "missing",
+            ),
+        ];
+        // One bit anywhere: in a block, filter, index, properties or footer.
+        for i in 0..40 {
+            let at = i * (len - 1) / 39;
+            let name = format!("bit{at}");
+            let file = altered(&outside, &good[0], &name, |b| b[at] ^= 1 << (i % 8));
+            // A flipped version or an unknown feature is damage of another name; see below.
+            bad.push((file, ErrorKind::Corruption, "bit"));
+        }
+        for (file, kind, text) in bad {
+            // A good table before it, in another keyspace: nothing of it stays.
+            let error = store
+                .ingest(
+                    &[(&b, good.clone()), (&a, vec![file.clone()])],
+                    IngestMode::Move,
+                )
+                .expect_err(file.name());
+            assert_eq!(error.kind(), kind, "{}: {error}", file.name());
+            assert!(error.to_string().contains(text), "{}: {error}", file.name());
+            assert!(error.to_string().contains(file.name()), "{error}");
+            assert_eq!(
+                (state(&a).len(), state(&b).len()),
+                (0, 0),
+                "{}",
+                file.name()
+            );
+            assert_eq!(tables_of(&disk), Vec::<String>::new(), "{}", file.name());
+        }
+        // A later format version, with its footer's checksum made right.
+        let later = altered(&outside, &good[0], "later", |b| {
+            let footer = b.len() - siltstone_table::footer::FOOTER_BYTES;
+            // The version, and the checksum of what stands before it and of it.
+            b[footer + 48] += 1;
+            let crc = crc32c::crc32c(&b[footer..footer + 52]);
+            b[footer + 52..footer + 56].copy_from_slice(&crc.to_le_bytes());
+        });
+        let error = store
+            .ingest(&[(&a, vec![later])], IngestMode::Link)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        // Another store's keyspace.
+        let other = Disk::new(&rt).open();
+        let foreign = other.default_keyspace().unwrap();
+        let error = store
+            .ingest(&[(&foreign, good.clone())], IngestMode::Link)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            store.ingest(&[(&a, vec![])], IngestMode::Move).unwrap(),
+            IngestReport::default()
+        );
+        store.ingest(&[(&a, good)], IngestMode::Move).unwrap();
+        assert_eq!(state(&a).len(), 200);
+    });
+}
+
+/// Without room the ingest fails and leaves nothing; in `NoSpace` it is refused; with room again it works.
+#[test]
+fn a_full_disk() {
+    play(4, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let outside = Outside::new(&rt);
+        let store = disk.open();
+        let (a, _) = two(&store);
+        a.put(b"k", b"v").unwrap();
+        let pairs: Vec<_> = (0..3000).map(|i| (key(i), Some(vec![7; 100]))).collect();
+        let files = outside.build("big", &pairs);
+        disk.memory
+            .set_capacity(Some(disk.memory.used_bytes() + 100_000));
+        let error = store
+            .ingest(&[(&a, files.clone())], IngestMode::Copy)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert_eq!(tables_of(&disk), Vec::<String>::new());
+        a.put(b"k", b"still written").unwrap();
+        if seed.is_multiple_of(2) {
+            // Now the store itself has no room.
+            disk.memory.set_capacity(Some(disk.memory.used_bytes()));
+            while a.put(b"x", &[7; 2000]).is_ok() {}
+            let few = outside.keys("few", 0..2, "v");
+            let error = store.ingest(&[(&a, few)], IngestMode::Link).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            assert_eq!(
+                state(&a).keys().filter(|k| k.starts_with(b"key")).count(),
+                0
+            );
+        }
+        disk.memory.set_capacity(None);
+        rt.sleep(Duration::from_secs(5));
+        let how = if seed < 2 {
+            IngestMode::Copy
+        } else {
+            IngestMode::Move
+        };
+        store.ingest(&[(&a, files)], how).unwrap();
+        assert_eq!(
+            state(&a).keys().filter(|k| k.starts_with(b"key")).count(),
+            3000
+        );
+        let back = disk.lose_power().open().keyspace("a").unwrap();
+        assert_eq!(back.get(&key(2999)).unwrap().unwrap(), [7; 100]);
+    });
+}
+
+/// A drop, a close, and other ingests while one is on its way.
+#[test]
+fn beside_drops_and_closes() {
+    play(60, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let outside = Outside::new(&rt);
+        let store = disk.open();
+        let (a, b) = two(&store);
+        let of = |x: &str| {
+            (
+                outside.keys(&format!("{x}a"), 0..10, x),
+                outside.keys(&format!("{x}b"), 0..10, x),
+            )
+        };
+        disk.faults
+            .add(Rule::on(OpKind::Import, Fault::Delay(Duration::from_millis(3))).for_good());
+        let tasks: Vec<_> = ["1", "2"]
+            .into_iter()
+            .map(|x| {
+                let (of_a, of_b) = of(x);
+                let (store, a, b) = (store.clone(), a.clone(), b.clone());
+                let ingest = move || store.ingest(&[(&a, of_a), (&b, of_b)], IngestMode::Link);
+                rt.spawn("ingest", ingest).unwrap()
+            })
+            .collect();
+        rt.sleep(Duration::from_millis(seed % 15));
+        let expected = if seed.is_multiple_of(2) {
+            store.drop_keyspace("b").unwrap();
+            ErrorKind::KeyspaceDropped
+        } else {
+            store.clone().close().unwrap();
+            ErrorKind::Closed
+        };
+        let mut done = 0;
+        for task in tasks {
+            match task.join().unwrap() {
+                Ok(report) => {
+                    assert_eq!(report.entry_count, 20);
+                    done += 1;
+                }
+                Err(error) => assert_eq!(error.kind(), expected, "{error}"),
+            }
+        }
+        let wanted = if done > 0 { 10 } else { 0 };
+        let after = if seed.is_multiple_of(2) {
+            assert_eq!(state(&a).len(), wanted);
+            store.flush().unwrap();
+            store.core_for_tests().delete_obsolete();
+            let most = 2 * done;
+            assert!(tables_of(&disk).len() <= most, "{:?}", tables_of(&disk));
+            disk.lose_power()
+        } else {
+            // Nobody writes to a store that was closed.
+            disk.clone()
+        };
+        let store = after.open();
+        assert_eq!(state(&store.keyspace("a").unwrap()).len(), wanted);
+        if seed % 2 == 1 {
+            assert_eq!(state(&store.keyspace("b").unwrap()).len(), wanted);
+        }
+    });
+}
+
+/// What a store exports, another one ingests: the same keys and values, ranges and snapshots included.
+#[test]
+fn an_export_is_what_another_store_ingests() {
+    play(3, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let outside = Outside::new(&rt);
+        let store = disk.open();
+        let ks = store.default_keyspace().unwrap();
+        let mut model = Model::new();
+        let mut dice = Dice::new(seed);
+        for round in 0..1500u64 {
+            let i = dice.below(700);
+            match dice.below(10) {
+                0 => {
+                    ks.delete(&key(i)).unwrap();
+                    model.remove(&key(i));
+                }
+                1 => {
+                    let end = i + dice.below(20);
+                    ks.delete_range(&key(i), &key(end)).unwrap();
+                    model.retain(|k, _| !(key(i) <= *k && *k < key(end)));
+                }
+                _ => {
+                    let value = vec![round as u8; dice.below(600) as usize];
+                    ks.put(&key(i), &value).unwrap();
+                    model.insert(key(i), value);
+                }
+            }
+            if dice.below(200) == 0 {
+                ks.flush().unwrap();
+            }
+        }
+        let snapshot = store.snapshot();
+        let old = model.clone();
+        ks.put(b"later", b"than the snapshot").unwrap();
+        ks.delete(&key(1)).unwrap();
+        let all = IterOptions::default();
+        let built = ks
+            .export_at(&snapshot, all, &outside.folder, "all")
+            .unwrap();
+        assert!(built.len() > 1);
+        assert_eq!(
+            built.iter().map(|t| t.entry_count).sum::<u64>(),
+            old.len() as u64
+        );
+        assert_eq!(built.iter().map(|t| t.delete_count).sum::<u64>(), 0);
+        let part = ks
+            .export(
+                IterOptions::range(key(100)..key(200)),
+                &outside.folder,
+                "part",
+            )
+            .unwrap();
+        let files = |built: Vec<siltstone::BuiltTable>| built.into_iter().map(|t| t.file).collect();
+        let other_disk = Disk::new(&rt);
+        let other = other_disk.open();
+        let (a, b) = two(&other);
+        // What is beneath shows where nothing was exported.
+        b.put(b"mine", b"stays").unwrap();
+        other
+            .ingest(&[(&a, files(built)), (&b, files(part))], IngestMode::Move)
+            .unwrap();
+        check(&a, &old, "the snapshot");
+        let mut wanted: Model = old
+            .range(key(100)..key(200))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        wanted.insert(b"mine".to_vec(), b"stays".to_vec());
+        check(&b, &wanted, "the range");
+        assert!(outside.names().is_empty());
+        other.close().unwrap();
+        check(
+            &other_disk.lose_power().open().keyspace("a").unwrap(),
+            &old,
+            "opened again",
+        );
+        // An export that fails leaves nothing.
+        let faults = siltstone_storage::FaultStorage::new(Arc::new(outside.memory.clone()), &rt);
+        faults.add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)));
+        let folder = TableFolder::on(Arc::new(faults), Epoch::default());
+        assert!(
+            ks.export(IterOptions::default(), &folder, "failed")
+                .is_err()
+        );
+        assert!(outside.names().is_empty(), "{:?}", outside.names());
+    });
+}
+
+/// What is told about sizes lies within its error.
+#[test]
+fn approximate_sizes_keep_their_bounds() {
+    play(3, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let store = disk.open_with(Options { ..small() });
+        let ks = store.default_keyspace().unwrap();
+        let mut dice = Dice::new(seed);
+        // No key twice: what is stored is what a scan shows.
+        let mut order: Vec<u64> = (0..4000).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, dice.below(i as u64 + 1) as usize);
+        }
+        let mut model = Model::new();
+        for (n, i) in order.into_iter().enumerate() {
+            let value = vec![7; dice.below(200) as usize];
+            ks.put(&key(i), &value).unwrap();
+            model.insert(key(i), value);
+            if n == 1500 {
+                ks.compact_range(None, None).unwrap();
+            }
+            if n == 3000 {
+                ks.flush().unwrap();
+            }
+        }
+        let raw = |range: &dyn Fn(&Vec<u8>) -> bool| -> (u64, u64) {
+            let inside = model.iter().filter(|(k, _)| range(k));
+            inside.fold((0, 0), |(n, raw), (k, v)| {
+                (n + 1, raw + (k.len() + v.len()) as u64 + 12)
+            })
+        };
+        let within = |e: siltstone::Estimate, truth: u64, what: &str| {
+            assert!(
+                e.value.abs_diff(truth) <= e.error,
+                "{what}: {e:?}, in truth {truth}"
+            );
+        };
+        let whole = ks.approximate_size(&IterOptions::default()).unwrap();
+        let (count, bytes) = raw(&|_| true);
+        assert_eq!(
+            (whole.entry_count.value, whole.entry_count.error),
+            (count, 0)
+        );
+        assert_eq!((whole.raw_bytes.value, whole.raw_bytes.error), (bytes, 0));
+        let properties = ks.properties().unwrap();
+        assert_eq!(whole.file_bytes.value, properties.file_bytes);
+        assert_eq!(
+            properties.entry_count + properties.memtable_entry_count,
+            count
+        );
+        let mut file_bytes = 0;
+        for _ in 0..50 {
+            let (x, y) = (dice.below(4000), dice.below(4000));
+            let (from, to) = (key(x.min(y)), key(x.max(y)));
+            let size = ks
+                .approximate_size(&IterOptions::range(from.clone()..to.clone()))
+                .unwrap();
+            let (count, bytes) = raw(&|k| from <= *k && *k < to);
+            within(size.entry_count, count, "entries");
+            within(size.raw_bytes, bytes, "raw bytes");
+            // In practice much closer than promised: a few blocks of 1 KiB.
+            assert!(
+                size.entry_count.value.abs_diff(count) < 150,
+                "{size:?}, in truth {count}"
+            );
+            file_bytes = file_bytes.max(size.file_bytes.error);
+        }
+        // Half of two blocks for each of a few runs and levels.
+        assert!((1..64_000).contains(&file_bytes), "{file_bytes}");
+        let empty = ks
+            .approximate_size(&IterOptions::range(key(9)..key(9)))
+            .unwrap();
+        assert_eq!(empty, siltstone::ApproximateSize::default());
+        // Two halves are the whole, within their errors.
+        let (low, high) = (
+            ks.approximate_size(&IterOptions::range(..key(2000)))
+                .unwrap(),
+            ks.approximate_size(&IterOptions::range(key(2000)..))
+                .unwrap(),
+        );
+        let sum = low.file_bytes.value + high.file_bytes.value;
+        let error = low.file_bytes.error + high.file_bytes.error;
+        assert!(sum.abs_diff(whole.file_bytes.value) <= error + 2);
+    });
+}
+
+/// The verification of an open store finds what is damaged, and goes on.
+#[test]
+fn an_open_store_is_verified() {
+    play(2, |rt, _| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let (a, b) = two(&store);
+        for i in 0..2000 {
+            a.put(&key(i), &[7; 100]).unwrap();
+        }
+        b.put(b"k", b"v").unwrap();
+        b.delete_range(b"a", b"c").unwrap();
+        store.flush().unwrap();
+        let mut told = Vec::new();
+        let report = store.verify(&mut |p| told.push(p)).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+        assert_eq!((report.entry_count, report.range_delete_count), (2001, 1));
+        assert_eq!(told.len() as u64, report.table_count);
+        let last = told.last().unwrap();
+        assert_eq!(last.done_bytes, last.total_bytes);
+        assert_eq!(last.total_bytes, report.table_bytes);
+        let of_a = report.keyspaces.iter().find(|k| k.name == "a").unwrap();
+        assert_eq!(of_a.entry_count, 2000);
+        let p = b.properties().unwrap();
+        assert_eq!(
+            (p.entry_count, p.range_delete_count, p.table_count),
+            (1, 1, 1)
+        );
+        assert!(p.oldest_number.unwrap() < p.newest_number.unwrap());
+
+        // One byte of one table.
+        let victim = tables_of(&disk)[0].clone();
+        let mut bytes = disk.memory.read_small(&victim).unwrap();
+        bytes[100] ^= 8;
+        let epoch = store.core_for_tests().epoch();
+        disk.memory.delete(epoch, &victim).unwrap();
+        let file = disk.memory.create(epoch, &victim).unwrap();
+        file.append(&[&bytes]).unwrap();
+        let report = store.verify(&mut |_| ()).unwrap();
+        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+        assert_eq!(report.problems[0].file(), Some(&victim[..]));
+        assert!(report.problems[0].is_corruption());
+        store.close().unwrap();
+    });
+}
+
+/// Tables on local files, by their paths, between two stores.
+#[test]
+fn by_paths_on_local_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let store = Store::open(path("one.store"), small()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..3000 {
+        ks.put(&key(i), &[i as u8; 50]).unwrap();
+    }
+    let out = TableFolder::create(path("out")).unwrap();
+    let built = ks.export(IterOptions::default(), &out, "all").unwrap();
+    store.close().unwrap();
+    let paths: Vec<_> = built
+        .iter()
+        .map(|t| path("out").join(t.file.name()))
+        .collect();
+    for (i, how) in [IngestMode::Link, IngestMode::Copy, IngestMode::Move]
+        .into_iter()
+        .enumerate()
+    {
+        let other = Store::open(path(&format!("other{i}.store")), small()).unwrap();
+        let ks = other.default_keyspace().unwrap();
+        let files = TableFile::at_paths(&paths).unwrap();
+        let report = other.ingest(&[(&ks, files)], how).unwrap();
+        assert_eq!((report.entry_count, report.left.len()), (3000, 0));
+        assert_eq!(ks.iter().unwrap().count(), 3000);
+        assert_eq!(paths.iter().all(|p| p.exists()), how != IngestMode::Move);
+        other.close().unwrap();
+        let again = Store::open(path(&format!("other{i}.store")), small()).unwrap();
+        let ks = again.default_keyspace().unwrap();
+        assert_eq!(ks.get(&key(2999)).unwrap().unwrap(), [2999u64 as u8; 50]);
+    }
+    assert!(TableFile::at_paths([path("nowhere").join("x")]).is_err());
+}
