@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use siltstone_table::exec::{CancelToken, Progress};
 
 use crate::compaction::install::{add_run, count_outcome, refresh_view};
+use crate::compaction::pick::targets;
 use crate::compaction::run::{FlushSpec, JobRunner};
 use crate::core::Core;
 use crate::error::Result;
@@ -33,10 +34,11 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     let start = core.runtime.now();
     let source = &task.source;
     let (published, snapshots) = core.snapshots.for_job();
-    // Level-0 runs are cut where level 1 is, so that a table of the run meets few of level 1's.
+    // Level-0 runs are cut where the base level is, so that a table of the run meets few of that level's.
     let version = task.keyspace.view().version.clone();
-    let soft_cuts = level1_cuts(&version, source);
     let settings = task.keyspace.pin_settings();
+    let base = targets(&version, &settings.pick, &[]).base;
+    let soft_cuts = base_cuts(&version, base, source);
     let spec = FlushSpec {
         keyspace: task.keyspace.id,
         settings: &settings.all,
@@ -72,12 +74,16 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     Ok(())
 }
 
-fn level1_cuts(version: &crate::version::KeyspaceVersion, source: &MemSource) -> Vec<Vec<u8>> {
+fn base_cuts(
+    version: &crate::version::KeyspaceVersion,
+    base: u8,
+    source: &MemSource,
+) -> Vec<Vec<u8>> {
     let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else {
         return Vec::new();
     };
     let range = crate::version::KeyRange::closed(first, last);
-    let mut cuts: Vec<Vec<u8>> = crate::compaction::pick::soft_cuts(version, 0, &range)
+    let mut cuts: Vec<Vec<u8>> = crate::compaction::pick::soft_cuts(version, base - 1, &range)
         .into_iter()
         .map(Vec::from)
         .collect();

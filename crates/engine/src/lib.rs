@@ -97,8 +97,8 @@ pub use ingest::{IngestMode, IngestReport};
 pub use iter::{Cursor, IterOptions, Range, prefix_end};
 pub use metrics::{Histogram, LatencySummary};
 pub use options::{
-    ByLevel, Change, Compression, KeyspaceOptions, KeyspaceSettings, Limits, Options, Scope,
-    Setting, SyncMode, Value, Verify, setting, settings,
+    ByLevel, Change, Compression, KeyspaceOptions, KeyspaceSettings, LevelTargets, Limits, Options,
+    Scope, Setting, SyncMode, Value, Verify, setting, settings,
 };
 pub use properties::KeyspaceProperties;
 pub use read::PinnedValue;

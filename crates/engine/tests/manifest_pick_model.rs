@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use siltstone::LevelTargets;
 use siltstone::compaction::pick::{
     Choice, ChoiceKind, ManualRange, ManualStep, PickInput, PickOptions, hard_cuts, older_ranges,
     pick, pick_manual, soft_cuts,
@@ -95,6 +96,10 @@ impl Model {
                 table_bytes: 4,
                 max_job_bytes: 30,
                 max_grandparent_count: 3,
+                level_targets: match seed % 2 {
+                    0 => LevelTargets::Fixed,
+                    _ => LevelTargets::Dynamic,
+                },
                 ..PickOptions::default()
             },
             counts: Counts::default(),
@@ -352,6 +357,13 @@ fn reads_stay_exact_whatever_is_picked_and_in_whatever_order_it_ends() {
         // Some stores flush late, some compact late.
         let weights: Vec<u64> = (0..6).map(|_| 1 + model.random.below(8)).collect();
         for step in 0..500 {
+            // Settings may change at any time.
+            if model.random.below(120) == 0 {
+                model.options.level_targets = match model.options.level_targets {
+                    LevelTargets::Fixed => LevelTargets::Dynamic,
+                    LevelTargets::Dynamic => LevelTargets::Fixed,
+                };
+            }
             let mut at = model.random.below(weights.iter().sum::<u64>() + 20);
             let action = weights.iter().position(|weight| {
                 let hit = at < *weight;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use siltstone::version::{KeyRange, TableMeta};
 use siltstone::{
-    Batch, Compression, Cursor, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store,
-    SyncMode, Verify, WriteOptions,
+    Batch, ByLevel, Compression, Cursor, ErrorKind, IterOptions, Keyspace, KeyspaceOptions,
+    LevelTargets, Options, Snapshot, Store, SyncMode, Verify, WriteOptions,
 };
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::key::{Kind, trailer};
@@ -32,6 +32,8 @@ const NAMES: [&str; 4] = ["default", "a", "b", "c"];
 
 /// A seed's draw of options: small sizes, so that a few hundred operations reach every mechanism.
 pub fn draw_options(rng: &mut Rng) -> Options {
+    // What came later draws from a stream of its own, so that kept seeds keep their options.
+    let mut more = rng.clone().fork(1);
     let table_bytes = 64 << 10 << rng.below(2);
     let trigger = 1 + rng.below(5) as u32;
     let slowdown = trigger + rng.below(6) as u32;
@@ -53,6 +55,8 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         level_factor: 2 + rng.below(3) as u32,
         bloom_bits_per_key: (*rng.pick(&[0, 1, 4, 10, 20])).into(),
         compression: (*rng.pick(&[Compression::None, Compression::Lz4])).into(),
+        level_targets: *more.pick(&[LevelTargets::Fixed, LevelTargets::Dynamic]),
+        keyspaces: draw_own(&mut more, table_bytes),
         verify: *rng.pick(&[Verify::Once, Verify::Always]),
         log_segment_bytes: segment,
         log_bytes_max: segment * (2 + rng.below(5)),
@@ -63,6 +67,41 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         subjobs_max: 1 + rng.below(4) as u32,
         ..Options::default()
     }
+}
+
+/// What some keyspaces are to have of their own: kept from life to life, and changed by each open that wishes something else.
+fn draw_own(rng: &mut Rng, table_bytes: u64) -> BTreeMap<String, KeyspaceOptions> {
+    let codecs = [
+        Compression::None,
+        Compression::Lz4,
+        Compression::Zstd { level: 1 },
+    ];
+    let mut all = BTreeMap::new();
+    for name in NAMES {
+        if !rng.chance(40) {
+            continue;
+        }
+        let by_level: Vec<Compression> =
+            (0..1 + rng.below(4)).map(|_| *rng.pick(&codecs)).collect();
+        let bits: Vec<u32> = (0..1 + rng.below(4))
+            .map(|_| rng.below(21) as u32)
+            .collect();
+        let stop = 2 + rng.below(12) as u32;
+        let own = KeyspaceOptions {
+            memtable_bytes: rng.chance(50).then(|| 64 << 10 << rng.below(3)),
+            table_bytes: rng.chance(30).then_some(table_bytes),
+            block_bytes: rng.chance(30).then(|| 1 << 10 << rng.below(4)),
+            l0_stop_count: rng.chance(50).then_some(stop),
+            level_targets: rng
+                .chance(50)
+                .then(|| *rng.pick(&[LevelTargets::Fixed, LevelTargets::Dynamic])),
+            compression: ByLevel::of(&by_level),
+            bloom_bits_per_key: ByLevel::of(&bits).filter(|_| rng.chance(50)),
+            ..KeyspaceOptions::default()
+        };
+        all.insert(name.to_string(), own);
+    }
+    all
 }
 
 /// The keys of a run: few enough that they meet, of all shapes.

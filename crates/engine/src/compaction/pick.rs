@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::options::{ByLevel, Compression, KeyspaceSettings};
+use crate::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets};
 use crate::version::{
     BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceVersion, LEVEL_COUNT, RemoveTable, Run, SeqRange,
     TABLE_NEEDS_REWRITE, TableMeta,
@@ -43,6 +43,8 @@ pub struct PickOptions {
     pub max_job_bytes: u64,
     /// A table that overlaps more tables than this, two levels below, is cut anew instead of moved.
     pub max_grandparent_count: usize,
+    /// How targets of levels are found.
+    pub level_targets: LevelTargets,
     /// How tables of each level are compressed: a table does not move as it is to a level that is compressed otherwise.
     pub compression: ByLevel<Compression>,
 }
@@ -58,6 +60,7 @@ impl Default for PickOptions {
             table_bytes: 64 << 20,
             max_job_bytes: 25 * (64 << 20),
             max_grandparent_count: 40,
+            level_targets: LevelTargets::Fixed,
             compression: Compression::None.into(),
         }
     }
@@ -72,13 +75,14 @@ impl PickOptions {
             level_factor: settings.level_factor.into(),
             table_bytes: settings.table_bytes,
             max_job_bytes: 25 * settings.table_bytes,
+            level_targets: settings.level_targets,
             compression: settings.compression,
             ..PickOptions::default()
         }
     }
 
-    /// Target bytes of a level; level 0 has none (it is counted in runs).
-    pub fn target_bytes(&self, level: u8) -> u64 {
+    /// Fixed target bytes of a level; level 0 has none (it is counted in runs).
+    fn fixed_target_bytes(&self, level: u8) -> u64 {
         match level {
             0 => 0,
             _ => self.level1_bytes.max(1).saturating_mul(
@@ -95,7 +99,7 @@ impl PickOptions {
 pub struct Reservation {
     /// Its input tables.
     pub tables: BTreeSet<u64>,
-    /// Key ranges by level within which it takes and makes tables. On level 0 there is one only for a merge within
+    /// Key ranges by level within which it takes, makes or passes tables; the deepest level is where it makes them. On level 0 there is one only for a merge within
     /// it: outputs may lie anywhere in it, in the slot of the inputs.
     pub spans: Vec<(u8, KeyRange)>,
 }
@@ -112,6 +116,67 @@ pub struct PickInput<'a> {
     /// Slots of sources whose numbers were given and which are not installed: memtables, active ones included,
     /// redirected runs, unfinished ingests. They may hold any key.
     pub unsettled: &'a [SeqRange],
+}
+
+/// Where level 0 goes, and what the levels are to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Targets {
+    /// The level that level 0 goes down to. Those between are empty, and no job makes tables there.
+    pub base: u8,
+    /// The first level that is needed. What lies above it (after a change of the settings, or when much was deleted) drains.
+    pub first_needed: u8,
+    /// Target bytes by level; level 0 has none.
+    pub bytes: [u64; LEVEL_COUNT],
+}
+
+/// The targets of a version, given what its queued and running jobs make.
+///
+/// Dynamic ones: whatever level is the largest is taken for the deepest one's content; from there upwards each level needs `level_factor` times
+/// less, until one is no larger than `level1_bytes`. So nine tenths of the data lie on the deepest level, and what is out of date is about a tenth.
+pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reservation]) -> Targets {
+    let mut bytes = [0; LEVEL_COUNT];
+    if options.level_targets == LevelTargets::Fixed {
+        for (level, bytes) in (0..).zip(&mut bytes) {
+            *bytes = options.fixed_target_bytes(level);
+        }
+        return Targets {
+            base: 1,
+            first_needed: 1,
+            bytes,
+        };
+    }
+    let (factor, least) = (options.level_factor.max(2), options.level1_bytes.max(1));
+    let mut size = version
+        .levels()
+        .map(|(_, level)| level.file_bytes())
+        .max()
+        .unwrap_or(0);
+    let mut first_needed = BOTTOM_LEVEL;
+    while first_needed > 1 && size > least {
+        first_needed -= 1;
+        size /= factor;
+    }
+    for level in first_needed..=BOTTOM_LEVEL {
+        bytes[usize::from(level)] = size.max(least);
+        size = size.saturating_mul(factor);
+    }
+    // Nothing is put below what is there or about to be there.
+    let made = jobs
+        .iter()
+        .filter_map(|job| job.spans.iter().map(|(level, _)| *level).max());
+    let held = version
+        .levels()
+        .filter(|(_, tables)| !tables.is_empty())
+        .map(|(level, _)| level);
+    let base = made
+        .chain(held)
+        .filter(|level| *level > 0)
+        .fold(first_needed, u8::min);
+    Targets {
+        base,
+        first_needed,
+        bytes,
+    }
 }
 
 /// What kind of work a choice is.
@@ -226,6 +291,10 @@ impl Choice {
         {
             spans.extend(hull(&input.tables).map(|range| (input.level, range)));
         }
+        if self.from == 0 {
+            // Nobody may put anything on the levels that it passes, beneath which its outputs will lie.
+            spans.extend((1..self.to).map(|level| (level, self.range.clone())));
+        }
         spans.push((self.to, self.range.clone()));
         Reservation { tables, spans }
     }
@@ -301,6 +370,7 @@ impl Ranges {
 /// The working state of one pick.
 struct Picker<'a> {
     input: &'a PickInput<'a>,
+    targets: Targets,
     reserved: BTreeSet<u64>,
 }
 
@@ -308,6 +378,7 @@ impl<'a> Picker<'a> {
     fn new(input: &'a PickInput<'a>) -> Picker<'a> {
         Picker {
             input,
+            targets: targets(input.version, input.options, input.jobs),
             reserved: input
                 .jobs
                 .iter()
@@ -377,7 +448,14 @@ impl<'a> Picker<'a> {
             }
             let taken = file_bytes(tables.tables().iter().filter(|t| self.is_reserved(t)));
             let bytes = tables.file_bytes().saturating_sub(taken);
-            scores[usize::from(level)] = bytes as f64 / options.target_bytes(level) as f64;
+            scores[usize::from(level)] = if level >= self.targets.first_needed {
+                bytes as f64 / self.targets.bytes[usize::from(level)] as f64
+            } else if bytes > 0 {
+                // It drains, when nothing is more urgent.
+                1.0
+            } else {
+                0.0
+            };
         }
         scores
     }
@@ -402,20 +480,20 @@ impl<'a> Picker<'a> {
             .collect()
     }
 
-    /// Level 0 to level 1. `within` limits it to tables that overlap a range, and to what must go with them.
+    /// Level 0 to the base level. `within` limits it to tables that overlap a range, and to what must go with them.
     fn level0_down(&self, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
-        let version = self.input.version;
+        let (version, base) = (self.input.version, self.targets.base);
         let settled = self.settled_runs();
         let newest_settled = settled.last()?;
-        // Where jobs work on level 1 nothing may come down ...
+        // Where jobs work on the base level nothing may come down ...
         let mut walls = Ranges::default();
         for (level, range) in self.input.jobs.iter().flat_map(|job| &job.spans) {
-            if *level == 1 {
+            if *level == base {
                 walls.add(range);
             }
         }
         for table in version
-            .level(1)
+            .level(base)
             .tables()
             .iter()
             .filter(|t| self.is_reserved(t))
@@ -479,7 +557,7 @@ impl<'a> Picker<'a> {
             })
             .collect();
         let range = hull(inputs.iter().flat_map(|input| &input.tables))?;
-        let below = version.level(1).overlapping_tables(&range).to_vec();
+        let below = version.level(base).overlapping_tables(&range).to_vec();
         let run_count = inputs
             .iter()
             .filter(|input| !input.tables.is_empty())
@@ -491,9 +569,9 @@ impl<'a> Picker<'a> {
             self.input.options.l0_trigger_count,
             newest_settled.seqs.hi,
         );
-        let moves = below.is_empty() && self.may_move(0, &inputs);
+        let moves = below.is_empty() && self.may_move(0, base, &inputs);
         inputs.push(LevelInput {
-            level: 1,
+            level: base,
             run: None,
             tables: below,
         });
@@ -502,7 +580,7 @@ impl<'a> Picker<'a> {
         } else {
             ChoiceKind::Merge
         };
-        Choice::new(kind, 1, inputs, score, reason)
+        Choice::new(kind, base, inputs, score, reason)
     }
 
     /// Keeps the tables that overlap `range`, and every older one that overlaps one of those kept.
@@ -654,7 +732,7 @@ impl<'a> Picker<'a> {
             None => format!(
                 "level {level} has {} bytes of {}; table {} overlaps {} below, the fewest",
                 upper.file_bytes(),
-                options.target_bytes(level),
+                self.targets.bytes[usize::from(level)],
                 upper.tables()[index].id,
                 below.len()
             ),
@@ -664,7 +742,7 @@ impl<'a> Picker<'a> {
             run: None,
             tables,
         }];
-        let moves = below.is_empty() && self.may_move(level, &inputs);
+        let moves = below.is_empty() && self.may_move(level, level + 1, &inputs);
         inputs.push(LevelInput {
             level: level + 1,
             run: None,
@@ -694,7 +772,7 @@ impl<'a> Picker<'a> {
     }
 
     /// Whether inputs without anything below them may be moved as they are.
-    fn may_move(&self, level: u8, inputs: &[LevelInput]) -> bool {
+    fn may_move(&self, from: u8, to: u8, inputs: &[LevelInput]) -> bool {
         let (version, options) = (self.input.version, self.input.options);
         let mut tables: Vec<&Arc<TableMeta>> =
             inputs.iter().flat_map(|input| &input.tables).collect();
@@ -710,9 +788,9 @@ impl<'a> Picker<'a> {
             tables.len() == 1 || raw_bytes / tables.len().max(1) as u64 >= options.table_bytes / 8;
         disjoint
             && large
-            && options.compression.at(level) == options.compression.at(level + 1)
+            && options.compression.at(from) == options.compression.at(to)
             && tables.iter().all(|t| {
-                let grandparents = match level + 2 {
+                let grandparents = match to + 1 {
                     below if below <= BOTTOM_LEVEL => {
                         version.level(below).overlapping(&t.bounds).len()
                     }
@@ -720,7 +798,7 @@ impl<'a> Picker<'a> {
                 };
                 // Tombstones with nothing beneath them are dropped by a merge and kept by a move.
                 let nothing_below =
-                    (level + 1..=BOTTOM_LEVEL).all(|l| !version.level(l).overlaps(&t.bounds));
+                    (to..=BOTTOM_LEVEL).all(|l| !version.level(l).overlaps(&t.bounds));
                 let tombstones = t.deletes.saturating_add(t.range_deletes);
                 t.flags & TABLE_NEEDS_REWRITE == 0
                     && grandparents <= options.max_grandparent_count
@@ -797,7 +875,7 @@ pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
 }
 
 /// The next step of a compaction by hand: everything in the range goes down to the deepest level that has data in it
-/// (from level 0 at least to level 1), then the bottommost tables are rewritten if that was asked for. Memtables are
+/// (from level 0 at least to the base level), then the bottommost tables are rewritten if that was asked for. Memtables are
 /// the caller's: it flushes first, and what it gives as unsettled only delays.
 pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
     let picker = Picker::new(input);

@@ -3,7 +3,7 @@
 //! A version is drawn line by line: `L0 (lo,hi]: tables` is a run (drawn newest first), `L2: tables` a level. A table
 //! is `id[first..last]`, with `)` for a table that only has a range delete, and may have `*MiB`, `!` (every entry is
 //! a delete) and `^` (needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`, `span level [a..b]`,
-//! `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`.
+//! `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`.
 
 use std::fmt::Write as _;
 
@@ -136,6 +136,7 @@ fn draw(text: &str) -> Drawing {
                     (number(1) as usize, number(2) as usize)
             }
             "level1" => options.level1_bytes = number(1) * MIB,
+            "dynamic" => options.level_targets = LevelTargets::Dynamic,
             "factor" => options.level_factor = number(1),
             "max" => options.max_job_bytes = number(1) * MIB,
             level => {
@@ -250,6 +251,103 @@ fn nothing_is_due() {
     picks("nothing", "L0 (0,10]: 1[a..z]");
     picks("nothing", "L1: 1[a..c] 2[d..f]");
     picks("nothing", "L6: 1[a..z]*9000");
+}
+
+#[test]
+fn dynamic_targets_follow_the_largest_level() {
+    let of = |drawing: &str| {
+        let drawing = draw(&format!("dynamic\n{drawing}"));
+        let t = targets(&drawing.version, &drawing.options, &drawing.jobs);
+        let mib = t.bytes.map(|b| b / MIB);
+        (t.base, t.first_needed, mib[4], mib[5], mib[6])
+    };
+    // Level 1 is to have 100 MiB, each further level ten times more.
+    assert_eq!(of(""), (6, 6, 0, 0, 100));
+    assert_eq!(of("L6: 1[a..z]*100"), (6, 6, 0, 0, 100));
+    assert_eq!(of("L6: 1[a..z]*110"), (5, 5, 0, 100, 110));
+    assert_eq!(of("L6: 1[a..z]*1000"), (5, 5, 0, 100, 1000));
+    assert_eq!(of("L6: 1[a..z]*9000"), (4, 4, 100, 900, 9000));
+    // What is there, or about to be there, is not passed.
+    assert_eq!(of("L3: 2[a..b]\nL6: 1[a..z]*1000"), (3, 5, 0, 100, 1000));
+    assert_eq!(of("span 4 [a..b]\nL6: 1[a..z]*1000"), (4, 5, 0, 100, 1000));
+    assert_eq!(of("span 0 [a..b]\nL6: 1[a..z]*1000"), (5, 5, 0, 100, 1000));
+    // The largest level counts, wherever it lies.
+    assert_eq!(of("L3: 1[a..z]*9000"), (3, 4, 100, 900, 9000));
+    // Levels enough for everything: the first one takes what is left.
+    assert_eq!(of("factor 2\nL6: 1[a..z]*640000").1, 1);
+}
+
+#[test]
+fn with_dynamic_targets_level_0_goes_to_the_base() {
+    picks(
+        "merge L0->L6: L0 2 L0 1 L6 10 [a..m]",
+        "dynamic
+         L0 (10,20]: 2[b..d]
+         L0 (0,10]: 1[a..m]
+         L6: 10[a..c]*50 11[x..z]*50",
+    );
+    picks(
+        "merge L0->L5: L0 2 L0 1 [a..m]",
+        "dynamic
+         L0 (10,20]: 2[b..d]
+         L0 (0,10]: 1[a..m]
+         L6: 10[a..c]*500 11[x..z]*500",
+    );
+    // A table that overlaps nothing goes all the way as it is.
+    picks(
+        "move L0->L6: L0 1 [a..m]",
+        "dynamic
+         trigger 1
+         L0 (0,10]: 1[a..m]*10",
+    );
+    // A job that works on the base keeps others away from its range.
+    picks(
+        "merge L0->L5: L0 2 L0 1 [p..t]",
+        "dynamic
+         L0 (10,20]: 2[p..r]
+         L0 (0,10]: 1[q..t]
+         span 5 [a..m]
+         L6: 10[a..c]*500 11[x..z]*500",
+    );
+    picks(
+        "nothing",
+        "dynamic
+         L0 (10,20]: 2[a..b]
+         L0 (0,10]: 1[b..c]
+         span 5 [a..m]
+         L6: 10[a..c]*500 11[x..z]*500",
+    );
+}
+
+#[test]
+fn levels_that_are_not_needed_drain() {
+    picks(
+        "merge L1->L2: L1 1 L2 2 [a..c]",
+        "dynamic
+         L1: 1[a..c]*3
+         L2: 2[a..c]*30
+         L6: 9[a..z]*90",
+    );
+    // But what is due goes first, to the highest level that still holds something.
+    picks(
+        "merge L0->L1: L0 4 L0 3 L1 1 [a..m]",
+        "dynamic
+         trigger 1
+         L0 (10,20]: 4[a..m]
+         L0 (0,10]: 3[a..m]
+         L1: 1[a..c]*3
+         L6: 9[a..z]*90",
+    );
+}
+
+#[test]
+fn tables_do_not_move_to_a_level_of_another_codec() {
+    let text = "trigger 1
+         L0 (0,10]: 1[a..m]*10";
+    let mut drawing = draw(text);
+    assert_eq!(tell(pick(&drawing.input())), "move L0->L1: L0 1 [a..m]");
+    drawing.options.compression = ByLevel::of(&[Compression::None, Compression::Lz4]).unwrap();
+    assert_eq!(tell(pick(&drawing.input())), "merge L0->L1: L0 1 [a..m]");
 }
 
 #[test]

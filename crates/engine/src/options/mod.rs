@@ -66,6 +66,17 @@ impl Compression {
     pub const ZSTD: Compression = Compression::Zstd { level: 3 };
 }
 
+/// How large levels are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelTargets {
+    /// Level 1 has `level1_bytes`, each further level `level_factor` times more. A level that is not full yet lies above others that are: up to
+    /// twice the space for the same data, or more.
+    Fixed = 0,
+    /// The deepest level holds nearly everything, each level above it `level_factor` times less, down to `level1_bytes`; level 0 goes straight
+    /// to the first level that is needed.
+    Dynamic = 1,
+}
+
 /// A value for each level, 0 to 6.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ByLevel<T>([T; LEVEL_COUNT]);
@@ -275,10 +286,12 @@ settings_table! {
         l0_slowdown_count: u32 = 20, "runs", within(1, 10_000), tag::L0_SLOWDOWN_COUNT;
         /// Level-0 runs at which writers wait; not below l0_slowdown_count.
         l0_stop_count: u32 = 36, "runs", within(1, 10_000), tag::L0_STOP_COUNT;
-        /// Target size of level 1; not below table_bytes.
+        /// Target size of level 1, or of the first level in use with dynamic targets; not below table_bytes.
         level1_bytes: u64 = 256 << 20, "bytes", within(64 << 10, 1 << 50), tag::LEVEL1_BYTES;
         /// How many times larger the target of each further level is.
         level_factor: u32 = 10, "times", within(2, 100), tag::LEVEL_FACTOR;
+        /// Targets of the levels: fixed from level 1 on, or dynamic, from the size of the deepest one.
+        level_targets: LevelTargets = LevelTargets::Fixed, "mode", choice("\"fixed\" or \"dynamic\""), tag::LEVEL_TARGETS;
         /// Filter bits for each key, for all levels or a list by level; 10 give 1% false positives, 0 is no filter.
         bloom_bits_per_key: ByLevel<u32> = ByLevel([10; LEVEL_COUNT]), "bits", within(0, 20), tag::FILTER_BITS_BY_LEVEL;
         /// Compression of blocks, for all levels or a list by level. Tables of level 0 are rewritten soon, those of the bottom hold most of the data.

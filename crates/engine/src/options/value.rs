@@ -10,7 +10,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{ByLevel, Compression, SyncMode, Verify};
+use super::{ByLevel, Compression, LevelTargets, SyncMode, Verify};
 use crate::version::LEVEL_COUNT;
 
 /// The value of a setting, as it stands in a TOML file.
@@ -277,6 +277,22 @@ macro_rules! words {
 }
 
 words!(Verify { Once = "once", Always = "always" });
+
+words!(LevelTargets { Fixed = "fixed", Dynamic = "dynamic" });
+
+impl StoredType for LevelTargets {
+    fn encode(&self) -> Vec<u8> {
+        (*self as u64).encode()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<LevelTargets> {
+        match u64::decode(bytes)? {
+            0 => Some(LevelTargets::Fixed),
+            1 => Some(LevelTargets::Dynamic),
+            _ => None,
+        }
+    }
+}
 
 impl SettingType for Compression {
     fn to_value(&self) -> Value {

@@ -84,6 +84,8 @@ pub mod option {
     /// Sealed memtables at which writers stop.
     pub const MEMTABLE_STOP_COUNT: u16 = 13;
     // 9 to 12 were given away and never written.
+    /// Targets of levels: 0 fixed, 1 dynamic.
+    pub const LEVEL_TARGETS: u16 = 16;
     /// Filter bits a key: a byte a level, the last one for all deeper levels.
     pub const FILTER_BITS_BY_LEVEL: u16 = 17;
     /// Codec (a number of the table format) and its level: two bytes a level, the last pair for all deeper levels.
