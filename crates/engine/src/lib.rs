@@ -70,6 +70,7 @@ mod planted;
 mod properties;
 mod read;
 mod recovery;
+pub mod repair;
 mod reserve;
 mod settings;
 mod snapshot;

@@ -1,6 +1,8 @@
 //! The trials in the gate's size. `SILT_SEEDS=N` scales them to N percent, `SILT_SEED=K` runs one seed.
 
-use siltstone_sim::trials::{fault_trial, options_trial, power_trial, scenario, seeds};
+use siltstone_sim::trials::{
+    fault_trial, options_trial, power_trial, repair_trial, scenario, seeds,
+};
 
 /// What random operations under random options must reach.
 const REACHED: &[&str] = &[
@@ -106,4 +108,26 @@ fn every_call() {
         reached.of("scenario.recovered_twice"),
         reached.of("scenario.pairs")
     );
+}
+
+/// Random damage: five copies of a store a seed, four of them damaged.
+#[test]
+fn repairs() {
+    let wanted = [
+        "repair.damaged.current",
+        "repair.damaged.log",
+        "repair.damaged.manifest",
+        "repair.damaged.table",
+        "repair.left_out",
+        "repair.log_broken",
+        "repair.lost.blocks",
+        "repair.lost.range deletes",
+        "repair.lost.table",
+        "repair.lost_nothing",
+        "repair.suspect.log hole",
+        "repair.suspect.lost",
+        "repair.suspect.manifest",
+        "repair.unused",
+    ];
+    seeds("repairs", 1, 250, &wanted, repair_trial);
 }

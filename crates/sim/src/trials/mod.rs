@@ -23,12 +23,14 @@ use crate::workload::{Client, Errors, Plan, World};
 mod faults;
 mod options;
 mod power;
+mod repair;
 mod replay;
 mod scenario;
 
 pub use faults::fault_trial;
 pub use options::options_trial;
 pub use power::power_trial;
+pub use repair::repair_trial;
 pub use replay::{Trace, trace};
 pub use scenario::scenario;
 

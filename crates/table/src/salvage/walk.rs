@@ -259,10 +259,19 @@ fn before(out: &Salvage, chain_first: usize) -> Option<&super::Piece> {
 /// Blocks up to `chain_end` behind which a table goes on that begins behind this one: it is a value in a damaged block, even where it joins
 /// the blocks before.
 fn forget_embedded(bytes: &[u8], chain_end: usize, out: &mut Salvage) {
-    if let Some((_, _, first)) = sections_at(bytes, chain_end)
-        && first > 0
-    {
-        let of_table = out.pieces.partition_point(|p| p.place.start < first as u64);
+    let Some((_, index, first)) = sections_at(bytes, chain_end) else {
+        return;
+    };
+    let first = first as u64;
+    let of_table = out.pieces.partition_point(|p| p.place.start < first);
+    let inner = &out.pieces[of_table..];
+    let same = first > 0
+        && inner.len() == index.len()
+        && inner
+            .iter()
+            .enumerate()
+            .all(|(i, p)| p.place.end == first + index.place(i).end);
+    if same {
         out.pieces.truncate(of_table);
     }
 }

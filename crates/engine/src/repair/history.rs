@@ -1,0 +1,493 @@
+//! The log of a damaged store: every record whose checksums hold, also behind damage, and the holes between them.
+//!
+//! Where nothing is lost numbers meet: a record's first number follows the last one before it. So a break in the log's structure (a header, a
+//! link) between two records whose numbers meet lost no entry; any other break is a *hole*, and whatever it held has numbers below those of
+//! the next record.
+//!
+//! Invariants: a record is believed at the place for which it was written only (its checksum covers salt, segment and offset). What no format
+//! can tell: damage of the last records when nothing behind them, and not the manifest, knows of them. It is told as an end that is not clear.
+//!
+//! Threading: one task; it only reads. Memory: one segment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use siltstone_storage::Storage;
+
+use super::report::{LogFound, LogHole};
+use crate::batch::count_entries;
+use crate::error::{Error, Result};
+use crate::log::format::{
+    BadHeader, BadRecord, ChainEnd, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible,
+    RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
+    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
+};
+use crate::log::{Position, Record};
+
+/// One segment in memory.
+struct Segment {
+    number: u32,
+    bytes: Vec<u8>,
+    header: std::result::Result<(SegmentHeader, u32), BadHeader>,
+}
+
+/// Where the last record that was found ends.
+struct Last {
+    /// In the segment in which the search is; `None` between two segments of one chain.
+    end: ChainEnd,
+    salt: u64,
+    /// The first number that the next record may have.
+    next_sequence: u64,
+}
+
+/// Reads the log from `start` on (all of its newest chain if that is not known) and gives every good record to `apply`, in order.
+pub(super) fn read(
+    storage: &dyn Storage,
+    start: Option<u64>,
+    store_id: Option<u64>,
+    synced: Position,
+    damage: &mut Vec<Error>,
+    apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
+) -> Result<LogFound> {
+    let files = Files::list(storage)?;
+    let start = match start {
+        Some(start) => u32::try_from(start).unwrap_or(u32::MAX),
+        None => files.newest_chain(storage)?,
+    };
+    let mut salts = BTreeSet::new();
+    let mut numbers = Vec::new();
+    for (number, name) in files.by_number.range(start..) {
+        let head = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
+        if parse_segment_name(name) != Some(*number) {
+            damage.push(
+                Error::corruption(name.clone(), "a log segment lies under another's name")
+                    .found(segment_name(*number)),
+            );
+        }
+        match (&head.header, store_id) {
+            (Ok((header, _)), Some(id)) if header.store_id != id => {
+                damage.push(
+                    Error::corruption(name.clone(), "the log segment belongs to another store")
+                        .at(16)
+                        .expected(format_args!("store id {id:016x}"))
+                        .found(format_args!("store id {:016x}", header.store_id)),
+                );
+            }
+            (Err(BadHeader::Version(version)), _) => {
+                return Err(Error::unsupported(
+                    "a log segment of a format version that this build does not know",
+                )
+                .in_file(name.clone())
+                .found(format_args!("version {version}"))
+                .advice("repair the store with the version that wrote it"));
+            }
+            _ => {
+                salts.extend(head.salts());
+                numbers.push(*number);
+            }
+        }
+    }
+    let mut reading = Reading {
+        found: LogFound {
+            is_there: !files.by_number.is_empty(),
+            ..LogFound::default()
+        },
+        last: None,
+        synced,
+        damage,
+        apply,
+        end_is_certain: true,
+        lost_tail: false,
+        unreadable_count: 0,
+    };
+    if numbers.first() != Some(&start) {
+        reading.damage.push(Error::corruption(
+            segment_name(start),
+            "the log's first segment is missing",
+        ));
+        reading.found.first_is_missing = true;
+    }
+    for number in &numbers {
+        let name = &files.by_number[number];
+        let segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+        reading.segment(&segment, &salts)?;
+    }
+    reading.finish()
+}
+
+/// The segments by the number that they really have: names may have been swapped.
+struct Files {
+    by_number: BTreeMap<u32, String>,
+}
+
+impl Files {
+    fn list(storage: &dyn Storage) -> Result<Files> {
+        let mut by_number = BTreeMap::new();
+        let mut renamed = Vec::new();
+        for object in storage.list()? {
+            let Some(number) = parse_segment_name(&object.name) else {
+                continue;
+            };
+            let head = Segment::open(storage, number, &object.name, MAX_HEADER_BYTES as u64)?;
+            match head.header {
+                // Also one that was to be used again and got no new header: its old records are history where they are not flushed.
+                Err(BadHeader::Number(own)) => renamed.push((own, number, object.name)),
+                _ => {
+                    by_number.insert(number, object.name);
+                }
+            }
+        }
+        for (own, number, name) in renamed {
+            let own = u32::try_from(own).unwrap_or(number);
+            let free = !by_number.contains_key(&own);
+            by_number
+                .entry(if free { own } else { number })
+                .or_insert(name);
+        }
+        Ok(Files { by_number })
+    }
+
+    /// The first segment of the newest chain that has records.
+    fn newest_chain(&self, storage: &dyn Storage) -> Result<u32> {
+        let mut best: Option<(u64, u32)> = None;
+        for (number, name) in self.by_number.iter().rev() {
+            let segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+            let Some(salt) = segment.salts().first().copied() else {
+                continue;
+            };
+            match &mut best {
+                Some((chain, first)) if *chain == salt => *first = *number,
+                // Older chains were read whole by the open that began this one.
+                Some(_) => break,
+                None if segment
+                    .next(SEGMENT_HEADER_BYTES, &BTreeSet::from([salt]))
+                    .is_some() =>
+                {
+                    best = Some((salt, *number));
+                }
+                None => {}
+            }
+        }
+        Ok(best.map_or(1, |(_, first)| first))
+    }
+}
+
+impl Segment {
+    fn open(storage: &dyn Storage, number: u32, name: &str, most: u64) -> Result<Segment> {
+        let file = storage.open(name)?;
+        let len = file.len().min(most);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len as usize).map_err(|_| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("there is no memory for a log segment of {len} bytes"),
+            )
+            .in_file(name)
+        })?;
+        bytes.resize(len as usize, 0);
+        file.read_at(0, &mut bytes)?;
+        let header = SegmentHeader::decode(&bytes[..bytes.len().min(MAX_HEADER_BYTES)], number);
+        Ok(Segment {
+            number,
+            bytes,
+            header,
+        })
+    }
+
+    /// The salts that its records may have.
+    fn salts(&self) -> Vec<u64> {
+        match &self.header {
+            Ok((header, _)) => vec![header.salt],
+            Err(_) => SegmentHeader::salt_field(&self.bytes).into_iter().collect(),
+        }
+    }
+
+    fn plausible(&self, at: usize, seed: RecordSeed) -> std::result::Result<Plausible, BadRecord> {
+        let Some(bytes) = self
+            .bytes
+            .get(at..at + RECORD_HEADER_BYTES)
+            .and_then(|b| b.try_into().ok())
+        else {
+            return Err(BadRecord::SegmentFull);
+        };
+        RecordHeader::decode(bytes, seed, at as u32, self.bytes.len() as u64)
+    }
+
+    /// The record at `at`, whole.
+    fn record(
+        &self,
+        at: usize,
+        seed: RecordSeed,
+    ) -> std::result::Result<(Plausible, &[u8]), BadRecord> {
+        let plausible = self.plausible(at, seed)?;
+        let rest = self
+            .bytes
+            .get(at + RECORD_HEADER_BYTES..plausible.end as usize)
+            .ok_or(BadRecord::SegmentFull)?;
+        plausible.verify(rest)?;
+        Ok((plausible, &rest[..plausible.header.payload_bytes as usize]))
+    }
+
+    /// The next record from `from` on, with one of these salts: its place and salt.
+    fn next(&self, from: usize, salts: &BTreeSet<u64>) -> Option<(usize, u64)> {
+        let seeds: Vec<_> = salts
+            .iter()
+            .map(|salt| (*salt, RecordSeed::new(*salt, self.number)))
+            .collect();
+        (from..self.bytes.len())
+            .step_by(RECORD_ALIGN_BYTES)
+            .find_map(|at| {
+                let (salt, _) = seeds
+                    .iter()
+                    .find(|(_, seed)| self.record(at, *seed).is_ok())?;
+                Some((at, *salt))
+            })
+    }
+}
+
+struct Reading<'a> {
+    found: LogFound,
+    last: Option<Last>,
+    synced: Position,
+    damage: &'a mut Vec<Error>,
+    apply: &'a mut dyn FnMut(Record<'_>) -> Result<()>,
+    /// False while what stands behind the last record may be a damaged one.
+    end_is_certain: bool,
+    /// There was a record behind the last one.
+    lost_tail: bool,
+    /// Segments behind the last record without a header.
+    unreadable_count: u64,
+}
+
+impl Reading<'_> {
+    /// Reads one segment.
+    fn segment(&mut self, segment: &Segment, salts: &BTreeSet<u64>) -> Result<()> {
+        let mut salt = segment.salts().first().copied();
+        let mut chained = 0;
+        let mut at = SEGMENT_HEADER_BYTES;
+        // Whether nothing can lie between the last record and this place.
+        let mut joined = match (&segment.header, &self.last) {
+            (Ok((header, checksum)), last) => {
+                chained = *checksum;
+                match last {
+                    Some(last) if header.salt == last.salt => header.previous == last.end,
+                    // The first segment of what is read, or of another chain.
+                    None => !self.found.first_is_missing,
+                    Some(_) => false,
+                }
+            }
+            (Err(bad), last) => {
+                let of_ours = segment.next(at, salts);
+                if of_ours.is_some() || last.is_none() {
+                    self.damage.push(
+                        Error::corruption(
+                            segment_name(segment.number),
+                            "the header of a log segment is damaged",
+                        )
+                        .at(0)
+                        .found(bad),
+                    );
+                }
+                match of_ours {
+                    // Nothing of it is history: a segment that was made ready, or whose records are all lost.
+                    None => {
+                        self.unreadable_count += 1;
+                        self.found.first_is_missing |= last.is_none();
+                        return Ok(());
+                    }
+                    Some((place, found)) => {
+                        salt = Some(found);
+                        last.is_none() && place == at && !self.found.first_is_missing
+                    }
+                }
+            }
+        };
+        let Some(mut salt) = salt else { return Ok(()) };
+        let mut count = 0;
+        if let (Ok((header, _)), Some(last)) = (&segment.header, &self.last)
+            && header.salt == last.salt
+            && !joined
+        {
+            // It says that the one before had more, or this one's predecessor is missing.
+            self.end_is_certain = true;
+            self.lost_tail = true;
+        }
+        loop {
+            let seed = RecordSeed::new(salt, segment.number);
+            match segment.record(at, seed) {
+                Ok((record, payload)) => {
+                    let position = Position::new(segment.number, at as u32);
+                    self.record(segment, position, &record, payload, joined, count == 0)?;
+                    count += 1;
+                    chained = chain(chained, record.stored);
+                    at = record.end as usize;
+                    joined = true;
+                    self.last = Some(Last {
+                        end: ChainEnd {
+                            segment: segment.number,
+                            offset: record.end,
+                            checksum: chained,
+                        },
+                        salt,
+                        next_sequence: self.last.as_ref().map_or(0, |l| l.next_sequence),
+                    });
+                }
+                Err(bad) => {
+                    let Some((next, found)) = segment.next(at + RECORD_ALIGN_BYTES, salts) else {
+                        self.segment_ends(segment, at, &bad, salt, count, chained);
+                        break;
+                    };
+                    self.damage.push(
+                        Error::corruption(
+                            segment_name(segment.number),
+                            "a record of the log is damaged, and good ones follow it",
+                        )
+                        .at(at as u64)
+                        .found(&bad),
+                    );
+                    (at, salt, joined) = (next, found, false);
+                }
+            }
+        }
+        if count > 0 {
+            self.found.segment_count += 1;
+        }
+        Ok(())
+    }
+
+    /// No record follows in this segment: what stands at `at`?
+    fn segment_ends(
+        &mut self,
+        segment: &Segment,
+        at: usize,
+        bad: &BadRecord,
+        salt: u64,
+        count: u64,
+        chained: u32,
+    ) {
+        let of_chain = self.last.as_ref().is_none_or(|last| last.salt == salt);
+        if segment.header.is_ok() && count == 0 && (of_chain || self.last.is_none()) {
+            // Nothing in it yet: its records would begin here.
+            let next_sequence = self.last.as_ref().map_or(0, |l| l.next_sequence);
+            self.last = Some(Last {
+                end: ChainEnd {
+                    segment: segment.number,
+                    offset: at as u32,
+                    checksum: chained,
+                },
+                salt,
+                next_sequence,
+            });
+        } else if count == 0 {
+            return;
+        }
+        let position = Position::new(segment.number, at as u32);
+        self.found.end = position;
+        self.found.stop = bad.to_string();
+        // A header of a record that was written for this very place says that there was one.
+        self.lost_tail |= matches!(
+            bad,
+            BadRecord::Checksum { .. } | BadRecord::Padding | BadRecord::PastEnd { .. }
+        );
+        self.end_is_certain = matches!(bad, BadRecord::Nothing | BadRecord::SegmentFull);
+        if self.lost_tail {
+            self.damage.push(
+                Error::corruption(
+                    segment_name(segment.number),
+                    "the last record of the log's segment is torn or damaged",
+                )
+                .at(at as u64)
+                .found(bad),
+            );
+        }
+    }
+
+    fn record(
+        &mut self,
+        segment: &Segment,
+        position: Position,
+        record: &Plausible,
+        payload: &[u8],
+        joined: bool,
+        at_link: bool,
+    ) -> Result<()> {
+        let first = record.header.first_sequence;
+        let at = u64::from(position.offset);
+        let name = || segment_name(segment.number);
+        let Some(kind) = RecordKind::from_number(record.header.kind) else {
+            return Err(Error::unsupported(
+                "a log record of a kind that this version does not know",
+            )
+            .in_file(name())
+            .at(at)
+            .advice("repair the store with the version that wrote it"));
+        };
+        let count = match kind {
+            RecordKind::Group => match count_entries(payload) {
+                Ok(count) => count,
+                Err(bad) => {
+                    let error = bad.into_error("a log record's payload");
+                    self.damage.push(error.in_file(name()).at(at));
+                    return Ok(());
+                }
+            },
+            _ => 1,
+        };
+        let after = self.last.as_ref().map_or(0, |l| l.next_sequence);
+        let begins = self.last.is_none() && self.found.record_count == 0;
+        if !joined && (begins || first != after) {
+            self.found.is_broken |= at_link;
+            self.found.holes.push(LogHole {
+                before: position,
+                after_number: after.saturating_sub(1),
+                before_number: Some(first),
+            });
+        }
+        self.lost_tail = false;
+        self.unreadable_count = 0;
+        self.end_is_certain = true;
+        (self.apply)(Record {
+            position,
+            end: Position::new(segment.number, record.end),
+            kind,
+            first_sequence: first,
+            sequence_count: count,
+            payload,
+        })?;
+        self.synced = self.synced.max(record.header.synced);
+        self.found.record_count += 1;
+        self.found.record_bytes += u64::from(record.end) - at;
+        self.found.last_number = self.found.last_number.max(first + count.max(1) - 1);
+        let end = Position::new(segment.number, record.end);
+        self.found.end = end;
+        let next_sequence = after.max(first.saturating_add(count));
+        match &mut self.last {
+            Some(last) => last.next_sequence = next_sequence,
+            None => {
+                self.last = Some(Last {
+                    end: ChainEnd::NONE,
+                    salt: 0,
+                    next_sequence,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<LogFound> {
+        let end = self.found.end;
+        let known = self.synced > end && self.synced.segment >= end.segment;
+        let nothing = self.found.first_is_missing && self.found.record_count == 0;
+        // One segment is made ready ahead of the log, never two.
+        let known = known || self.unreadable_count > 1;
+        self.found.is_broken |= known || nothing;
+        if self.lost_tail || known || nothing {
+            self.found.holes.push(LogHole {
+                before: end,
+                after_number: self.found.last_number,
+                before_number: None,
+            });
+        }
+        self.found.end_is_clear = self.end_is_certain;
+        Ok(self.found)
+    }
+}
