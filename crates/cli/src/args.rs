@@ -20,7 +20,7 @@ use crate::form::Form;
 /// The command line of siltstone, an embedded key-value store.
 ///
 /// A store is a folder. One process has it open at a time.
-/// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get) or damage found (check), 2 wrong usage, 3 failed.
+/// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check) or data lost (repair), 2 wrong usage, 3 failed.
 #[derive(Debug, Parser)]
 #[command(
     name = "silt",
@@ -72,6 +72,8 @@ pub enum Command {
     Checkpoint(CheckpointArgs),
     /// Verify every checksum and every invariant of a store that nobody has open.
     Check(CheckArgs),
+    /// Make a new store of everything that can be read of a damaged one, and say what is lost.
+    Repair(RepairArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and verify what survived.
     Demo(DemoArgs),
     /// Print the completions of a shell.

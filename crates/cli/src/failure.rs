@@ -12,7 +12,7 @@ pub enum Outcome {
     Fine,
     /// `get` found no such key.
     NotFound,
-    /// `check` found damage.
+    /// `check` found damage, or `repair` could not bring everything back.
     Damaged,
 }
 

@@ -1,7 +1,7 @@
 //! `silt`: the command line of siltstone.
 //!
 //! What it is: one binary over the library. [`args`] says what can be asked, `commands` answers, [`demo`] shows the whole store at
-//! work, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`) or damage found (`check`), 2 wrong usage, 3 failed.
+//! work, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`) or data lost (`repair`), 2 wrong usage, 3 failed.
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
 //! a command that only reads never creates a store.
@@ -38,6 +38,7 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Options(args) => commands::options::run(&args),
         Command::Checkpoint(args) => commands::checkpoint::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Repair(args) => commands::repair::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => commands::pages::completions(&args),
         Command::Man(args) => commands::pages::man(&args),

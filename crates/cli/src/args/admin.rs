@@ -124,6 +124,32 @@ pub struct CheckArgs {
     pub store: PathBuf,
 }
 
+/// Arguments of `repair`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt repair broken.silt                          makes broken.silt.repaired\n  \
+    silt repair broken.silt --to new.silt --report lost.json\n  \
+    silt repair broken.silt --to sure.silt --strict\n\n\
+    The damaged store is not changed. The report names every range of keys that is lost, and every range that is suspect: its keys may be \
+    missing, older than the last write, or back although they were deleted. The exit code is 0 if nothing is lost, 1 if something is, 3 if \
+    no store could be made. A repair that was cut off can be made again into the same folder.")]
+pub struct RepairArgs {
+    /// The damaged store's folder.
+    pub store: PathBuf,
+    /// The new store's folder, which must be empty or not there. STORE.repaired if not given.
+    #[arg(long, value_name = "NEW")]
+    pub to: Option<PathBuf>,
+    /// Leave out every key whose value is suspect.
+    #[arg(long)]
+    pub strict: bool,
+    /// Also write the report into this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// What to do with keyspaces.
 #[derive(Debug, Subcommand)]
 pub enum KeyspaceCommand {

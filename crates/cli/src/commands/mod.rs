@@ -11,6 +11,7 @@ pub mod load;
 pub mod options;
 pub mod pages;
 pub mod put;
+pub mod repair;
 pub mod scan;
 pub mod stats;
 

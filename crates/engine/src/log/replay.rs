@@ -599,7 +599,7 @@ fn corruption(end: Position, stop: &StopReason, synced: Position, by: &str) -> E
         .expected(format_args!("a valid record or segment header, because {by} says that the log was synced through {synced}"))
         .found(stop)
         .advice(
-            "restore the log from a copy (a `silt repair` that keeps what lies before this place is planned, not there yet)",
+            "restore the log from a copy, or make a new store of what can be read with `silt repair`",
         )
 }
 

@@ -430,6 +430,8 @@ impl Reading<'_> {
                     return Ok(());
                 }
             },
+            RecordKind::Ingest => crate::ingest::decode(payload, first)
+                .map_or(1, |ingest| ingest.last.saturating_sub(first) + 1),
             _ => 1,
         };
         let after = self.last.as_ref().map_or(0, |l| l.next_sequence);

@@ -140,8 +140,13 @@ impl TableCursor {
                 Some(ranges) => ranges.iter().any(|r| r.contains(key)),
                 None => true,
             };
-            if counts {
-                let own = self.reader.trailer(self.entry);
+            let own = self.reader.trailer(self.entry);
+            let hidden = own & 0xff == Kind::Put as u64
+                && table
+                    .covered
+                    .as_ref()
+                    .is_some_and(|covered| covered.hides(key, own >> 8));
+            if counts && !hidden {
                 let trailer = match table.sequence_override {
                     Some(number) => number << 8 | own & 0xff,
                     None => own,

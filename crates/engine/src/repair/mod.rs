@@ -41,7 +41,7 @@ use crate::log::{Record, RecordKind};
 use crate::store::DEFAULT_KEYSPACE;
 use crate::version::{
     AddTable, BOTTOM_LEVEL, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, KeyspaceId,
-    MAX_KEYSPACE_NAME_BYTES, StoreState,
+    MAX_KEYSPACE_NAME_BYTES, SeqSet, StoreState,
 };
 use merge::{Counts, MergeSource, Sources};
 use survey::{KnownKeyspace, KnownTable, Survey};
@@ -139,13 +139,16 @@ pub fn repair(
         .inspect_err(|_| Target::give_up(&**target, epoch))
 }
 
+/// By key, trailer and value of the newest entry.
+type Newest = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
 /// Everything that was found, before it is written.
 struct Found {
     survey: Survey,
     tables: Tables,
     log: LogFound,
     /// Newest entry of the log by key.
-    entries: BTreeMap<KeyspaceId, BTreeMap<Vec<u8>, (u64, Vec<u8>)>>,
+    entries: BTreeMap<KeyspaceId, Newest>,
 }
 
 /// What the log says of keyspaces and ingests.
@@ -161,10 +164,11 @@ impl Definitions {
         match record.kind {
             RecordKind::Group => {}
             RecordKind::KeyspaceCreate => {
-                let (id, name) = crate::ddl::decode_create(record.payload)?;
+                let (id, name, options) = crate::ddl::decode_create(record.payload)?;
                 let known = KnownKeyspace {
                     name: name.to_string(),
                     created: record.first_sequence,
+                    options,
                     ..KnownKeyspace::default()
                 };
                 self.created.insert(id, known);
@@ -175,10 +179,11 @@ impl Definitions {
             }
             RecordKind::Ingest => {
                 let number = record.first_sequence;
-                let (keyspace, run) = crate::ddl::decode_ingest(record.payload, number)?;
-                for meta in run.tables.tables() {
-                    let meta = meta.clone();
-                    self.ingested.push((KnownTable { keyspace, meta }, number));
+                for (keyspace, runs) in crate::ingest::decode(record.payload, number)?.parts {
+                    for meta in runs.iter().flat_map(|run| run.tables.tables()) {
+                        let meta = meta.clone();
+                        self.ingested.push((KnownTable { keyspace, meta }, number));
+                    }
                 }
             }
         }
@@ -247,7 +252,14 @@ impl Found {
             &mut files,
             all,
             &deleted,
-            &mut |id| survey.lives(id),
+            &mut |id| {
+                let lives = survey.lives(id);
+                // Where the manifest is not whole, so is what it says of numbers.
+                lives.then(|| match survey.is_whole {
+                    true => survey.keyspaces[&id].covered.clone(),
+                    false => SeqSet::new(),
+                })
+            },
             progress,
         )?;
         let mut found = Found {

@@ -19,7 +19,7 @@ use super::RepairProgress;
 use super::report::{LostRange, LostWhat, SuspectRange, SuspectWhy, UnusedFile};
 use super::survey::KnownTable;
 use crate::error::{Error, Result};
-use crate::version::{End, KeyRange, KeyspaceId, TableMeta};
+use crate::version::{End, KeyRange, KeyspaceId, SeqSet, TableMeta};
 
 /// Blocks of a table file that a merge reads.
 #[derive(Clone, Debug)]
@@ -33,14 +33,32 @@ pub(super) struct TableSource {
     pub(super) sequence_override: Option<u64>,
     /// Only keys of these ranges count: it stands in for tables that are missing.
     pub(super) clip: Option<Vec<KeyRange>>,
+    /// Puts of these numbers are in known tables, or were replaced there: one that nothing names has them only for what is lost.
+    pub(super) covered: Option<Covered>,
 }
+
+/// Numbers that known tables cover, and the keys of which they have lost something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Covered {
+    pub(super) numbers: SeqSet,
+    pub(super) lost: Vec<KeyRange>,
+}
+
+impl Covered {
+    /// Whether a put that nothing names must be left out: its tombstone may be gone.
+    pub(super) fn hides(&self, key: &[u8], number: u64) -> bool {
+        self.numbers.contains(number) && !self.lost.iter().any(|r| r.contains(key))
+    }
+}
+
+/// Start, end and number of a range delete.
+pub(super) type RangeDelete = (Vec<u8>, Vec<u8>, u64);
 
 /// What all tables of a store give.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) sources: BTreeMap<KeyspaceId, Vec<TableSource>>,
-    /// Start, end, number.
-    pub(super) range_deletes: BTreeMap<KeyspaceId, Vec<(Vec<u8>, Vec<u8>, u64)>>,
+    pub(super) range_deletes: BTreeMap<KeyspaceId, Vec<RangeDelete>>,
     pub(super) lost: Vec<LostRange>,
     pub(super) suspects: Vec<SuspectRange>,
     pub(super) damage: Vec<Error>,
@@ -61,6 +79,14 @@ pub(super) struct Files<'a> {
     done_bytes: u64,
 }
 
+/// A file that was found for a known table.
+struct TableFile {
+    file: Arc<dyn ReadFile>,
+    salvaged: Salvage,
+    /// It is the table, and not another one under its name.
+    proven: bool,
+}
+
 /// What is known of a table whose blocks are looked at.
 struct Of {
     keyspace: KeyspaceId,
@@ -71,6 +97,7 @@ struct Of {
     sequence_override: Option<u64>,
     largest: u64,
     clip: Option<Vec<KeyRange>>,
+    covered: Option<Covered>,
 }
 
 impl<'a> Files<'a> {
@@ -105,7 +132,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    fn elsewhere(&mut self, meta: &TableMeta) -> Result<Option<String>> {
+    /// Files of this length whose footers hold and have this digest.
+    fn elsewhere(&mut self, meta: &TableMeta) -> Result<Vec<String>> {
         if self.by_digest.is_none() {
             let mut all: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
             for name in self.lengths.keys() {
@@ -121,7 +149,7 @@ impl<'a> Files<'a> {
         }
         let key = (meta.file_bytes, meta.digest as u64);
         let found = self.by_digest.as_ref().and_then(|all| all.get(&key));
-        Ok(found.and_then(|names| names.first().cloned()))
+        Ok(found.cloned().unwrap_or_default())
     }
 
     fn done(&mut self, len: u64, progress: &mut dyn FnMut(RepairProgress)) {
@@ -142,6 +170,11 @@ fn footer_of(file: &dyn ReadFile) -> Result<Option<Footer>> {
     Ok(Footer::decode(&raw, file.name(), file.len()).ok())
 }
 
+fn start_of(table: &KnownTable) -> (KeyspaceId, Option<&[u8]>) {
+    let points = table.meta.points.as_ref();
+    (table.keyspace, points.map(|(smallest, _)| &smallest[..]))
+}
+
 /// The smallest key above `key`.
 fn above(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
@@ -155,10 +188,15 @@ impl Tables {
         known: &[KnownTable],
         progress: &mut dyn FnMut(RepairProgress),
     ) -> Result<()> {
+        let mut starts: BTreeMap<_, u64> = BTreeMap::new();
         for table in known {
-            let found = self.find(files, &table.meta)?;
+            *starts.entry(start_of(table)).or_default() += 1;
+        }
+        for table in known {
+            let is_alone = starts.get(&start_of(table)).is_none_or(|count| *count == 1);
+            let found = self.find(files, table.keyspace, &table.meta, is_alone)?;
             match found {
-                Some((file, salvage)) => {
+                Some(found) => {
                     let meta = &table.meta;
                     let of = Of {
                         keyspace: table.keyspace,
@@ -169,9 +207,13 @@ impl Tables {
                         sequence_override: meta.sequence_override,
                         largest: meta.visible_seqs().1,
                         clip: None,
+                        covered: None,
                     };
-                    files.done(file.len(), progress);
-                    self.take(&*file, salvage, of);
+                    files.done(found.file.len(), progress);
+                    if !found.proven {
+                        self.is_doubtful(&*found.file, &of);
+                    }
+                    self.take(&*found.file, found.salvaged, of);
                 }
                 None => self.is_missing(table),
             }
@@ -183,8 +225,10 @@ impl Tables {
     fn find(
         &mut self,
         files: &mut Files<'_>,
+        keyspace: KeyspaceId,
         meta: &TableMeta,
-    ) -> Result<Option<(Arc<dyn ReadFile>, Salvage)>> {
+        is_alone: bool,
+    ) -> Result<Option<TableFile>> {
         let expect = Expect {
             seqs: Some((meta.min_seq, meta.max_seq)),
             keys: meta.points.as_ref().map(|(a, b)| (a.to_vec(), b.to_vec())),
@@ -197,29 +241,64 @@ impl Tables {
             Some(file) => footer_of(&**file)?,
             None => None,
         };
-        if let (Some(file), Some(footer)) = (&own, &own_footer)
-            && same(footer, file.len())
-        {
-            return Ok(Some((file.clone(), salvage(&**file, &expect)?)));
-        }
-        if let Some(name) = files.elsewhere(meta)?
-            && let Some(file) = files.open(&name)?
-        {
-            let salvaged = salvage(&*file, &expect)?;
-            self.damage.push(
-                Error::corruption(meta.name.clone(), "a table lies under another name").found(name),
-            );
-            return Ok(Some((file, salvaged)));
-        }
-        // Its own file, if that does not say that it is another table.
-        let Some(file) = own.filter(|_| own_footer.is_none()) else {
-            return Ok(None);
+        let own = match (own, own_footer) {
+            // It says itself that it is another table.
+            (Some(file), Some(footer)) if !same(&footer, file.len()) => None,
+            (Some(file), footer) => Some((file, footer.is_some())),
+            (None, _) => None,
         };
-        let salvaged = salvage(&*file, &expect)?;
-        let agrees = salvaged.properties.as_ref().is_none_or(|p| {
-            (p.entries, p.smallest_seq, p.largest_seq) == (meta.entries, meta.min_seq, meta.max_seq)
-        });
-        Ok(agrees.then_some((file, salvaged)))
+        let own = match own {
+            None => None,
+            Some((file, is_it)) => {
+                let salvaged = salvage(&*file, &expect)?;
+                let agrees = salvaged.properties.as_ref().is_none_or(|p| {
+                    let own = (p.entries, p.smallest_seq, p.largest_seq);
+                    own == (meta.entries, meta.min_seq, meta.max_seq)
+                });
+                // A file that was cut proves by its first key that it is the table; another table of this keyspace may have the same.
+                let first = salvaged.pieces.first().map(|p| &p.first_key[..]);
+                let proven = is_it
+                    || salvaged.properties.is_some()
+                    || file.len() == meta.file_bytes
+                    || file.len() < meta.file_bytes
+                        && first.is_some()
+                        && first == meta.points.as_ref().map(|(smallest, _)| &smallest[..])
+                        && is_alone;
+                (is_it || agrees).then_some(TableFile {
+                    file,
+                    salvaged,
+                    proven,
+                })
+            }
+        };
+        if own.as_ref().is_some_and(|own| own.salvaged.is_whole()) {
+            return Ok(own);
+        }
+        // A sound copy, or the table itself under another's name.
+        for name in files.elsewhere(meta)? {
+            let Some(file) = files.open(&name)? else {
+                continue;
+            };
+            let salvaged = salvage(&*file, &expect)?;
+            let better = own.is_none() || salvaged.is_whole() && name != meta.name;
+            let of_another = salvaged
+                .properties
+                .as_ref()
+                .and_then(|p| p.keyspace)
+                .is_some_and(|k| k != keyspace);
+            if better && !of_another {
+                self.damage.push(
+                    Error::corruption(meta.name.clone(), "a table was found under another name")
+                        .found(name),
+                );
+                return Ok(Some(TableFile {
+                    file,
+                    salvaged,
+                    proven: true,
+                }));
+            }
+        }
+        Ok(own)
     }
 
     fn is_missing(&mut self, table: &KnownTable) {
@@ -249,6 +328,21 @@ impl Tables {
             .or_default()
             .push(meta.bounds.clone());
         self.largest_number = self.largest_number.max(meta.visible_seqs().1);
+    }
+
+    /// What its name says, and nothing else: it may be another table, so all of this one may be lost.
+    fn is_doubtful(&mut self, file: &dyn ReadFile, of: &Of) {
+        self.lost.push(LostRange {
+            file: file.name().to_string(),
+            what: LostWhat::Table,
+            block: None,
+            offset: 0,
+            bytes: file.len(),
+            keyspace: of.keyspace,
+            range: of.bounds.clone(),
+            entry_count: None,
+        });
+        self.suspect(of.keyspace, of.bounds.clone(), of.largest, SuspectWhy::Lost);
     }
 
     fn suspect(&mut self, keyspace: KeyspaceId, range: KeyRange, largest: u64, why: SuspectWhy) {
@@ -334,6 +428,7 @@ impl Tables {
                 first_key,
                 sequence_override: of.sequence_override,
                 clip: of.clip,
+                covered: of.covered,
             });
     }
 
@@ -361,13 +456,13 @@ impl Tables {
     }
 
     /// Reads tables that nothing names. `all`: everything may be missing; otherwise only what missing tables spoke of is wanted.
-    /// `keyspace_of` says whether a keyspace's id is one that may live.
+    /// `lives` gives the numbers that known tables of a keyspace cover, or nothing if it was dropped.
     pub(super) fn read_found(
         &mut self,
         files: &mut Files<'_>,
         all: bool,
         deleted: &BTreeSet<String>,
-        lives: &mut dyn FnMut(KeyspaceId) -> bool,
+        lives: &mut dyn FnMut(KeyspaceId) -> Option<SeqSet>,
         progress: &mut dyn FnMut(RepairProgress),
     ) -> Result<()> {
         let names: Vec<String> = files
@@ -406,12 +501,13 @@ impl Tables {
                 );
                 continue;
             };
-            if p.smallest_seq == 0 || !lives(keyspace) {
+            let living = lives(keyspace).filter(|_| p.smallest_seq > 0);
+            let Some(numbers) = living else {
                 not_used(
                     "nothing names it, and its keyspace was dropped or its numbers are not its own",
                 );
                 continue;
-            }
+            };
             let clip = if all {
                 None
             } else {
@@ -425,7 +521,15 @@ impl Tables {
                     }
                 }
             };
-            let of = found(keyspace, &p, &salvaged, clip);
+            let lost = self.lost.iter().filter(|l| l.keyspace == keyspace);
+            let covered = Covered {
+                numbers,
+                lost: lost.map(|l| l.range.clone()).collect(),
+            };
+            let of = Of {
+                covered: Some(covered),
+                ..found(keyspace, &p, &salvaged, clip)
+            };
             self.take(&*file, salvaged, of);
         }
         Ok(())
@@ -471,6 +575,7 @@ fn found(
         sequence_override: None,
         largest: p.largest_seq,
         clip,
+        covered: None,
     }
 }
 

@@ -373,8 +373,6 @@ fn verify(
     }
     // (c), (d)
     for (name, id) in &live {
-        let suspect_all =
-            |s: &&siltstone::repair::SuspectRange| s.keyspace == *id && s.below.is_none();
         let Some(made_name) = made.names.get(id) else {
             // Nothing but its creation named it.
             if report.log.holes.is_empty() && report.manifest_is_whole && !may_be_cut {
@@ -387,7 +385,6 @@ fn verify(
         if made_name != name && !(lost_name && told_lost) {
             return Err(format!("keyspace {name} is called {made_name}"));
         }
-        let _ = suspect_all;
         let mut keys: BTreeSet<Vec<u8>> = model.keys(*id).iter().map(|k| k.to_vec()).collect();
         keys.extend(
             made.entries
@@ -415,7 +412,6 @@ fn verify(
             let left_out = report.strict
                 && wanted.is_some()
                 && value.is_none()
-                && (0..=last).any(|_| true)
                 && report
                     .suspects
                     .iter()

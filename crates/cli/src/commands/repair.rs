@@ -1,0 +1,112 @@
+//! `silt repair`: what can be read of a damaged store, as a new store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
+use siltstone_storage::{FileStorage, Runtime, Storage};
+
+use crate::args::RepairArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, outln};
+
+/// Runs the command.
+pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
+    let target = args.to.clone().unwrap_or_else(|| beside(&args.store));
+    let told = |e: siltstone_storage::StorageError, path: &Path| {
+        Failure::from(
+            siltstone::Error::from(e).context(format!("repairing into {}", path.display())),
+        )
+    };
+    let source: Arc<dyn Storage> =
+        Arc::new(FileStorage::open_existing(&args.store).map_err(|e| told(e, &args.store))?);
+    let is_new = !target.exists();
+    let made: Arc<dyn Storage> =
+        Arc::new(FileStorage::open_or_create(&target).map_err(|e| told(e, &target))?);
+    let bar = ProgressBar::new(0);
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
+    if let Ok(style) = ProgressStyle::with_template(
+        "{bar:32} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
+    ) {
+        bar.set_style(style);
+    }
+    if !io::IsTerminal::is_terminal(&io::stderr()) {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let options = RepairOptions {
+        strict: args.strict,
+        ..RepairOptions::default()
+    };
+    let report = repair(
+        &RepairSource::on(source),
+        &made,
+        &Runtime::threads(),
+        &options,
+        &mut |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        },
+    );
+    bar.finish_and_clear();
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            drop(made);
+            if is_new {
+                // Only if nothing is in it but the lease's file.
+                let _ = std::fs::remove_file(target.join("LOCK.store"));
+                let _ = std::fs::remove_dir(&target);
+            }
+            return Err(error.into());
+        }
+    };
+    if let Some(path) = &args.report {
+        std::fs::write(path, report.to_json()).map_err(|e| Failure::file(path, &e))?;
+    }
+    let mut out = Out::new();
+    if args.json {
+        outln!(out, "{}", report.to_json().trim_end())?;
+    } else {
+        print(&mut out, &report, &target)?;
+    }
+    out.finish()?;
+    Ok(if report.lost_nothing() {
+        Outcome::Fine
+    } else {
+        Outcome::Damaged
+    })
+}
+
+fn print(out: &mut Out, report: &RepairReport, target: &Path) -> Result<(), Failure> {
+    outln!(out, "{}", report.to_string().trim_end())?;
+    outln!(out, "made      {}", target.display())?;
+    if report.lost_nothing() {
+        outln!(out, "nothing is lost")?;
+    } else if report.strict {
+        outln!(
+            out,
+            "LOST DATA: see above; what is suspect was left out of the new store"
+        )?;
+    } else {
+        outln!(
+            out,
+            "LOST DATA: keys of the suspect ranges may be missing, older than they were, or deleted before"
+        )?;
+    }
+    Ok(())
+}
+
+/// `NAME.repaired` beside the store.
+fn beside(store: &Path) -> PathBuf {
+    let mut name = store
+        .file_name()
+        .map_or_else(|| "store".into(), |name| name.to_os_string());
+    name.push(".repaired");
+    match (store.file_name(), store.parent()) {
+        (Some(_), Some(parent)) => parent.join(name),
+        // `.` and `..` have no name of their own.
+        _ => PathBuf::from("..").join(name),
+    }
+}

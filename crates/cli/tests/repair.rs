@@ -1,0 +1,96 @@
+//! `silt repair` and `silt check` on stores that were damaged by hand.
+
+mod common;
+
+use common::{files, numbered_store, on, silt};
+
+#[test]
+fn a_damaged_store_is_repaired_into_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("words.silt");
+    numbered_store(&store, 20_000);
+    // A second life leaves nothing in the log but what the first one wrote to tables.
+    on("count", &store, &[]).fine();
+    let table = files(&store, ".tbl").pop().unwrap();
+    let sound = std::fs::read(&table).unwrap();
+    let mut bytes = sound.clone();
+    bytes[5000] ^= 1;
+    std::fs::write(&table, &bytes).unwrap();
+    assert_eq!(on("check", &store, &[]).code, Some(1));
+
+    let report = dir.path().join("lost.json");
+    let ended = on("repair", &store, &["--report", report.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    assert!(ended.out.contains("LOST      blocks of "), "{}", ended.out);
+    assert!(ended.out.contains("LOST DATA"), "{}", ended.out);
+    assert_eq!(
+        std::fs::read(&table).unwrap(),
+        bytes,
+        "the source was changed"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(json["lost_nothing"], false);
+    assert_eq!(
+        json["lost"][0]["offset"].as_u64().map(|at| at <= 5000),
+        Some(true)
+    );
+    let lost = json["lost"][0]["entry_count"].as_u64().unwrap();
+    assert!((1..2000).contains(&lost));
+    let start = json["lost"][0]["start"].as_str().unwrap();
+    assert!(start.starts_with("6b657920"), "{start}");
+
+    let new = dir.path().join("words.silt.repaired");
+    assert!(on("check", &new, &[]).fine().contains("sound"));
+    let count: u64 = on("count", &new, &[]).fine().trim().parse().unwrap();
+    // What the log still holds of a lost range is taken from it.
+    assert!(
+        (20_000 - lost..=20_000).contains(&count),
+        "{count}, lost {lost}"
+    );
+    assert_eq!(on("get", &new, &["key 019999"]).fine().trim(), "20000");
+
+    // The folder is taken now.
+    let err = on("repair", &store, &[]).failed(3);
+    assert!(
+        err.contains("not empty") && err.contains("not there yet"),
+        "{err}"
+    );
+
+    // With the block back, and the pointer lost, nothing else is.
+    std::fs::write(&table, &sound).unwrap();
+    std::fs::remove_file(store.join("CURRENT")).unwrap();
+    let whole = dir.path().join("whole.silt");
+    let out = on("repair", &store, &["--to", whole.to_str().unwrap()]).fine();
+    assert!(
+        out.contains("nothing is lost") && out.contains("CURRENT"),
+        "{out}"
+    );
+    assert_eq!(on("count", &whole, &[]).fine().trim(), "20000");
+    let strict = dir.path().join("strict.silt");
+    let out = on(
+        "repair",
+        &store,
+        &["--to", strict.to_str().unwrap(), "--strict", "--json"],
+    )
+    .fine();
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["keyspaces"][0]["key_count"], 20_000);
+}
+
+#[test]
+fn what_cannot_be_repaired_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let err = on("repair", &empty, &[]).failed(3);
+    assert!(err.contains("nothing of a store"), "{err}");
+    assert!(!dir.path().join("empty.repaired").exists());
+    let err = on("repair", &dir.path().join("none"), &[]).failed(3);
+    assert!(err.contains("none"), "{err}");
+    assert!(!dir.path().join("none.repaired").exists());
+    let help = silt(["repair", "--help"]).fine();
+    assert!(
+        help.contains("--strict") && help.contains("Examples:"),
+        "{help}"
+    );
+}
