@@ -147,6 +147,8 @@ pub(crate) struct Metrics {
     pub(crate) trivial_move_count: Counter,
     pub(crate) intra_l0_count: Counter,
     pub(crate) manual_count: Counter,
+    pub(crate) delete_compaction_count: Counter,
+    pub(crate) dropped_table_count: Counter,
     pub(crate) job_failed_count: Counter,
     pub(crate) out_of_order_install_count: Counter,
     pub(crate) dropped_shadowed_count: Counter,

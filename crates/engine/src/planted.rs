@@ -60,6 +60,7 @@ pub enum Bug {
     PendingStaysUnsettled,
     HealthWithoutLock,
     KeepCancelledOutput,
+    DropUnderSnapshots,
     OfferToLiars,
     OneRefusalFailsAll,
     /// Leaving an open on a full disk deletes every table that the manifest does not name, outputs of running jobs included.

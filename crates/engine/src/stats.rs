@@ -145,6 +145,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("trivial_move_count", m.trivial_move_count.get()),
         ("intra_l0_count", m.intra_l0_count.get()),
         ("manual_count", m.manual_count.get()),
+        ("delete_compaction_count", m.delete_compaction_count.get()),
+        ("dropped_table_count", m.dropped_table_count.get()),
         ("job_failed_count", m.job_failed_count.get()),
         ("job_declined_count", core.jobs.sides.declined_count()),
         ("job_rejected_count", core.jobs.sides.rejected_count()),

@@ -20,10 +20,11 @@ use siltstone_table::exec::{Inputs, StreamSource};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify as TableVerify};
 
 use crate::cache::BlockCache;
+use crate::compaction::pick::joined_ranges;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, Verify};
 use crate::planted::{self, Bug};
-use crate::version::{Key, TableMeta};
+use crate::version::{Key, KeyRange, TableMeta};
 
 /// A table that a view names.
 pub(crate) struct TableHandle {
@@ -32,7 +33,19 @@ pub(crate) struct TableHandle {
     opening: Mutex<()>,
     /// Used since the clock's hand passed.
     used: AtomicBool,
+    /// What its range deletes cover, once somebody asked.
+    deleted_ranges: ArcSwapOption<Vec<KeyRange>>,
 }
+
+impl TableHandle {
+    /// What its range deletes cover, if that was learned.
+    pub(crate) fn deleted_ranges(&self) -> Option<Arc<Vec<KeyRange>>> {
+        self.deleted_ranges.load_full()
+    }
+}
+
+/// Ranges that are remembered of a table: enough to see what is worth compacting, and bounded.
+const DELETED_RANGES_MAX: usize = 4096;
 
 struct Registered {
     handle: Weak<TableHandle>,
@@ -91,6 +104,7 @@ impl TableSet {
             reader: ArcSwapOption::empty(),
             opening: self.runtime.mutex(()),
             used: AtomicBool::new(true),
+            deleted_ranges: ArcSwapOption::empty(),
         });
         registry.insert(
             meta.id,
@@ -282,6 +296,25 @@ impl TableSet {
             .filter_map(Weak::upgrade)
             .filter_map(|h| h.reader.load().as_ref().map(|r| r.memory_bytes() as u64))
             .sum()
+    }
+
+    /// Learns what a table's range deletes cover. One that cannot be opened counts as covering nothing: whoever reads it is told why.
+    pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) {
+        if handle.deleted_ranges.load().is_some() {
+            return;
+        }
+        let mut ranges = match self.reader_owned(handle) {
+            Ok(reader) => joined_ranges(
+                reader
+                    .range_deletes()
+                    .fragments()
+                    .iter()
+                    .map(|f| KeyRange::half_open(&f.start, &f.end)),
+            ),
+            Err(_) => Vec::new(),
+        };
+        ranges.truncate(DELETED_RANGES_MAX);
+        handle.deleted_ranges.store(Some(Arc::new(ranges)));
     }
 
     /// Keys that divide a table's bytes evenly, from its index; none if it cannot be opened (the job will say why).

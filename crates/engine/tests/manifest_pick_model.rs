@@ -1,23 +1,50 @@
 //! Picks and versions against a naive model: random writes, rotations, flushes that install in any order, several
-//! jobs at once that finish in any order, compactions by hand. After each step every key reads as the model says,
+//! jobs at once that finish in any order, compactions by hand and for what was deleted. After each step every key reads as the model says,
 //! although merges keep one version a key and drop every tombstone that `older_ranges` lets them drop. STORIES 14, 15
 //! and 16 are special cases of this.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use siltstone::LevelTargets;
 use siltstone::compaction::pick::{
-    Choice, ChoiceKind, ManualRange, ManualStep, PickInput, PickOptions, hard_cuts, older_ranges,
-    pick, pick_manual, soft_cuts,
+    Choice, ChoiceKind, Deletes, ManualRange, ManualStep, PickInput, PickOptions, hard_cuts,
+    joined_ranges, older_ranges, pick, pick_deletes, pick_manual, soft_cuts,
 };
 use siltstone::version::{
-    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange,
-    StoreState, StoredOptions, TableMeta,
+    AddTable, CreateKeyspace, Edit, End, KeyRange, KeyspaceEdit, KeyspaceVersion, RunSlot,
+    SeqRange, StoreState, StoredOptions, TableMeta,
 };
 
-/// Number and value of a key's newest version; `None` is a tombstone.
-type Entries = BTreeMap<u8, (u64, Option<u64>)>;
+/// What a source or table holds.
+#[derive(Clone, Default)]
+struct Entries {
+    /// Number and value of a key's newest version; `None` is a tombstone.
+    points: BTreeMap<u8, (u64, Option<u64>)>,
+    /// Range deletes by key: the newest number at which the key was deleted.
+    ranges: BTreeMap<u8, u64>,
+}
+
+impl Entries {
+    /// All keys that it speaks about.
+    fn keys(&self) -> BTreeSet<u8> {
+        self.points
+            .keys()
+            .chain(self.ranges.keys())
+            .copied()
+            .collect()
+    }
+
+    /// What a read of the key finds: `Some(None)` is deleted.
+    fn get(&self, key: u8) -> Option<Option<u64>> {
+        let (point, range) = (self.points.get(&key), self.ranges.get(&key));
+        match (point, range) {
+            (Some((number, value)), range) if range.is_none_or(|r| r < number) => Some(*value),
+            (_, Some(_)) => Some(None),
+            _ => None,
+        }
+    }
+}
 
 struct Random(u64);
 
@@ -46,6 +73,8 @@ struct Counts {
     late_installs: u64,
     dropped: u64,
     together: u64,
+    for_deletes: u64,
+    whole: u64,
 }
 
 struct Model {
@@ -83,7 +112,7 @@ impl Model {
             next_id: 1,
             sequence: 0,
             active_lo: 0,
-            active: Entries::new(),
+            active: Entries::default(),
             sealed: Vec::new(),
             jobs: Vec::new(),
             truth: BTreeMap::new(),
@@ -113,42 +142,57 @@ impl Model {
     /// Makes tables of the entries, cut at random, at the soft cuts and between all of `bounds`.
     fn tables(&mut self, entries: Entries, soft: &[Box<[u8]>]) -> Vec<Arc<TableMeta>> {
         let mut groups: Vec<Entries> = Vec::new();
-        for (key, entry) in entries {
+        for key in entries.keys() {
             let cut = soft.iter().any(|cut| **cut == [key]) || self.random.below(4) == 0;
-            match groups.last_mut() {
-                Some(group) if !cut => drop(group.insert(key, entry)),
-                _ => groups.push(Entries::from([(key, entry)])),
+            if cut || groups.is_empty() {
+                groups.push(Entries::default());
+            }
+            let group = groups.last_mut().unwrap();
+            if let Some(point) = entries.points.get(&key) {
+                group.points.insert(key, *point);
+            }
+            if let Some(number) = entries.ranges.get(&key) {
+                group.ranges.insert(key, *number);
             }
         }
         groups.into_iter().map(|group| self.table(group)).collect()
     }
 
     fn table(&mut self, entries: Entries) -> Arc<TableMeta> {
-        let (first, last) = (
-            *entries.first_key_value().unwrap().0,
-            *entries.last_key_value().unwrap().0,
-        );
+        let keys = entries.keys();
+        let (first, last) = (*keys.first().unwrap(), *keys.last().unwrap());
         let id = self.next_id;
         self.next_id += 1;
-        let count = entries.len() as u64;
-        let seqs = entries.values().map(|(sequence, _)| *sequence);
+        let count = entries.points.len() as u64;
+        let numbers = entries.points.values().map(|(number, _)| *number);
+        let numbers = numbers.chain(entries.ranges.values().copied());
+        let end = match entries.ranges.contains_key(&last) {
+            true => End::Excluded([last + 1].into()),
+            false => End::Included([last].into()),
+        };
+        let points = entries.points.keys();
+        let points = points.clone().next().zip(points.clone().last());
         let table = TableMeta {
             id,
             location: 0,
             name: format!("{id}"),
-            min_seq: seqs.clone().min().unwrap(),
-            max_seq: seqs.max().unwrap(),
+            min_seq: numbers.clone().min().unwrap(),
+            max_seq: numbers.max().unwrap(),
             raw_bytes: count,
-            file_bytes: count,
+            file_bytes: count.max(1),
             entries: count,
             deletes: entries
+                .points
                 .values()
                 .filter(|(_, value)| value.is_none())
                 .count() as u64,
-            range_deletes: 0,
+            range_deletes: entries.ranges.len() as u64,
             digest: 0,
-            points: Some(([first].into(), [last].into())),
-            bounds: KeyRange::closed(&[first], &[last]),
+            points: points.map(|(first, last)| ([*first].into(), [*last].into())),
+            bounds: KeyRange {
+                start: [first].into(),
+                end,
+            },
             sequence_override: None,
             flags: 0,
         };
@@ -168,11 +212,23 @@ impl Model {
         self.state = self.state.apply(&edit).unwrap();
     }
 
+    fn delete_range(&mut self) {
+        let (a, b) = (self.random.below(24) as u8, self.random.below(24) as u8);
+        self.sequence += 1;
+        for key in a.min(b)..=a.max(b) {
+            self.active.ranges.insert(key, self.sequence);
+            self.truth.remove(&key);
+        }
+    }
+
     fn write(&mut self) {
+        if self.random.below(20) == 0 {
+            return self.delete_range();
+        }
         let key = self.random.below(24) as u8;
         self.sequence += 1;
         let value = (self.random.below(3) > 0).then_some(self.sequence);
-        self.active.insert(key, (self.sequence, value));
+        self.active.points.insert(key, (self.sequence, value));
         match value {
             Some(value) => self.truth.insert(key, value),
             None => self.truth.remove(&key),
@@ -224,7 +280,7 @@ impl Model {
             .collect()
     }
 
-    fn pick(&mut self, by_hand: bool) {
+    fn pick(&mut self, why: Why) {
         let (a, b) = (self.random.below(24) as u8, self.random.below(24) as u8);
         let unsettled = self.unsettled();
         let jobs: Vec<_> = self
@@ -238,7 +294,19 @@ impl Model {
             jobs: &jobs,
             unsettled: &unsettled,
         };
-        let choice = if by_hand {
+        let choice = if why == Why::Deletes {
+            let of = |t: &TableMeta| {
+                let keys = self.contents[&t.id].ranges.keys();
+                joined_ranges(keys.map(|key| KeyRange::half_open(&[*key], &[*key + 1])))
+            };
+            let with_ranges = self.version().tables().filter(|(_, t)| t.range_deletes > 0);
+            let deletes = Deletes {
+                oldest_read: self.sequence,
+                ranges: with_ranges.map(|(_, t)| (t.id, Arc::new(of(t)))).collect(),
+                ..Deletes::default()
+            };
+            pick_deletes(&input, &deletes)
+        } else if why == Why::Hand {
             let range = KeyRange::closed(&[a.min(b)], &[a.max(b)]);
             let manual = ManualRange {
                 range,
@@ -253,6 +321,7 @@ impl Model {
             pick(&input)
         };
         let Some(choice) = choice else { return };
+        self.counts.for_deletes += u64::from(why == Why::Deletes);
         let older = older_ranges(self.version(), &choice, &unsettled);
         let soft = soft_cuts(self.version(), choice.to, &choice.range);
         let hard = hard_cuts(&choice, 4, 1, &|_| Vec::new());
@@ -293,21 +362,33 @@ impl Model {
             ChoiceKind::TrivialMove => self.counts.moves += 1,
             ChoiceKind::IntraL0 => self.counts.intra += 1,
             ChoiceKind::Rewrite => self.counts.rewrites += 1,
+            ChoiceKind::Drop => self.counts.whole += 1,
         }
         let tables: Vec<Arc<TableMeta>> = if choice.kind == ChoiceKind::TrivialMove {
             choice.tables().cloned().collect()
+        } else if choice.kind == ChoiceKind::Drop {
+            Vec::new()
         } else {
-            let mut merged = Entries::new();
+            let mut merged = Entries::default();
             for table in choice.tables() {
-                for (key, entry) in &self.contents[&table.id] {
-                    merged.entry(*key).or_insert(*entry);
+                let contents = &self.contents[&table.id];
+                for (key, entry) in &contents.points {
+                    merged.points.entry(*key).or_insert(*entry);
+                }
+                for (key, number) in &contents.ranges {
+                    let newest = merged.ranges.entry(*key).or_insert(*number);
+                    *newest = (*newest).max(*number);
                 }
             }
-            let before = merged.len();
-            merged.retain(|key, (_, value)| {
-                value.is_some() || older.iter().any(|range| range.contains(&[*key]))
+            let before = merged.points.len() + merged.ranges.len();
+            let may_be_older = |key: u8| older.iter().any(|range| range.contains(&[key]));
+            let Entries { points, ranges } = &mut merged;
+            points.retain(|key, (number, value)| {
+                ranges.get(key).is_none_or(|deleted| deleted < number)
+                    && (value.is_some() || may_be_older(*key))
             });
-            self.counts.dropped += (before - merged.len()) as u64;
+            ranges.retain(|key, _| may_be_older(*key));
+            self.counts.dropped += (before - points.len() - ranges.len()) as u64;
             self.tables(merged, &soft)
         };
         let add = tables
@@ -327,26 +408,34 @@ impl Model {
 
     /// What a read finds: newest source first, then level by level.
     fn get(&self, key: u8) -> Option<u64> {
-        if let Some((_, value)) = self.active.get(&key) {
-            return *value;
+        if let Some(found) = self.active.get(key) {
+            return found;
         }
         let sealed = self
             .sealed
             .iter()
-            .filter_map(|(seqs, entries)| Some((seqs.lo, *entries.get(&key)?)));
+            .filter_map(|(seqs, entries)| Some((seqs.lo, entries.get(key)?)));
         let runs = self.version().runs().iter().filter_map(|run| {
             let table = &run.tables.tables()[run.tables.find(&[key])?];
-            Some((run.seqs.lo, *self.contents[&table.id].get(&key)?))
+            Some((run.seqs.lo, self.contents[&table.id].get(key)?))
         });
-        if let Some((_, (_, value))) = sealed.chain(runs).max_by_key(|(lo, _)| *lo) {
-            return value;
+        if let Some((_, found)) = sealed.chain(runs).max_by_key(|(lo, _)| *lo) {
+            return found;
         }
         let hit = self.version().levels().find_map(|(_, level)| {
             let table = &level.tables()[level.find(&[key])?];
-            self.contents[&table.id].get(&key)
+            self.contents[&table.id].get(key)
         });
-        hit.and_then(|(_, value)| *value)
+        hit.flatten()
     }
+}
+
+/// Who asks for work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Due,
+    Deletes,
+    Hand,
 }
 
 #[test]
@@ -355,7 +444,7 @@ fn reads_stay_exact_whatever_is_picked_and_in_whatever_order_it_ends() {
     for seed in 0..150u64 {
         let mut model = Model::new(seed);
         // Some stores flush late, some compact late.
-        let weights: Vec<u64> = (0..6).map(|_| 1 + model.random.below(8)).collect();
+        let weights: Vec<u64> = (0..7).map(|_| 1 + model.random.below(8)).collect();
         for step in 0..500 {
             // Settings may change at any time.
             if model.random.below(120) == 0 {
@@ -373,8 +462,9 @@ fn reads_stay_exact_whatever_is_picked_and_in_whatever_order_it_ends() {
             match action {
                 Some(0) => model.rotate(),
                 Some(1) => model.install_one(),
-                Some(2) => model.pick(false),
-                Some(3) if model.random.below(4) == 0 => model.pick(true),
+                Some(2) => model.pick(Why::Due),
+                Some(3) if model.random.below(4) == 0 => model.pick(Why::Hand),
+                Some(6) => model.pick(Why::Deletes),
                 Some(4 | 5) => model.finish_one(),
                 _ => model.write(),
             }
@@ -402,6 +492,8 @@ fn reads_stay_exact_whatever_is_picked_and_in_whatever_order_it_ends() {
         total.late_installs += counts.late_installs;
         total.dropped += counts.dropped;
         total.together += counts.together;
+        total.for_deletes += counts.for_deletes;
+        total.whole += counts.whole;
     }
     // All of it happened.
     let Counts {
@@ -412,6 +504,8 @@ fn reads_stay_exact_whatever_is_picked_and_in_whatever_order_it_ends() {
         late_installs,
         dropped,
         together,
+        for_deletes,
+        whole,
     } = total;
     let all = [
         merges,
@@ -421,7 +515,11 @@ fn reads_stay_exact_whatever_is_picked_and_in_whatever_order_it_ends() {
         late_installs,
         dropped,
         together,
+        for_deletes,
+        whole,
     ];
-    println!("merges, moves, intra, rewrites, late installs, dropped, together: {all:?}");
+    println!(
+        "merges, moves, intra, rewrites, late installs, dropped, together, for deletes, whole: {all:?}"
+    );
     assert!(all.iter().all(|count| *count > 20), "{all:?}");
 }

@@ -96,6 +96,7 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::SpillIdsFromManifest,
         "spilled_ids_lie_above_ingested_ones",
     ),
+    (Bug::DropUnderSnapshots, "a_range_delete_under_a_snapshot"),
     (Bug::FailedGroupPins, "a_failed_group_pins_nothing"),
     (
         Bug::CheckIngestsAtOnce,

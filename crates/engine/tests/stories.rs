@@ -80,6 +80,12 @@ stories! {
     a_drop_of_what_only_the_log_knows
     a_refused_memtable_fails_its_own_batches
     full_disk_and_writers
+    deletes_give_space_back
+    a_range_delete_gives_space_back
+    a_range_delete_under_a_snapshot
+    dropped_keyspaces_free_their_files
+    obsolete_files_never_pile_up
+    what_deletes_nothing_is_left_alone
     a_close_in_a_job
     the_last_handle_in_a_job
     a_drop_in_a_job

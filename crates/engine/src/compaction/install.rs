@@ -31,9 +31,20 @@ pub(crate) struct CompactionTask {
     /// What the choice was made from: the job's cuts and older ranges come from the same version.
     pub(crate) version: Arc<KeyspaceVersion>,
     pub(crate) unsettled: Vec<SeqRange>,
-    pub(crate) manual: bool,
+    pub(crate) cause: Cause,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cancel: CancelToken,
+}
+
+/// Who asked for a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A level is due.
+    Due,
+    /// Tombstones are worth it.
+    Deletes,
+    /// The user.
+    Manual,
 }
 
 /// Executes and installs one compaction.
@@ -43,6 +54,12 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
         let moved = task.choice.tables().cloned().collect();
         commit(core, task, moved)?;
         core.metrics.trivial_move_count.add(1);
+        return Ok(());
+    }
+    if task.choice.kind == ChoiceKind::Drop {
+        commit(core, task, Vec::new())?;
+        let count = task.choice.tables().count() as u64;
+        core.metrics.dropped_table_count.add(count);
         return Ok(());
     }
     let (mut published, mut snapshots) = core.snapshots.for_job();
@@ -77,12 +94,15 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
         .next_table_id
         .fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
     let metas = JobRunner::metas(outcome.tables, &mut next_id);
-    if let Err(error) = commit(core, task, metas) {
+    if let Err(error) = commit(core, task, metas.clone()) {
         if !core.health.is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
             core.jobs.discard(&tables);
         }
         return Err(error);
+    }
+    if task.cause == Cause::Deletes && gave_nothing_back(&task.choice, &metas) {
+        super::schedule::remember_futile(core, &metas);
     }
     count_outcome(core, &outcome.counters);
     let m = &core.metrics;
@@ -93,11 +113,20 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     if task.choice.kind == ChoiceKind::IntraL0 {
         m.intra_l0_count.add(1);
     }
-    if task.manual {
-        m.manual_count.add(1);
+    match task.cause {
+        Cause::Due => {}
+        Cause::Deletes => drop(m.delete_compaction_count.add(1)),
+        Cause::Manual => drop(m.manual_count.add(1)),
     }
     m.compaction_time.record(core.runtime.now().since(start));
     Ok(())
+}
+
+/// Whether tables that were rewritten in place have as many tombstones as before. (What goes down a level comes nearer to what it deletes.)
+fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
+    let count = |t: &Arc<TableMeta>| t.deletes + t.range_deletes;
+    let before: u64 = choice.tables().map(count).sum();
+    choice.kind == ChoiceKind::Rewrite && outputs.iter().map(count).sum::<u64>() >= before
 }
 
 /// Commits the edit that replaces the choice's inputs by `outputs`.

@@ -15,7 +15,7 @@
 //!
 //! Threading: pure functions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets};
@@ -190,6 +190,8 @@ pub enum ChoiceKind {
     IntraL0,
     /// Rewrite tables in place, to drop what nobody needs.
     Rewrite,
+    /// Drop the inputs: an edit, no job. Newer range deletes cover them whole.
+    Drop,
 }
 
 /// The tables that a choice takes from one level-0 run, or from one other level.
@@ -663,7 +665,7 @@ impl<'a> Picker<'a> {
 
     /// Priority 2: the table with the fewest overlapping tables below, and its neighbours that cost nothing more.
     fn level_down(&self, level: u8, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
-        let (version, options) = (self.input.version, self.input.options);
+        let version = self.input.version;
         let (upper, lower) = (version.level(level), version.level(level + 1));
         let candidates = match within {
             Some(range) => upper.overlapping(range),
@@ -696,6 +698,31 @@ impl<'a> Picker<'a> {
             }
         }
         let (_, index) = best?;
+        let table = &upper.tables()[index];
+        let reason = match within {
+            Some(range) => format!("level {level} is compacted by hand in {range}"),
+            None => format!(
+                "level {level} has {} bytes of {}; table {} overlaps {} below, the fewest",
+                upper.file_bytes(),
+                self.targets.bytes[usize::from(level)],
+                table.id,
+                lower.overlapping(&table.bounds).len()
+            ),
+        };
+        self.down_from(level, index, candidates, within, (score, reason))
+    }
+
+    /// A table of a level goes down, with neighbours among the candidates that cost nothing more.
+    fn down_from(
+        &self,
+        level: u8,
+        index: usize,
+        candidates: std::ops::Range<usize>,
+        within: Option<&KeyRange>,
+        (score, reason): (f64, String),
+    ) -> Option<Choice> {
+        let (version, options) = (self.input.version, self.input.options);
+        let (upper, lower) = (version.level(level), version.level(level + 1));
         let mut chosen = index..index + 1;
         // Neighbours whose tables below are taken anyway, as long as the job stays small.
         let below_of =
@@ -727,16 +754,6 @@ impl<'a> Picker<'a> {
             }
         }
         let tables = upper.tables()[chosen].to_vec();
-        let reason = match within {
-            Some(range) => format!("level {level} is compacted by hand in {range}"),
-            None => format!(
-                "level {level} has {} bytes of {}; table {} overlaps {} below, the fewest",
-                upper.file_bytes(),
-                self.targets.bytes[usize::from(level)],
-                upper.tables()[index].id,
-                below.len()
-            ),
-        };
         let mut inputs = vec![LevelInput {
             level,
             run: None,
@@ -1047,6 +1064,11 @@ pub fn older_ranges(
     }
     ranges.ranges
 }
+
+#[path = "pick_deletes.rs"]
+mod deletes;
+
+pub use deletes::{Deletes, joined_ranges, pick_deletes};
 
 #[cfg(test)]
 #[path = "pick_tests.rs"]

@@ -2,8 +2,8 @@
 //!
 //! A version is drawn line by line: `L0 (lo,hi]: tables` is a run (drawn newest first), `L2: tables` a level. A table
 //! is `id[first..last]`, with `)` for a table that only has a range delete, and may have `*MiB`, `!` (every entry is
-//! a delete) and `^` (needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`, `span level [a..b]`,
-//! `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`.
+//! a delete), `%n` (n of a hundred are) and `^` (needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`, `span level [a..b]`,
+//! `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`, `read number` (the oldest that a reader needs), `futile id id`.
 
 use std::fmt::Write as _;
 
@@ -17,6 +17,7 @@ struct Drawing {
     options: PickOptions,
     jobs: Vec<Reservation>,
     unsettled: Vec<SeqRange>,
+    deletes: Deletes,
 }
 
 fn draw_seqs(text: &str) -> SeqRange {
@@ -71,13 +72,18 @@ fn draw_table(text: &str, seq: u64) -> Arc<TableMeta> {
         match mark {
             '!' => table.deletes = table.entries,
             '^' => table.flags = TABLE_NEEDS_REWRITE,
-            '*' => {
+            '*' | '%' => {
                 let mut number = String::new();
                 while let Some(digit) = marks.next_if(char::is_ascii_digit) {
                     number.push(digit);
                 }
-                table.file_bytes = number.parse::<u64>().expect(text) * MIB;
-                table.raw_bytes = table.file_bytes;
+                let number = number.parse::<u64>().expect(text);
+                if mark == '%' {
+                    table.deletes = table.entries * number / 100;
+                } else {
+                    table.file_bytes = number * MIB;
+                    table.raw_bytes = table.file_bytes;
+                }
             }
             _ => panic!("{text}"),
         }
@@ -95,6 +101,10 @@ fn draw(text: &str) -> Drawing {
     };
     let (mut jobs, mut unsettled, mut edit) = (Vec::new(), Vec::new(), KeyspaceEdit::new(1));
     let mut run_id = 1000;
+    let mut deletes = Deletes {
+        oldest_read: u64::MAX,
+        ..Deletes::default()
+    };
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |i: usize| words[i].parse::<u64>().expect(line);
@@ -138,6 +148,10 @@ fn draw(text: &str) -> Drawing {
             "level1" => options.level1_bytes = number(1) * MIB,
             "dynamic" => options.level_targets = LevelTargets::Dynamic,
             "factor" => options.level_factor = number(1),
+            "read" => deletes.oldest_read = number(1),
+            "futile" => deletes
+                .futile
+                .extend(words[1..].iter().map(|id| id.parse::<u64>().expect(line))),
             "max" => options.max_job_bytes = number(1) * MIB,
             level => {
                 let level = level
@@ -154,7 +168,12 @@ fn draw(text: &str) -> Drawing {
         }
     }
     let version = KeyspaceVersion::new(1).apply(&edit).expect(text);
+    for (_, table) in version.tables().filter(|(_, t)| t.range_deletes > 0) {
+        let ranges = Arc::new(vec![table.bounds.clone()]);
+        deletes.ranges.insert(table.id, ranges);
+    }
     Drawing {
+        deletes,
         version,
         options,
         jobs,
@@ -182,6 +201,7 @@ fn tell(choice: Option<Choice>) -> String {
         ChoiceKind::TrivialMove => "move",
         ChoiceKind::IntraL0 => "intra",
         ChoiceKind::Rewrite => "rewrite",
+        ChoiceKind::Drop => "drop",
     };
     let mut text = format!("{kind} L{}->L{}:", choice.from, choice.to);
     for input in &choice.inputs {
@@ -217,7 +237,9 @@ fn lands(drawing: &Drawing, choice: &Choice) -> KeyspaceVersion {
         id: 5000 + drawing.version.covered().ranges().len() as u64,
         seqs,
     });
-    if choice.kind == ChoiceKind::TrivialMove {
+    if choice.kind == ChoiceKind::Drop {
+        // Nothing takes their place.
+    } else if choice.kind == ChoiceKind::TrivialMove {
         edit.add.extend(choice.tables().map(|t| AddTable {
             level: choice.to,
             run,
@@ -795,4 +817,232 @@ fn hard_cuts_share_the_bytes() {
     assert_eq!(hard_cuts(&choice, 4, 1, &none), Vec::<Key>::new());
     let anchors = |_: &TableMeta| vec![Key::from(*b"g"), Key::from(*b"m"), Key::from(*b"s")];
     assert_eq!(hard_cuts(&choice, 4, 1, &anchors).concat(), b"gms");
+}
+
+#[track_caller]
+fn deletes(expected: &str, drawing: &str) {
+    let drawing = draw(drawing);
+    let choice = pick_deletes(&drawing.input(), &drawing.deletes);
+    if let Some(choice) = &choice {
+        lands(&drawing, choice);
+    }
+    assert_eq!(tell(choice), expected);
+}
+
+#[test]
+fn tombstones_worth_it_are_picked_when_nothing_is_due() {
+    // Half of the table's entries are deletes, and what lies below is as large: a quarter of all.
+    deletes(
+        "merge L1->L2: L1 1 L2 2 [a..c]",
+        "L1: 1[a..c]%50
+         L2: 2[a..c]",
+    );
+    // Of what it can reach down to the bottom, not only on the next level: then it moves for nothing.
+    deletes("move L1->L2: L1 1 [a..c]", "L1: 1[a..c]%50\nL4: 2[a..c]");
+    deletes(
+        "nothing",
+        "L1: 1[a..c]%50
+         L2: 2[a..b]
+         L3: 3[a..b] 4[c..d]
+         L4: 5[a..c]",
+    );
+    // The level that is due comes first.
+    deletes(
+        "nothing",
+        "level1 5
+         L1: 1[a..c]%50
+         L2: 2[a..c]",
+    );
+    // The one that is worth most, and its neighbours as far as they cost nothing more.
+    deletes(
+        "merge L1->L2: L1 2 L2 5 [d..f]",
+        "L1: 1[a..c]%30 2[d..f]%90
+         L2: 4[a..c] 5[d..f]",
+    );
+}
+
+#[test]
+fn bottommost_tombstones_are_worth_themselves() {
+    deletes("rewrite L3->L3: L3 1 [a..c]", "L3: 1[a..c]%20 2[d..f]%10");
+    deletes("nothing", "L3: 1[a..c]%10 2[d..f]");
+    // Neighbours go together: what is left of them fits in fewer tables. Others do not stand between.
+    deletes(
+        "rewrite L6->L6: L6 2+3 [d..i]",
+        "L6: 1[a..c] 2[d..f]%40 3[g..i]%90 4[j..l]%5 5[m..o]%50",
+    );
+    deletes("rewrite L2->L2: L2 1 [a..c)", "L2: 1[a..c)");
+    deletes(
+        "rewrite L6->L6: L6 2 [d..f]",
+        "max 10
+         L6: 1[a..c]%40 2[d..f]%90",
+    );
+}
+
+#[test]
+fn level_0_is_judged_whole() {
+    // Two runs below the trigger: each alone is worth too little.
+    deletes(
+        "merge L0->L1: L0 3 L0 2 L1 1 [a..c]",
+        "trigger 4
+         L0 (10,20]: 3[a..c]%20
+         L0 (0,10]: 2[a..c]%20
+         L1: 1[a..c]",
+    );
+    deletes(
+        "nothing",
+        "trigger 4
+         L0 (10,20]: 3[a..c]%10
+         L0 (0,10]: 2[a..c]%10
+         L1: 1[a..c]",
+    );
+    // What is older and not installed holds it back.
+    deletes(
+        "nothing",
+        "trigger 4
+         L0 (10,20]: 3[a..c]!
+         unsettled (0,10]
+         L1: 1[a..c]",
+    );
+}
+
+#[test]
+fn what_readers_need_or_what_was_for_nothing_is_not_begun() {
+    let drawing = "L0 (10,20]: 3[a..c]!
+         L1: 1[x..z]!";
+    deletes(
+        "rewrite L1->L1: L1 1 [x..z]",
+        &format!("trigger 4\n{drawing}\nfutile 3"),
+    );
+    deletes(
+        "nothing",
+        &format!("trigger 4\n{drawing}\nfutile 1\nread 19"),
+    );
+    deletes("nothing", &format!("trigger 4\n{drawing}\nread 0"));
+    deletes("nothing", &format!("trigger 4\n{drawing}\nfutile 1 3"));
+}
+
+#[test]
+fn tables_that_range_deletes_cover_whole_are_dropped() {
+    deletes(
+        "drop L2->L2: L2 2+3 [b..f]",
+        "L1: 1[a..g)
+         L2: 2[b..c] 3[d..f] 4[fx..h]",
+    );
+    // By a run of level 0 in older runs too; the most bytes first.
+    deletes(
+        "drop L0->L0: L0 4 [b..d] (0, 10]",
+        "trigger 4
+         L0 (10,20]: 5[a..x)
+         L0 (0,10]: 4[b..d]*20
+         L1: 1[e..f]",
+    );
+    // Not by something older, nor by what is beneath, nor if a reader may look past it, nor what a job has.
+    deletes(
+        "nothing",
+        "trigger 4
+         L0 (10,20]: 5[b..d]
+         L0 (0,10]: 4[a..x)*1
+         reserved 4",
+    );
+    deletes("nothing", "read 0\nL1: 1[a..g)\nL2: 2[b..c]");
+    // Nor what leaves level 0 before something older is there.
+    deletes(
+        "nothing",
+        "trigger 4
+         L0 (20,30]: 5[a..x)
+         L0 (10,20]: 4[b..d]
+         unsettled (0,10]",
+    );
+    deletes(
+        "nothing",
+        "reserved 2
+         L1: 1[a..g)
+         L2: 2[b..c]",
+    );
+    // What a range delete covers in part is merged, if the part is large.
+    deletes(
+        "merge L1->L2: L1 1 L2 2 [a..k]",
+        "L1: 1[a..f)*1
+         L2: 2[b..k]",
+    );
+    deletes(
+        "nothing",
+        "L1: 1[a..c)*1
+         L2: 2[b..z]*50",
+    );
+}
+
+#[test]
+fn ranges_that_meet_are_joined() {
+    let half = |a: &str, b: &str| KeyRange::half_open(a.as_bytes(), b.as_bytes());
+    assert_eq!(
+        joined_ranges([
+            half("m", "p"),
+            half("a", "c"),
+            half("c", "e"),
+            half("b", "d")
+        ]),
+        [half("a", "e"), half("m", "p")]
+    );
+    let closed = KeyRange::closed(b"a", b"c");
+    assert_eq!(joined_ranges([closed.clone(), half("d", "e")]).len(), 2);
+}
+
+/// Whatever is picked for deletes, again and again: an end comes, and soon. Drawn at random; merges lose nothing, which is the worst.
+#[test]
+fn picking_for_deletes_ends() {
+    let mut state = 7u64;
+    let mut below = |n: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut picked = 0;
+    for case in 0..200 {
+        let mut text = String::from("trigger 50\nlevel1 100000\n");
+        for run in (0..below(4)).rev() {
+            let (a, b) = (below(13) as u8, below(13) as u8);
+            let (id, lo) = (900 + run, run * 10);
+            let (a, b) = ((b'a' + a) as char, (b'n' + b) as char);
+            let close = if below(4) == 0 { ")" } else { "]" };
+            writeln!(
+                text,
+                "L0 ({lo},{}]: {id}[{a}..{b}{close}%{}",
+                lo + 10,
+                below(101)
+            )
+            .unwrap();
+        }
+        let mut id = 1;
+        for level in 1..7 {
+            write!(text, "L{level}:").unwrap();
+            for pair in 0..below(5) as u8 {
+                let (a, b) = ((b'a' + pair * 5) as char, (b'd' + pair * 5) as char);
+                let close = if below(5) == 0 { ")" } else { "]" };
+                write!(text, " {id}[{a}..{b}{close}%{}", below(101)).unwrap();
+                id += 1;
+            }
+            text.push('\n');
+        }
+        let mut drawing = draw(&text);
+        let tables = drawing.version.tables().count();
+        let mut steps = 0;
+        while let Some(choice) = pick_deletes(&drawing.input(), &drawing.deletes) {
+            steps += 1;
+            assert!(
+                steps <= 8 * tables,
+                "case {case}: no end, at last {}",
+                choice.reason
+            );
+            drawing.version = lands(&drawing, &choice);
+            if choice.kind == ChoiceKind::Rewrite {
+                // It gave nothing back: the engine remembers that.
+                let new = drawing.version.tables().map(|(_, t)| t.id).max().unwrap();
+                drawing.deletes.futile.insert(new);
+            }
+        }
+        picked += steps;
+    }
+    assert!(picked > 200, "{picked}");
 }

@@ -1,7 +1,7 @@
 //! What the workers do next: flushes first, then whatever compaction is due, with reservations so that several run at once.
 //!
 //! What it is: `next` is asked by a worker that is free. It looks for a sealed memtable, then for a manual request, then asks
-//! `pick` for each keyspace in turn, and reserves what it gives out. `finish` takes the reservation back.
+//! `pick` for each keyspace in turn (then `pick_deletes`, once no level is due), and reserves what it gives out. `finish` takes the reservation back.
 //!
 //! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are disjoint (`pick` sees them all, under this
 //! lock); the version, the unsettled slots and the reservations that a choice is made from are read under the lock, so
@@ -9,18 +9,20 @@
 //!
 //! Threading: one mutex (`Core::schedule`); no I/O under it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use siltstone_table::exec::{CancelToken, Progress};
 
-use super::install::CompactionTask;
-use super::pick::{self, Choice, ManualRange, ManualStep, PickInput, Reservation};
-use crate::core::Core;
+use super::install::{Cause, CompactionTask};
+use super::pick::{self, Choice, Deletes, ManualRange, ManualStep, PickInput, Reservation};
+use crate::core::{Core, KeyspaceMap};
 use crate::error::Result;
 use crate::flush::FlushTask;
 use crate::planted::{self, Bug};
-use crate::version::{KeyspaceId, SeqRange};
+use crate::tables::TableHandle;
+use crate::version::{KeyspaceId, SeqRange, TableMeta};
 use crate::view::{KeyspaceCore, KeyspaceView};
 
 /// Work for one worker.
@@ -71,6 +73,8 @@ pub(crate) struct Schedule {
     next_id: u64,
     /// Keyspaces take turns.
     turn: KeyspaceId,
+    /// Tables whose rewriting for their tombstones gave nothing back: not begun again.
+    futile: BTreeSet<u64>,
     /// Tests stop automatic compaction.
     pub(crate) paused: bool,
 }
@@ -84,6 +88,7 @@ impl Schedule {
             manual: Vec::new(),
             next_id: 1,
             turn: 0,
+            futile: BTreeSet::new(),
             paused: false,
         }
     }
@@ -167,11 +172,89 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
                 &view,
                 choice,
                 unsettled,
-                false,
+                Cause::Due,
             )));
         }
     }
+    drop(schedule);
+    next_for_deletes(core, &map).map(Task::Compaction)
+}
+
+/// Work that is only worth it for what was deleted: nothing else is due.
+fn next_for_deletes(core: &Core, map: &KeyspaceMap) -> Option<Box<CompactionTask>> {
+    // Tables are opened without the lock.
+    for keyspace in map.by_id.values() {
+        for handle in with_range_deletes(&keyspace.pin()) {
+            if handle.deleted_ranges().is_none() {
+                core.tables.learn_deleted_ranges(handle);
+            }
+        }
+    }
+    let mut schedule = core.schedule.lock();
+    if schedule.paused {
+        return None;
+    }
+    let turn = schedule.turn;
+    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
+    for (id, keyspace) in after {
+        let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
+        let (jobs, unsettled) = (schedule.reservations(*id), unsettled(&view));
+        let input = PickInput {
+            version: &view.version,
+            options: &settings.pick,
+            jobs: &jobs,
+            unsettled: &unsettled,
+        };
+        let deletes = deletes(core, &schedule, &view);
+        if let Some(choice) = pick::pick_deletes(&input, &deletes) {
+            schedule.turn = *id;
+            let cause = Cause::Deletes;
+            return Some(start(
+                &mut schedule,
+                keyspace,
+                &view,
+                choice,
+                unsettled,
+                cause,
+            ));
+        }
+    }
     None
+}
+
+/// The tables of a view that have range deletes.
+fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHandle>> {
+    view.level_views()
+        .filter(|(_, level)| level.has_range_deletes)
+        .flat_map(|(_, level)| &level.handles)
+        .filter(|handle| handle.meta.range_deletes > 0)
+}
+
+/// What `pick_deletes` knows besides the version.
+fn deletes(core: &Core, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
+    let published = core.snapshots.published();
+    let mut oldest_read = core.snapshots.oldest().unwrap_or(published).min(published);
+    if planted::is(Bug::DropUnderSnapshots) {
+        oldest_read = u64::MAX;
+    }
+    Deletes {
+        oldest_read,
+        ranges: with_range_deletes(view)
+            .filter_map(|handle| Some((handle.meta.id, handle.deleted_ranges()?)))
+            .collect(),
+        futile: schedule.futile.clone(),
+    }
+}
+
+/// Remembers tables whose tombstones stayed although they were rewritten for them.
+pub(crate) fn remember_futile(core: &Core, tables: &[Arc<TableMeta>]) {
+    const REMEMBERED_MAX: usize = 4096;
+    let mut schedule = core.schedule.lock();
+    schedule.futile.extend(tables.iter().map(|t| t.id));
+    // The oldest ids are those of tables that have probably gone; forgetting one costs one more attempt.
+    while schedule.futile.len() > REMEMBERED_MAX {
+        schedule.futile.pop_first();
+    }
 }
 
 fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<FlushTask> {
@@ -227,7 +310,14 @@ fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
         if !schedule.manual[i].done {
             match pick::pick_manual(&input, &range) {
                 ManualStep::Job(choice) => {
-                    return Some(start(schedule, &keyspace, &view, choice, unsettled, true));
+                    return Some(start(
+                        schedule,
+                        &keyspace,
+                        &view,
+                        choice,
+                        unsettled,
+                        Cause::Manual,
+                    ));
                 }
                 ManualStep::Wait => {}
                 ManualStep::Done => schedule.manual[i].done = true,
@@ -244,7 +334,7 @@ fn start(
     view: &KeyspaceView,
     choice: Choice,
     unsettled: Vec<SeqRange>,
-    manual: bool,
+    cause: Cause,
 ) -> Box<CompactionTask> {
     let id = schedule.new_id();
     let task = Box::new(CompactionTask {
@@ -253,7 +343,7 @@ fn start(
         reservation: choice.reservation(),
         version: view.version.clone(),
         unsettled,
-        manual,
+        cause,
         progress: Arc::default(),
         cancel: CancelToken::new(),
         choice,
@@ -336,6 +426,9 @@ pub(crate) fn is_idle(core: &Core) -> bool {
             jobs: &[],
             unsettled: &unsettled,
         };
+        // What range deletes cover is learned by a worker that finds nothing else to do.
         pick::pick(&input).is_none()
+            && with_range_deletes(&view).all(|handle| handle.deleted_ranges().is_some())
+            && pick::pick_deletes(&input, &deletes(core, &schedule, &view)).is_none()
     })
 }

@@ -7,6 +7,7 @@
 
 pub mod attacks;
 pub mod cancelled;
+pub mod deletes;
 pub mod log_stories;
 pub mod view_stories;
 
@@ -30,6 +31,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(view_stories::ALL)
         .chain(attacks::ALL)
         .chain(cancelled::ALL)
+        .chain(deletes::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {
