@@ -131,6 +131,7 @@ pub(crate) fn open(
         options.subjobs_max as usize,
         executors,
     );
+    jobs.rate.set(options.background_bytes_per_s);
 
     let mut replay = Replay::new(&old, &jobs, &options, &arenas)?;
     if recovered.is_some() {

@@ -126,6 +126,7 @@ pub(crate) fn set_store(core: &Core, name: &str, value: &Value) -> Result<()> {
     options.set(name, value)?;
     options.validate()?;
     core.jobs.set_subjobs_max(options.subjobs_max as usize);
+    core.jobs.rate.set(options.background_bytes_per_s);
     let options = Arc::new(options);
     core.live.store(options.clone());
     for keyspace in core.keyspaces.load_full().by_id.values() {

@@ -80,6 +80,8 @@ stories! {
     a_drop_of_what_only_the_log_knows
     a_refused_memtable_fails_its_own_batches
     full_disk_and_writers
+    compactions_keep_to_the_rate
+    a_slow_rate_holds_up_nobody_else
     deletes_give_space_back
     a_range_delete_gives_space_back
     a_range_delete_under_a_snapshot

@@ -65,6 +65,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         map_tables: rng.chance(50),
         background_tasks: 1 + rng.below(3) as u32,
         subjobs_max: 1 + rng.below(4) as u32,
+        background_bytes_per_s: *rng.pick(&[0, 0, 0, 4 << 20]),
         ..Options::default()
     }
 }

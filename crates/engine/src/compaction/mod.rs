@@ -4,5 +4,6 @@ pub(crate) mod install;
 pub(crate) mod manual;
 pub mod pick;
 pub mod place;
+pub(crate) mod rate;
 pub(crate) mod run;
 pub mod schedule;

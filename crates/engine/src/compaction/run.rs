@@ -29,6 +29,7 @@ use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
 
 use super::pick::{Choice, hard_cuts, soft_cuts};
 use super::place::Sides;
+use super::rate::{RateLimit, Spender};
 use crate::core::Storages;
 use crate::error::Result;
 use crate::memtable::{Memtable, MemtableIter};
@@ -51,6 +52,8 @@ pub(crate) struct JobRunner {
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
     pub(crate) sides: Sides,
+    /// What compactions may read and write in a second.
+    pub(crate) rate: Arc<RateLimit>,
 }
 
 /// Everything of a flush that is not the memtable.
@@ -81,6 +84,7 @@ impl JobRunner {
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(subjobs_max),
             sides: Sides::new(runtime, executors),
+            rate: RateLimit::new(runtime, 0),
         }
     }
 
@@ -94,6 +98,7 @@ impl JobRunner {
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max()),
             sides: Sides::new(&self.runtime, Vec::new()),
+            rate: self.rate.clone(),
         }
     }
 
@@ -286,6 +291,11 @@ impl JobRunner {
             progress: progress.clone(),
             cancel: cancel.clone(),
             max_parallel: self.subjobs_max(),
+            throttle: Some(Arc::new(Spender {
+                limit: self.rate.clone(),
+                // Whoever reads a stream flushes: writers wait for it.
+                waits: job.inputs.iter().all(|i| i.kind == InputKind::Table),
+            })),
         };
         let accept = |job: &Job, outcome: &Outcome, side: Side| {
             if planted::is(Bug::BelieveOutcomes) {

@@ -270,6 +270,9 @@ settings_table! {
         background_tasks: u32 = 2, "tasks", within(1, 64), AtOpen("tasks are started once");
         /// Subjobs of one job that may run at once.
         subjobs_max: u32 = 2, "subjobs", within(1, 64), WhileOpen;
+        /// What compactions may read and write in a second, all together; 0 is no limit. Flushes never wait for it, but what they write is
+        /// taken from what compactions may.
+        background_bytes_per_s: u64 = 0, "bytes", within(0, 1 << 50), WhileOpen;
     }
     keyspace {
         /// Size of a memtable. A keyspace holds one that is written and up to `sealed_memtables_max` sealed ones.

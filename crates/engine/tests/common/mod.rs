@@ -9,6 +9,7 @@ pub mod attacks;
 pub mod cancelled;
 pub mod deletes;
 pub mod log_stories;
+pub mod rate;
 pub mod view_stories;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(attacks::ALL)
         .chain(cancelled::ALL)
         .chain(deletes::ALL)
+        .chain(rate::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {

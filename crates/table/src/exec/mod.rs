@@ -223,6 +223,13 @@ impl CancelToken {
     }
 }
 
+/// Who limits what jobs read and write in a second.
+pub trait Throttle: Send + Sync {
+    /// The job has read and written this many bytes of tables since it told last. Returns when it may go on, or soon after `stop` says that
+    /// it shall end.
+    fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool);
+}
+
 /// What a job runs with.
 #[derive(Clone)]
 pub struct ExecContext {
@@ -240,6 +247,8 @@ pub struct ExecContext {
     pub cancel: CancelToken,
     /// How many subjobs may run at once; with 1 no task is started.
     pub max_parallel: usize,
+    /// Told what the job reads and writes; `None`: nobody limits it.
+    pub throttle: Option<Arc<dyn Throttle>>,
 }
 
 impl ExecContext {
@@ -258,6 +267,7 @@ impl ExecContext {
             progress: Arc::default(),
             cancel: CancelToken::new(),
             max_parallel: 1,
+            throttle: None,
         }
     }
 }

@@ -90,6 +90,7 @@ pub(super) struct Output<'a> {
     block_end: u64,
     buffers: WriterBuffers,
     tables: Vec<OutputTable>,
+    finished_bytes: u64,
 }
 
 impl<'a> Output<'a> {
@@ -113,6 +114,7 @@ impl<'a> Output<'a> {
             block_end: 0,
             buffers: WriterBuffers::default(),
             tables: Vec::new(),
+            finished_bytes: 0,
         }
     }
 
@@ -173,6 +175,12 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
+    /// Bytes given to the storage so far, those of the open table included.
+    pub fn bytes_written(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.file.position());
+        self.finished_bytes + open
+    }
+
     /// Takes the parts of fragments before `end`.
     fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<Fragment> {
         let mut taken = Vec::new();
@@ -227,6 +235,7 @@ impl<'a> Output<'a> {
             .bytes_out
             .fetch_add(summary.file_bytes, Ordering::Relaxed);
         self.ctx.progress.tables.fetch_add(1, Ordering::Relaxed);
+        self.finished_bytes += summary.file_bytes;
         self.tables.push(OutputTable {
             name: open.name,
             subjob: self.subjob,

@@ -36,6 +36,15 @@ impl Stop<'_> {
         }
         Ok(())
     }
+
+    /// Tells the throttle, if there is one, what was read and written, and waits until the job may go on.
+    fn spent(&self, bytes: u64) -> Result<(), ExecError> {
+        if let Some(throttle) = &self.ctx.throttle {
+            throttle.spent(bytes, &|| self.check().is_err());
+            self.check()?;
+        }
+        Ok(())
+    }
 }
 
 /// The inputs of a subjob: runs of legs, range deletes, and what all keys begin with.
@@ -232,6 +241,7 @@ pub(super) fn run(
     let mut merge = Merge::new(sources.collect())?;
     // Whether a version of the current user key was kept.
     let mut in_table = false;
+    let mut written = 0;
     while merge.current().is_some() {
         let new_key = merge.note()?;
         let Some(entry) = merge.current() else { break };
@@ -264,6 +274,8 @@ pub(super) fn run(
             counters.bytes_read += bytes;
             ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
             ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+            let before = std::mem::replace(&mut written, output.bytes_written());
+            stop.spent(bytes + (written - before))?;
         }
     }
     let (entries, raw, bytes) = merge.take_counts();
@@ -273,6 +285,8 @@ pub(super) fn run(
     ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
     ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
     let tables = output.finish()?;
+    let all: u64 = tables.iter().map(|t| t.file_bytes).sum();
+    stop.spent(bytes + (all - written))?;
     for table in &tables {
         counters.entries_written += table.entries;
         counters.bytes_written += table.file_bytes;
