@@ -33,7 +33,7 @@ pub const ALL: &[Story] = &[
     ),
     (
         "story_17_a_snapshot_between",
-        12,
+        60,
         story_17_a_snapshot_between,
     ),
     ("story_17_number_and_view", 60, story_17_number_and_view),
