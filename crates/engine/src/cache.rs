@@ -1,7 +1,10 @@
 //! The block cache: heap blocks of tables that are not read through maps, and of values that users hold on to.
 //!
-//! What it is: a weighted `quick_cache` with a fixed hasher and shard count (two runs of one seed evict alike). Its waiting insert is not used:
+//! What it is: a `quick_cache`, weighted by bytes, with a fixed hasher and shard count (two runs of one seed evict alike). A block is kept for
+//! long only if it was asked for again, so a scan does not drive out what is read often. Its waiting insert is not used:
 //! placeholders would park threads behind the runtime's back; two readers that miss the same block both read it.
+//!
+//! Point reads ask the cache itself; cursors go through a [`ScanCache`], which counts apart and may leave everything as it was.
 //!
 //! Threading: shared; no lock is held while a block is read.
 
@@ -12,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use siltstone_table::block::Block;
-use siltstone_table::error::TableError;
 use siltstone_table::reader::BlockCache as TableBlockCache;
 
 /// A multiplicative hasher for (table id, block number).
@@ -55,11 +57,35 @@ type Blocks = Cache<
     DefaultLifecycle<(u64, u32), Arc<Block>>,
 >;
 
+/// Blocks that were asked for and found, or not.
+#[derive(Default)]
+pub(crate) struct Asked {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Asked {
+    pub(crate) fn hit_count(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn miss_count(&self) -> u64 {
+        self.misses.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, found: bool) {
+        let count = if found { &self.hits } else { &self.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// See the module.
 pub(crate) struct BlockCache {
     blocks: Option<Blocks>,
-    hits: AtomicU64,
-    misses: AtomicU64,
+    /// By gets.
+    pub(crate) points: Asked,
+    /// By cursors.
+    pub(crate) scans: Asked,
 }
 
 /// Shards are fixed, so that eviction does not depend on the machine's cores.
@@ -84,41 +110,61 @@ impl BlockCache {
         });
         BlockCache {
             blocks,
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            points: Asked::default(),
+            scans: Asked::default(),
         }
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
         self.blocks.as_ref().map_or(0, Cache::weight)
     }
-
-    pub(crate) fn hit_count(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn miss_count(&self) -> u64 {
-        self.misses.load(Ordering::Relaxed)
-    }
 }
 
 impl TableBlockCache for BlockCache {
-    fn get_or_read(
-        &self,
-        table: u64,
-        block: u32,
-        read: &mut dyn FnMut() -> Result<Arc<Block>, TableError>,
-    ) -> Result<Arc<Block>, TableError> {
-        let Some(blocks) = &self.blocks else {
-            return read();
-        };
-        if let Some(found) = blocks.get(&(table, block)) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(found);
+    fn get(&self, table: u64, block: u32) -> Option<Arc<Block>> {
+        let found = self.blocks.as_ref()?.get(&(table, block));
+        self.points.count(found.is_some());
+        found
+    }
+
+    fn insert(&self, table: u64, block: u32, read: &Arc<Block>) {
+        if let Some(blocks) = &self.blocks {
+            blocks.insert((table, block), read.clone());
         }
-        self.misses.fetch_add(1, Ordering::Relaxed);
-        let found = read()?;
-        blocks.insert((table, block), found.clone());
-        Ok(found)
+    }
+}
+
+/// The cache as a cursor sees it.
+pub(crate) struct ScanCache {
+    cache: Arc<BlockCache>,
+    /// Whether its reads change what the cache holds.
+    fill: bool,
+}
+
+impl ScanCache {
+    pub(crate) fn new(cache: &Arc<BlockCache>, fill: bool) -> ScanCache {
+        ScanCache {
+            cache: cache.clone(),
+            fill,
+        }
+    }
+}
+
+impl TableBlockCache for ScanCache {
+    fn get(&self, table: u64, block: u32) -> Option<Arc<Block>> {
+        let blocks = self.cache.blocks.as_ref()?;
+        let found = if self.fill {
+            blocks.get(&(table, block))
+        } else {
+            blocks.peek(&(table, block))
+        };
+        self.cache.scans.count(found.is_some());
+        found
+    }
+
+    fn insert(&self, table: u64, block: u32, read: &Arc<Block>) {
+        if self.fill {
+            self.cache.insert(table, block, read);
+        }
     }
 }

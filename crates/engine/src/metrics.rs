@@ -132,6 +132,7 @@ pub struct LatencySummary {
 pub(crate) struct Metrics {
     pub(crate) get_count: Counter,
     pub(crate) get_hit_count: Counter,
+    pub(crate) multi_get_count: Counter,
     pub(crate) put_count: Counter,
     pub(crate) batch_count: Counter,
     pub(crate) group_count: Counter,
@@ -162,6 +163,7 @@ pub(crate) struct Metrics {
     pub(crate) ingest_bytes: Counter,
     pub(crate) discarded_log_bytes: Counter,
     pub(crate) get_time: Histogram,
+    pub(crate) multi_get_time: Histogram,
     pub(crate) put_time: Histogram,
     pub(crate) commit_time: Histogram,
     pub(crate) flush_time: Histogram,

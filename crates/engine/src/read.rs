@@ -7,6 +7,8 @@
 //!
 //! Threading: any thread.
 
+mod many;
+
 use std::sync::Arc;
 
 use siltstone_table::key::hash;
@@ -18,6 +20,8 @@ use crate::metrics::SAMPLE;
 use crate::planted::{self, Bug};
 use crate::tables::TableHandle;
 use crate::view::{KeyspaceCore, KeyspaceView, LevelView, Source};
+
+pub(crate) use many::multi_get;
 
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
@@ -298,11 +302,8 @@ fn ask_table(
 ) -> Result<Answer> {
     let reader = core.tables.reader(handle)?;
     let reader = reader.as_ref().expect("`reader` gives an open one");
-    // An ingested table's entries have one number, whatever the file says.
-    let (seq, own) = match handle.meta.sequence_override {
-        None => (seq, None),
-        Some(own) if own <= seq => (ABOVE_ALL, Some(own)),
-        Some(_) => return Ok(Answer::Unknown),
+    let Some((seq, own)) = number_in_table(handle, seq) else {
+        return Ok(Answer::Unknown);
     };
     // Range deletes before the filter: it knows point keys only.
     let deleted = match handle.meta.range_deletes {
@@ -314,6 +315,23 @@ fn ask_table(
         .map_err(Error::from)?;
     let deleted =
         deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
+    decide(found, deleted, own)
+}
+
+/// The number to look for in a table's file, and the one that all its entries have, if it was ingested: then they have it whatever the file
+/// says. `None`: all of the table is newer.
+#[inline]
+fn number_in_table(handle: &TableHandle, seq: u64) -> Option<(u64, Option<u64>)> {
+    match handle.meta.sequence_override {
+        None => Some((seq, None)),
+        Some(own) if own <= seq => Some((ABOVE_ALL, Some(own))),
+        Some(_) => None,
+    }
+}
+
+/// The answer of a table that has the key's newest entry with this trailer, and a range delete with this number.
+#[inline]
+fn decide(found: Option<u64>, deleted: Option<u64>, own: Option<u64>) -> Result<Answer> {
     match found {
         Some(trailer) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {
             match trailer as u8 {
@@ -376,10 +394,8 @@ fn ask_level_pinned(
         return Ok(None);
     };
     let handle = &level.handles[i];
-    let (seq, own) = match handle.meta.sequence_override {
-        None => (seq, None),
-        Some(own) if own <= seq => (ABOVE_ALL, Some(own)),
-        Some(_) => return Ok(None),
+    let Some((seq, own)) = number_in_table(handle, seq) else {
+        return Ok(None);
     };
     let reader = core.tables.reader_owned(handle)?;
     let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));

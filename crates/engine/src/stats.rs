@@ -125,10 +125,11 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
 }
 
 pub(crate) fn collect(core: &Core) -> Stats {
-    let m = &core.metrics;
+    let (m, cache) = (&core.metrics, &core.tables.cache);
     let counters = BTreeMap::from([
         ("get_count", m.get_count.get()),
         ("get_hit_count", m.get_hit_count.get()),
+        ("multi_get_count", m.multi_get_count.get()),
         ("put_count", m.put_count.get()),
         ("batch_count", m.batch_count.get()),
         ("group_count", m.group_count.get()),
@@ -168,11 +169,16 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("ingest_count", m.ingest_count.get()),
         ("ingest_bytes", m.ingest_bytes.get()),
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
-        ("block_cache_hit_count", core.tables.cache.hit_count()),
-        ("block_cache_miss_count", core.tables.cache.miss_count()),
+        ("block_cache_hit_count", cache.points.hit_count()),
+        ("block_cache_miss_count", cache.points.miss_count()),
+        ("block_cache_scan_hit_count", cache.scans.hit_count()),
+        ("block_cache_scan_miss_count", cache.scans.miss_count()),
+        ("table_open_count", core.tables.opened_count()),
+        ("table_close_count", core.tables.closed_count()),
     ]);
     let latencies = BTreeMap::from([
         ("get", m.get_time.summary()),
+        ("multi_get", m.multi_get_time.summary()),
         ("put", m.put_time.summary()),
         ("commit", m.commit_time.summary()),
         ("flush", m.flush_time.summary()),

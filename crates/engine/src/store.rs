@@ -543,6 +543,45 @@ impl Keyspace {
         )
     }
 
+    /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen whole or not at all. Keys may be given in
+    /// any order, and more than once.
+    ///
+    /// Faster than a loop of [`Keyspace::get`] where keys are many or their blocks have to be read: the lookups' misses overlap, each block
+    /// is opened once, and blocks that are neither mapped nor cached are read together. Allocates each value, and some 200 bytes a key
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`], the first one met; there are no values then.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+    /// let fruits = store.default_keyspace()?;
+    /// fruits.put(b"apple", b"red")?;
+    /// fruits.put(b"pear", b"green")?;
+    /// let colours = fruits.multi_get(&["pear", "plum", "apple"])?;
+    /// assert_eq!(colours, [Some(b"green".to_vec()), None, Some(b"red".to_vec())]);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        read::multi_get(self.core(), &self.keyspace, keys, None)
+    }
+
+    /// The values of `keys`, in their order, as the snapshot sees them.
+    ///
+    /// # Errors
+    /// As [`Keyspace::multi_get`]; `InvalidArgument` for a snapshot of another store.
+    pub fn multi_get_at<K: AsRef<[u8]>>(
+        &self,
+        snapshot: &Snapshot,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        let number = self.number_of(snapshot)?;
+        read::multi_get(self.core(), &self.keyspace, keys, Some(number))
+    }
+
     pub(crate) fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
         if snapshot.belongs_to(&self.core().snapshots) {
             return Ok(snapshot.number());

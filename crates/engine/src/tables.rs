@@ -1,8 +1,10 @@
 //! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
 //!
 //! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when it is first asked and may lose it again
-//! when more than `open_tables_max` are open, or more than half of what the process may open at all (a clock over handles). [`TableSet`] knows every handle that lives; a handle that nothing holds
-//! any more means that neither a view nor a job names the table, and [`TableSet::sweep`] deletes the file.
+//! when more than `open_tables_max` are open, or more than half of what the process may open at all (a clock over handles). Tables of levels 0
+//! and 1, which most reads ask, do not count for the first of the two and are not closed for it: their filters and indexes stay in memory.
+//! [`TableSet`] knows every handle that lives; a handle that nothing holds any more means that neither a view nor a job names the table, and
+//! [`TableSet::sweep`] deletes the file.
 //!
 //! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
 //! handle without holders is obsolete; destructors make no storage calls.
@@ -10,16 +12,18 @@
 //! Threading: asking for an open reader is one atomic load; opening takes the handle's lock over I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
 use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
-use siltstone_table::reader::{ReaderOptions, TableReader, Verify as TableVerify};
+use siltstone_table::reader::{
+    BlockCache as TableBlockCache, ReaderOptions, TableReader, Verify as TableVerify,
+};
 
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, ScanCache};
 use crate::compaction::pick::joined_ranges;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, Verify};
@@ -35,9 +39,20 @@ pub(crate) struct TableHandle {
     used: AtomicBool,
     /// What its range deletes cover, once somebody asked.
     deleted_ranges: ArcSwapOption<Vec<KeyRange>>,
+    /// In level 0 or 1 of its keyspace's newest view.
+    upper: AtomicBool,
 }
 
 impl TableHandle {
+    /// A view is made in which the table is in level 0 or 1, or in a deeper one.
+    pub(crate) fn set_upper(&self, upper: bool) {
+        self.upper.store(upper, Ordering::Relaxed);
+    }
+
+    fn is_upper(&self) -> bool {
+        self.upper.load(Ordering::Relaxed)
+    }
+
     /// What its range deletes cover, if that was learned.
     pub(crate) fn deleted_ranges(&self) -> Option<Arc<Vec<KeyRange>>> {
         self.deleted_ranges.load_full()
@@ -58,22 +73,28 @@ pub(crate) struct TableSet {
     runtime: Runtime,
     storage: Arc<dyn Storage>,
     options: ReaderOptions,
-    /// The most that stay open; less after the process ran out of file handles.
-    open_max: AtomicUsize,
-    open_count: AtomicUsize,
+    /// The most that stay open of those below level 1.
+    open_max: usize,
+    /// The most of all that stay open; less after the process ran out of file handles.
+    handles_max: AtomicUsize,
+    /// How often a table was opened and a reader closed: a miss of a filter and index, and an eviction.
+    opened: AtomicU64,
+    closed: AtomicU64,
     registry: Mutex<BTreeMap<u64, Registered>>,
     /// Handles with open readers, in the order of the clock.
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
     /// Files whose deletion failed.
     undeleted: Mutex<Vec<String>>,
     pub(crate) cache: Arc<BlockCache>,
+    /// The cache for cursors: that leave it as it is, and that fill it.
+    scan_caches: [Arc<dyn TableBlockCache>; 2],
 }
 
 impl TableSet {
     pub(crate) fn new(runtime: &Runtime, storage: Arc<dyn Storage>, options: &Options) -> TableSet {
         // The other half is for the log, the manifest, the outputs and inputs of jobs, and the program around the store.
         let handles = storage.open_objects_max().map_or(u64::MAX, |max| max / 2);
-        let open_max = u64::from(options.open_tables_max).min(handles) as usize;
+        let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         TableSet {
             runtime: runtime.clone(),
             storage,
@@ -84,13 +105,30 @@ impl TableSet {
                 },
                 map: options.map_tables,
             },
-            open_max: AtomicUsize::new(open_max),
-            open_count: AtomicUsize::new(0),
+            open_max: options.open_tables_max as usize,
+            handles_max: AtomicUsize::new(usize::try_from(handles).unwrap_or(usize::MAX)),
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
             undeleted: runtime.mutex(Vec::new()),
-            cache: Arc::new(BlockCache::new(options.block_cache_bytes)),
+            scan_caches: [false, true]
+                .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
+            cache,
         }
+    }
+
+    /// The block cache for a cursor.
+    pub(crate) fn scan_cache(&self, fill: bool) -> &Arc<dyn TableBlockCache> {
+        &self.scan_caches[usize::from(fill)]
+    }
+
+    pub(crate) fn opened_count(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn closed_count(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// The handle of a table.
@@ -105,6 +143,7 @@ impl TableSet {
             opening: self.runtime.mutex(()),
             used: AtomicBool::new(true),
             deleted_ranges: ArcSwapOption::empty(),
+            upper: AtomicBool::new(false),
         });
         registry.insert(
             meta.id,
@@ -173,7 +212,7 @@ impl TableSet {
             reader
         };
         handle.reader.store(Some(reader.clone()));
-        self.open_count.fetch_add(1, Ordering::Relaxed);
+        self.opened.fetch_add(1, Ordering::Relaxed);
         self.clock.lock().push_back(Arc::downgrade(handle));
         self.evict();
         // Not loaded anew: others who open tables may have closed this one already, and nobody may take that for "not here".
@@ -198,33 +237,50 @@ impl TableSet {
         if keep < LEAST {
             return false;
         }
-        self.open_max.fetch_min(keep, Ordering::Relaxed);
+        self.handles_max.fetch_min(keep, Ordering::Relaxed);
         let excess = clock.len() - keep;
+        // Upper levels last.
+        clock
+            .make_contiguous()
+            .sort_by_key(|next| next.upgrade().is_some_and(|handle| handle.is_upper()));
         for handle in clock.drain(..excess).filter_map(|next| next.upgrade()) {
-            handle.reader.store(None);
-            self.open_count.fetch_sub(1, Ordering::Relaxed);
+            self.close(&handle);
         }
         true
+    }
+
+    fn close(&self, handle: &TableHandle) {
+        handle.reader.store(None);
+        self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Closes readers that were not used lately, while too many are open.
     fn evict(&self) {
         let mut clock = self.clock.lock();
-        let mut looked = 0;
-        let most = 2 * clock.len();
-        while clock.len() > self.open_max.load(Ordering::Relaxed) && looked < most {
-            looked += 1;
+        let handles_max = self.handles_max.load(Ordering::Relaxed);
+        if clock.len() <= self.open_max.min(handles_max) {
+            return;
+        }
+        let is_upper = |next: &Weak<TableHandle>| next.upgrade().is_some_and(|h| h.is_upper());
+        let mut upper = clock.iter().filter(|next| is_upper(next)).count();
+        for _ in 0..2 * clock.len() {
+            // With too few handles for the upper levels alone, all tables are alike.
+            let too_many = clock.len() > handles_max;
+            if !too_many && clock.len().saturating_sub(upper) <= self.open_max {
+                return;
+            }
             let Some(next) = clock.pop_front() else {
                 return;
             };
             let Some(handle) = next.upgrade() else {
                 continue;
             };
-            if handle.used.swap(false, Ordering::Relaxed) {
+            let stays = handle.is_upper() && !too_many;
+            if handle.used.swap(false, Ordering::Relaxed) || stays {
                 clock.push_back(next);
             } else {
-                handle.reader.store(None);
-                self.open_count.fetch_sub(1, Ordering::Relaxed);
+                upper = upper.saturating_sub(usize::from(handle.is_upper()));
+                self.close(&handle);
             }
         }
     }

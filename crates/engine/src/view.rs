@@ -117,13 +117,15 @@ pub(crate) struct LevelView {
 }
 
 impl LevelView {
-    fn new(level: &Level, tables: &TableSet) -> Arc<LevelView> {
+    /// `upper`: level 0 or 1, whose tables stay open.
+    fn new(level: &Level, tables: &TableSet, upper: bool) -> Arc<LevelView> {
+        let handle = |meta| {
+            let handle = tables.handle(meta);
+            handle.set_upper(upper);
+            handle
+        };
         Arc::new(LevelView {
-            handles: level
-                .tables()
-                .iter()
-                .map(|meta| tables.handle(meta))
-                .collect(),
+            handles: level.tables().iter().map(handle).collect(),
             has_range_deletes: level.tables().iter().any(|t| t.range_deletes > 0),
             level: level.clone(),
         })
@@ -142,7 +144,7 @@ impl RunView {
     pub(crate) fn new(run: &Run, tables: &TableSet, pending: bool) -> Arc<RunView> {
         Arc::new(RunView {
             seqs: run.seqs,
-            tables: LevelView::new(&run.tables, tables),
+            tables: LevelView::new(&run.tables, tables, true),
             pending,
         })
     }
@@ -221,7 +223,7 @@ impl KeyspaceView {
             .enumerate()
             .map(|(i, (number, level))| match old {
                 Some(old) if Arc::ptr_eq(old.version.level(number), level) => old.levels[i].clone(),
-                _ => LevelView::new(level, tables),
+                _ => LevelView::new(level, tables, number == 1),
             })
             .collect();
         let run_count = sources

@@ -133,6 +133,19 @@ pub fn check_keyspace(
             ));
         }
     }
+    let many = keyspace.multi_get_at(snapshot, keys).map_err(&failed)?;
+    for (key, found) in keys.iter().zip(&many) {
+        let expected = wanted.get(key.as_ref()).map(|v| &v[..]);
+        if found.as_deref() != expected {
+            return Err(format!(
+                "{what}: multi_get of {} keys gives {} for {}, expected {}",
+                keys.len(),
+                show_value(found.as_deref()),
+                show(key.as_ref()),
+                show_value(expected)
+            ));
+        }
+    }
     if keys.is_empty() {
         return Ok(());
     }
@@ -144,6 +157,7 @@ pub fn check_keyspace(
         lower: Some(a.clone()),
         upper: Some(b.clone()),
         values,
+        fill_cache: rng.chance(50),
     };
     let mut bounded = keyspace.cursor_at(snapshot, options).map_err(&failed)?;
     let within = || {

@@ -7,6 +7,8 @@
 //!
 //! Threading: clients are tasks of the simulated runtime; what they share is under std mutexes that are held over no point of it.
 
+mod reads;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,16 +16,16 @@ use std::time::Duration;
 
 use siltstone::version::{KeyRange, TableMeta};
 use siltstone::{
-    Batch, ByLevel, Compression, Cursor, ErrorKind, IterOptions, Keyspace, KeyspaceOptions,
-    LevelTargets, Options, Snapshot, Store, SyncMode, Verify, WriteOptions,
+    Batch, ByLevel, Compression, ErrorKind, Keyspace, KeyspaceOptions, LevelTargets, Options,
+    Snapshot, Store, SyncMode, Verify, WriteOptions,
 };
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::key::{Kind, trailer};
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
-use crate::checker::{Check, check_keyspace, show, walk};
+use crate::checker::Check;
 use crate::coverage::Coverage;
-use crate::model::{Bytes, Event, Op, Pairs, Record};
+use crate::model::{Bytes, Event, Op, Record};
 use crate::observe::{SharedHistory, lock};
 use crate::rng::Rng;
 
@@ -154,12 +156,14 @@ enum Action {
     DeleteRange,
     Batch,
     Get,
+    MultiGet,
     Scan,
     TakeSnapshot,
     ReadSnapshot,
     DropSnapshot,
     OpenCursor,
     StepCursor,
+    RefreshCursor,
     DropCursor,
     Create,
     DropKeyspace,
@@ -175,18 +179,20 @@ enum Action {
 }
 
 use Action as A;
-const ACTIONS: [(Action, u64); 23] = [
+const ACTIONS: [(Action, u64); 25] = [
     (A::Put, 220),
     (A::Delete, 60),
     (A::DeleteRange, 25),
     (A::Batch, 200),
     (A::Get, 120),
+    (A::MultiGet, 30),
     (A::Scan, 12),
     (A::TakeSnapshot, 15),
     (A::ReadSnapshot, 15),
     (A::DropSnapshot, 12),
     (A::OpenCursor, 12),
     (A::StepCursor, 40),
+    (A::RefreshCursor, 10),
     (A::DropCursor, 10),
     (A::Create, 12),
     (A::DropKeyspace, 6),
@@ -338,21 +344,12 @@ pub struct World {
     pub next_name: Arc<AtomicU64>,
 }
 
-struct HeldCursor {
-    cursor: Cursor,
-    number: u64,
-    wanted: Pairs,
-    what: String,
-    /// The bounds that the cursor was opened with.
-    _options: IterOptions,
-}
-
 /// One task that works on the store.
 pub struct Client {
     world: Arc<World>,
     rng: Rng,
     snapshots: Vec<Snapshot>,
-    cursors: Vec<HeldCursor>,
+    cursors: Vec<reads::HeldCursor>,
 }
 
 impl World {
@@ -484,6 +481,7 @@ impl Client {
             }
             A::Batch => self.batch(),
             A::Get => self.get(),
+            A::MultiGet => self.multi_get(),
             A::Scan => {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
@@ -513,6 +511,16 @@ impl Client {
                 let at = self.rng.index(self.cursors.len());
                 let mut held = self.cursors.swap_remove(at);
                 self.step(&mut held)?;
+                self.cursors.push(held);
+                Ok(())
+            }
+            A::RefreshCursor => {
+                if self.cursors.is_empty() {
+                    return Ok(());
+                }
+                let at = self.rng.index(self.cursors.len());
+                let mut held = self.cursors.swap_remove(at);
+                self.refresh(&mut held)?;
                 self.cursors.push(held);
                 Ok(())
             }
@@ -744,136 +752,6 @@ impl Client {
         self.write(ops, sync, |store, sync| {
             store.write(&mut batch, WriteOptions { sync })
         })
-    }
-
-    fn get(&mut self) -> Check {
-        let world = self.world.clone();
-        let Some(keyspace) = self.keyspace()? else {
-            return Ok(());
-        };
-        let key = world.plan.key(&mut self.rng);
-        let from = world.store.snapshot().number();
-        let found = if self.rng.chance(30) {
-            keyspace.get_pinned(&key).map(|v| v.map(|v| v.to_vec()))
-        } else {
-            keyspace.get(&key)
-        };
-        let found = match found {
-            Ok(found) => found,
-            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "get"),
-        };
-        let to = world.store.snapshot().number();
-        let allowed = lock(&world.history)
-            .model
-            .between(keyspace.id(), &key, from, to);
-        if allowed.iter().any(|a| a.as_deref() == found.as_deref()) {
-            return Ok(());
-        }
-        let name = |v: Option<&[u8]>| v.map_or("nothing".into(), show);
-        Err(format!(
-            "get {} from {} ({}) between {from} and {to} gives {}, expected {}",
-            show(&key),
-            keyspace.name(),
-            keyspace.id(),
-            name(found.as_deref()),
-            allowed
-                .iter()
-                .map(|a| name(a.as_deref()))
-                .collect::<Vec<_>>()
-                .join(" or ")
-        ))
-    }
-
-    /// Compares a keyspace at a snapshot; errors that may come end the comparison.
-    fn compare(&mut self, keyspace: &Keyspace, snapshot: &Snapshot) -> Check {
-        let world = self.world.clone();
-        let wanted = lock(&world.history)
-            .model
-            .state(keyspace.id(), snapshot.number());
-        let keys: Vec<Bytes> = (0..12).map(|_| world.plan.key(&mut self.rng)).collect();
-        match check_keyspace(keyspace, snapshot, &wanted, &keys, &mut self.rng) {
-            // A keyspace may be dropped on the way, a read may meet an injected fault.
-            Err(e) if e.contains("was dropped") => Ok(()),
-            Err(e) if world.errors == Errors::Expected && e.contains("injected") => Ok(()),
-            result => result,
-        }
-    }
-
-    fn read_snapshot(&mut self) -> Check {
-        if self.snapshots.is_empty() {
-            return Ok(());
-        }
-        let Some(keyspace) = self.keyspace()? else {
-            return Ok(());
-        };
-        let at = self.rng.index(self.snapshots.len());
-        let snapshot = self.snapshots.swap_remove(at);
-        let result = self.compare(&keyspace, &snapshot);
-        self.snapshots.push(snapshot);
-        result
-    }
-
-    fn open_cursor(&mut self) -> Check {
-        let world = self.world.clone();
-        if self.cursors.len() >= 4 {
-            return Ok(());
-        }
-        let Some(keyspace) = self.keyspace()? else {
-            return Ok(());
-        };
-        let mut options = IterOptions::default();
-        if self.rng.chance(30) {
-            options.lower = Some(world.plan.key(&mut self.rng).to_vec());
-        }
-        if self.rng.chance(30) {
-            options.upper = Some(world.plan.key(&mut self.rng).to_vec());
-        }
-        let cursor = match self.snapshots.last() {
-            Some(snapshot) if self.rng.chance(40) => keyspace.cursor_at(snapshot, options.clone()),
-            _ => keyspace.cursor(options.clone()),
-        };
-        let cursor = match cursor {
-            Ok(cursor) => cursor,
-            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "cursor"),
-        };
-        let number = cursor.number();
-        let mut wanted = lock(&world.history).model.state(keyspace.id(), number);
-        wanted.retain(|k, _| {
-            options.lower.as_ref().is_none_or(|l| k[..] >= l[..])
-                && options.upper.as_ref().is_none_or(|u| k[..] < u[..])
-        });
-        let what = format!(
-            "a cursor held on {} ({}) at {number}",
-            keyspace.name(),
-            keyspace.id()
-        );
-        self.cursors.push(HeldCursor {
-            cursor,
-            number,
-            wanted,
-            what,
-            _options: options,
-        });
-        Ok(())
-    }
-
-    fn step(&mut self, held: &mut HeldCursor) -> Check {
-        let from = self.world.plan.key(&mut self.rng);
-        let published = self.world.store.snapshot().number();
-        if published > held.number {
-            self.world.reach("cursor.older_than_the_store");
-        }
-        match walk(
-            &mut held.cursor,
-            &held.wanted,
-            &held.what,
-            &from,
-            &mut self.rng,
-            10,
-        ) {
-            Err(e) if self.world.errors == Errors::Expected && e.contains("injected") => Ok(()),
-            result => result,
-        }
     }
 
     fn ingest(&mut self) -> Check {

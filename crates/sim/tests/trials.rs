@@ -8,6 +8,7 @@ use siltstone_sim::trials::{
 const REACHED: &[&str] = &[
     "batch.over_keyspaces",
     "cursor.older_than_the_store",
+    "cursor.refreshed",
     "delay.L0Slowdown",
     "delay.L0Stop",
     "delay.LogBytes",
@@ -23,6 +24,7 @@ const REACHED: &[&str] = &[
     "op.CompactRange",
     "op.DeleteRange",
     "op.FlushStore",
+    "op.MultiGet",
     "op.PauseCompaction",
     "op.ReadSnapshot",
     "op.Scan",

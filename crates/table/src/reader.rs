@@ -6,7 +6,7 @@
 //!
 //! A lookup is split, so that the engine can overlap the misses of several tables: [`TableReader::prefetch_filter`],
 //! [`TableReader::may_contain`], [`TableReader::find_block`], [`TableReader::prefetch_block`],
-//! [`TableReader::get_in_block`]. Range deletes are asked before a filter may say no.
+//! [`TableReader::get_in_block`]; [`get_many`] does so for many keys. Range deletes are asked before a filter may say no.
 //!
 //! Invariants: a block's checksums are compared when it is first touched after open (columns and values each on
 //! their own, remembered in a bitmap), or at every touch. Nothing read from a map is believed before `failed()` was
@@ -62,16 +62,11 @@ impl Default for ReaderOptions {
 
 /// The engine's cache of heap blocks, by table id and block number.
 pub trait BlockCache: Send + Sync {
-    /// The block from the cache, or else what `read` gives, which the cache may keep.
-    ///
-    /// # Errors
-    /// Those of `read`.
-    fn get_or_read(
-        &self,
-        table: u64,
-        block: u32,
-        read: &mut dyn FnMut() -> Result<Arc<Block>>,
-    ) -> Result<Arc<Block>>;
+    /// The block, if it is kept.
+    fn get(&self, table: u64, block: u32) -> Option<Arc<Block>>;
+
+    /// Offers a block that was just read; the cache need not keep it.
+    fn insert(&self, table: u64, block: u32, read: &Arc<Block>);
 }
 
 /// A cache that keeps nothing.
@@ -79,14 +74,11 @@ pub trait BlockCache: Send + Sync {
 pub struct NoCache;
 
 impl BlockCache for NoCache {
-    fn get_or_read(
-        &self,
-        _: u64,
-        _: u32,
-        read: &mut dyn FnMut() -> Result<Arc<Block>>,
-    ) -> Result<Arc<Block>> {
-        read()
+    fn get(&self, _: u64, _: u32) -> Option<Arc<Block>> {
+        None
     }
+
+    fn insert(&self, _: u64, _: u32, _: &Arc<Block>) {}
 }
 
 /// A value that was found: in a counted block, or copied.
@@ -647,7 +639,12 @@ impl TableReader {
     /// # Errors
     /// If it cannot be read or is damaged.
     pub fn block(&self, cache: &dyn BlockCache, i: usize) -> Result<Arc<Block>> {
-        cache.get_or_read(self.id, i as u32, &mut || Ok(Arc::new(self.read_block(i)?)))
+        if let Some(block) = cache.get(self.id, i as u32) {
+            return Ok(block);
+        }
+        let block = Arc::new(self.read_block(i)?);
+        cache.insert(self.id, i as u32, &block);
+        Ok(block)
     }
 
     /// Reads a block from the file to the heap, past any cache.
@@ -658,6 +655,12 @@ impl TableReader {
         let place = self.index.place(i);
         let mut stored = vec![0; place.stored_bytes() as usize];
         self.file.read_at(place.start, &mut stored)?;
+        self.block_of(i, stored)
+    }
+
+    /// The block whose stored bytes these are; verified, if that is still to be done.
+    fn block_of(&self, i: usize, stored: Vec<u8>) -> Result<Block> {
+        let place = self.index.place(i);
         let known = self.columns_verified.get(i) && self.values_verified.get(i);
         let verify = self.verify == Verify::Always || !known;
         let anchor = (place.anchor - place.start) as usize;
@@ -763,7 +766,9 @@ impl TableReader {
 }
 
 mod iter;
+mod many;
 pub use iter::TableIter;
+pub use many::{Lookup, get_many};
 
 #[cfg(test)]
 mod tests;

@@ -121,6 +121,12 @@ impl<C: EntryCursor> MergeCursor<C> {
         }
     }
 
+    /// Adds, removes or reorders children. The merge stands nowhere until the next seek.
+    pub(crate) fn change_children(&mut self, change: impl FnOnce(&mut Vec<C>)) {
+        self.order.clear();
+        change(&mut self.children);
+    }
+
     #[inline]
     fn before(&self, a: u32, b: u32) -> bool {
         let (a, b) = (&self.children[a as usize], &self.children[b as usize]);

@@ -34,6 +34,9 @@ pub struct IterOptions {
     pub upper: Option<Vec<u8>>,
     /// Read values (default true). Without, `value` is empty and less memory is touched.
     pub values: bool,
+    /// Keep blocks that are read in the block cache (default true). Without, the cache stays as it is: what is in it is used, what is not is
+    /// read and forgotten. For scans of much that will not be read again soon. No difference where tables are read through maps.
+    pub fill_cache: bool,
 }
 
 impl Default for IterOptions {
@@ -42,6 +45,7 @@ impl Default for IterOptions {
             lower: None,
             upper: None,
             values: true,
+            fill_cache: true,
         }
     }
 }
@@ -52,7 +56,7 @@ impl IterOptions {
         IterOptions {
             lower: Some(prefix.to_vec()),
             upper: prefix_end(prefix),
-            values: true,
+            ..IterOptions::default()
         }
     }
 
@@ -71,7 +75,7 @@ impl IterOptions {
         IterOptions {
             lower,
             upper,
-            values: true,
+            ..IterOptions::default()
         }
     }
 }
@@ -111,20 +115,25 @@ pub struct Cursor {
     state: State,
     key: Vec<u8>,
     value: Vec<u8>,
+    /// Where it stood before a refresh.
+    stood: Vec<u8>,
     core: Arc<Core>,
+    keyspace: Arc<KeyspaceCore>,
     _view: Arc<KeyspaceView>,
 }
 
 impl Cursor {
     pub(crate) fn new(
         core: &Arc<Core>,
-        keyspace: &KeyspaceCore,
+        keyspace: &Arc<KeyspaceCore>,
         snapshot: Option<u64>,
         options: IterOptions,
     ) -> Result<Cursor> {
         let (view, seq) = crate::read::pin(core, keyspace, snapshot)?;
-        let children = source::children(core, &view)?;
-        let deletes = RangeDeleteIndex::new(core, &view, seq)?;
+        let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
+        source::set_children(core, &view, options.fill_cache, &mut children);
+        let mut deletes = RangeDeleteIndex::default();
+        deletes.set(&view, seq);
         core.metrics.seek_count.add(1);
         Ok(Cursor {
             merged: MergeCursor::new(children),
@@ -134,9 +143,39 @@ impl Cursor {
             state: State::Invalid,
             key: Vec::new(),
             value: Vec::new(),
+            stood: Vec::new(),
             core: core.clone(),
+            keyspace: keyspace.clone(),
             _view: view,
         })
+    }
+
+    /// Goes on to the keyspace's present state, also from a snapshot's. If it stands on a key, it then stands on that key as it is now, or, if
+    /// that is gone, on the next one within the bounds. What it let go may be deleted; what it still needs, buffers included, it keeps, so
+    /// this costs a seek, not a new cursor.
+    ///
+    /// # Errors
+    /// `Closed` or `KeyspaceDropped`: the cursor stays as it was. Corruption or I/O: it is invalid then.
+    pub fn refresh(&mut self) -> Result<()> {
+        self.core.check_open()?;
+        let (view, seq) = crate::read::pin(&self.core, &self.keyspace, None)?;
+        let stood = std::mem::replace(&mut self.state, State::Invalid) != State::Invalid;
+        let (core, fill_cache) = (&self.core, self.options.fill_cache);
+        self.merged
+            .change_children(|children| source::set_children(core, &view, fill_cache, children));
+        self.deletes.set(&view, seq);
+        self.seq = seq;
+        self._view = view;
+        self.core.metrics.seek_count.add(1);
+        if !stood {
+            return Ok(());
+        }
+        let mut key = std::mem::take(&mut self.stood);
+        key.clear();
+        key.extend_from_slice(&self.key);
+        let sought = self.seek(&key);
+        self.stood = key;
+        sought
     }
 
     /// Whether it stands on an entry.

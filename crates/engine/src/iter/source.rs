@@ -22,39 +22,62 @@ pub(crate) enum Child {
     Level(Box<LevelCursor>),
 }
 
-/// The children of a view that may have entries, newest first.
-pub(crate) fn children(core: &Arc<Core>, view: &KeyspaceView) -> Result<Vec<Child>> {
-    let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
+/// Makes `children` those of a view that may have entries, newest first. Children of an earlier view that look at the same stay, wherever
+/// they stand.
+pub(crate) fn set_children(
+    core: &Core,
+    view: &KeyspaceView,
+    fill_cache: bool,
+    children: &mut Vec<Child>,
+) {
+    let mut count = 0;
+    let mut set = |is: &dyn Fn(&Child) -> bool, make: &dyn Fn() -> Child| {
+        match children[count..].iter().position(is) {
+            Some(i) => children.swap(count, count + i),
+            None => children.insert(count, make()),
+        }
+        count += 1;
+    };
     for source in &view.sources {
         match source {
             Source::Memtable(m) => {
                 // The active one may get entries while the cursor lives, but none with a number that it sees.
                 if m.mem.entry_count() > 0 {
-                    children.push(Child::Memtable(m.mem.iter()));
+                    set(
+                        &|c| matches!(c, Child::Memtable(i) if Arc::ptr_eq(i.memtable(), &m.mem)),
+                        &|| Child::Memtable(m.mem.iter()),
+                    );
                 }
             }
-            Source::Run(run) => children.push(level(core, &run.tables)),
+            Source::Run(run) => set_level(core, &run.tables, fill_cache, &mut set),
         }
     }
-    children.extend(
-        view.levels
-            .iter()
-            .filter(|l| !l.level.is_empty())
-            .map(|l| level(core, l)),
-    );
-    Ok(children)
+    for level in view.levels.iter().filter(|l| !l.level.is_empty()) {
+        set_level(core, level, fill_cache, &mut set);
+    }
+    children.truncate(count);
 }
 
-fn level(core: &Arc<Core>, view: &Arc<LevelView>) -> Child {
-    Child::Level(Box::new(LevelCursor {
-        tables: core.tables.clone(),
-        cache: core.tables.cache.clone(),
-        view: view.clone(),
-        at: 0,
-        iter: None,
-        own: None,
-        prepared: Prepared::No,
-    }))
+fn set_level(
+    core: &Core,
+    view: &Arc<LevelView>,
+    fill_cache: bool,
+    set: &mut impl FnMut(&dyn Fn(&Child) -> bool, &dyn Fn() -> Child),
+) {
+    set(
+        &|c| matches!(c, Child::Level(l) if Arc::ptr_eq(&l.view, view)),
+        &|| {
+            Child::Level(Box::new(LevelCursor {
+                tables: core.tables.clone(),
+                cache: core.tables.scan_cache(fill_cache).clone(),
+                view: view.clone(),
+                at: 0,
+                iter: None,
+                own: None,
+                prepared: Prepared::No,
+            }))
+        },
+    );
 }
 
 /// A cursor over a sorted set of tables, one after the other.
@@ -382,6 +405,7 @@ impl EntryCursor for Child {
 }
 
 /// The sources of a view that have range deletes, asked by key.
+#[derive(Default)]
 pub(crate) struct RangeDeleteIndex {
     seq: u64,
     memtables: Vec<Arc<Memtable>>,
@@ -389,20 +413,18 @@ pub(crate) struct RangeDeleteIndex {
 }
 
 impl RangeDeleteIndex {
-    pub(crate) fn new(_core: &Core, view: &KeyspaceView, seq: u64) -> Result<RangeDeleteIndex> {
-        let memtables = view.sources.iter().filter_map(|s| match s {
-            Source::Memtable(m) if m.mem.range_delete_count() > 0 => Some(m.mem.clone()),
-            _ => None,
-        });
-        let levels = view
-            .level_views()
-            .filter(|(_, l)| l.has_range_deletes)
-            .map(|(_, l)| l.clone());
-        Ok(RangeDeleteIndex {
-            seq,
-            memtables: memtables.collect(),
-            levels: levels.collect(),
-        })
+    /// Makes it that of a view, at a number.
+    pub(crate) fn set(&mut self, view: &KeyspaceView, seq: u64) {
+        self.seq = seq;
+        self.memtables.clear();
+        self.levels.clear();
+        self.memtables
+            .extend(view.sources.iter().filter_map(|s| match s {
+                Source::Memtable(m) if m.mem.range_delete_count() > 0 => Some(m.mem.clone()),
+                _ => None,
+            }));
+        let levels = view.level_views().filter(|(_, l)| l.has_range_deletes);
+        self.levels.extend(levels.map(|(_, l)| l.clone()));
     }
 
     #[inline]

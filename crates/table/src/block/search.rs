@@ -372,17 +372,38 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// The newest version of `user_key` whose trailer is at most `limit`: its entry and trailer.
     #[inline]
     pub fn get(&self, user_key: &[u8], limit: u64) -> Result<Option<(usize, u64)>, Damage> {
+        let Some(low) = self.locate(user_key) else {
+            return Ok(None);
+        };
+        self.prefetch_result(low);
+        self.get_located(low, user_key, limit)
+    }
+
+    /// The first part of [`View::get`]: the first entry with the key's head, if there is one. It may be of another key.
+    #[inline]
+    pub fn locate(&self, user_key: &[u8]) -> Option<usize> {
+        let suffix = user_key.get(self.h.prefix_len..)?;
+        let x = head(suffix, self.h.head_width);
+        let low = self.lower_bound(x);
+        (low < self.h.n && self.head(low) == x).then_some(low)
+    }
+
+    /// The second part: what [`View::get`] gives, from the entry that [`View::locate`] of the same key gave.
+    #[inline]
+    pub fn get_located(
+        &self,
+        low: usize,
+        user_key: &[u8],
+        limit: u64,
+    ) -> Result<Option<(usize, u64)>, Damage> {
         let h = &self.h;
-        if user_key.len() < h.prefix_len {
+        if user_key.len() < h.prefix_len || low >= h.n {
             return Ok(None);
         }
         let (prefix, suffix) = user_key.split_at(h.prefix_len);
+        let mut i = low;
+        // Its own head is the key's, so the neighbour tells whether others share it.
         let x = head(suffix, h.head_width);
-        let mut i = self.lower_bound(x);
-        if i == h.n || self.head(i) != x {
-            return Ok(None);
-        }
-        self.prefetch_result(i);
         if i + 1 < h.n && self.head(i + 1) == x {
             i = self.search_equal_heads(i, x, suffix, limit)?;
             if i == h.n || self.head(i) != x {

@@ -99,6 +99,7 @@ fn check_table(bytes: &[u8], entries: &Entries, probes: &[(Vec<u8>, u64)], optio
             assert_eq!((t, pinned.as_slice()), (want.1, want.2.as_slice()));
         }
     }
+    check_many(&table, entries, probes);
     let mut iter = table.iter(Arc::new(NoCache));
     iter.seek_to_first().unwrap();
     for e in entries {
@@ -123,6 +124,115 @@ fn check_table(bytes: &[u8], entries: &Entries, probes: &[(Vec<u8>, u64)], optio
     if let Some(e) = entries.get(entries.len() / 2) {
         iter.seek_for_prev(&e.0, e.1).unwrap();
         check_iter(&mut iter, Some(e));
+    }
+}
+
+/// Many lookups at once find what single ones find: in order, and (without sharing blocks) in any other.
+fn check_many(table: &TableReader, entries: &Entries, probes: &[(Vec<u8>, u64)]) {
+    let own = entries
+        .iter()
+        .map(|e| (e.0.clone(), crate::key::seq_of(e.1)));
+    let mut all: Vec<_> = own.chain(probes.iter().cloned()).collect();
+    for sorted in [false, true] {
+        if sorted {
+            all.sort();
+        }
+        let mut lookups: Vec<Lookup<'_>> = all
+            .iter()
+            .map(|(key, seq)| Lookup::new(table, key, hash(key), *seq))
+            .collect();
+        get_many(&NoCache, &mut lookups).unwrap();
+        for ((key, seq), lookup) in all.iter().zip(&lookups) {
+            let mut value = Vec::new();
+            let want = table
+                .get(&NoCache, key, hash(key), *seq, &mut value)
+                .unwrap();
+            assert_eq!(lookup.found, want, "{key:?} at {seq}");
+            assert_eq!(lookup.value, value, "{key:?} at {seq}");
+        }
+    }
+}
+
+/// Keeps everything and counts.
+struct CountingCache {
+    kept: siltstone_storage::Mutex<std::collections::BTreeMap<(u64, u32), Arc<Block>>>,
+    asked: AtomicU64,
+    inserted: AtomicU64,
+}
+
+impl BlockCache for CountingCache {
+    fn get(&self, table: u64, block: u32) -> Option<Arc<Block>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.kept.lock().get(&(table, block)).cloned()
+    }
+    fn insert(&self, table: u64, block: u32, read: &Arc<Block>) {
+        self.inserted.fetch_add(1, Ordering::Relaxed);
+        let old = self.kept.lock().insert((table, block), read.clone());
+        assert!(old.is_none(), "block {block} was read twice");
+    }
+}
+
+#[test]
+fn many_lookups_open_each_block_once() {
+    // More keys than are under way at once, several a block, over two tables.
+    let entries = some_entries(1000);
+    let (bytes, _) = write(&entries, vec![], small(Codec::Lz4, 10));
+    let tables = [
+        open(&bytes, WAYS[1]).unwrap(),
+        open(&bytes, WAYS[0]).unwrap(),
+    ];
+    let blocks = tables[0].index().len() as u64;
+    let cache = CountingCache {
+        kept: siltstone_storage::Runtime::threads().mutex(Default::default()),
+        asked: AtomicU64::new(0),
+        inserted: AtomicU64::new(0),
+    };
+    for again in [false, true] {
+        let mut lookups = Vec::new();
+        for table in &tables {
+            lookups.extend(
+                entries
+                    .iter()
+                    .map(|e| Lookup::new(table, &e.0, hash(&e.0), crate::key::seq_of(e.1))),
+            );
+        }
+        get_many(&cache, &mut lookups).unwrap();
+        for (e, lookup) in entries.iter().chain(&entries).zip(&lookups) {
+            assert_eq!((lookup.found, &lookup.value), (Some(e.1), &e.2));
+        }
+        let rounds = 1 + u64::from(again);
+        assert_eq!(cache.asked.load(Ordering::Relaxed), 2 * rounds * blocks);
+        assert_eq!(cache.inserted.load(Ordering::Relaxed), 2 * blocks);
+    }
+}
+
+#[test]
+fn many_lookups_tell_damage_and_failed_maps() {
+    let entries = some_entries(60);
+    let (mut bytes, _) = write(&entries, vec![], small(Codec::None, 10));
+    let all = |table: &TableReader| {
+        let mut lookups: Vec<Lookup<'_>> = entries
+            .iter()
+            .map(|e| Lookup::new(table, &e.0, hash(&e.0), crate::key::seq_of(e.1)))
+            .collect();
+        get_many(&NoCache, &mut lookups)
+    };
+    let failed = Input {
+        map: Some(Map::from_bytes(bytes.clone().into(), true)),
+        bytes: bytes.clone().into(),
+    };
+    let table = TableReader::open(Arc::new(failed), ReaderOptions::default()).unwrap();
+    let error = all(&table).unwrap_err();
+    assert!(
+        matches!(&error, TableError::Storage(e) if e.kind == StorageErrorKind::MapFailed),
+        "{error}"
+    );
+    let at = bytes.windows(2).position(|w| w == b"cc").unwrap();
+    bytes[at] ^= 1;
+    for way in WAYS {
+        let table = open(&bytes, way).unwrap();
+        let error = all(&table).unwrap_err();
+        assert!(error.is_corruption(), "{error}");
     }
 }
 

@@ -1,0 +1,243 @@
+//! A client's reads: keys one by one and together, snapshots, cursors that are held, stepped and refreshed.
+//!
+//! Threading: as the client.
+
+use std::ops::Bound;
+
+use siltstone::{Cursor, ErrorKind, IterOptions, Keyspace, Snapshot};
+
+use super::{Client, Errors};
+use crate::checker::{Check, check_keyspace, show, walk};
+use crate::model::{Bytes, Pairs};
+use crate::observe::{SharedHistory, lock};
+
+/// A cursor that lives through other operations, and what it must show.
+pub(super) struct HeldCursor {
+    cursor: Cursor,
+    number: u64,
+    wanted: Pairs,
+    what: String,
+    keyspace: Keyspace,
+    /// The bounds that the cursor was opened with.
+    options: IterOptions,
+}
+
+impl HeldCursor {
+    /// Sets what is to be seen at the cursor's number.
+    fn expect(&mut self, history: &SharedHistory) {
+        let (keyspace, options) = (&self.keyspace, &self.options);
+        self.number = self.cursor.number();
+        self.wanted = lock(history).model.state(keyspace.id(), self.number);
+        self.wanted.retain(|k, _| {
+            options.lower.as_ref().is_none_or(|l| k[..] >= l[..])
+                && options.upper.as_ref().is_none_or(|u| k[..] < u[..])
+        });
+        self.what = format!(
+            "a cursor held on {} ({}) at {}",
+            keyspace.name(),
+            keyspace.id(),
+            self.number
+        );
+    }
+}
+
+impl Client {
+    pub(super) fn get(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let key = world.plan.key(&mut self.rng);
+        let from = world.store.snapshot().number();
+        let found = if self.rng.chance(30) {
+            keyspace.get_pinned(&key).map(|v| v.map(|v| v.to_vec()))
+        } else {
+            keyspace.get(&key)
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "get"),
+        };
+        let to = world.store.snapshot().number();
+        let allowed = lock(&world.history)
+            .model
+            .between(keyspace.id(), &key, from, to);
+        if allowed.iter().any(|a| a.as_deref() == found.as_deref()) {
+            return Ok(());
+        }
+        let name = |v: Option<&[u8]>| v.map_or("nothing".into(), show);
+        Err(format!(
+            "get {} from {} ({}) between {from} and {to} gives {}, expected {}",
+            show(&key),
+            keyspace.name(),
+            keyspace.id(),
+            name(found.as_deref()),
+            allowed
+                .iter()
+                .map(|a| name(a.as_deref()))
+                .collect::<Vec<_>>()
+                .join(" or ")
+        ))
+    }
+
+    /// Many keys at once: they must be what one moment shows.
+    pub(super) fn multi_get(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let count = 1 + self.rng.index(40);
+        let keys: Vec<Bytes> = (0..count).map(|_| world.plan.key(&mut self.rng)).collect();
+        let from = world.store.snapshot().number();
+        let found = match keyspace.multi_get(&keys) {
+            Ok(found) => found,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "multi_get"),
+        };
+        let to = world.store.snapshot().number();
+        let history = lock(&world.history);
+        let model = &history.model;
+        let ends = model.ends_from(from).into_iter().filter(|end| *end <= to);
+        let differs = |number: u64| {
+            keys.iter().zip(&found).find(|(key, value)| {
+                model.get(keyspace.id(), key, number).as_deref() != value.as_deref()
+            })
+        };
+        let mut moments = std::iter::once(from).chain(ends);
+        let Some((key, value)) = differs(from) else {
+            return Ok(());
+        };
+        if moments.any(|number| differs(number).is_none()) {
+            world.reach("multi_get.while_written");
+            return Ok(());
+        }
+        Err(format!(
+            "multi_get of {count} keys from {} ({}) between {from} and {to} gives what no moment shows: at {from}, {} is not {}",
+            keyspace.name(),
+            keyspace.id(),
+            show(key),
+            value.as_deref().map_or("nothing".into(), show)
+        ))
+    }
+
+    /// Compares a keyspace at a snapshot; errors that may come end the comparison.
+    pub(super) fn compare(&mut self, keyspace: &Keyspace, snapshot: &Snapshot) -> Check {
+        let world = self.world.clone();
+        let wanted = lock(&world.history)
+            .model
+            .state(keyspace.id(), snapshot.number());
+        let keys: Vec<Bytes> = (0..12).map(|_| world.plan.key(&mut self.rng)).collect();
+        match check_keyspace(keyspace, snapshot, &wanted, &keys, &mut self.rng) {
+            // A keyspace may be dropped on the way, a read may meet an injected fault.
+            Err(e) if e.contains("was dropped") => Ok(()),
+            Err(e) if world.errors == Errors::Expected && e.contains("injected") => Ok(()),
+            result => result,
+        }
+    }
+
+    pub(super) fn read_snapshot(&mut self) -> Check {
+        if self.snapshots.is_empty() {
+            return Ok(());
+        }
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let at = self.rng.index(self.snapshots.len());
+        let snapshot = self.snapshots.swap_remove(at);
+        let result = self.compare(&keyspace, &snapshot);
+        self.snapshots.push(snapshot);
+        result
+    }
+
+    pub(super) fn open_cursor(&mut self) -> Check {
+        let world = self.world.clone();
+        if self.cursors.len() >= 4 {
+            return Ok(());
+        }
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let mut options = IterOptions::default();
+        if self.rng.chance(30) {
+            options.lower = Some(world.plan.key(&mut self.rng).to_vec());
+        }
+        if self.rng.chance(30) {
+            options.upper = Some(world.plan.key(&mut self.rng).to_vec());
+        }
+        let cursor = match self.snapshots.last() {
+            Some(snapshot) if self.rng.chance(40) => keyspace.cursor_at(snapshot, options.clone()),
+            _ => keyspace.cursor(options.clone()),
+        };
+        let cursor = match cursor {
+            Ok(cursor) => cursor,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "cursor"),
+        };
+        let mut held = HeldCursor {
+            number: 0,
+            wanted: Pairs::default(),
+            what: String::new(),
+            cursor,
+            keyspace,
+            options,
+        };
+        held.expect(&world.history);
+        self.cursors.push(held);
+        Ok(())
+    }
+
+    pub(super) fn step(&mut self, held: &mut HeldCursor) -> Check {
+        let from = self.world.plan.key(&mut self.rng);
+        let published = self.world.store.snapshot().number();
+        if published > held.number {
+            self.world.reach("cursor.older_than_the_store");
+        }
+        match walk(
+            &mut held.cursor,
+            &held.wanted,
+            &held.what,
+            &from,
+            &mut self.rng,
+            10,
+        ) {
+            Err(e) if self.world.errors == Errors::Expected && e.contains("injected") => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Brings a cursor to the present; it stays where it was, or goes to the next key.
+    pub(super) fn refresh(&mut self, held: &mut HeldCursor) -> Check {
+        let stood = held.cursor.valid().then(|| held.cursor.key().to_vec());
+        if let Err(e) = held.cursor.refresh() {
+            if e.kind() != ErrorKind::KeyspaceDropped {
+                // It may be on the way: what it would show now is not known to the model under the old number.
+                held.expect(&self.world.history);
+            }
+            return self
+                .world
+                .allow(&e, &[ErrorKind::KeyspaceDropped], "refresh");
+        }
+        held.expect(&self.world.history);
+        self.world.reach("cursor.refreshed");
+        let wanted = stood.as_deref().and_then(|at| {
+            let from = (Bound::Included(at), Bound::Unbounded);
+            held.wanted.range::<[u8], _>(from).next()
+        });
+        let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
+        let cursor = &held.cursor;
+        let shown = cursor.valid().then(|| (cursor.key(), cursor.value()));
+        if shown == wanted {
+            return Ok(());
+        }
+        let name = |pair: Option<(&[u8], &[u8])>| {
+            pair.map_or("nothing".into(), |(k, v)| {
+                format!("{} = {}", show(k), show(v))
+            })
+        };
+        Err(format!(
+            "{}: refreshed at {}, it stands on {}, expected {}",
+            held.what,
+            stood.as_deref().map_or("no key".into(), show),
+            name(shown),
+            name(wanted)
+        ))
+    }
+}
