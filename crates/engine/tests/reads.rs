@@ -44,9 +44,9 @@ impl World {
         let disk = Disk::new(rt);
         let store = disk.open_with(Options {
             map_tables: dice.below(2) == 0,
-            compression: [Compression::None, Compression::Lz4][dice.below(2) as usize],
+            compression: [Compression::None, Compression::Lz4][dice.below(2) as usize].into(),
             block_cache_bytes: [0, 8 << 10, 1 << 20][dice.below(3) as usize],
-            bloom_bits_per_key: [0, 4, 10][dice.below(3) as usize],
+            bloom_bits_per_key: [0, 4, 10][dice.below(3) as usize].into(),
             open_tables_max: 16,
             ..small()
         });
