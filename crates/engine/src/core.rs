@@ -364,7 +364,7 @@ impl Core {
 }
 
 /// An empty memtable with room for at least `min_bytes`.
-pub(crate) fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<Memtable>> {
+fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<Memtable>> {
     let arena = settings.arenas.take(min_bytes).map_err(no_memory)?;
     Ok(Arc::new(Memtable::new(arena)))
 }
@@ -372,6 +372,20 @@ pub(crate) fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<
 /// The first memtable of a keyspace: memory comes as it is written.
 pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
     let arena = settings.arenas.take_lazily(0).map_err(no_memory)?;
+    Ok(Arc::new(Memtable::new(arena)))
+}
+
+/// An empty memtable with room for at least `min_bytes`, to go on where `last` was filled. What was sealed nearly empty, to bound the log or
+/// because somebody asked, is likely to stay so: among a thousand keyspaces each would come to hold a whole arena in memory.
+pub(crate) fn next_memtable(
+    settings: &Settings,
+    last: &Memtable,
+    min_bytes: usize,
+) -> Result<Arc<Memtable>> {
+    if last.used_bytes() >= settings.arenas.arena_bytes() as u64 / 4 {
+        return new_memtable(settings, min_bytes);
+    }
+    let arena = settings.arenas.take_lazily(min_bytes).map_err(no_memory)?;
     Ok(Arc::new(Memtable::new(arena)))
 }
 

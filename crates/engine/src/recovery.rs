@@ -777,7 +777,14 @@ impl<'a> Replay<'a> {
         let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
         if replayed.filling.is_none() {
             let min_bytes = Memtable::arena_bytes_for(1, entry.key.len(), entry.value.len());
-            let arena = replayed.settings.arenas.take(min_bytes).map_err(|e| {
+            // The log may hold one entry of each of a thousand keyspaces.
+            let arenas = &replayed.settings.arenas;
+            let arena = if replayed.runs.is_empty() {
+                arenas.take_lazily(min_bytes)
+            } else {
+                arenas.take(min_bytes)
+            };
+            let arena = arena.map_err(|e| {
                 Error::new(ErrorKind::NoSpace, format!("no memory for replay: {e}"))
             })?;
             let (lo, _) = gap(&replayed.covered, seq);

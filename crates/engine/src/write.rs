@@ -18,7 +18,7 @@ use std::sync::Arc;
 use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
 
 use crate::batch::{Batch, Entry, EntryKind};
-use crate::core::{Core, first_memtable, new_memtable};
+use crate::core::{Core, first_memtable, next_memtable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
 use crate::log::{Position, RecordKind};
@@ -665,7 +665,8 @@ fn rotate(
     keyspace: &KeyspaceCore,
     min_bytes: usize,
 ) -> Result<Arc<MemSource>> {
-    let mem = new_memtable(&keyspace.settings(), min_bytes)?;
+    let last = keyspace.view().active().clone();
+    let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
     let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
     *next_source_id += 1;
     keyspace.replace_view(|view| {

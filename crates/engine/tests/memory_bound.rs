@@ -69,21 +69,84 @@ const ROLE: &str = "SILT_MEMORY_BOUND";
 
 #[test]
 fn anonymous_memory_is_bounded() {
+    in_own_process(
+        "anonymous_memory_is_bounded",
+        "after a scan over them",
+        measure,
+    );
+}
+
+/// A thousand keyspaces with little in each are a usual way to use a store; each took two huge pages, 4 MiB.
+#[test]
+fn small_keyspaces_take_little_memory() {
+    in_own_process(
+        "small_keyspaces_take_little_memory",
+        "after another open",
+        measure_keyspaces,
+    );
+}
+
+/// Runs `measure` in a process that does nothing else, which says `last` at the end.
+fn in_own_process(test: &str, last: &str, measure: fn()) {
     if std::env::var_os(ROLE).is_some() {
         measure();
         return;
     }
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["anonymous_memory_is_bounded", "--exact", "--nocapture"])
+        .args([test, "--exact", "--nocapture"])
         .env(ROLE, "1")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     println!("{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(
-        output.status.success() && text.contains("after a scan over them"),
-        "see above"
-    );
+    assert!(output.status.success() && text.contains(last), "see above");
+}
+
+fn measure_keyspaces() {
+    const COUNT: u64 = 200;
+    /// Two pages of records, nodes and filter each, page tables for both ends of the arena, and the keyspace itself.
+    const EACH_BYTES: u64 = 48 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let open = || Store::open(&path, Options::default()).unwrap();
+    let store = open();
+    // What the first write and the first flush take.
+    let all = store.default_keyspace().unwrap();
+    all.put(b"key", b"value").unwrap();
+    store.flush().unwrap();
+    let before = anonymous_bytes();
+    let check = |when: &str| {
+        let each = anonymous_bytes().saturating_sub(before) / COUNT;
+        println!("{when:34} {each} bytes a keyspace");
+        assert!(each <= EACH_BYTES, "{when}: {each} bytes a keyspace");
+    };
+    let keyspaces: Vec<_> = (0..COUNT)
+        .map(|i| store.create_keyspace(&format!("keyspace-{i}")).unwrap())
+        .collect();
+    check("after their creation");
+    let write = |round: u64| {
+        for keyspace in &keyspaces {
+            keyspace.put(b"key", &round.to_le_bytes()).unwrap();
+        }
+    };
+    write(1);
+    check("after one write each");
+    store.flush().unwrap();
+    write(2);
+    check("after a flush and another write");
+    drop(keyspaces);
+    drop(all);
+    store.close().unwrap();
+    let store = open();
+    check("after another open");
+    for i in 0..COUNT {
+        let keyspace = store.keyspace(&format!("keyspace-{i}")).unwrap();
+        let found = keyspace.get(b"key").unwrap().unwrap();
+        assert_eq!(found, 2u64.to_le_bytes());
+        keyspace.put(b"another", b"").unwrap();
+    }
+    check("after writes to what was opened");
+    store.close().unwrap();
 }
 
 fn measure() {

@@ -17,6 +17,9 @@ pub const MIN_ARENA_BYTES: usize = 16 << 10;
 const PAGE_BYTES: usize = 4096;
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Room for the first nodes before the filter, where no huge pages are wanted.
+#[cfg(all(target_os = "linux", not(miri)))]
+const NODES_IN_SMALL_PAGES_BYTES: usize = 64 << 10;
 /// The most arenas that a pool keeps for reuse.
 const SHELF_COUNT: usize = 16;
 
@@ -43,6 +46,17 @@ pub enum ArenaError {
     },
 }
 
+/// How a new arena's pages come into memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// All of them before it is used.
+    AtOnce,
+    /// When they are first written.
+    AsWritten,
+    /// When they are first written, and no huge page at either end.
+    Sparse,
+}
+
 /// Keeps arenas of one size for reuse. A clone is another handle to the same pool.
 #[derive(Clone)]
 pub struct ArenaPool {
@@ -65,6 +79,8 @@ pub struct Arena {
     bytes: usize,
     /// Whether another memtable used it before, so that it is not all zeros.
     used: bool,
+    /// For a memtable that may stay small: most of it was perhaps never touched, and its ends are in small pages.
+    sparse: bool,
     pool: Arc<Shared>,
 }
 
@@ -95,45 +111,56 @@ impl ArenaPool {
 
     /// A kept arena or a new one; a new one of its own size if `min_bytes` is more than the pool's arenas hold.
     pub fn take(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
-        self.take_with(min_bytes, self.shared.prefault)
-    }
-
-    /// As [`ArenaPool::take`], but the pages of a new arena come in one by one as they are written: for the first memtable of a keyspace,
-    /// of which there may be hundreds that stay small.
-    pub fn take_lazily(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
-        self.take_with(min_bytes, false)
-    }
-
-    fn take_with(&self, min_bytes: usize, prefault: bool) -> Result<Arena, ArenaError> {
         let shared = &self.shared;
-        if min_bytes > MAX_ARENA_BYTES - PAGE_BYTES {
-            return Err(ArenaError::TooLarge {
-                wanted_bytes: min_bytes,
-            });
-        }
-        let mut bytes = shared.arena_bytes;
-        if min_bytes > bytes {
-            bytes = min_bytes.next_multiple_of(PAGE_BYTES);
+        let pages = if shared.prefault {
+            Pages::AtOnce
         } else {
-            for place in &shared.shelf[..shared.keep_count] {
-                // Acquire: what the last user wrote comes before what the next one does.
-                if let Some(start) =
-                    NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire))
-                {
-                    return Ok(Arena {
-                        start,
-                        bytes,
-                        used: true,
-                        pool: shared.clone(),
-                    });
-                }
+            Pages::AsWritten
+        };
+        if min_bytes > shared.arena_bytes {
+            return self.map(min_bytes, pages);
+        }
+        for place in &shared.shelf[..shared.keep_count] {
+            // Acquire: what the last user wrote comes before what the next one does.
+            if let Some(start) = NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire)) {
+                return Ok(Arena {
+                    start,
+                    bytes: shared.arena_bytes,
+                    used: true,
+                    sparse: false,
+                    pool: shared.clone(),
+                });
             }
         }
+        self.map(shared.arena_bytes, pages)
+    }
+
+    /// A new arena whose pages come in one by one as they are written, small ones at both ends: for memtables that may stay small, such
+    /// as the first one of a keyspace, of which there may be thousands. It never comes from the shelf, whose arenas are in memory whole, and
+    /// never goes there.
+    pub fn take_lazily(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
+        let pages = match min_bytes > self.shared.arena_bytes {
+            // It is made for what fills it.
+            true => Pages::AsWritten,
+            false => Pages::Sparse,
+        };
+        self.map(min_bytes.max(self.shared.arena_bytes), pages)
+    }
+
+    /// A new arena of this size, rounded up to whole pages.
+    fn map(&self, bytes: usize, pages: Pages) -> Result<Arena, ArenaError> {
+        let shared = &self.shared;
+        if bytes > MAX_ARENA_BYTES - PAGE_BYTES {
+            return Err(ArenaError::TooLarge {
+                wanted_bytes: bytes,
+            });
+        }
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
         let refused = bytes >= shared.refuse_from_bytes.load(Ordering::Relaxed);
         let mapped = if refused {
             Err(io::ErrorKind::OutOfMemory.into())
         } else {
-            map(bytes, prefault)
+            map(bytes, pages)
         };
         let start = mapped.map_err(|source| ArenaError::NoMemory {
             wanted_bytes: bytes,
@@ -144,6 +171,7 @@ impl ArenaPool {
             start,
             bytes,
             used: false,
+            sparse: pages == Pages::Sparse,
             pool: shared.clone(),
         })
     }
@@ -204,7 +232,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         let pool = &*self.pool;
-        if self.bytes == pool.arena_bytes {
+        if self.bytes == pool.arena_bytes && !self.sparse {
             for place in &pool.shelf[..pool.keep_count] {
                 // Release: what this memtable wrote comes before what the next one does.
                 let put = place.compare_exchange(
@@ -238,7 +266,7 @@ impl Drop for Shared {
 
 /// Zeroed memory, aligned to a page, and to a huge page if it is larger than one.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn map(bytes: usize, prefault: bool) -> io::Result<NonNull<u8>> {
+fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     let huge = bytes >= HUGE_PAGE_BYTES;
     let slack = if huge { HUGE_PAGE_BYTES } else { 0 };
@@ -267,11 +295,28 @@ fn map(bytes: usize, prefault: bool) -> io::Result<NonNull<u8>> {
         if slack > before {
             munmap(start.add(bytes).cast(), slack - before)?;
         }
-        if huge {
-            // Only advice: a kernel without huge pages refuses it, and everything works with small ones.
+        // Only advice: a kernel without huge pages refuses it, and everything works with small ones.
+        if huge && pages == Pages::Sparse {
+            // A memtable begins at both ends, records here and nodes and the filter there: its first entry took two huge pages, 4 MiB. The
+            // kernel may be set to give huge pages to everybody, so it is told that none are wanted.
+            let small = bytes / super::FILTER_SHARE + NODES_IN_SMALL_PAGES_BYTES;
+            let tail_at = (bytes.saturating_sub(small) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES)
+                .max(HUGE_PAGE_BYTES);
+            let middle = start.add(HUGE_PAGE_BYTES).cast();
+            let _ = madvise(start.cast(), HUGE_PAGE_BYTES, Advice::LinuxNoHugepage);
+            if tail_at > HUGE_PAGE_BYTES {
+                let _ = madvise(middle, tail_at - HUGE_PAGE_BYTES, Advice::LinuxHugepage);
+            }
+            if bytes > tail_at {
+                let tail = start.add(tail_at).cast();
+                let _ = madvise(tail, bytes - tail_at, Advice::LinuxNoHugepage);
+            }
+        } else if huge {
             let _ = madvise(start.cast(), bytes, Advice::LinuxHugepage);
         }
-        if prefault && madvise(start.cast(), bytes, Advice::LinuxPopulateWrite).is_err() {
+        if pages == Pages::AtOnce
+            && madvise(start.cast(), bytes, Advice::LinuxPopulateWrite).is_err()
+        {
             // Kernels before 5.14: touch every page.
             for page in (0..bytes).step_by(PAGE_BYTES) {
                 start.add(page).write_volatile(0);
@@ -296,7 +341,7 @@ fn layout(bytes: usize) -> io::Result<std::alloc::Layout> {
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-fn map(bytes: usize, _prefault: bool) -> io::Result<NonNull<u8>> {
+fn map(bytes: usize, _pages: Pages) -> io::Result<NonNull<u8>> {
     // SAFETY: an arena is never of size zero.
     let start = unsafe { std::alloc::alloc_zeroed(layout(bytes)?) };
     NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))

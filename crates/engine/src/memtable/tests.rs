@@ -545,6 +545,42 @@ fn arenas_are_reused_whole() {
     ));
 }
 
+/// What may stay small neither takes an arena that is in memory whole nor hands a half touched one on.
+#[test]
+fn lazy_arenas_are_not_shelved() {
+    let pool = ArenaPool::new(scaled(8 << 20, 64 << 10), 2, true);
+    let bytes = pool.arena_bytes() as u64;
+    drop(pool.take(0).expect("memory"));
+    assert_eq!(pool.held_bytes(), bytes, "kept");
+    let mut memtable = Memtable::new(pool.take_lazily(0).expect("memory"));
+    assert_eq!(pool.held_bytes(), 2 * bytes, "not the kept one");
+    for round in 0..2 {
+        let mut seq = 0;
+        while memtable.room_for(1, 8, 8) {
+            seq += 1;
+            memtable
+                .writer()
+                .insert(&u64::to_be_bytes(seq), seq, 1, &seq.to_le_bytes())
+                .expect("room");
+        }
+        assert_eq!(
+            memtable.get(&u64::to_be_bytes(seq), MAX_SEQ).map(|f| f.seq),
+            Some(seq)
+        );
+        // One that is larger than the pool's, too.
+        let larger = pool.take_lazily(bytes as usize + 1).expect("memory");
+        assert!(larger.bytes() as u64 > bytes, "{round}");
+        memtable = Memtable::new(larger);
+    }
+    drop(memtable);
+    assert_eq!(pool.held_bytes(), bytes);
+    assert!(pool.take(0).expect("memory").is_used(), "the kept one");
+    assert!(matches!(
+        pool.take_lazily(usize::MAX),
+        Err(ArenaError::TooLarge { .. })
+    ));
+}
+
 #[test]
 fn readers_beside_a_writer() {
     let count = scaled(120_000, 100) as u64;
