@@ -221,6 +221,31 @@ fn story_5_a_recycled_name_does_not_revive_its_records() {
     );
 }
 
+/// Valid segments under each other's names are no torn tail, though nothing of them was synced: only segments from before the start are
+/// recycled, so no crash leaves them.
+#[test]
+fn segments_under_other_names_are_refused() {
+    let (objects, ..) = small_log(120, 100, 0);
+    assert!(objects.len() >= 4);
+    for first in 0..objects.len() {
+        for second in first + 1..objects.len() {
+            let mut exchanged = objects.clone();
+            let bytes = exchanged[first].1.clone();
+            exchanged[first].1 = std::mem::replace(&mut exchanged[second].1, bytes);
+            let error = read_objects(&exchanged, Position::ZERO).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+            assert_eq!(error.file(), Some(&objects[first].0[..]), "{error}");
+            let found = format!("segment {}", second + 1);
+            assert_eq!(error.found_value(), Some(&found[..]), "{error}");
+        }
+    }
+    // One copied over the next.
+    let mut copied = objects.clone();
+    copied[2].1 = copied[1].1.clone();
+    let error = read_objects(&copied, Position::ZERO).err().unwrap();
+    assert_eq!(error.found_value(), Some("segment 2"), "{error}");
+}
+
 #[test]
 fn story_7_a_torn_tail_behind_the_synced_position_is_the_end() {
     // Number 100 was used by something else; 101 is torn. What was synced is the position after 99.

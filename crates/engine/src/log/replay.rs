@@ -308,6 +308,9 @@ impl Replay<'_> {
         let (header, checksum) = match SegmentHeader::decode(&bytes, start) {
             Ok(found) => found,
             Err(BadHeader::Version(version)) => return Err(unsupported_version(start, version)),
+            Err(BadHeader::Number(own)) if self.is_displaced(&bytes, own) => {
+                return Err(displaced(start, own));
+            }
             // A recycled file may still hold an old header of this store. No crash leaves another store's.
             Err(BadHeader::Number(_))
                 if SegmentHeader::store_id_field(&bytes) != Some(self.options.store_id) =>
@@ -495,9 +498,19 @@ impl Replay<'_> {
         let header = match SegmentHeader::decode(&bytes, number) {
             Ok(found) => Some(found).filter(|(header, _)| header.store_id == self.options.store_id),
             Err(BadHeader::Version(version)) => return Err(unsupported_version(number, version)),
+            Err(BadHeader::Number(own)) if self.is_displaced(&bytes, own) => {
+                return Err(displaced(number, own));
+            }
             Err(_) => None,
         };
         Ok((segment, header))
+    }
+
+    /// Whether a file holds a segment of this history under another segment's name. A file that a crash left between its recycling and its new
+    /// header holds one from before the start: only those are recycled.
+    fn is_displaced(&self, header: &[u8], own: u64) -> bool {
+        SegmentHeader::store_id_field(header) == Some(self.options.store_id)
+            && own >= u64::from(self.options.start_segment)
     }
 
     /// Salts of the chains that later segments continue from segment `start`, whose own header is not to be had.
@@ -601,6 +614,18 @@ fn corruption(end: Position, stop: &StopReason, synced: Position, by: &str) -> E
         .advice(
             "restore the log from a copy, or make a new store of what can be read with `silt repair`",
         )
+}
+
+#[cold]
+fn displaced(number: u32, own: u64) -> Error {
+    Error::corruption(
+        segment_name(number),
+        "the log segment has another segment's name",
+    )
+    .at(24)
+    .expected(format_args!("segment {number}"))
+    .found(format_args!("segment {own}"))
+    .advice("give the log's files their own names back")
 }
 
 #[cold]
