@@ -307,6 +307,12 @@ impl From<StorageError> for Error {
         let (kind, advice) = match error.kind {
             StorageErrorKind::NotFound => (ErrorKind::NotFound, None),
             StorageErrorKind::NoSpace => (ErrorKind::NoSpace, None),
+            StorageErrorKind::FileTooLarge => (
+                ErrorKind::NoSpace,
+                Some(
+                    "raise the process's limit of file sizes (`ulimit -f`); the store goes on by itself",
+                ),
+            ),
             StorageErrorKind::LeaseHeld => (ErrorKind::Locked, None),
             StorageErrorKind::Fenced => (
                 ErrorKind::Poisoned,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use siltstone_storage::{
     Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
-    StorageError, StorageErrorKind, WriteFile,
+    StorageError, WriteFile,
 };
 
 use crate::core::Storages;
@@ -112,10 +112,9 @@ impl Storage for GuardedStorage {
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         // Without room the new bytes were not written, and nothing stands in the place of the old ones.
-        self.once(
-            |error| error.kind == StorageErrorKind::NoSpace,
-            || self.inner.replace(epoch, name, bytes),
-        )
+        self.once(StorageError::is_no_space, || {
+            self.inner.replace(epoch, name, bytes)
+        })
     }
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()

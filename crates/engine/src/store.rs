@@ -96,6 +96,9 @@ pub struct Store {
 impl Store {
     /// Opens the store in the folder `path`, creating it if the options say so.
     ///
+    /// A process with a limit of file sizes (`ulimit -f`) should ignore SIGXFSZ, for example by
+    /// `siltstone_storage::files::ignore_file_size_signal`: the limit is then like a full disk, while by default the signal ends the process.
+    ///
     /// # Errors
     /// `InvalidArgument` for impossible options, `Locked` if another writer has it, `NotFound` if there is none and it may not be created,
     /// `Corruption` if what was promised to be there is damaged, `Unsupported` for a newer format, or I/O.

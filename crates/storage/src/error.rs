@@ -16,6 +16,8 @@ pub enum StorageErrorKind {
     AlreadyExists,
     /// No room (ENOSPC, EDQUOT). Retrying after space was freed is sound.
     NoSpace,
+    /// The file would be larger than the process (`ulimit -f`) or the file system allows (EFBIG). A kind of full disk.
+    FileTooLarge,
     /// The lease is held by another writer.
     LeaseHeld,
     /// The caller's epoch is older than the current lease: it is no longer the writer.
@@ -92,15 +94,19 @@ impl StorageError {
                 StorageErrorKind::PermissionDenied
             }
             io::ErrorKind::UnexpectedEof => StorageErrorKind::UnexpectedEof,
+            io::ErrorKind::FileTooLarge => StorageErrorKind::FileTooLarge,
             _ if is_too_many_open(error) => StorageErrorKind::TooManyOpen,
             _ => StorageErrorKind::Io,
         };
         StorageError::new(kind, op, name, error.to_string())
     }
 
-    /// Whether this is a full disk.
+    /// Whether there is no room: on the disk, or in the file.
     pub fn is_no_space(&self) -> bool {
-        self.kind == StorageErrorKind::NoSpace
+        matches!(
+            self.kind,
+            StorageErrorKind::NoSpace | StorageErrorKind::FileTooLarge
+        )
     }
 }
 

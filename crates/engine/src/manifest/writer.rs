@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{Epoch, Storage, StorageErrorKind, WriteFile};
+use siltstone_storage::{Epoch, Storage, WriteFile};
 
 use super::format::{
     self, CURRENT_NAME, Current, HEADER_BYTES, MAX_EDIT_BYTES, ManifestPosition, StoreId,
@@ -155,7 +155,7 @@ impl ManifestWriter {
         if let Err(error) = storage.replace(epoch, CURRENT_NAME, &current.encode()) {
             // Without room the replacement is not written, and reading shows that the old one stands. After any
             // other failure what reads as old may still become new.
-            let unchanged = error.kind == StorageErrorKind::NoSpace
+            let unchanged = error.is_no_space()
                 && !matches!(read_current(&*storage), Ok(Some(now)) if now == current);
             if unchanged {
                 let _ = match space {

@@ -29,6 +29,9 @@ mod lease;
 mod mapping;
 mod read;
 mod write;
+
+pub use write::ignore_file_size_signal;
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod write_map;
 

@@ -336,3 +336,12 @@ impl WriteFile for FileWriter {
         }
     }
 }
+
+/// Makes a write beyond the process's limit of file sizes (`ulimit -f`) fail as
+/// [`StorageErrorKind::FileTooLarge`], which is a kind of full disk. Without it the kernel's SIGXFSZ ends the process. For programs, at
+/// their start: a library must not change what signals do to the process that it is a part of.
+#[allow(unsafe_code)]
+pub fn ignore_file_size_signal() {
+    // SAFETY: ignoring a signal runs no code of ours; nothing else is touched.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
