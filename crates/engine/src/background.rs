@@ -304,6 +304,19 @@ pub(crate) fn failing(core: &Core) -> Option<Error> {
         .flatten()
 }
 
+/// Flushes or compactions that fail so often in a row do not only meet a passing fault: there is a pause after each.
+const LASTING_FAILURES: u32 = 10;
+
+/// What a writer is told that waits for jobs which fail again and again.
+pub(crate) fn failing_for_good(core: &Core) -> Option<Error> {
+    let lasting = |failures: &u32| *failures >= LASTING_FAILURES;
+    if !core.schedule.lock().failed_in_a_row.iter().any(lasting) {
+        return None;
+    }
+    let error = core.last_job_error.lock().clone()?;
+    Some(error.context("writes wait for background jobs, and those fail"))
+}
+
 /// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
 /// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
 fn refuse_changes(core: &Core) -> bool {

@@ -169,6 +169,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("ingest_count", m.ingest_count.get()),
         ("ingest_bytes", m.ingest_bytes.get()),
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
+        ("map_failed_count", core.tables.map_failed_count()),
         ("block_cache_hit_count", cache.points.hit_count()),
         ("block_cache_miss_count", cache.points.miss_count()),
         ("block_cache_scan_hit_count", cache.scans.hit_count()),

@@ -4,7 +4,7 @@
 //! when more than `open_tables_max` are open, or more than half of what the process may open at all (a clock over handles). Tables of levels 0
 //! and 1, which most reads ask, do not count for the first of the two and are not closed for it: their filters and indexes stay in memory.
 //! [`TableSet`] knows every handle that lives; a handle that nothing holds any more means that neither a view nor a job names the table, and
-//! [`TableSet::sweep`] deletes the file.
+//! [`TableSet::sweep`] deletes the file. A job of many inputs has no file open for longer than a read.
 //!
 //! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
 //! handle without holders is obsolete; destructors make no storage calls.
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
-use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{Access, Epoch, Map, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 use siltstone_table::reader::{
@@ -80,6 +80,10 @@ pub(crate) struct TableSet {
     /// How often a table was opened and a reader closed: a miss of a filter and index, and an eviction.
     opened: AtomicU64,
     closed: AtomicU64,
+    /// The most inputs that a job keeps open.
+    job_open_max: usize,
+    /// Tables that were to be mapped and could not be.
+    map_failed_count: AtomicU64,
     registry: Mutex<BTreeMap<u64, Registered>>,
     /// Handles with open readers, in the order of the clock.
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
@@ -109,6 +113,9 @@ impl TableSet {
             handles_max: AtomicUsize::new(usize::try_from(handles).unwrap_or(usize::MAX)),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
+            // Several jobs run at once, each with several subjobs that open the inputs anew.
+            job_open_max: (handles / 16) as usize,
+            map_failed_count: AtomicU64::new(0),
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
             undeleted: runtime.mutex(Vec::new()),
@@ -211,6 +218,9 @@ impl TableSet {
             }
             reader
         };
+        if reader.lacks_map() {
+            self.map_failed_count.fetch_add(1, Ordering::Relaxed);
+        }
         handle.reader.store(Some(reader.clone()));
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.clock.lock().push_back(Arc::downgrade(handle));
@@ -227,6 +237,11 @@ impl TableSet {
                 opened => return opened,
             }
         }
+    }
+
+    /// Tables that were to be mapped and could not be; they are read to the heap.
+    pub(crate) fn map_failed_count(&self) -> u64 {
+        self.map_failed_count.load(Ordering::Relaxed)
     }
 
     /// Closes half of the open readers and lets no more than that stay open from now on; false if there is nothing to gain.
@@ -396,7 +411,7 @@ impl TableSet {
 
     /// The inputs of a job: these tables, held until the job is over.
     pub(crate) fn inputs(self: &Arc<Self>, tables: Vec<Arc<TableMeta>>) -> Arc<dyn Inputs> {
-        let handles = tables
+        let handles: BTreeMap<_, _> = tables
             .iter()
             .map(|meta| ((meta.location, meta.name.clone()), self.handle(meta)))
             .collect();
@@ -422,6 +437,38 @@ fn not_an_input(location: u32, name: &str) -> TableError {
     .into()
 }
 
+/// A table's file that is open only while it is read: a job reads large pieces, so opening costs it little, and a job over a thousand tables
+/// needs as few file handles as one over ten.
+struct BriefFile {
+    tables: Arc<TableSet>,
+    handle: Arc<TableHandle>,
+    len: u64,
+}
+
+impl ReadFile for BriefFile {
+    fn name(&self) -> &str {
+        &self.handle.meta.name
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> siltstone_storage::Result<()> {
+        if let Some(reader) = self.handle.reader.load().as_ref() {
+            return reader.file().read_at(offset, buf);
+        }
+        self.tables.open_file(self.name())?.read_at(offset, buf)
+    }
+
+    /// The advice would go with the handle.
+    fn advise(&self, _: Access, _: u64, _: u64) {}
+
+    fn map(&self) -> siltstone_storage::Result<Option<Map>> {
+        Ok(None)
+    }
+}
+
 impl Inputs for JobInputs {
     fn table(
         &self,
@@ -432,10 +479,18 @@ impl Inputs for JobInputs {
             .handles
             .get(&(location, name.to_string()))
             .ok_or_else(|| not_an_input(location, name))?;
-        match handle.reader.load().as_ref() {
-            Some(reader) => Ok(reader.file().clone()),
-            None => Ok(self.tables.open_file(name)?),
+        let file = match handle.reader.load().as_ref() {
+            Some(reader) => reader.file().clone(),
+            None => self.tables.open_file(name)?,
+        };
+        if self.handles.len() <= self.tables.job_open_max {
+            return Ok(file);
         }
+        Ok(Arc::new(BriefFile {
+            tables: self.tables.clone(),
+            handle: handle.clone(),
+            len: file.len(),
+        }))
     }
 
     fn stream(

@@ -355,11 +355,18 @@ pub(crate) fn wait_for_keyspace(core: &Core, keyspace: &KeyspaceCore) -> Result<
         return Ok(());
     }
     core.wake_background();
+    let mut failing = None;
     core.stalls.wait_for(&keyspace.name, decide, || {
-        core.health.check().is_err() || keyspace.is_dropped()
+        // Whoever is only slowed passes all the same.
+        failing = match decide().0 {
+            policy::Decision::Stop { .. } => crate::background::failing_for_good(core),
+            _ => None,
+        };
+        failing.is_some() || core.health.check().is_err() || keyspace.is_dropped()
     });
     core.health.check()?;
-    keyspace.check()
+    keyspace.check()?;
+    failing.map_or(Ok(()), Err)
 }
 
 #[inline]

@@ -622,6 +622,50 @@ fn every_message() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Whoever waits for a flush that fails again and again is told, and goes on when it succeeds again. It waited for ever.
+#[test]
+fn writers_do_not_wait_for_jobs_that_fail() {
+    let (_, faults, store) = on_memory();
+    let ks = store.default_keyspace().unwrap();
+    faults.add(
+        Rule::on(OpKind::Create, Fault::Fail(StorageErrorKind::TooManyOpen))
+            .named("00000001-")
+            .for_good(),
+    );
+    let put = |n: u32| ks.put(&n.to_be_bytes(), &[7; 900]);
+    let (count, error) = (0..100_000)
+        .find_map(|n| put(n).err().map(|e| (n, e)))
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("background jobs") && text.contains(".tbl") && text.contains("ulimit -n"),
+        "{text}"
+    );
+    put(count).unwrap_err();
+    faults.clear();
+    store.flush().unwrap();
+    put(count).unwrap();
+    assert_eq!(ks.iter().unwrap().count() as u32, count + 1);
+}
+
+/// No address space, or a file system without maps: tables are read all the same, and that is counted.
+#[test]
+fn tables_that_cannot_be_mapped_are_read() {
+    let (_, faults, store) = on_memory();
+    let ks = store.default_keyspace().unwrap();
+    faults.add(Rule::on(OpKind::Map, Fault::Fail(StorageErrorKind::Io)).for_good());
+    for n in 0..1_000u32 {
+        ks.put(&n.to_be_bytes(), &n.to_le_bytes()).unwrap();
+    }
+    store.flush().unwrap();
+    for n in 0..1_000u32 {
+        assert_eq!(ks.get(&n.to_be_bytes()).unwrap().unwrap(), n.to_le_bytes());
+    }
+    assert_eq!(ks.iter().unwrap().count(), 1_000);
+    assert!(store.stats().counter("map_failed_count") > 0);
+}
+
 /// A folder that may not be written. (Root may write everything, so there the test says only that nothing is lost.)
 #[test]
 fn missing_permissions() {

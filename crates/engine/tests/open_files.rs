@@ -14,25 +14,72 @@ fn key(n: u32) -> [u8; 4] {
 
 #[test]
 fn few_files_are_enough() {
+    // No job over all tables can hold its inputs open.
+    with_limit(48, "few_files_are_enough", with_few_files);
+}
+
+/// Where there are too few for a store, every call comes back, with an error that names the limit, and loses nothing.
+#[test]
+fn too_few_files_are_told() {
+    for limit in [10, 18] {
+        with_limit(limit, "too_few_files_are_told", with_too_few_files);
+    }
+}
+
+fn with_limit(limit: u32, test: &str, run: fn(&std::path::Path)) {
     if let Ok(folder) = std::env::var(CHILD) {
-        return with_few_files(std::path::Path::new(&folder));
+        return run(std::path::Path::new(&folder));
     }
     let folder = tempfile::tempdir().unwrap();
     let child = Command::new("sh")
-        .args([
-            "-c",
-            "ulimit -n 128 && exec \"$0\" --exact few_files_are_enough --nocapture",
-        ])
+        .arg("-c")
+        .arg(format!(
+            "ulimit -n {limit} && exec \"$0\" --exact {test} --nocapture"
+        ))
         .arg(std::env::current_exe().unwrap())
         .env(CHILD, folder.path().join("store"))
         .output()
         .unwrap();
     let said = [child.stdout, child.stderr].concat();
-    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+    let said = String::from_utf8_lossy(&said);
+    assert!(child.status.success(), "limit {limit}: {said}");
+}
+
+fn with_too_few_files(folder: &std::path::Path) {
+    let options = Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        ..Options::default()
+    };
+    let told = |error: siltstone::Error| {
+        println!("{error}");
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+    };
+    let store = match Store::open(folder, options) {
+        Ok(store) => store,
+        Err(error) => return told(error),
+    };
+    let all = store.default_keyspace().unwrap();
+    let put = |n: u32| all.put(&key(n), &[n as u8; 400]);
+    let acknowledged = (0..8_000)
+        .find(|n| put(*n).map_err(told).is_err())
+        .unwrap_or(8_000);
+    for result in [store.flush(), all.compact_range(None, None)] {
+        let _ = result.map_err(told);
+    }
+    for n in 0..acknowledged {
+        match all.get(&key(n)) {
+            Ok(found) => assert_eq!(found.unwrap(), [n as u8; 400], "{n}"),
+            Err(error) => told(error),
+        }
+    }
+    let _ = store.close().map_err(told);
 }
 
 fn with_few_files(folder: &std::path::Path) {
-    const KEYS: u32 = 30_000;
+    const KEYS: u32 = 15_000;
     let options = Options {
         memtable_bytes: 256 << 10,
         table_bytes: 64 << 10,
@@ -57,7 +104,7 @@ fn with_few_files(folder: &std::path::Path) {
         .iter()
         .map(|l| l.table_count)
         .sum();
-    assert!(tables > 128, "{tables} tables are too few to try anything");
+    assert!(tables > 48, "{tables} tables are too few to try anything");
     read();
     // The tables that reads have left open do not keep jobs from their inputs and outputs.
     all.compact_range(None, None).unwrap();

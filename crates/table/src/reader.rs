@@ -152,6 +152,7 @@ pub struct TableReader {
     id: u64,
     file: Arc<dyn ReadFile>,
     map: Option<Map>,
+    lacks_map: bool,
     verify: Verify,
     footer: Footer,
     properties: Properties,
@@ -277,11 +278,17 @@ impl TableReader {
             let damage = Damage::new("range delete count", 4, properties.range_deletes, found);
             return Err(damage.in_file(name, range_deletes_at));
         }
-        let map = if options.map { file.map()? } else { None };
+        // No address space, too many maps, a file system without: reads do all the same.
+        let (map, lacks_map) = match options.map.then(|| file.map()) {
+            Some(Ok(map)) => (map, false),
+            Some(Err(_)) => (None, true),
+            None => (None, false),
+        };
         let map = map.filter(|map| map.len() as u64 >= footer.blocks_bytes);
         Ok(Arc::new(TableReader {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             map,
+            lacks_map,
             verify: options.verify,
             footer,
             columns_verified: Bitmap::new(index.len()),
@@ -302,6 +309,11 @@ impl TableReader {
     /// The file's name.
     pub fn name(&self) -> &str {
         self.file.name()
+    }
+
+    /// Whether a map was asked for and not to be had, so that blocks are read to the heap.
+    pub fn lacks_map(&self) -> bool {
+        self.lacks_map
     }
 
     /// The file that it reads.

@@ -68,6 +68,8 @@ pub(crate) struct Schedule {
     /// Raised whenever something may have become possible.
     pub(crate) events: u64,
     pub(crate) failures_in_a_row: u32,
+    /// The same of flushes, and of compactions: what writers wait for.
+    pub(crate) failed_in_a_row: [u32; 2],
     running: Vec<Running>,
     pub(crate) manual: Vec<ManualRequest>,
     next_id: u64,
@@ -84,6 +86,7 @@ impl Schedule {
         Schedule {
             events: 0,
             failures_in_a_row: 0,
+            failed_in_a_row: [0; 2],
             running: Vec::new(),
             manual: Vec::new(),
             next_id: 1,
@@ -376,11 +379,16 @@ pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
         Task::Compaction(compaction) => compaction.id,
     };
     schedule.running.retain(|r| r.id != id);
-    schedule.failures_in_a_row = if result.is_ok() {
-        0
-    } else {
-        schedule.failures_in_a_row + 1
+    let of_its_kind = match &task {
+        Task::Flush(_) => 0,
+        Task::Compaction(_) => 1,
     };
+    let after = |failures: u32| match result {
+        Ok(()) => 0,
+        Err(_) => failures.saturating_add(1),
+    };
+    schedule.failures_in_a_row = after(schedule.failures_in_a_row);
+    schedule.failed_in_a_row[of_its_kind] = after(schedule.failed_in_a_row[of_its_kind]);
     schedule.events += 1;
     core.work.notify_all();
     core.settled.notify_all();
