@@ -9,6 +9,7 @@ pub mod load;
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand};
 
 pub use admin::*;
@@ -91,7 +92,10 @@ pub struct StoreArgs {
     /// The store's folder.
     pub store: PathBuf,
     /// The keyspace within the store.
-    #[arg(short = 'k', long, value_name = "NAME", default_value = siltstone::DEFAULT_KEYSPACE)]
+    #[arg(
+        short = 'k', long, value_name = "NAME", default_value = siltstone::DEFAULT_KEYSPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub keyspace: String,
 }
 

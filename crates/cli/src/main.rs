@@ -47,6 +47,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
 }
 
 fn main() -> ExitCode {
+    // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill the process.
+    siltstone_storage::files::ignore_file_size_signal();
     match run(Args::parse().command) {
         Ok(outcome) => outcome.code(),
         Err(failure) => failure.report(),

@@ -30,6 +30,9 @@ fn wrong_usage_is_exit_code_2() {
         &["get", s, "abc", "--hex"],
         &["get", s, "ab", "--hex", "--raw"],
         &["scan", s, "--limit", "many"],
+        &["scan", s, "-k", ""],
+        &["put", s, "k", "v", "-k", ""],
+        &["keyspace", "create", s, "-k", ""],
         &["scan", s, "--prefix", "a", "--from", "b"],
         &["scan", s, "--from", "b", "--to", "a"],
         &["load", s, "--format", "xml"],
@@ -113,6 +116,63 @@ fn no_store_there() {
     .failed(3);
     assert!(said.contains("not empty"), "{said}");
     assert_eq!(on("count", &missing, &[]).fine(), "10\n");
+    let said = silt([OsStr::new("demo"), OsStr::new("--store"), file.as_os_str()]).failed(3);
+    assert!(said.contains("not a folder"), "{said}");
+}
+
+/// A path that is one folder too short must not strew a store's files among others; a new file system and a mount's hidden files are nobody's.
+#[test]
+fn no_store_is_created_among_other_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    fs::create_dir_all(home.join("lost+found")).unwrap();
+    fs::write(home.join("letter.txt"), "dear").unwrap();
+    for (command, args) in [("put", &["k", "v"][..]), ("load", &["/dev/null"])] {
+        let said = on(command, &home, args).failed(3);
+        assert!(
+            said.contains("`letter.txt`") && said.contains("home/store"),
+            "{said}"
+        );
+        assert_eq!(fs::read_dir(&home).unwrap().count(), 2);
+    }
+    fs::rename(home.join("letter.txt"), home.join(".letter.txt")).unwrap();
+    on("put", &home, &["k", "v"]).fine();
+    // In a store's folder other files may lie.
+    fs::write(home.join("letter.txt"), "dear").unwrap();
+    on("put", &home, &["l", "w"]).fine();
+    assert_eq!(on("count", &home, &[]).fine(), "2\n");
+}
+
+/// `ulimit -f` is like a full disk: an error, and what was written stays. The kernel's signal killed the process.
+#[test]
+fn a_limit_of_file_sizes_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let limited = |blocks: u32, store: &Path, input: &Path| -> Ended {
+        std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!(
+                "ulimit -f {blocks}; exec \"$0\" load \"$1\" \"$2\""
+            ))
+            .args([OsStr::new(SILT), store.as_os_str(), input.as_os_str()])
+            .output()
+            .unwrap()
+            .into()
+    };
+    let input = dir.path().join("input");
+    let wide = "x".repeat(1000);
+    let text: Vec<u8> = (0..20_000)
+        .flat_map(|n| format!("{n:06} {wide}\n").into_bytes())
+        .collect();
+    fs::write(&input, text).unwrap();
+    for blocks in [1, 100, 10_000] {
+        let store = dir.path().join(blocks.to_string());
+        let said = limited(blocks, &store, &input).failed(3);
+        assert!(said.contains("ulimit -f"), "{blocks}: {said}");
+        // Without the limit it goes on.
+        let loaded = on("load", &store, &[input.to_str().unwrap()]);
+        assert_eq!(loaded.code, Some(0), "{loaded:?}");
+        assert_eq!(on("count", &store, &[]).fine(), "20000\n");
+    }
 }
 
 #[test]
@@ -458,7 +518,18 @@ fn a_cut_log_gives_a_prefix_or_an_error() {
         let checked = on("check", &copy, &[]);
         match checked.code {
             Some(0) => {
-                let keys = on("scan", &copy, &["--keys"]).fine();
+                let scanned = on("scan", &copy, &["--keys"]);
+                assert_eq!(
+                    scanned.err.contains("discarded"),
+                    checked.out.contains("discards"),
+                    "round {round}, byte {cut}: {scanned:?}, {checked:?}"
+                );
+                assert_eq!(
+                    scanned.code,
+                    Some(0),
+                    "round {round}, byte {cut}: {scanned:?}"
+                );
+                let keys = scanned.out;
                 let count = keys.lines().count() as u64;
                 assert!(
                     count <= 20_000 && count.is_multiple_of(1000),
@@ -483,4 +554,54 @@ fn a_cut_log_gives_a_prefix_or_an_error() {
             _ => panic!("round {round}, byte {cut}: {checked:?}"),
         }
     }
+}
+
+/// Data without its pointer is no empty folder: every command says so, and none makes a new store over it.
+#[test]
+fn a_lost_pointer_is_told_from_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 100);
+    fs::remove_file(store.join("CURRENT")).unwrap();
+    let before = files(&store, "");
+    for (command, args) in [
+        ("get", &["key 000001"][..]),
+        ("scan", &[]),
+        ("load", &["/dev/null"]),
+    ] {
+        let said = on(command, &store, args).failed(3);
+        assert!(said.contains("no file CURRENT"), "{command}: {said}");
+    }
+    assert!(on("check", &store, &[]).code == Some(1));
+    let mut after = files(&store, "");
+    after.retain(|f| !f.ends_with("LOCK.store"));
+    assert!(
+        before
+            .iter()
+            .filter(|f| !f.ends_with("LOCK.store"))
+            .eq(&after)
+    );
+}
+
+#[test]
+fn compressed_text_is_refused_and_creates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("s"), dir.path().join("words"));
+    for (start, what) in [
+        (&b"\x1f\x8b\x08\0\0\0\0\0"[..], "gzip"),
+        (b"\x28\xb5\x2f\xfd\x04", "zstd"),
+        (b"\xfd7zXZ\0\0\x04", "xz"),
+        (b"BZh91AY&SY\xff", "bzip2"),
+    ] {
+        fs::write(&file, start).unwrap();
+        for format in ["lines", "csv"] {
+            let load = [file.to_str().unwrap(), "--format", format];
+            let said = on("load", &store, &load).failed(3);
+            assert!(said.contains(what) && said.contains("words"), "{said}");
+            assert!(!store.exists());
+        }
+    }
+    fs::write(&file, "BZhang\n").unwrap();
+    on("load", &store, &[file.to_str().unwrap()]).fine();
+    assert_eq!(on("get", &store, &["BZhang"]).fine(), "1\n");
 }

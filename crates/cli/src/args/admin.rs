@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
+
 use clap::Subcommand;
 
 /// Which figures, and how.
@@ -10,7 +12,7 @@ pub struct FiguresArgs {
     /// The store's folder.
     pub store: PathBuf,
     /// Only this keyspace.
-    #[arg(short = 'k', long, value_name = "NAME")]
+    #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub keyspace: Option<String>,
     /// As JSON, a line each time.
     #[arg(long)]
@@ -184,7 +186,7 @@ pub struct KeyspaceCreateArgs {
     /// The store's folder.
     pub store: PathBuf,
     /// The name of the new keyspace, 1 to 255 bytes.
-    #[arg(short = 'k', long, value_name = "NAME")]
+    #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub keyspace: String,
 }
 
@@ -197,7 +199,7 @@ pub struct KeyspaceDropArgs {
     /// The store's folder.
     pub store: PathBuf,
     /// The keyspace.
-    #[arg(short = 'k', long, value_name = "NAME")]
+    #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub keyspace: String,
     /// Do not ask.
     #[arg(short, long)]

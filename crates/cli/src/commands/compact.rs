@@ -23,7 +23,7 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
         error_if_exists: false,
         ..options_of(&args.store)?
     };
-    let store = Store::open(&args.store, options)?;
+    let store = super::open(&args.store, options)?;
     let names = match &args.keyspace {
         Some(name) => vec![name.clone()],
         None => store.keyspaces(),

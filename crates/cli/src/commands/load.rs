@@ -13,8 +13,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Options, Store, WriteOptions};
 
-use crate::args::LoadArgs;
+use crate::args::{Format, LoadArgs};
 use crate::failure::{Failure, Outcome};
+use crate::load::compressed;
 use crate::load::resume::Resume;
 use crate::load::source::Source;
 use crate::load::{Pair, Records, Step};
@@ -35,13 +36,18 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     let input = Input::open(args)?;
     let bar = progress_bar(input.len);
     let mut source = Source::new(input.bytes);
+    // A pipe may have nothing to say yet, and is not waited for.
+    if args.format != Some(Format::Fixed) && input.len.is_some() {
+        source.fill().map_err(|e| Failure::io(&input.name, &e))?;
+        compressed::refuse(source.rest(), &input.name)?;
+    }
     let mut records = flags.reader(args, &mut source, &input.name)?;
 
     let options = Options {
         create_if_missing: true,
         ..super::options_of(&args.store.store)?
     };
-    let store = Store::open(&args.store.store, options)?;
+    let store = super::open(&args.store.store, options)?;
     let keyspace = store.open_keyspace(&args.store.keyspace)?;
     let how = flags.describe(args);
     let resume = match &input.identity {

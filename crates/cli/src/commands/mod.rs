@@ -19,11 +19,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use siltstone::{IterOptions, Keyspace, Options, Store};
+use siltstone::{ErrorKind, IterOptions, Keyspace, Options, Store};
 
 use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::form::Form;
+use crate::output::bytes;
 
 /// The user's settings, in the store's folder.
 const OPTIONS_FILE: &str = "OPTIONS.toml";
@@ -69,7 +70,7 @@ fn small_options(path: &Path, create: bool) -> Result<Options, Failure> {
 /// # Errors
 /// As [`Store::open_read_only`].
 fn open_to_read(path: &Path) -> Result<Store, Failure> {
-    Ok(Store::open_read_only(path, options_of(path)?)?)
+    told(Store::open_read_only(path, options_of(path)?))
 }
 
 /// Opens a store that must be there, to change little.
@@ -77,15 +78,87 @@ fn open_to_read(path: &Path) -> Result<Store, Failure> {
 /// # Errors
 /// As [`Store::open`].
 fn open_existing(path: &Path) -> Result<Store, Failure> {
-    Ok(Store::open(path, small_options(path, false)?)?)
+    open(path, small_options(path, false)?)
 }
 
 /// Opens a store, created if it is not there, to change little.
 ///
 /// # Errors
-/// As [`Store::open`].
+/// As [`Store::open`]; where other files lie in the place of a store.
 fn open_or_create(path: &Path) -> Result<Store, Failure> {
-    Ok(Store::open(path, small_options(path, true)?)?)
+    open(path, small_options(path, true)?)
+}
+
+/// Opens a store as all commands do: what the open discarded is told, and nothing is created among other people's files.
+///
+/// # Errors
+/// As [`Store::open`]; where other files lie in the place of a store.
+fn open(path: &Path, options: Options) -> Result<Store, Failure> {
+    if options.create_if_missing {
+        refuse_foreign_folder(path)?;
+    }
+    told(Store::open(path, options))
+}
+
+/// What an open came to, with what users of the command line should know of it.
+fn told(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
+    match opened {
+        Ok(store) => {
+            tell_discarded(&store);
+            Ok(store)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(error
+            .advice("check the path; `silt put` and `silt load` create a store")
+            .into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The library takes any folder. A path on a command line is easily one too short, and the store's files would lie among the others.
+fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
+    // What cannot be listed is for the open to tell.
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return Ok(());
+    };
+    let mut foreign = None;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let of_a_store = [
+            "CURRENT",
+            "MANIFEST-",
+            "LOCK.store",
+            "RESERVE",
+            OPTIONS_FILE,
+        ];
+        if name.ends_with(".tbl") || of_a_store.iter().any(|begin| name.starts_with(begin)) {
+            return Ok(());
+        }
+        // Every new file system has one of these; hidden files are a desktop's or a mount's.
+        if name != "lost+found" && !name.starts_with('.') {
+            foreign.get_or_insert(name.into_owned());
+        }
+    }
+    match foreign {
+        Some(name) => Err(Failure::Other(format!(
+            "{}: the folder holds no store but other files (`{name}`); give the store a folder of its own, for example {}",
+            path.display(),
+            path.join("store").display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Log records behind a torn one are discarded by an open. Losing power does that to what was never synced, and so does damage, which
+/// looks the same: nobody should learn it only from what is missing.
+fn tell_discarded(store: &Store) {
+    let discarded = store.stats().counter("discarded_log_bytes");
+    if discarded > 0 {
+        eprintln!(
+            "silt: the log had a torn or damaged record that was never synced; {} behind it were discarded",
+            bytes(discarded)
+        );
+    }
 }
 
 /// Opens a store and a keyspace that must be there, to read them.

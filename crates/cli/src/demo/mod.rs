@@ -209,6 +209,10 @@ fn place(asked: Option<&Path>) -> Result<PathBuf, Failure> {
             ))),
         },
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(path.to_path_buf()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => Err(Failure::Other(format!(
+            "{}: it is not a folder; the demo wants an empty folder or one that is not there yet",
+            path.display()
+        ))),
         Err(e) => Err(Failure::file(path, &e)),
     }
 }

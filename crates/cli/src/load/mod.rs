@@ -4,6 +4,7 @@
 //! bytes need not be text; an input that ends inside a record is a bad record, never a silently shorter one; after a bad record
 //! reading goes on behind it.
 
+pub mod compressed;
 pub mod csv;
 pub mod fixed;
 pub mod json;
