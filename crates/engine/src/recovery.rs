@@ -982,8 +982,9 @@ fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
     .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
 }
 
-/// Deletes what earlier opens left and the new state does not name. Names of this open are none of its business: after an open on a full disk it
-/// runs beside jobs, whose outputs nothing names yet (they delete what they do not install).
+/// Deletes what earlier opens left and the new state does not name. After an open on a full disk it runs beside the store's work: names of
+/// this open are none of its business (outputs of running jobs, which nothing names yet), nor are tables that have or had a handle (views from
+/// before a compaction hold them, and the sweep deletes them in its time).
 fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
     let named: BTreeSet<&str> = state
         .keyspaces
@@ -994,9 +995,19 @@ fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
     for object in core.storages.tables.list()? {
         let inherited = open_number_of(&object.name)
             .is_some_and(|n| n < core.jobs.open_number || planted::is(Bug::DeleteOutputsOfJobs));
-        if inherited && !named.contains(object.name.as_str()) {
-            core.storages.tables.delete(core.epoch, &object.name)?;
-            core.metrics.deleted_file_count.add(1);
+        if !inherited
+            || named.contains(object.name.as_str())
+            || core.tables.is_registered(&object.name)
+        {
+            continue;
+        }
+        match core.storages.tables.delete(core.epoch, &object.name) {
+            Ok(()) => {
+                core.metrics.deleted_file_count.add(1);
+            }
+            // The sweep was faster.
+            Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
+            Err(e) => return Err(e.into()),
         }
     }
     core.log.obsolete(core.log.first_segment())?;

@@ -350,6 +350,11 @@ impl TableSet {
         }
     }
 
+    /// Whether a table of this name has or had a handle, so that [`TableSet::sweep`] deletes it in its time.
+    pub(crate) fn is_registered(&self, name: &str) -> bool {
+        self.registry.lock().values().any(|r| r.name == name)
+    }
+
     /// Tables and bytes that live only because views or jobs hold them.
     pub(crate) fn pinned(&self, current: &BTreeSet<u64>) -> (u64, u64) {
         let registry = self.registry.lock();

@@ -60,7 +60,9 @@ fn option_sets() {
 fn seeds_that_failed() {
     options_trial(4821);
     power_trial(4398);
-    for seed in [5504, 6873, 7230, 8751, 9328, 13_193, 16_954, 19_928, 23_530] {
+    for seed in [
+        534, 5504, 6873, 7230, 8751, 9328, 13_193, 16_954, 19_928, 23_530,
+    ] {
         fault_trial(seed);
     }
 }
