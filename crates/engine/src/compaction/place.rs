@@ -5,7 +5,7 @@
 //! the job. Nothing is lost by an executor that says no.
 //!
 //! An executor whose outcomes are rejected time after time costs a run of each job and of its verification, and would be offered every next
-//! job first, because it never becomes measured. So after [`REJECTED_IN_A_ROW`] rejections in a row it is *set aside*: no job is offered to it for
+//! job first, because it never becomes measured. So after `REJECTED_IN_A_ROW` rejections in a row it is *set aside*: no job is offered to it for
 //! a while, then one to try it; each further rejection doubles the while, a believed outcome ends the matter. The host's own is never set
 //! aside: somebody must run the jobs, and its rejection is a failure of the job that is reported as such.
 //!
