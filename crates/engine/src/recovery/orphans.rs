@@ -1,0 +1,105 @@
+//! What earlier opens left behind: names that must not come back, and files that nothing names.
+//!
+//! Invariant: nothing is deleted before the state that does not name it is durable (log segments behind history's end aside, which no replay
+//! would read).
+//!
+//! Threading: at open one task; after an open on a full disk beside the store's work.
+
+use std::collections::BTreeSet;
+
+use siltstone_storage::Epoch;
+
+use crate::core::{Core, Storages};
+use crate::error::Result;
+use crate::planted::{self, Bug};
+use crate::version::StoreState;
+
+/// Above the last open's number and above that of every table found, so that a name never comes back.
+pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
+    let found = storages
+        .tables
+        .list()?
+        .iter()
+        .filter_map(|o| open_number_of(&o.name))
+        .max()
+        .unwrap_or(0);
+    Ok(old.open_number.max(found) + 1)
+}
+
+/// The open number in a table's name.
+pub(crate) fn open_number_of(name: &str) -> Option<u64> {
+    let (number, _) = name.strip_suffix(".tbl")?.split_once('-')?;
+    u64::from_str_radix(number, 16).ok()
+}
+
+/// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.
+pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u32) -> Result<()> {
+    let mut deleted = false;
+    for object in storages.log.list()? {
+        if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n > last) {
+            storages.log.delete(epoch, &object.name)?;
+            deleted = true;
+        }
+    }
+    // Some storages give space back only with the durable deletion.
+    if deleted {
+        Ok(storages.log.sync_dir(epoch)?)
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes what was read from the inherited log durable, oldest segment first.
+pub(super) fn sync_inherited(storages: &Storages, epoch: Epoch, start: u32) -> Result<()> {
+    for object in storages.log.list()? {
+        if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n >= start) {
+            storages.log.sync_object(epoch, &object.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes what earlier opens left and the new state does not name. After an open on a full disk it runs beside the store's work: names of
+/// this open are none of its business (outputs of running jobs, which nothing names yet), nor are tables that have or had a handle (views from
+/// before a compaction hold them, and the sweep deletes them in its time).
+pub(super) fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
+    let named: BTreeSet<&str> = state
+        .keyspaces
+        .values()
+        .flat_map(|k| k.version.tables())
+        .map(|(_, t)| t.name.as_str())
+        .collect();
+    for object in core.storages.tables.list()? {
+        let inherited = open_number_of(&object.name)
+            .is_some_and(|n| n < core.jobs.open_number || planted::is(Bug::DeleteOutputsOfJobs));
+        if !inherited
+            || named.contains(object.name.as_str())
+            || core.tables.is_registered(&object.name)
+        {
+            continue;
+        }
+        match core.storages.tables.delete(core.epoch, &object.name) {
+            Ok(()) => {
+                core.metrics.deleted_file_count.add(1);
+            }
+            // The sweep was faster.
+            Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    core.log.obsolete(core.log.first_segment())?;
+    crate::background::delete_old_manifests(core);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_numbers_of_names() {
+        assert_eq!(open_number_of("0000000a-00000003-0000-00001.tbl"), Some(10));
+        assert_eq!(open_number_of("000012.log"), None);
+        assert_eq!(open_number_of("MANIFEST-000000000003"), None);
+    }
+}
