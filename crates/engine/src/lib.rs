@@ -30,6 +30,9 @@
 //! the rest a suffix: see [`SyncMode`] and [`WriteOptions::sync`]. **Errors** say what failed, where and what to do; [`ErrorKind`] is what to
 //! match on. **Delays and jobs** are in [`Store::stats`], each with its reason.
 //!
+//! The [guide] goes on from here: keyspaces, batches and snapshots, bulk data, durability, tuning, and a table of calls for those who come from
+//! RocksDB.
+//!
 //! [`Store::open_with`] takes [`Components`]: other storages, a simulated runtime, executors for compactions. The modules below are the store's
 //! parts, public for tools, trials and whoever wants to look; only what is re-exported here is meant to stay as it is.
 //! `ARCHITECTURE.md` at the root of the repository is the map.
@@ -51,6 +54,7 @@ pub mod error;
 mod export;
 mod flush;
 mod guard;
+pub mod guide;
 mod health;
 mod ingest;
 mod ingest_check;

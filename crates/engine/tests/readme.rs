@@ -86,3 +86,21 @@ fn limits_and_defaults_are_the_codes() {
     }
     assert!(count >= 5 && count <= settings().len(), "{count} rows");
 }
+
+#[test]
+fn settings_that_the_guide_names_are_there() {
+    let guide = include_str!("../src/guide/moving_from_rocksdb.md");
+    let table = guide.split("\nSettings:\n").nth(1).unwrap();
+    let mut count = 0;
+    for row in table.lines().filter(|l| l.starts_with("| `")) {
+        let ours = row.split(" | ").nth(1).unwrap();
+        let names = ours.split('`').skip(1).step_by(2);
+        for name in names.filter_map(|n| n.split(' ').next()) {
+            if !["fixed", "dynamic"].contains(&name) {
+                setting(name).unwrap_or_else(|e| panic!("the guide says {row}: {e}"));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 15, "only {count} settings found");
+}

@@ -1,0 +1,36 @@
+//! The examples of the crate run, each in a folder of its own. (`first_store` is run by `readme.rs`, which also compares it with README.md.)
+#![allow(dead_code)] // Their `main` takes the folder from the command line.
+
+#[path = "../examples/backup.rs"]
+mod backup;
+#[path = "../examples/bulk_load.rs"]
+mod bulk_load;
+#[path = "../examples/time_series.rs"]
+mod time_series;
+#[path = "../examples/why_it_waits.rs"]
+mod why_it_waits;
+
+fn in_a_folder(example: impl FnOnce(&std::path::Path) -> siltstone::Result<()>) {
+    let folder = tempfile::tempdir().unwrap();
+    example(folder.path()).unwrap();
+}
+
+#[test]
+fn a_backup_under_writes_and_a_repair() {
+    in_a_folder(backup::run);
+}
+
+#[test]
+fn tables_built_outside() {
+    in_a_folder(bulk_load::run);
+}
+
+#[test]
+fn measurements_of_sensors() {
+    in_a_folder(time_series::run);
+}
+
+#[test]
+fn waits_and_their_causes() {
+    in_a_folder(why_it_waits::run);
+}
