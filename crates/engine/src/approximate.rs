@@ -190,6 +190,19 @@ impl Keyspace {
     /// Reads no block: it opens the tables at the range's ends (at most two a run and a level), and counts up to 65,536 entries of each memtable
     /// that does not lie in the range whole (of more, half is taken to be in it).
     ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+    /// let numbers = store.default_keyspace()?;
+    /// for n in 0..1000u32 {
+    ///     numbers.put(&n.to_be_bytes(), b"a value")?;
+    /// }
+    /// let range = siltstone::IterOptions::range(100u32.to_be_bytes()..200u32.to_be_bytes());
+    /// let count = numbers.approximate_size(&range)?.entry_count;
+    /// assert!(count.value.abs_diff(100) <= count.error);
+    /// # siltstone::Result::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// `KeyspaceDropped`; corruption or I/O when tables are opened.
     pub fn approximate_size(&self, range: &IterOptions) -> Result<ApproximateSize> {

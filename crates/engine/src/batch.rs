@@ -50,7 +50,21 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// Writes that take effect together or not at all.
+/// Writes that take effect together or not at all, over any keyspaces of a store, in the order in which they were added.
+///
+/// Costs a copy of keys and values, and a few bytes an entry besides; [`Batch::clear`] keeps the memory. It can be written more than once.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+/// let birds = store.open_keyspace("birds")?;
+/// let mut batch = siltstone::Batch::new();
+/// batch.delete_range(birds.id(), b"a", b"z")?; // what was there
+/// batch.put(birds.id(), b"wren", b"9 g")?;     // later entries count
+/// store.write(&mut batch, siltstone::WriteOptions::default())?;
+/// assert_eq!(birds.get(b"wren")?, Some(b"9 g".to_vec()));
+/// # siltstone::Result::Ok(())
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     body: Vec<u8>,

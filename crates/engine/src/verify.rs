@@ -96,6 +96,19 @@ impl Store {
     ///
     /// Costs one read of every table, past the block cache; the kernel may answer from its page cache.
     ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+    /// store.default_keyspace()?.put(b"k", b"v")?;
+    /// store.flush()?;
+    /// let report = store.verify(&mut |progress| {
+    ///     println!("{} of {} bytes", progress.done_bytes, progress.total_bytes);
+    /// })?;
+    /// assert!(report.is_sound(), "{:?}", report.problems);
+    /// assert_eq!(report.entry_count, 1);
+    /// # siltstone::Result::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// `Closed` when the store is closed meanwhile. Damage is no error of the call, it is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {

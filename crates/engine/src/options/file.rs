@@ -63,6 +63,26 @@ fn key(name: &str) -> String {
 impl Options {
     /// Reads options from TOML. What is not there has its default.
     ///
+    /// ```
+    /// use siltstone::{Options, SyncMode};
+    /// let options = Options::from_toml(
+    ///     r#"
+    ///     sync = "always"
+    ///     memtable_bytes = "32 MiB"
+    ///     compression = ["none", "lz4", "zstd:3"] # by level; the last one counts for all deeper levels
+    ///
+    ///     [keyspaces.events]
+    ///     block_bytes = "32 KiB"
+    ///     "#,
+    /// )?;
+    /// assert_eq!(options.sync, SyncMode::Always);
+    /// assert_eq!(Options::from_toml(&options.to_toml())?, options);
+    ///
+    /// let error = Options::from_toml("memtable_byte = 1").unwrap_err();
+    /// assert!(error.to_string().contains("memtable_bytes"), "{error}"); // the nearest name
+    /// # siltstone::Result::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` for bytes that are no TOML (with the line), unknown names (with the nearest one), impossible values and relations.
     pub fn from_toml(text: &str) -> Result<Options> {
