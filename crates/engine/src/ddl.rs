@@ -233,7 +233,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         core.unpin_log(pin);
         done?;
         crate::compaction::schedule::cancel_keyspace(core, keyspace.id);
-        core.stalls.relieve();
+        core.stalls.forget(keyspace.id);
         core.wake_tidy();
         return Ok(());
     }
@@ -242,7 +242,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     core.snapshots.publish(number + used - 1);
     lead.finish();
     crate::compaction::schedule::cancel_keyspace(core, keyspace.id);
-    core.stalls.relieve();
+    core.stalls.forget(keyspace.id);
     let edit = Edit {
         drop: vec![keyspace.id],
         ..Edit::default()

@@ -288,7 +288,10 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
 /// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
 pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Failed> {
     for part in parts {
-        crate::write::wait_for_keyspace(core, &part.keyspace).map_err(Failed::before_the_record)?;
+        // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
+        let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
+        crate::write::wait_for_keyspace(core, &part.keyspace, bytes)
+            .map_err(Failed::before_the_record)?;
     }
     let _ddl = core.ddl.lock();
     core.health.check().map_err(Failed::before_the_record)?;

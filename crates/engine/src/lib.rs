@@ -103,7 +103,7 @@ pub use iter::{Cursor, IterOptions, Range, prefix_end};
 pub use metrics::{Histogram, LatencySummary};
 pub use options::{
     ByLevel, Change, Compression, KeyspaceOptions, KeyspaceSettings, LevelTargets, Limits, Options,
-    Scope, Setting, SyncMode, Value, Verify, setting, settings,
+    Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,
 };
 pub use properties::KeyspaceProperties;
 pub use read::PinnedValue;

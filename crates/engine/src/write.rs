@@ -331,7 +331,13 @@ fn wait_for_pressure(core: &Core, batch: &Batch) -> Result<()> {
         let keyspaces = core.keyspaces.load();
         match keyspaces.by_id.get(&entry.keyspace) {
             Some(keyspace) if passes(core, keyspace) => {}
-            _ => wait_for_keyspace(core, &*core.keyspace_by_id(entry.keyspace)?)?,
+            _ => {
+                let keyspace = core.keyspace_by_id(entry.keyspace)?;
+                wait_for_keyspace(core, &keyspace, || {
+                    let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
+                    own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
+                })?;
+            }
         }
     }
     Ok(())
@@ -345,18 +351,24 @@ fn passes(core: &Core, keyspace: &KeyspaceCore) -> bool {
     ) == policy::Decision::Pass
 }
 
-/// As [`write`] asks, for one keyspace.
-pub(crate) fn wait_for_keyspace(core: &Core, keyspace: &KeyspaceCore) -> Result<()> {
+/// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
+pub(crate) fn wait_for_keyspace(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    bytes: impl FnOnce() -> u64,
+) -> Result<()> {
     let decide = || {
         let load = load_of(core, &keyspace.view());
-        (policy::decide(&load, &keyspace.settings().limits), load)
+        let limits = keyspace.settings().limits;
+        (policy::decide(&load, &limits), load, limits)
     };
     if decide().0 == policy::Decision::Pass {
         return Ok(());
     }
     core.wake_background();
     let mut failing = None;
-    core.stalls.wait_for(&keyspace.name, decide, || {
+    let whose = (keyspace.id, &keyspace.name[..]);
+    core.stalls.wait_for(whose, bytes(), decide, || {
         // Whoever is only slowed passes all the same.
         failing = match decide().0 {
             policy::Decision::Stop { .. } => crate::background::failing_for_good(core),
@@ -375,6 +387,10 @@ pub(crate) fn load_of(core: &Core, view: &KeyspaceView) -> Load {
         sealed_memtable_count: view.sealed_count as u64,
         l0_run_count: view.run_count as u64,
         log_bytes: core.log_bytes.load(std::sync::atomic::Ordering::Relaxed),
+        active_bytes: match view.sealed_count {
+            0 => 0,
+            _ => view.active().mem.used_bytes(),
+        },
     }
 }
 
@@ -674,6 +690,9 @@ fn rotate(
 ) -> Result<Arc<MemSource>> {
     let last = keyspace.view().active().clone();
     let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
+    if !last.mem.is_empty() {
+        core.stalls.sealed(keyspace.id, last.mem.used_bytes());
+    }
     let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
     *next_source_id += 1;
     keyspace.replace_view(|view| {

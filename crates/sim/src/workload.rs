@@ -17,7 +17,7 @@ use std::time::Duration;
 use siltstone::version::{KeyRange, TableMeta};
 use siltstone::{
     Batch, ByLevel, Compression, ErrorKind, Keyspace, KeyspaceOptions, LevelTargets, Options,
-    Snapshot, Store, SyncMode, Verify, WriteOptions,
+    Snapshot, StallPolicy, Store, SyncMode, Verify, WriteOptions,
 };
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::key::{Kind, trailer};
@@ -68,6 +68,11 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         background_tasks: 1 + rng.below(3) as u32,
         subjobs_max: 1 + rng.below(4) as u32,
         background_bytes_per_s: *rng.pick(&[0, 0, 0, 4 << 20]),
+        stall_policy: *more.pick(&[
+            StallPolicy::Slowdown,
+            StallPolicy::Slowdown,
+            StallPolicy::Stop,
+        ]),
         ..Options::default()
     }
 }

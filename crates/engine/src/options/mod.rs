@@ -77,6 +77,15 @@ pub enum LevelTargets {
     Dynamic = 1,
 }
 
+/// What happens to writers when flushes and compactions fall behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StallPolicy {
+    /// Nothing until a limit is met, then they wait.
+    Stop,
+    /// The nearer a limit, the fewer bytes a second are taken; at the limit they wait. Long waits become many short ones.
+    Slowdown,
+}
+
 /// A value for each level, 0 to 6.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ByLevel<T>([T; LEVEL_COUNT]);
@@ -273,6 +282,9 @@ settings_table! {
         /// What compactions may read and write in a second, all together; 0 is no limit. Flushes never wait for it, but what they write is
         /// taken from what compactions may.
         background_bytes_per_s: u64 = 0, "bytes", within(0, 1 << 50), WhileOpen;
+        /// What happens to the writers of a keyspace whose flushes or compactions fall behind: "stop" lets them go on until a limit is met and
+        /// has them wait then; "slowdown" takes fewer bytes a second the nearer the limits are.
+        stall_policy: StallPolicy = StallPolicy::Slowdown, "mode", choice("\"stop\" or \"slowdown\""), WhileOpen;
     }
     keyspace {
         /// Size of a memtable. A keyspace holds one that is written and up to `sealed_memtables_max` sealed ones.
@@ -285,7 +297,7 @@ settings_table! {
         block_bytes: u32 = 8 << 10, "bytes", within_power_of_two(1 << 10, 32 << 10), tag::BLOCK_BYTES;
         /// Level-0 runs at which compaction begins.
         l0_trigger_count: u32 = 4, "runs", within(1, 1000), tag::L0_TRIGGER_COUNT;
-        /// Level-0 runs at which each batch is delayed by a millisecond; not below l0_trigger_count.
+        /// Level-0 runs from which on writers are slowed down, unless stall_policy is "stop"; not below l0_trigger_count.
         l0_slowdown_count: u32 = 20, "runs", within(1, 10_000), tag::L0_SLOWDOWN_COUNT;
         /// Level-0 runs at which writers wait; not below l0_slowdown_count.
         l0_stop_count: u32 = 36, "runs", within(1, 10_000), tag::L0_STOP_COUNT;

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{ByLevel, Compression, LevelTargets, SyncMode, Verify};
+use super::{ByLevel, Compression, LevelTargets, StallPolicy, SyncMode, Verify};
 use crate::version::LEVEL_COUNT;
 
 /// The value of a setting, as it stands in a TOML file.
@@ -277,6 +277,8 @@ macro_rules! words {
 }
 
 words!(Verify { Once = "once", Always = "always" });
+
+words!(StallPolicy { Stop = "stop", Slowdown = "slowdown" });
 
 words!(LevelTargets { Fixed = "fixed", Dynamic = "dynamic" });
 

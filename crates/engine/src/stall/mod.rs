@@ -1,23 +1,28 @@
 //! Pressure: whether a batch may join the write queue, and the record of every delay.
 //!
 //! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`]; `Stalls` holds the condition on which
-//! writers wait, and every delay with its keyspace, cause, numbers and duration, readable while it lasts.
+//! writers wait, the pace of each keyspace that is slowed down (`pace.rs`), and every delay with its keyspace, cause, numbers and duration,
+//! readable while it lasts.
 //!
 //! Invariants: a batch is asked *before* it joins the queue, so a keyspace that must wait delays nobody else (RFC 1, P4); a
 //! waiting writer is woken by every event that can lower the load (a flush or a compaction was installed, space came back, the store
-//! closed) and asks again; a delay is counted once, by the cause it began with.
+//! closed) and asks again; a delay is counted once, by the cause it began with. Keyspaces are slowed each for itself.
 //!
 //! Threading: one runtime mutex; nothing else is locked while waiting.
 
+mod pace;
 pub mod policy;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 
+use pace::{Pace, Turn};
 pub use policy::{Cause, Decision, Limits, Load};
+
+use crate::version::KeyspaceId;
 
 /// A finished or present delay of a writer.
 #[derive(Clone, Debug)]
@@ -49,6 +54,9 @@ pub struct DelayTotal {
     pub max_us: u64,
 }
 
+/// How long a writer waits at most before it asks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Finished delays that are kept for reading.
 const KEPT: usize = 256;
 
@@ -57,8 +65,9 @@ struct Inner {
     present: Vec<(u64, Delay, Instant)>,
     past: VecDeque<Delay>,
     totals: [DelayTotal; Cause::ALL.len()],
-    /// Raised by every event that may lower a load, so that a wake-up between asking and waiting is not lost.
+    /// Raised by every event that may lower a load or let the next one through, so that a wake-up between asking and waiting is not lost.
     events: u64,
+    paces: BTreeMap<KeyspaceId, Pace>,
 }
 
 /// See the module.
@@ -81,6 +90,7 @@ impl Stalls {
                 past: VecDeque::new(),
                 totals: Default::default(),
                 events: 0,
+                paces: BTreeMap::new(),
             }),
             relieved: runtime.condvar(),
             waiting: AtomicUsize::new(0),
@@ -99,43 +109,84 @@ impl Stalls {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Waits as `decide` says until it says `Pass` (true), or `give_up` says that waiting is pointless (false).
+    /// A memtable of the keyspace with this many bytes was sealed: that is how its speed is known.
+    pub(crate) fn sealed(&self, keyspace: KeyspaceId, bytes: u64) {
+        let now = self.runtime.now();
+        let mut inner = self.inner.lock();
+        let pace = inner.paces.entry(keyspace);
+        pace.or_insert_with(|| Pace::new(self.opened))
+            .sealed(now, bytes);
+    }
+
+    /// The keyspace was dropped: whoever waits for it is told.
+    pub(crate) fn forget(&self, keyspace: KeyspaceId) {
+        self.inner.lock().paces.remove(&keyspace);
+        self.relieve();
+    }
+
+    /// Waits as `decide` says until a batch of `bytes` may join (true), or `give_up` says that waiting is pointless (false).
     pub(crate) fn wait_for(
         &self,
-        keyspace: &str,
-        mut decide: impl FnMut() -> (Decision, Load),
+        (keyspace, name): (KeyspaceId, &str),
+        bytes: u64,
+        mut decide: impl FnMut() -> (Decision, Load, Limits),
         mut give_up: impl FnMut() -> bool,
     ) -> bool {
-        let mut slowed = false;
+        let mut ticket = None;
         let mut entry: Option<(u64, Instant)> = None;
         let passed = loop {
             let events = self.inner.lock().events;
-            let (decision, load) = decide();
-            let (cause, limit) = match decision {
-                Decision::Pass => break true,
-                // One millisecond a batch, once: it gives the background time without a long pause (LevelDB's rule).
-                Decision::Slow { .. } if slowed => break true,
-                Decision::Slow { cause, limit } | Decision::Stop { cause, limit } => (cause, limit),
-            };
+            let (decision, load, limits) = decide();
+            if decision == Decision::Pass {
+                break true;
+            }
             if give_up() {
                 break false;
             }
+            let (cause, limit, wait) = match decision {
+                Decision::Pass => break true,
+                Decision::Slow {
+                    cause,
+                    limit,
+                    pressure_permille,
+                } => {
+                    let near = load.nearness(&limits, pressure_permille);
+                    let now = self.runtime.now();
+                    let mut inner = self.inner.lock();
+                    let inner = &mut *inner;
+                    let pace = inner.paces.entry(keyspace);
+                    let pace = pace.or_insert_with(|| Pace::new(now));
+                    match pace.ask(now, &near, bytes, &mut ticket) {
+                        Turn::Go => {
+                            if !pace.is_idle() {
+                                inner.events += 1;
+                                self.relieved.notify_all();
+                            }
+                            break true;
+                        }
+                        Turn::Wait(wait) => (cause, limit, wait),
+                    }
+                }
+                Decision::Stop { cause, limit } => (cause, limit, LOOK_AGAIN),
+            };
             if entry.is_none() {
-                entry = Some(self.begin(keyspace, cause, load, limit));
-            }
-            if matches!(decision, Decision::Slow { .. }) {
-                slowed = true;
-                self.runtime.sleep(Duration::from_millis(1));
-                continue;
+                entry = Some(self.begin(name, cause, load, limit));
             }
             let inner = self.inner.lock();
             if inner.events == events {
                 // Bounded, so that a load that falls without an event (a view that was dropped) is seen too.
-                let _ = self
-                    .relieved
-                    .wait_timeout(inner, Duration::from_millis(100));
+                let _ = self.relieved.wait_timeout(inner, wait.min(LOOK_AGAIN));
             }
         };
+        if ticket.is_some() {
+            let mut inner = self.inner.lock();
+            if let Some(pace) = inner.paces.get_mut(&keyspace)
+                && pace.give_back(&mut ticket)
+            {
+                inner.events += 1;
+                self.relieved.notify_all();
+            }
+        }
         if let Some((id, start)) = entry {
             self.end(id, start);
         }
@@ -207,3 +258,6 @@ impl Stalls {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

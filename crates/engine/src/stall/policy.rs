@@ -1,6 +1,7 @@
 //! The decision whether a batch may pass: a pure function, and the one place that names the thresholds.
 
-use crate::options::{KeyspaceSettings, Options};
+use super::pace::Nearness;
+use crate::options::{KeyspaceSettings, Options, StallPolicy};
 
 /// Why a writer is delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,21 +9,27 @@ use crate::options::{KeyspaceSettings, Options};
 pub enum Cause {
     /// Too many sealed memtables wait for their flush.
     SealedMemtables = 0,
-    /// Many level-0 runs: slowed by a millisecond a batch.
+    /// Many level-0 runs: slowed down.
     L0Slowdown = 1,
     /// Too many level-0 runs: stopped.
     L0Stop = 2,
     /// Too many log bytes are pinned by unflushed memtables.
     LogBytes = 3,
+    /// One sealed memtable below the limit, and the active one is more than half full: slowed down.
+    MemtableSlowdown = 4,
+    /// Log bytes near their bound: slowed down.
+    LogSlowdown = 5,
 }
 
 impl Cause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Cause; 4] = [
+    pub const ALL: [Cause; 6] = [
         Cause::SealedMemtables,
         Cause::L0Slowdown,
         Cause::L0Stop,
         Cause::LogBytes,
+        Cause::MemtableSlowdown,
+        Cause::LogSlowdown,
     ];
 
     /// The cause's name in metrics and tables.
@@ -32,6 +39,8 @@ impl Cause {
             Cause::L0Slowdown => "l0_slowdown",
             Cause::L0Stop => "l0_stop",
             Cause::LogBytes => "log_bytes",
+            Cause::MemtableSlowdown => "memtable_slowdown",
+            Cause::LogSlowdown => "log_slowdown",
         }
     }
 }
@@ -45,6 +54,8 @@ pub struct Load {
     pub l0_run_count: u64,
     /// Bytes of log segments that unflushed memtables pin.
     pub log_bytes: u64,
+    /// Bytes in the active memtable, if any is sealed.
+    pub active_bytes: u64,
 }
 
 /// The thresholds, from the options.
@@ -52,12 +63,16 @@ pub struct Load {
 pub struct Limits {
     /// Stop at this many sealed memtables.
     pub sealed_memtables: u64,
-    /// Slow at this many level-0 runs.
+    /// Slow at this many level-0 runs, if `slows`.
     pub l0_slowdown: u64,
     /// Stop at this many level-0 runs.
     pub l0_stop: u64,
     /// Stop at this many log bytes: twice the bound at which flushes are forced.
     pub log_bytes: u64,
+    /// Size of a memtable, in bytes.
+    pub memtable_bytes: u64,
+    /// Whether writers are slowed down before they are stopped.
+    pub slows: bool,
 }
 
 impl Limits {
@@ -68,6 +83,8 @@ impl Limits {
             l0_slowdown: keyspace.l0_slowdown_count.into(),
             l0_stop: keyspace.l0_stop_count.into(),
             log_bytes: options.log_bytes_max.saturating_mul(2),
+            memtable_bytes: keyspace.memtable_bytes,
+            slows: options.stall_policy == StallPolicy::Slowdown,
         }
     }
 }
@@ -77,12 +94,14 @@ impl Limits {
 pub enum Decision {
     /// Join the queue.
     Pass,
-    /// Wait a millisecond once, then join.
+    /// Join when the keyspace's [`super::pace`] allows.
     Slow {
         /// Why.
         cause: Cause,
         /// The threshold that was met.
         limit: u64,
+        /// Thousandths of the way from there to where writers stop, 1 to 999.
+        pressure_permille: u32,
     },
     /// Wait until it passes.
     Stop {
@@ -114,13 +133,73 @@ pub fn decide(load: &Load, limits: &Limits) -> Decision {
             limit: limits.log_bytes,
         };
     }
-    if load.l0_run_count >= limits.l0_slowdown {
-        return Decision::Slow {
-            cause: Cause::L0Slowdown,
-            limit: limits.l0_slowdown,
-        };
+    if limits.slows {
+        slow(load, limits)
+    } else {
+        Decision::Pass
     }
-    Decision::Pass
+}
+
+/// Where slowing begins of the way to a limit: at three quarters of log bytes, at half of the last memtable.
+fn slow(load: &Load, limits: &Limits) -> Decision {
+    if load.l0_run_count < limits.l0_slowdown && load.sealed_memtable_count == 0 {
+        return Decision::Pass;
+    }
+    // Thousandths of the way from `from` to `to`; `at` is below `to`.
+    let way = |from: u64, at: u64, to: u64| {
+        let (done, all) = (at.saturating_sub(from), to.saturating_sub(from).max(1));
+        (u128::from(done) * 1000 / u128::from(all)).min(999) as u32
+    };
+    let l0 = match limits.l0_slowdown {
+        // The first of the runs that slow is one step on the way already.
+        from if load.l0_run_count >= from => way(from - 1, load.l0_run_count, limits.l0_stop),
+        _ => 0,
+    };
+    // With a limit of one or two every memtable would be slowed from its middle on.
+    let last =
+        limits.sealed_memtables >= 3 && load.sealed_memtable_count + 1 == limits.sealed_memtables;
+    let memtable = match limits.memtable_bytes {
+        full if last => way(full / 2, load.active_bytes, full),
+        _ => 0,
+    };
+    let log_from = limits.log_bytes / 4 * 3;
+    let log = match load.sealed_memtable_count {
+        0 => 0,
+        _ => way(log_from, load.log_bytes, limits.log_bytes),
+    };
+    let causes = [
+        (l0, Cause::L0Slowdown, limits.l0_slowdown),
+        (
+            memtable,
+            Cause::MemtableSlowdown,
+            limits.sealed_memtables - 1,
+        ),
+        (log, Cause::LogSlowdown, log_from),
+    ];
+    // Of equal ones the first.
+    let (pressure_permille, cause, limit) = causes
+        .into_iter()
+        .reduce(|most, next| if next.0 > most.0 { next } else { most })
+        .expect("there are three");
+    match pressure_permille {
+        0 => Decision::Pass,
+        pressure_permille => Decision::Slow {
+            cause,
+            limit,
+            pressure_permille,
+        },
+    }
+}
+
+impl Load {
+    /// As the pace of a keyspace that is slowed sees it.
+    pub(super) fn nearness(&self, limits: &Limits, pressure_permille: u32) -> Nearness {
+        Nearness {
+            pressure_permille,
+            debt_count: self.sealed_memtable_count + self.l0_run_count,
+            memtable_bytes: limits.memtable_bytes,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -134,15 +213,19 @@ mod tests {
             l0_slowdown: 20,
             l0_stop: 36,
             log_bytes: 1000,
+            memtable_bytes: 400,
+            slows: true,
         };
         let load = |m, l0, log| Load {
             sealed_memtable_count: m,
             l0_run_count: l0,
             log_bytes: log,
+            active_bytes: 0,
         };
         let table = [
             (load(0, 0, 0), Decision::Pass),
-            (load(2, 19, 999), Decision::Pass),
+            (load(2, 19, 750), Decision::Pass),
+            (load(0, 19, 999), Decision::Pass),
             (
                 load(3, 0, 0),
                 Decision::Stop {
@@ -155,7 +238,49 @@ mod tests {
                 Decision::Slow {
                     cause: Cause::L0Slowdown,
                     limit: 20,
+                    pressure_permille: 58,
                 },
+            ),
+            (
+                load(1, 35, 950),
+                Decision::Slow {
+                    cause: Cause::L0Slowdown,
+                    limit: 20,
+                    pressure_permille: 941,
+                },
+            ),
+            (
+                load(1, 20, 999),
+                Decision::Slow {
+                    cause: Cause::LogSlowdown,
+                    limit: 750,
+                    pressure_permille: 996,
+                },
+            ),
+            (
+                Load {
+                    active_bytes: 300,
+                    ..load(2, 0, 0)
+                },
+                Decision::Slow {
+                    cause: Cause::MemtableSlowdown,
+                    limit: 2,
+                    pressure_permille: 500,
+                },
+            ),
+            (
+                Load {
+                    active_bytes: 200,
+                    ..load(2, 0, 0)
+                },
+                Decision::Pass,
+            ),
+            (
+                Load {
+                    active_bytes: 399,
+                    ..load(1, 0, 0)
+                },
+                Decision::Pass,
             ),
             (
                 load(0, 36, 0),
@@ -182,7 +307,24 @@ mod tests {
         ];
         for (load, expected) in table {
             assert_eq!(decide(&load, &limits), expected, "{load:?}");
+            let stops = Limits {
+                slows: false,
+                ..limits
+            };
+            let expected = match expected {
+                Decision::Slow { .. } => Decision::Pass,
+                expected => expected,
+            };
+            assert_eq!(decide(&load, &stops), expected, "{load:?}");
         }
+        // Limits that are next to each other leave nothing between.
+        let narrow = Limits {
+            sealed_memtables: 1,
+            l0_slowdown: 1,
+            l0_stop: 1,
+            ..limits
+        };
+        assert_eq!(decide(&load(0, 0, 0), &narrow), Decision::Pass);
         assert!(Cause::ALL.iter().enumerate().all(|(i, c)| *c as usize == i));
     }
 }
