@@ -76,6 +76,15 @@ impl Storage for GuardedStorage {
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         self.inner.create(epoch, name)
     }
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.inner.create_direct(epoch, name)
+    }
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open_direct(name)
+    }
+    fn check_direct(&self) -> Result<()> {
+        self.inner.check_direct()
+    }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         self.inner.recycle(epoch, old, new)
     }

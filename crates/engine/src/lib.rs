@@ -102,8 +102,8 @@ pub use ingest::{IngestMode, IngestReport};
 pub use iter::{Cursor, IterOptions, Range, prefix_end};
 pub use metrics::{Histogram, LatencySummary};
 pub use options::{
-    ByLevel, Change, Compression, KeyspaceOptions, KeyspaceSettings, LevelTargets, Limits, Options,
-    Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,
+    ByLevel, Change, Compression, DirectIo, KeyspaceOptions, KeyspaceSettings, LevelTargets,
+    Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,
 };
 pub use properties::KeyspaceProperties;
 pub use read::PinnedValue;

@@ -121,6 +121,28 @@ impl Overlay {
             Err(self.error(StorageErrorKind::PermissionDenied, op, name))
         }
     }
+
+    /// Opens an object where it is, with the call that the reader chose.
+    fn open_as(
+        &self,
+        name: &str,
+        open: impl Fn(&dyn Storage) -> Result<Arc<dyn ReadFile>>,
+    ) -> Result<Arc<dyn ReadFile>> {
+        if self.is_kept(name)? {
+            return open(self.memory());
+        }
+        if self.hidden.lock().contains(name) {
+            return Err(self.error(StorageErrorKind::NotFound, "open", name));
+        }
+        open(&*self.below).map_err(|error| {
+            if error.kind != StorageErrorKind::NotFound || self.is_leased.load(Ordering::Acquire) {
+                return error;
+            }
+            let detail = "it is gone, and the store was opened without a lease, because the folder is mounted read-only and has none: \
+                          a writer on another mount may have deleted it; open the store again";
+            StorageError::new(StorageErrorKind::Io, "open", name, detail)
+        })
+    }
 }
 
 impl Storage for Overlay {
@@ -168,20 +190,15 @@ impl Storage for Overlay {
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        if self.is_kept(name)? {
-            return self.memory().open(name);
-        }
-        if self.hidden.lock().contains(name) {
-            return Err(self.error(StorageErrorKind::NotFound, "open", name));
-        }
-        self.below.open(name).map_err(|error| {
-            if error.kind != StorageErrorKind::NotFound || self.is_leased.load(Ordering::Acquire) {
-                return error;
-            }
-            let detail = "it is gone, and the store was opened without a lease, because the folder is mounted read-only and has none: \
-                          a writer on another mount may have deleted it; open the store again";
-            StorageError::new(StorageErrorKind::Io, "open", name, detail)
-        })
+        self.open_as(name, |storage| storage.open(name))
+    }
+
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.open_as(name, |storage| storage.open_direct(name))
+    }
+
+    fn check_direct(&self) -> Result<()> {
+        self.below.check_direct()
     }
 
     fn list(&self) -> Result<Vec<ObjectMeta>> {

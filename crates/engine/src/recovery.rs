@@ -32,7 +32,7 @@ use crate::ingest::Guests;
 use crate::log::{LogConfig, LogOptions, LogWriter, Position, ReplayOptions, StopReason};
 use crate::manifest::{self, StoreId};
 use crate::metrics::Metrics;
-use crate::options::{KeyspaceOptions, Options, SyncMode};
+use crate::options::{DirectIo, KeyspaceOptions, Options, SyncMode};
 use crate::planted::{self, Bug};
 use crate::reserve;
 use crate::settings::{Arenas, Settings};
@@ -96,6 +96,13 @@ pub(crate) fn open(
     } else {
         lease.epoch()
     };
+    if options.direct_io != DirectIo::None {
+        storages.tables.check_direct().map_err(|e| {
+            Error::from(e)
+                .context(format!("option direct_io is impossible for {place}"))
+                .advice("open with direct_io = \"none\", or keep the tables on a file system that has it (ext4, xfs, btrfs)")
+        })?;
+    }
     let recovered = manifest::recover(&*storages.manifest)?;
     if recovered.is_some() && options.error_if_exists {
         return Err(
@@ -120,15 +127,7 @@ pub(crate) fn open(
         .map(|r| r.state.clone())
         .unwrap_or_else(new_state);
     let open_number = next_open_number(&storages, &old)?;
-    let jobs = JobRunner::new(
-        &runtime,
-        &storages,
-        epoch,
-        open_number,
-        options.subjobs_max as usize,
-        executors,
-    );
-    jobs.rate.set(options.background_bytes_per_s);
+    let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 
     let mut replay = Replay::new(&old, &jobs, &options, &arenas)?;
     if recovered.is_some() {

@@ -26,7 +26,7 @@ use siltstone_table::reader::{
 use crate::cache::{BlockCache, ScanCache};
 use crate::compaction::pick::joined_ranges;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::{Options, Verify};
+use crate::options::{DirectIo, Options, Verify};
 use crate::planted::{self, Bug};
 use crate::version::{Key, KeyRange, TableMeta};
 
@@ -73,6 +73,7 @@ pub(crate) struct TableSet {
     runtime: Runtime,
     storage: Arc<dyn Storage>,
     options: ReaderOptions,
+    direct_io: DirectIo,
     /// The most that stay open of those below level 1.
     open_max: usize,
     /// The most of all that stay open; less after the process ran out of file handles.
@@ -107,8 +108,9 @@ impl TableSet {
                     Verify::Once => TableVerify::FirstTouch,
                     Verify::Always => TableVerify::Always,
                 },
-                map: options.map_tables,
+                map: options.map_tables && options.direct_io != DirectIo::All,
             },
+            direct_io: options.direct_io,
             open_max: options.open_tables_max as usize,
             handles_max: AtomicUsize::new(usize::try_from(handles).unwrap_or(usize::MAX)),
             opened: AtomicU64::new(0),
@@ -195,7 +197,7 @@ impl TableSet {
         let reader = {
             let name = &handle.meta.name;
             let opened = self
-                .open_file(name)
+                .open_file(name, self.direct_io == DirectIo::All)
                 .map_err(TableError::from)
                 .and_then(|file| TableReader::open(file, self.options));
             let reader = opened.map_err(|e| {
@@ -230,12 +232,25 @@ impl TableSet {
     }
 
     /// Opens a table's file; where the process has no file handle left, after closing other tables.
-    fn open_file(&self, name: &str) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
+    fn open_file(&self, name: &str, direct: bool) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
         loop {
-            match self.storage.open(name) {
+            let opened = if direct {
+                self.storage.open_direct(name)
+            } else {
+                self.storage.open(name)
+            };
+            match opened {
                 Err(error) if error.kind == StorageErrorKind::TooManyOpen && self.shed() => {}
                 opened => return opened,
             }
+        }
+    }
+
+    /// A table's file for a job: that of the open reader, unless reads and jobs open files differently.
+    fn file_for_job(&self, handle: &TableHandle) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
+        match handle.reader.load().as_ref() {
+            Some(reader) if self.direct_io != DirectIo::Compaction => Ok(reader.file().clone()),
+            _ => self.open_file(&handle.meta.name, self.direct_io != DirectIo::None),
         }
     }
 
@@ -460,10 +475,7 @@ impl ReadFile for BriefFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> siltstone_storage::Result<()> {
-        if let Some(reader) = self.handle.reader.load().as_ref() {
-            return reader.file().read_at(offset, buf);
-        }
-        self.tables.open_file(self.name())?.read_at(offset, buf)
+        self.tables.file_for_job(&self.handle)?.read_at(offset, buf)
     }
 
     /// The advice would go with the handle.
@@ -484,10 +496,7 @@ impl Inputs for JobInputs {
             .handles
             .get(&(location, name.to_string()))
             .ok_or_else(|| not_an_input(location, name))?;
-        let file = match handle.reader.load().as_ref() {
-            Some(reader) => reader.file().clone(),
-            None => self.tables.open_file(name)?,
-        };
+        let file = self.tables.file_for_job(handle)?;
         if self.handles.len() <= self.tables.job_open_max {
             return Ok(file);
         }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use siltstone::version::{KeyRange, TableMeta};
 use siltstone::{
-    Batch, ByLevel, Compression, ErrorKind, Keyspace, KeyspaceOptions, LevelTargets, Options,
-    Snapshot, StallPolicy, Store, SyncMode, Verify, WriteOptions,
+    Batch, ByLevel, Compression, DirectIo, ErrorKind, Keyspace, KeyspaceOptions, LevelTargets,
+    Options, Snapshot, StallPolicy, Store, SyncMode, Verify, WriteOptions,
 };
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::key::{Kind, trailer};
@@ -68,6 +68,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         background_tasks: 1 + rng.below(3) as u32,
         subjobs_max: 1 + rng.below(4) as u32,
         background_bytes_per_s: *rng.pick(&[0, 0, 0, 4 << 20]),
+        direct_io: *more.pick(&[DirectIo::None, DirectIo::Compaction, DirectIo::All]),
         stall_policy: *more.pick(&[
             StallPolicy::Slowdown,
             StallPolicy::Slowdown,

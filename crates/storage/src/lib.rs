@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+mod direct;
 pub mod error;
 pub mod fault;
 pub mod files;
@@ -14,6 +15,7 @@ mod prng;
 mod sigbus;
 pub mod storage;
 
+pub use direct::DirectStorage;
 pub use error::{Result, StorageError, StorageErrorKind};
 pub use fault::FaultStorage;
 pub use files::FileStorage;

@@ -102,6 +102,12 @@ pub trait Storage: Send + Sync + 'static {
     /// Creates an object, empty, exclusively.
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>>;
 
+    /// As [`Storage::create`], written past a page cache where the storage has one (direct I/O). What was appended and not synced need not
+    /// survive a kill of the process.
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.create(epoch, name)
+    }
+
     /// Renames the finished object `old` to the free name `new` and opens it for overwriting from offset 0. Its
     /// bytes stay (they are *reserved* space); its length stays. Used for log segments and for output files that
     /// are still in the page cache.
@@ -113,6 +119,17 @@ pub trait Storage: Send + Sync + 'static {
 
     /// Opens an object for reading.
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>>;
+
+    /// As [`Storage::open`], read past a page cache where the storage has one (direct I/O). Such an object has no map.
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.open(name)
+    }
+
+    /// Whether [`Storage::open_direct`] and [`Storage::create_direct`] do what they say: `Unsupported` if there is a page cache and no way past
+    /// it. The caller holds a lease. Leaves everything as it was.
+    fn check_direct(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Reads a small object whole (the manifest's pointer).
     fn read_small(&self, name: &str) -> Result<Vec<u8>> {

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use siltstone_storage::{Epoch, Runtime, Storage};
+use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{
@@ -33,7 +33,7 @@ use super::rate::{RateLimit, Spender};
 use crate::core::Storages;
 use crate::error::Result;
 use crate::memtable::{Memtable, MemtableIter};
-use crate::options::{Compression, KeyspaceSettings};
+use crate::options::{Compression, DirectIo, KeyspaceSettings, Options};
 use crate::planted::{self, Bug};
 use crate::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
 
@@ -73,18 +73,24 @@ impl JobRunner {
         storages: &Storages,
         epoch: Epoch,
         open_number: u64,
-        subjobs_max: usize,
+        options: &Options,
         executors: Vec<Arc<dyn Executor>>,
     ) -> JobRunner {
+        let outputs: Arc<dyn Storage> = match options.direct_io {
+            DirectIo::None => storages.tables.clone(),
+            DirectIo::Compaction | DirectIo::All => {
+                Arc::new(DirectStorage::new(storages.tables.clone()))
+            }
+        };
         JobRunner {
             runtime: runtime.clone(),
-            outputs: storages.tables.clone(),
+            outputs,
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
-            subjobs_max: AtomicUsize::new(subjobs_max),
+            subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
             sides: Sides::new(runtime, executors),
-            rate: RateLimit::new(runtime, 0),
+            rate: RateLimit::new(runtime, options.background_bytes_per_s),
         }
     }
 

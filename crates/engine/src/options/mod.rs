@@ -77,6 +77,17 @@ pub enum LevelTargets {
     Dynamic = 1,
 }
 
+/// What is read and written past the system's page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectIo {
+    /// Nothing.
+    None,
+    /// What flushes and compactions read and write: they leave the page cache to reads.
+    Compaction,
+    /// That, and reads of tables: memory is what the block cache is given, and nothing else.
+    All,
+}
+
 /// What happens to writers when flushes and compactions fall behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallPolicy {
@@ -275,6 +286,9 @@ settings_table! {
         open_tables_max: u32 = 4096, "tables", within(16, 1 << 20), AtOpen("the cache of open tables is sized once");
         /// Read tables through memory maps where the storage has them.
         map_tables: bool = true, "switch", switch(), AtOpen("open tables stay as they were opened");
+        /// What is read and written past the system's page cache (O_DIRECT): nothing, what flushes and compactions read and write, or all of
+        /// tables, which are then not mapped and read through the block cache. Refused where the tables' file system cannot.
+        direct_io: DirectIo = DirectIo::None, "mode", choice("\"none\", \"compaction\" or \"all\""), AtOpen("open tables stay as they were opened");
         /// Background tasks for flush and compaction.
         background_tasks: u32 = 2, "tasks", within(1, 64), AtOpen("tasks are started once");
         /// Subjobs of one job that may run at once.

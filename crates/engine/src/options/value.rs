@@ -10,7 +10,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{ByLevel, Compression, LevelTargets, StallPolicy, SyncMode, Verify};
+use super::{ByLevel, Compression, DirectIo, LevelTargets, StallPolicy, SyncMode, Verify};
 use crate::version::LEVEL_COUNT;
 
 /// The value of a setting, as it stands in a TOML file.
@@ -277,6 +277,12 @@ macro_rules! words {
 }
 
 words!(Verify { Once = "once", Always = "always" });
+
+words!(DirectIo {
+    None = "none",
+    Compaction = "compaction",
+    All = "all",
+});
 
 words!(StallPolicy { Stop = "stop", Slowdown = "slowdown" });
 

@@ -359,6 +359,22 @@ impl Storage for FaultStorage {
         Ok(self.writer(file))
     }
 
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let call = || self.shared.inner.create_direct(epoch, name);
+        let file = self.shared.call(OpKind::Create, name, 0, call)?;
+        Ok(self.writer(file))
+    }
+
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        let call = || self.shared.inner.open_direct(name);
+        let file = self.shared.call(OpKind::Open, name, 0, call)?;
+        Ok(Arc::new(FaultReader::new(Arc::clone(&self.shared), file)))
+    }
+
+    fn check_direct(&self) -> Result<()> {
+        self.shared.inner.check_direct()
+    }
+
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         let call = || self.shared.inner.recycle(epoch, old, new);
         let file = self.shared.call(OpKind::Recycle, old, second(new), call)?;

@@ -25,6 +25,7 @@ use crate::storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
 };
 
+mod direct;
 mod lease;
 mod mapping;
 mod read;
@@ -122,6 +123,9 @@ impl FileStorage {
                 Errno::ISDIR => other_kind("a directory"),
                 Errno::LOOP => other_kind("a symbolic link"),
                 Errno::NXIO => other_kind("a socket, a pipe or a device"),
+                // It has no other meaning for the flags that we use.
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                Errno::INVAL if flags.contains(OFlags::DIRECT) => self.not_direct(op, name),
                 e => self.error(op, name, e),
             })?;
         let file = File::from(fd);
@@ -134,6 +138,22 @@ impl FileStorage {
             kind if kind.is_dir() => Err(other_kind("a directory")),
             _ => Err(other_kind("a pipe or a device")),
         }
+    }
+
+    /// Opens a file past the page cache, with the alignment that it wants.
+    fn open_direct_at(&self, op: &'static str, name: &str, flags: OFlags) -> Result<(File, usize)> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let flags = flags | OFlags::DIRECT;
+        let file = self.open_at(op, name, flags)?;
+        match direct::alignment_of(&file) {
+            Some(alignment) => Ok((file, alignment)),
+            None => Err(self.not_direct(op, name)),
+        }
+    }
+
+    fn not_direct(&self, op: &'static str, name: &str) -> StorageError {
+        let detail = "its file system cannot read and write past the page cache (O_DIRECT)";
+        StorageError::new(StorageErrorKind::Unsupported, op, self.shown(name), detail)
     }
 
     fn fsync_dir(&self, op: &'static str) -> Result<()> {
@@ -395,6 +415,39 @@ impl Storage for FileStorage {
             file,
             0,
         )))
+    }
+
+    fn create_direct(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("create", name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let (file, alignment) = self.open_direct_at("create", name, flags)?;
+        let shown = self.shown(name);
+        Ok(Arc::new(direct::DirectWriter::new(
+            name, shown, file, alignment,
+        )))
+    }
+
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        check_object_name("open", name)?;
+        let (file, alignment) = self.open_direct_at("open", name, OFlags::RDONLY)?;
+        let shown = self.shown(name);
+        Ok(Arc::new(direct::DirectReader::new(
+            name, shown, file, alignment,
+        )?))
+    }
+
+    fn check_direct(&self) -> Result<()> {
+        // An object that is there shows it; only in an empty folder something must be made for it.
+        if let Some(object) = self.list()?.first() {
+            self.open_direct_at("open", &object.name, OFlags::RDONLY)?;
+            return Ok(());
+        }
+        let temp = format!(".direct{TEMP_SUFFIX}");
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let opened = self.open_direct_at("create", &temp, flags);
+        // Where the flag is refused the file is there all the same.
+        let _ = retry(|| rustix::fs::unlinkat(&self.dir, temp.as_str(), AtFlags::empty()));
+        opened.map(drop)
     }
 
     fn recycle(&self, _epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {

@@ -460,3 +460,118 @@ fn what_is_no_file_is_named_and_never_waited_for() {
         }
     }
 }
+
+/// A folder whose file system has direct I/O; `None` (and a word on the terminal) if the tests' folder has not.
+fn direct() -> Option<(tempfile::TempDir, FileStorage, Box<dyn Lease>)> {
+    let made = fresh();
+    match made.1.check_direct() {
+        Ok(()) => Some(made),
+        Err(e) => {
+            assert_eq!(e.kind, StorageErrorKind::Unsupported);
+            assert!(e.to_string().contains("O_DIRECT"), "{e}");
+            eprintln!("skipped: {e}");
+            None
+        }
+    }
+}
+
+#[test]
+fn direct_files_hold_the_same_bytes() {
+    let Some((_dir, s, lease)) = direct() else {
+        return;
+    };
+    assert_eq!(s.list().unwrap(), []);
+    let e = lease.epoch();
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    // Odd pieces, syncs at odd places, whole buffers, and nothing at all.
+    let ends = [
+        0,
+        1,
+        511,
+        512,
+        513,
+        4095,
+        4096,
+        4097,
+        8192,
+        1 << 20,
+        (1 << 20) + 1,
+        2_500_000,
+        3_000_001,
+    ];
+    for sync_each in [false, true] {
+        let name = format!("t{sync_each}");
+        let w = s.create_direct(e, &name).unwrap();
+        assert_eq!(
+            kind(s.create_direct(e, &name)),
+            StorageErrorKind::AlreadyExists
+        );
+        let mut at = 0;
+        for end in ends {
+            let (a, b) = bytes[at..end].split_at((end - at) / 3);
+            w.append(&[a, b"", b]).unwrap();
+            assert_eq!(w.position(), end as u64);
+            if sync_each {
+                w.sync().unwrap();
+                assert_eq!(s.read_small(&name).unwrap().len(), end);
+            }
+            at = end;
+        }
+        w.sync().unwrap();
+        drop(w);
+        assert!(s.read_small(&name).unwrap() == bytes);
+        let r = s.open_direct(&name).unwrap();
+        assert_eq!((r.name(), r.len()), (&name[..], 3_000_001));
+        assert!(r.map().unwrap().is_none());
+        for (offset, len) in [
+            (0, 0),
+            (0, 1),
+            (0, 4096),
+            (1, 4096),
+            (4095, 2),
+            (4096, 4096),
+            (2_999_999, 2),
+            (3_000_000, 1),
+            (0, 3_000_001),
+            (12_345, 2_000_000),
+            (3_000_001, 0),
+        ] {
+            let mut buf = vec![0xee; len];
+            r.read_at(offset as u64, &mut buf).unwrap();
+            assert!(buf == bytes[offset..offset + len], "{offset} {len}");
+        }
+        for (offset, len) in [
+            (3_000_001, 1),
+            (3_000_000, 2),
+            (4_000_000, 1),
+            (u64::MAX - 1, 8),
+        ] {
+            let error = r.read_at(offset, &mut vec![0; len]).unwrap_err();
+            assert_eq!(
+                (error.kind, error.offset),
+                (StorageErrorKind::UnexpectedEof, Some(offset))
+            );
+        }
+    }
+    assert_eq!(kind(s.open_direct("none")), StorageErrorKind::NotFound);
+    assert_eq!(kind(s.open_direct("../x")), StorageErrorKind::InvalidInput);
+}
+
+#[test]
+fn direct_files_are_reserved_and_cut() {
+    let Some((_dir, s, lease)) = direct() else {
+        return;
+    };
+    let w = s.create_direct(lease.epoch(), "t").unwrap();
+    w.append(&[b"abc"]).unwrap();
+    w.reserve(10_000).unwrap();
+    assert_eq!((w.position(), w.len()), (3, 10_000));
+    w.sync().unwrap();
+    let mut expected = vec![0; 10_000];
+    expected[..3].copy_from_slice(b"abc");
+    assert_eq!(s.read_small("t").unwrap(), expected);
+    w.append(&[b"def"]).unwrap();
+    w.truncate_to_position().unwrap();
+    w.sync().unwrap();
+    assert_eq!(s.read_small("t").unwrap(), b"abcdef");
+}

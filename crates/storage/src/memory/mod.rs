@@ -62,6 +62,7 @@ struct Core {
     counts: CallCounts,
     capacity: Option<u64>,
     leases_expire: bool,
+    refuses_direct: bool,
     /// By lease name: the newest epoch, and whether its holder still holds it.
     leases: BTreeMap<String, (u64, Arc<AtomicBool>)>,
     /// Which lease an epoch was given for.
@@ -187,6 +188,7 @@ impl MemoryStorage {
             counts: CallCounts::default(),
             capacity,
             leases_expire: false,
+            refuses_direct: false,
             leases: BTreeMap::new(),
             epochs: BTreeMap::new(),
             readers: BTreeMap::new(),
@@ -301,6 +303,11 @@ impl MemoryStorage {
     /// Whether a lease may be taken over while its holder lives (as leases across a link are, when they expire).
     pub fn set_leases_expire(&self, expire: bool) {
         self.inner.lock().leases_expire = expire;
+    }
+
+    /// Has [`Storage::check_direct`] say that there is no way past a page cache, as some file systems do.
+    pub fn set_refuses_direct(&self, refuses: bool) {
+        self.inner.lock().refuses_direct = refuses;
     }
 
     fn writer(&self, core: &Core, ino: u64, name: &str, epoch: Epoch) -> Arc<dyn WriteFile> {
@@ -447,6 +454,19 @@ impl Storage for MemoryStorage {
             self.writer(&core, ino, name, epoch)
         };
         file.sync()
+    }
+
+    fn check_direct(&self) -> Result<()> {
+        if self.inner.lock().refuses_direct {
+            let detail = "this storage was told to have no direct I/O";
+            return Err(StorageError::new(
+                StorageErrorKind::Unsupported,
+                "check_direct",
+                "memory",
+                detail,
+            ));
+        }
+        Ok(())
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
