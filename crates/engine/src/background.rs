@@ -2,7 +2,7 @@
 //!
 //! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
 //! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments and arenas, raises the ceiling,
-//! bounds the log, deletes what no view holds, and leaves `NoSpace` when there is room again.
+//! bounds the log, deletes what no view holds, publishes statistics, and leaves `NoSpace` when there is room again.
 //!
 //! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
 //! task may want. Every loop waits on a condition with a bound, so a missed event costs a delay, never a hang.
@@ -33,6 +33,7 @@ pub(crate) struct Tasks {
 
 /// Starts workers and maintenance.
 pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
+    crate::published::forget_inherited(core);
     let mut handles = Vec::new();
     let workers = core.options.background_tasks;
     let failed = |e: std::io::Error| {
@@ -136,22 +137,35 @@ fn pause(core: &Core, duration: Duration) {
 fn maintain(core: &Arc<Core>) {
     let interval = core.sync_interval();
     let mut last_sync = core.runtime.now();
+    // Those who open, do little and close need not publish anything: the first time is an interval after the open.
+    let mut last_published = last_sync;
     loop {
+        let publish_every = crate::published::interval(core);
         {
             let mut tidy = core.tidy.lock();
             if !tidy.wanted && !tidy.closing {
-                let wait = interval.map_or(LOOK_AGAIN, |i| {
-                    (last_sync + i)
-                        .since(core.runtime.now())
-                        .min(LOOK_AGAIN)
-                        .max(Duration::from_micros(50))
-                });
+                let now = core.runtime.now();
+                let due = [
+                    interval.map(|i| last_sync + i),
+                    publish_every.map(|i| last_published + i),
+                ];
+                let wait = due
+                    .into_iter()
+                    .flatten()
+                    .map(|due| due.since(now))
+                    .fold(LOOK_AGAIN, Duration::min)
+                    .max(Duration::from_micros(50));
                 tidy = core.tidy_wake.wait_timeout(tidy, wait).0;
             }
             if tidy.closing {
                 return;
             }
             tidy.wanted = false;
+        }
+        let now = core.runtime.now();
+        if publish_every.is_some_and(|every| now.since(last_published) >= every) {
+            last_published = now;
+            crate::published::publish(core);
         }
         if core.health.is_poisoned() {
             continue;
@@ -380,6 +394,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let tidy = synced.is_ok();
     end_tasks(core, || {
         if tidy {
+            crate::published::withdraw(core);
             core.tables.sweep(core.epoch, || core.health.is_poisoned());
         }
     });

@@ -215,8 +215,13 @@ fn is_table(name: &str) -> bool {
     crate::recovery::open_number_of(name).is_some()
 }
 
-/// Files that every store has, besides tables, manifests and segments.
-const KEPT_NAMES: [&str; 5] = [
+/// The user's options.
+const OPTIONS: &str = "OPTIONS.toml";
+
+/// Files that a store has, besides tables, manifests and segments.
+const KEPT_NAMES: [&str; 7] = [
+    crate::published::STATS,
+    OPTIONS,
     crate::checkpoint::PARTIAL,
     CURRENT_NAME,
     crate::reserve::MANIFEST,

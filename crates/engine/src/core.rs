@@ -152,6 +152,8 @@ pub(crate) struct Core {
     pub(crate) tidy_pause: Condvar,
     pub(crate) tasks: Mutex<crate::background::Tasks>,
     pub(crate) last_job_error: Mutex<Option<Error>>,
+    /// There is a file of published statistics that is this open's.
+    pub(crate) published: AtomicBool,
 }
 
 /// What the maintenance task is asked for.

@@ -72,6 +72,7 @@ pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
 mod properties;
+mod published;
 mod read;
 mod recovery;
 pub mod repair;
@@ -106,6 +107,7 @@ pub use options::{
     Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,
 };
 pub use properties::KeyspaceProperties;
+pub use published::{PublishedStats, read_published_stats, read_published_stats_from};
 pub use read::PinnedValue;
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};

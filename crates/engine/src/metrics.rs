@@ -109,7 +109,8 @@ impl Histogram {
 }
 
 /// Percentiles of a [`Histogram`], in nanoseconds, within 12.5%.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct LatencySummary {
     /// Observations (for gets and puts one in sixteen calls is observed).
     pub count: u64,
@@ -162,6 +163,7 @@ pub(crate) struct Metrics {
     pub(crate) ingest_count: Counter,
     pub(crate) ingest_bytes: Counter,
     pub(crate) discarded_log_bytes: Counter,
+    pub(crate) stats_unpublished_count: Counter,
     pub(crate) get_time: Histogram,
     pub(crate) multi_get_time: Histogram,
     pub(crate) put_time: Histogram,

@@ -263,6 +263,7 @@ pub(crate) fn open(
         tidy_pause: runtime.condvar(),
         tasks: runtime.mutex(Default::default()),
         last_job_error: runtime.mutex(None),
+        published: AtomicBool::new(false),
         lease: runtime.mutex(Some(lease)),
         log_bytes: AtomicU64::new(0),
         waits_for_room: AtomicBool::new(rest.is_some()),

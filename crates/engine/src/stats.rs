@@ -1,7 +1,10 @@
 //! What a store tells of itself: plain data, cheap enough to be asked every second.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
 
 use crate::compaction::place::SideStats;
 use crate::compaction::schedule::JobStats;
@@ -12,7 +15,8 @@ use crate::stall::{Cause, Delay, DelayTotal};
 use crate::view::{KeyspaceView, Source};
 
 /// One level of a keyspace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LevelStats {
     /// Level-0: runs; else 1 if it has tables.
     pub run_count: u64,
@@ -29,7 +33,8 @@ pub struct LevelStats {
 }
 
 /// One keyspace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct KeyspaceStats {
     /// Its name.
     pub name: String,
@@ -38,11 +43,13 @@ pub struct KeyspaceStats {
     /// Memtables that wait for or are in their flush.
     pub sealed_memtable_count: u64,
     /// Levels 0 to 6.
+    #[serde(serialize_with = "numbered")]
     pub levels: Vec<LevelStats>,
 }
 
 /// A moment of a store. Counts are since it was opened.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stats {
     /// `good`, or why the store takes no writes.
     pub health: String,
@@ -55,12 +62,14 @@ pub struct Stats {
     /// By name.
     pub keyspaces: Vec<KeyspaceStats>,
     /// Named counters.
-    pub counters: BTreeMap<&'static str, u64>,
+    pub counters: BTreeMap<Cow<'static, str>, u64>,
     /// Named latencies. Gets and puts: one call in sixteen is timed.
-    pub latencies: BTreeMap<&'static str, LatencySummary>,
+    pub latencies: BTreeMap<Cow<'static, str>, LatencySummary>,
     /// Delays of writers, totals by cause.
+    #[serde(serialize_with = "by_cause", deserialize_with = "known_causes")]
     pub delay_totals: Vec<(Cause, DelayTotal)>,
     /// The last delays, and those that last.
+    #[serde(deserialize_with = "known")]
     pub delays: Vec<Delay>,
     /// Writers that wait now.
     pub waiting_writer_count: u64,
@@ -80,8 +89,49 @@ pub struct Stats {
     pub last_job_error: Option<String>,
 }
 
+/// Levels with their numbers, for readers who leave some out.
+fn numbered<S: serde::Serializer>(levels: &[LevelStats], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Numbered<'a> {
+        level: usize,
+        #[serde(flatten)]
+        stats: &'a LevelStats,
+    }
+    let levels = levels.iter().enumerate();
+    serializer.collect_seq(levels.map(|(level, stats)| Numbered { level, stats }))
+}
+
+/// Totals as a map.
+fn by_cause<S: serde::Serializer>(
+    totals: &[(Cause, DelayTotal)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(totals.iter().map(|(cause, total)| (cause.word(), total)))
+}
+
+/// What [`by_cause`] wrote, but for causes of another version.
+fn known_causes<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<(Cause, DelayTotal)>, D::Error> {
+    let all = BTreeMap::<String, DelayTotal>::deserialize(deserializer)?;
+    let total = |cause: Cause| all.get(cause.word()).map(|total| (cause, *total));
+    Ok(Cause::ALL.into_iter().filter_map(total).collect())
+}
+
+/// Elements that this build understands: another version may name causes that are not known here.
+fn known<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::de::DeserializeOwned,
+{
+    let all = Vec::<serde_json::Value>::deserialize(deserializer)?;
+    let known = |value| serde_json::from_value(value).ok();
+    Ok(all.into_iter().filter_map(known).collect())
+}
+
 /// Memory by use, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryStats {
     /// Arenas of memtables, in use or kept.
     pub arena_bytes: u64,
@@ -126,7 +176,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
 
 pub(crate) fn collect(core: &Core) -> Stats {
     let (m, cache) = (&core.metrics, &core.tables.cache);
-    let counters = BTreeMap::from([
+    let counters = [
         ("get_count", m.get_count.get()),
         ("get_hit_count", m.get_hit_count.get()),
         ("multi_get_count", m.multi_get_count.get()),
@@ -176,8 +226,10 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("block_cache_scan_miss_count", cache.scans.miss_count()),
         ("table_open_count", core.tables.opened_count()),
         ("table_close_count", core.tables.closed_count()),
-    ]);
-    let latencies = BTreeMap::from([
+        ("stats_unpublished_count", m.stats_unpublished_count.get()),
+    ];
+    let counters = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
+    let latencies = [
         ("get", m.get_time.summary()),
         ("multi_get", m.multi_get_time.summary()),
         ("put", m.put_time.summary()),
@@ -185,7 +237,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("flush", m.flush_time.summary()),
         ("compaction", m.compaction_time.summary()),
         ("sync", m.sync_time.summary()),
-    ]);
+    ];
+    let latencies = latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into();
     let mut range_delete_bytes = 0;
     let map = core.keyspaces.load_full();
     let keyspaces = map
@@ -248,7 +301,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
 
 impl Stats {
     fn with_log_bytes(mut self, bytes: u64) -> Stats {
-        self.counters.insert("log_live_bytes", bytes);
+        self.counters.insert("log_live_bytes".into(), bytes);
         self
     }
 }

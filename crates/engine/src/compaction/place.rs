@@ -117,7 +117,8 @@ pub(crate) struct Sides {
 }
 
 /// What an executor has done lately.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct SideStats {
     /// The executor's name.
     pub name: String,

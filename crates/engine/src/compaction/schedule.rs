@@ -32,17 +32,21 @@ pub(crate) enum Task {
 }
 
 /// A running job as `stats` shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct JobStats {
     /// The keyspace.
     pub keyspace: String,
     /// What it does, and why.
     pub what: String,
     /// Entries read so far.
+    #[serde(rename = "entry_count")]
     pub entries: u64,
     /// Input bytes read so far.
+    #[serde(rename = "in_bytes")]
     pub bytes_in: u64,
     /// Bytes of finished output tables.
+    #[serde(rename = "out_bytes")]
     pub bytes_out: u64,
 }
 

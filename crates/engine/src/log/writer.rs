@@ -68,7 +68,8 @@ pub struct LogConfig {
 }
 
 /// Figures of the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct LogStats {
     /// Number of the oldest segment that is kept.
     pub oldest_segment: u32,

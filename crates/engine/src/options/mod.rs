@@ -299,6 +299,9 @@ settings_table! {
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind: "stop" lets them go on until a limit is met and
         /// has them wait then; "slowdown" takes fewer bytes a second the nearer the limits are.
         stall_policy: StallPolicy = StallPolicy::Slowdown, "mode", choice("\"stop\" or \"slowdown\""), WhileOpen;
+        /// How often a writer publishes its statistics to the file STATS.json, which others read beside it; 0 is never. What is published
+        /// is some 10 KB, and 1 KB more for each keyspace, written without a sync.
+        stats_publish_ms: u64 = 1000, "milliseconds", within(0, 3_600_000), WhileOpen;
     }
     keyspace {
         /// Size of a memtable. A keyspace holds one that is written and up to `sealed_memtables_max` sealed ones.

@@ -25,7 +25,7 @@ pub use policy::{Cause, Decision, Limits, Load};
 use crate::version::KeyspaceId;
 
 /// A finished or present delay of a writer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Delay {
     /// The keyspace whose load caused it.
     pub keyspace: String,
@@ -44,7 +44,8 @@ pub struct Delay {
 }
 
 /// Totals of one cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct DelayTotal {
     /// Delays that began.
     pub count: u64,

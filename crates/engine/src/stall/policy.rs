@@ -4,7 +4,10 @@ use super::pace::Nearness;
 use crate::options::{KeyspaceSettings, Options, StallPolicy};
 
 /// Why a writer is delayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[repr(usize)]
 pub enum Cause {
     /// Too many sealed memtables wait for their flush.
@@ -43,10 +46,33 @@ impl Cause {
             Cause::LogSlowdown => "log_slowdown",
         }
     }
+
+    /// What a writer waits for, and which settings say when, in one line for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Cause::SealedMemtables => {
+                "writers wait for a flush: sealed memtables reached sealed_memtables_max"
+            }
+            Cause::L0Slowdown => {
+                "bytes a second are limited: level-0 runs are between l0_slowdown_count and l0_stop_count"
+            }
+            Cause::L0Stop => "writers wait for a compaction: level-0 runs reached l0_stop_count",
+            Cause::LogBytes => {
+                "writers wait for flushes: the log that replay would read is twice log_bytes_max"
+            }
+            Cause::MemtableSlowdown => {
+                "bytes a second are limited: one more sealed memtable is sealed_memtables_max"
+            }
+            Cause::LogSlowdown => {
+                "bytes a second are limited: the log that replay would read is near twice log_bytes_max"
+            }
+        }
+    }
 }
 
 /// What a decision looks at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Load {
     /// Sealed memtables of the keyspace that are not installed as runs.
     pub sealed_memtable_count: u64,

@@ -1,0 +1,191 @@
+//! Statistics that a live writer publishes, read by others without opening the store.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Disk, SYNC, key, put_in_all, small};
+use siltstone::check::{CheckStorages, check};
+use siltstone::{
+    Components, ErrorKind, Options, Store, read_published_stats, read_published_stats_from,
+};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{OpKind, Storage, StorageErrorKind};
+
+const STATS: &str = "STATS.json";
+
+fn in_simulation(f: impl FnOnce(siltstone_storage::Runtime) + Send + 'static) {
+    let outcome = sim::run(SimConfig::new(11), f);
+    outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn they_say_what_the_store_says() {
+    in_simulation(|rt| {
+        let disk = Disk::new(&rt);
+        let error = read_published_stats_from(&disk.memory).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let store = disk.open();
+        let ks = store.create_keyspace("a").unwrap();
+        for i in 0..2000 {
+            ks.put(&key(i), &[1; 200]).unwrap();
+        }
+        store.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        rt.sleep(Duration::from_secs(3));
+        let syncs = disk.faults.counts().of(OpKind::SyncDir);
+        let first = read_published_stats_from(&disk.memory).unwrap();
+        assert_eq!(first.stats.keyspaces, store.stats().keyspaces);
+        assert!(first.stats.keyspaces.iter().any(|k| k.name == "a"));
+        assert_eq!(first.stats.published, store.stats().published);
+        assert_eq!(first.stats.health, "good");
+        assert_eq!(first.stats.log.live_segment_count, 1);
+        assert_eq!(first.stats.counter("put_count"), 2000);
+        assert!(first.stats.latencies["put"].count > 0);
+        assert!(first.stats.sides.len() == 1 && first.stats.jobs.is_empty());
+        rt.sleep(Duration::from_secs(5));
+        let next = read_published_stats_from(&disk.memory).unwrap();
+        let passed = next.written_us - first.written_us;
+        assert!((4_000_000..=6_000_000).contains(&passed), "{passed}");
+        assert_eq!(
+            disk.faults.counts().of(OpKind::SyncDir),
+            syncs,
+            "publishing syncs nothing"
+        );
+        // The same names as those of the JSON that is printed.
+        let printed: serde_json::Value = serde_json::from_str(&store.stats().to_json()).unwrap();
+        let file: serde_json::Value =
+            serde_json::from_slice(&disk.memory.read_small(STATS).unwrap()).unwrap();
+        let names = |v: &serde_json::Value| -> Vec<String> {
+            v.as_object().unwrap().keys().cloned().collect()
+        };
+        assert_eq!(names(&printed), names(&file["stats"]));
+        assert_eq!(printed["keyspaces"], file["stats"]["keyspaces"]);
+
+        assert_eq!(printed["keyspaces"][0]["levels"][3]["level"], 3);
+        assert_eq!(printed["delay_totals"]["l0_stop"]["count"], 0);
+        assert!(printed["write_amplification"].as_f64().unwrap() > 0.5);
+
+        // A kill leaves them, the next writer replaces them, an orderly close takes them away.
+        let killed = disk.kill();
+        let left = read_published_stats_from(&killed.memory).unwrap();
+        assert_eq!(left.written_us, next.written_us);
+        let report = check(&CheckStorages::on(&killed.memory), &mut |_| ()).unwrap();
+        assert!(report.is_sound() && report.foreign.is_empty());
+        let again = killed.open();
+        let error = read_published_stats_from(&killed.memory).unwrap_err();
+        assert_eq!(
+            error.kind(),
+            ErrorKind::NotFound,
+            "they were another writer's"
+        );
+        rt.sleep(Duration::from_secs(2));
+        assert!(
+            read_published_stats_from(&killed.memory)
+                .unwrap()
+                .written_us
+                > left.written_us
+        );
+        again.close().unwrap();
+        store.close().unwrap();
+        for disk in [disk, killed] {
+            let error = read_published_stats_from(&disk.memory).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+    });
+}
+
+#[test]
+fn they_tell_of_poison_and_failing_to_publish_harms_nothing() {
+    in_simulation(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let ks = store.default_keyspace().unwrap();
+        disk.faults
+            .add(Rule::on(OpKind::Publish, Fault::Fail(StorageErrorKind::NoSpace)).for_good());
+        for i in 0..5 {
+            put_in_all(&store, &[&ks], &key(i), b"v", SYNC);
+            rt.sleep(Duration::from_secs(1));
+        }
+        assert!(store.stats().counter("stats_unpublished_count") >= 4);
+        assert_eq!(store.stats().health, "good");
+        disk.faults.clear();
+        disk.faults
+            .add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named(common::LOG));
+        assert!(store.sync_log().is_ok(), "all was synced");
+        ks.put(b"x", b"y").unwrap();
+        assert_eq!(store.sync_log().unwrap_err().kind(), ErrorKind::Poisoned);
+        rt.sleep(Duration::from_secs(2));
+        let told = read_published_stats_from(&disk.memory).unwrap();
+        assert!(
+            told.stats.health.contains("takes no writes"),
+            "{}",
+            told.stats.health
+        );
+    });
+}
+
+#[test]
+fn beside_a_live_writer_on_files() {
+    let rt = siltstone_storage::Runtime::threads();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path(), small()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..100 {
+        ks.put(&key(i), b"v").unwrap();
+    }
+    store.flush().unwrap();
+    // Soon; how soon is the scheduler's business.
+    let mut found = None;
+    for _ in 0..6000 {
+        found = read_published_stats(folder.path())
+            .ok()
+            .filter(|f| f.stats.counter("flush_count") == 1);
+        if found.is_some() {
+            break;
+        }
+        rt.sleep(Duration::from_millis(10));
+    }
+    let found = found.expect("a minute passed without published statistics");
+    assert_eq!(found.pid, std::process::id());
+    assert_eq!(found.stats.keyspaces, store.stats().keyspaces);
+    store.close().unwrap();
+    assert!(!folder.path().join(STATS).exists());
+}
+
+#[test]
+fn how_often_is_a_setting_and_readers_publish_nothing() {
+    in_simulation(|rt| {
+        let disk = Disk::new(&rt);
+        let calls = |disk: &Disk| disk.faults.counts().of(OpKind::Publish);
+        let options = Options {
+            stats_publish_ms: 0,
+            ..small()
+        };
+        let store = disk.open_with(options);
+        let ks = store.default_keyspace().unwrap();
+        ks.put(b"k", b"v").unwrap();
+        rt.sleep(Duration::from_secs(10));
+        assert_eq!(calls(&disk), 0);
+        store.set_option("stats_publish_ms", 250u64).unwrap();
+        rt.sleep(Duration::from_secs(11));
+        let n = calls(&disk);
+        assert!((40..=44).contains(&n), "{n}");
+        store.set_option("stats_publish_ms", 0u64).unwrap();
+        rt.sleep(Duration::from_secs(10));
+        assert!(calls(&disk) <= n + 1);
+        store.close().unwrap();
+        let n = calls(&disk);
+        // Who is done within the first second leaves no trace.
+        let store = disk.open();
+        store.close().unwrap();
+        let on = Components::on(Arc::new(disk.faults.clone()), rt.clone());
+        let reader = Store::open_read_only_with(on, small()).unwrap();
+        rt.sleep(Duration::from_secs(5));
+        reader.close().unwrap();
+        assert_eq!(calls(&disk), n);
+        assert!(disk.memory.list().unwrap().iter().all(|o| o.name != STATS));
+    });
+}
