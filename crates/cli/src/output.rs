@@ -1,6 +1,6 @@
 //! How bytes look: text where they are text, escapes where they are not; and numbers for people.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use crate::failure::Failure;
 /// Standard output, buffered whole: [`Out::finish`] must be called.
 pub struct Out {
     out: io::BufWriter<StdoutLock<'static>>,
+    /// What a screen is to show.
+    screen: Option<String>,
 }
 
 impl Out {
@@ -16,6 +18,15 @@ impl Out {
     pub fn new() -> Out {
         Out {
             out: io::BufWriter::with_capacity(64 << 10, io::stdout().lock()),
+            screen: None,
+        }
+    }
+
+    /// A terminal's screen, of which what is written becomes the whole content, cut to its size.
+    pub fn screen() -> Out {
+        Out {
+            screen: Some(String::new()),
+            ..Out::new()
         }
     }
 
@@ -26,11 +37,21 @@ impl Out {
 
     /// Writes text.
     pub fn text(&mut self, text: fmt::Arguments<'_>) -> Result<(), Failure> {
-        self.out.write_fmt(text).map_err(|e| Failure::output(&e))
+        match &mut self.screen {
+            Some(screen) => screen
+                .write_fmt(text)
+                .map_err(|_| Failure::Other("formatting failed".to_string())),
+            None => self.out.write_fmt(text).map_err(|e| Failure::output(&e)),
+        }
     }
 
     /// Hands everything over.
     pub fn finish(mut self) -> Result<(), Failure> {
+        if let Some(screen) = self.screen.take() {
+            let size = rustix::termios::tcgetwinsize(io::stdout());
+            let size = size.map_or((0, 0), |s| (s.ws_row, s.ws_col));
+            self.raw(fit(&screen, size.0.into(), size.1.into()).as_bytes())?;
+        }
         self.out.flush().map_err(|e| Failure::output(&e))
     }
 }
@@ -45,6 +66,36 @@ pub(crate) use outln;
 /// Whether somebody sees standard output on a terminal.
 pub fn on_terminal() -> bool {
     io::stdout().is_terminal()
+}
+
+/// Text as the whole content of a terminal of this many rows and columns (0: unknown). Nothing is cleared that is written again, so nothing
+/// flickers.
+fn fit(text: &str, rows: usize, columns: usize) -> String {
+    let (rows, columns) = (
+        if rows == 0 { 24 } else { rows },
+        if columns == 0 { 80 } else { columns },
+    );
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let shown = if lines.len() < rows {
+        lines.len()
+    } else {
+        rows.saturating_sub(2)
+    };
+    let mut screen = "\x1b[H".to_string();
+    for line in &lines[..shown] {
+        screen.extend(line.chars().take(columns));
+        screen.push_str("\x1b[K\n");
+    }
+    if shown < lines.len() {
+        let hidden = format!(
+            "({} more lines; a taller window shows them)",
+            lines.len() - shown
+        );
+        screen.extend(hidden.chars().take(columns));
+        screen.push_str("\x1b[K\n");
+    }
+    screen.push_str("\x1b[J");
+    screen
 }
 
 /// Asks on the terminal whether to do what cannot be undone.
@@ -194,6 +245,19 @@ mod tests {
         assert_eq!(text(b"\xffab\xc3"), "\\xffab\\xc3");
         // A control character beyond ASCII.
         assert_eq!(text("\u{85}".as_bytes()), "\\xc2\\x85");
+    }
+
+    #[test]
+    fn a_screen_is_never_longer_than_its_window() {
+        let text = (0..30).map(|i| format!("line {i}\n")).collect::<String>();
+        assert_eq!(fit("ab\ncd\n", 10, 1), "\x1b[Ha\x1b[K\nc\x1b[K\n\x1b[J");
+        for rows in 0..40 {
+            let shown = fit(&text, rows, 80);
+            let height = if rows == 0 { 24 } else { rows };
+            assert!(shown.matches('\n').count() < height.max(2), "{rows}");
+            assert_eq!(shown.contains("more lines"), height <= 30, "{rows}");
+        }
+        assert!(fit(&text, 10, 80).contains("(22 more lines;"));
     }
 
     #[test]

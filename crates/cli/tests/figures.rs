@@ -4,7 +4,12 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use siltstone::{Options, Store};
 
 use common::{SILT, files, numbered_store, on, silt};
 
@@ -143,4 +148,142 @@ fn reading_changes_nothing_and_readers_share() {
     assert_eq!(on("count", &store, &[]).fine(), "100\n");
     let _ = reader.kill();
     reader.wait().unwrap();
+}
+
+/// What `silt` prints as JSON.
+fn json_of(command: &str, store: &Path, more: &[&str]) -> Value {
+    let said = on(command, store, &[&["--json"][..], more].concat()).fine();
+    serde_json::from_str(&said).unwrap()
+}
+
+#[test]
+fn beside_a_live_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let options = Options {
+        stats_publish_ms: 50,
+        ..Options::default()
+    };
+    let store = Store::open(&path, options).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    for i in 0..1000u32 {
+        keyspace.put(&i.to_be_bytes(), &[7; 100]).unwrap();
+    }
+    store.flush().unwrap();
+    store.create_keyspace("birds").unwrap();
+    // Not before the writer has published all that.
+    let stats = loop {
+        let stats = json_of("stats", &path, &[]);
+        if stats["keyspaces"].as_array().unwrap().len() == 2 {
+            break stats;
+        }
+    };
+    let pid = std::process::id();
+    assert_eq!(stats["source"]["kind"], "published");
+    assert_eq!(stats["source"]["pid"], pid);
+    assert!(stats["source"]["stale"].is_null(), "{stats}");
+    assert_eq!(stats["counters"]["put_count"], 1000);
+    assert_eq!(stats["health"], "good");
+    for name in ["get", "put", "commit", "flush", "compaction", "sync"] {
+        let latency = &stats["latencies"][name];
+        for figure in ["p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"] {
+            assert!(latency[figure].is_u64(), "{name} {figure}: {latency}");
+        }
+    }
+    assert_eq!(stats["latencies"]["flush"]["count"], 1);
+    let said = on("stats", &path, &[]).fine();
+    let by = format!("published by process {pid} (siltstone ");
+    assert!(said.contains(&by) && !said.contains("STALE"), "{said}");
+    assert!(
+        said.contains("compaction ") && said.contains("p99.9"),
+        "{said}"
+    );
+    let said = on("levels", &path, &["-k", "default"]).fine();
+    assert!(said.contains(&by) && said.contains("1,000"), "{said}");
+    assert_eq!(
+        json_of("levels", &path, &["-k", "birds"])[0]["name"],
+        "birds"
+    );
+    assert!(
+        on("levels", &path, &["-k", "fish"])
+            .failed(3)
+            .contains("birds")
+    );
+    // The others are kept out as before.
+    assert!(
+        on("get", &path, &["k"])
+            .failed(3)
+            .contains(&pid.to_string())
+    );
+
+    // A block each time where nobody sees a terminal, with rates from the second sample on.
+    let mut child = Command::new(SILT)
+        .args(["stats", path.to_str().unwrap(), "--watch=0.2"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let rates = loop {
+        keyspace.put(b"more", &[7; 100]).unwrap();
+        let line = lines.next().unwrap().unwrap();
+        if line.starts_with("a second") {
+            break line;
+        }
+    };
+    assert!(
+        rates.contains("puts ") && rates.contains("gets "),
+        "{rates}"
+    );
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+
+    // The last figures of a writer that stopped publishing.
+    store.set_option("stats_publish_ms", 0u64).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    let file = path.join("STATS.json");
+    let mut old: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let written_us = old["written_us"].as_u64().unwrap();
+    old["written_us"] = (written_us - 3_600_000_000).into();
+    fs::write(&file, old.to_string()).unwrap();
+    let said = on("stats", &path, &[]).fine();
+    assert!(
+        said.contains("60 min ago; STALE: it publishes every"),
+        "{said}"
+    );
+    fs::remove_file(&file).unwrap();
+    let said = on("stats", &path, &[]).failed(3);
+    assert!(said.contains("stats_publish_ms"), "{said}");
+    store.close().unwrap();
+
+    // Of a writer that was killed: the store can be read, and what it left is told.
+    let said = on("levels", &path, &[]).fine();
+    assert!(
+        said.starts_with("read from the store; nobody has it open"),
+        "{said}"
+    );
+    let mut gone = Command::new(SILT)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    gone.wait().unwrap();
+    old["pid"] = gone.id().into();
+    fs::write(&file, old.to_string()).unwrap();
+    let said = on("stats", &path, &[]).fine();
+    assert!(
+        said.contains(&format!("process {} ended without closing it", gone.id())),
+        "{said}"
+    );
+    let stats = json_of("stats", &path, &[]);
+    assert_eq!(stats["source"]["kind"], "opened");
+    assert_eq!(stats["source"]["left_behind"]["pid"], gone.id());
+    assert_eq!(stats["keyspaces"].as_array().unwrap().len(), 2);
+    // Nor does nonsense in the file keep anybody from the store.
+    fs::write(&file, "nonsense").unwrap();
+    assert_eq!(json_of("stats", &path, &[])["source"]["kind"], "opened");
+    on("put", &path, &["k", "v"]).fine();
+    assert!(!file.exists(), "the next writer took it away");
+    for bad in ["--watch=0", "--watch=x", "--watch=-1"] {
+        on("stats", &path, &[bad]).failed(2);
+    }
 }

@@ -1,6 +1,7 @@
 //! Arguments of the commands that look after a store.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 
@@ -17,17 +18,29 @@ pub struct FiguresArgs {
     /// As JSON, a line each time.
     #[arg(long)]
     pub json: bool,
-    /// Look again every second, until interrupted.
-    #[arg(short, long)]
-    pub watch: bool,
+    /// Look again every so many seconds (1 if none are given), until interrupted: a live screen on a terminal, else a block or line each time.
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
+    pub watch: Option<Duration>,
+}
+
+/// A duration in seconds, fractions too.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_string())?;
+    if !(0.1..=86_400.0).contains(&seconds) {
+        return Err("0.1 to 86400 seconds".to_string());
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 /// Arguments of `stats`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     silt stats words.silt\n  \
-    silt stats words.silt --json | jq .counters\n\n\
-    Counters, latencies and delays are those since the store was opened, so of this command's own look at it. The levels are the store's.")]
+    silt stats words.silt --json | jq .counters\n  \
+    silt stats words.silt --watch\n  \
+    silt stats words.silt --watch=10 --json >>figures.jsonl\n\n\
+    Beside a live writer these are its own figures, which it publishes once a second (setting stats_publish_ms): counters, latencies and delays since \
+    it opened the store, and rates when watching. A store that nobody has open is opened for reading; counters are then those of this look at it.")]
 pub struct StatsArgs {
     /// Which figures.
     #[command(flatten)]
@@ -38,7 +51,8 @@ pub struct StatsArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     silt levels words.silt\n  \
-    silt levels words.silt -k default --json\n\n\
+    silt levels words.silt -k default --json\n  \
+    silt levels words.silt --watch\n\n\
     A level below 0 is one run of tables without overlap; level 0 has a run for each flush. Raw bytes are keys, values and 12 an entry, before compression.")]
 pub struct LevelsArgs {
     /// Which figures.

@@ -1,116 +1,136 @@
-//! `silt stats` and `silt levels`: a store's shape, and what it counts.
+//! `silt stats` and `silt levels`: a store's shape, and what it counts; once, or as a live screen.
 
-mod json;
+mod rates;
+mod source;
 
-use std::time::Duration;
+use std::time::Instant;
 
-use siltstone::{KeyspaceStats, LevelStats, Stats};
+use siltstone::stall::Cause;
+use siltstone::{Error, KeyspaceStats, LevelStats, Stats};
 
-use super::open_to_read;
 use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, count, nanos, on_terminal, outln};
+use crate::output::{Out, bytes, count, duration, nanos, on_terminal, outln};
+use rates::Rates;
+use source::Sample;
 
 /// Runs `silt stats`.
 pub fn run(args: &StatsArgs) -> Result<Outcome, Failure> {
-    let only = args.figures.keyspace.as_deref();
-    show(&args.figures, &|out, stats| {
+    show(&args.figures, &|out, sample, rates| {
         if args.figures.json {
-            return outln!(out, "{}", json::stats(stats, only));
+            return outln!(out, "{}", json(sample));
         }
-        print(out, stats, only)
+        outln!(out, "figures    {}", sample.source.line())?;
+        if let Some(rates) = rates {
+            rates.print(out)?;
+        }
+        print(out, &sample.stats, args.figures.keyspace.is_some())
     })
 }
 
 /// Runs `silt levels`.
 pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
-    let only = args.figures.keyspace.as_deref();
-    show(&args.figures, &|out, stats| {
+    show(&args.figures, &|out, sample, _| {
         if args.figures.json {
-            return outln!(out, "{}", json::keyspaces(stats, only));
+            return outln!(out, "{}", json(sample)["keyspaces"]);
         }
-        for (i, keyspace) in chosen(stats, only).enumerate() {
-            if i > 0 {
-                outln!(out)?;
-            }
+        outln!(out, "{}", sample.source.line())?;
+        for keyspace in &sample.stats.keyspaces {
+            outln!(out)?;
             levels(out, keyspace)?;
         }
         Ok(())
     })
 }
 
-/// The keyspaces that were asked for.
-fn chosen<'a>(stats: &'a Stats, only: Option<&str>) -> impl Iterator<Item = &'a KeyspaceStats> {
-    stats
-        .keyspaces
-        .iter()
-        .filter(move |k| only.is_none_or(|name| name == k.name))
+/// A sample as JSON: the store's own object, and where it is from.
+fn json(sample: &Sample) -> serde_json::Value {
+    let mut json: serde_json::Value =
+        serde_json::from_str(&sample.stats.to_json()).expect("it is JSON");
+    json["source"] = sample.source.to_json();
+    json
 }
 
+/// How one sample is shown.
+type Print<'a> = &'a dyn Fn(&mut Out, &Sample, Option<&Rates>) -> Result<(), Failure>;
+
 /// Shows figures once, or again and again.
-fn show(
-    args: &FiguresArgs,
-    print: &dyn Fn(&mut Out, &Stats) -> Result<(), Failure>,
-) -> Result<Outcome, Failure> {
-    if !args.watch {
+fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
+    let mut last = figures(args)?;
+    let Some(every) = args.watch else {
         let mut out = Out::new();
-        print(&mut out, &figures(args)?)?;
+        print(&mut out, &last, None)?;
         out.finish()?;
         return Ok(Outcome::Fine);
-    }
+    };
     // What cannot be the first time is an error; later it may pass.
-    let mut next = Ok(figures(args)?);
+    let screen = on_terminal() && !args.json;
+    let mut rates = None;
+    let mut failed: Option<Failure> = None;
+    let mut next = Instant::now();
     loop {
-        let mut out = Out::new();
-        let screen = on_terminal() && !args.json;
+        let mut out = if screen { Out::screen() } else { Out::new() };
         if screen {
-            // Home, and clear.
-            out.raw(b"\x1b[H\x1b[2J")?;
             outln!(
                 out,
-                "{}  (every second; end with Ctrl-C)\n",
-                args.store.display()
+                "{}  (every {}; end with Ctrl-C)\n",
+                args.store.display(),
+                duration(every)
             )?;
         }
-        match &next {
-            Ok(stats) => print(&mut out, stats)?,
-            Err(failure) => {
-                if screen {
-                    outln!(out, "{failure}")?;
-                } else {
-                    eprintln!("silt: {failure}");
-                }
-            }
+        match &failed {
+            None => print(&mut out, &last, rates.as_ref())?,
+            Some(failure) if screen => outln!(out, "{failure}")?,
+            Some(failure) => eprintln!("silt: {failure}"),
         }
         if !screen && !args.json {
             outln!(out)?;
         }
         out.finish()?;
-        std::thread::sleep(Duration::from_secs(1));
-        next = figures(args);
+        next += every;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        // After a pause (a stopped process, a suspended machine) nothing is caught up on.
+        next = next.max(Instant::now() - every);
+        match figures(args) {
+            Ok(sample) => {
+                // A sample that the writer has not replaced yet keeps the rates that it had.
+                if !sample.is_same_as(&last) {
+                    rates = Rates::between(&last, &sample);
+                }
+                last = sample;
+                failed = None;
+            }
+            Err(failure) => failed = Some(failure),
+        }
     }
 }
 
-/// The figures of a store.
-fn figures(args: &FiguresArgs) -> Result<Stats, Failure> {
-    let store = open_to_read(&args.store)?;
+/// The figures of a store, of the keyspace only that was asked for.
+fn figures(args: &FiguresArgs) -> Result<Sample, Failure> {
+    let mut sample = Sample::take(&args.store)?;
     if let Some(name) = &args.keyspace {
-        store.keyspace(name)?;
+        let all = std::mem::take(&mut sample.stats.keyspaces);
+        let names: Vec<String> = all.iter().map(|k| k.name.clone()).collect();
+        sample.stats.keyspaces = all.into_iter().filter(|k| k.name == *name).collect();
+        if sample.stats.keyspaces.is_empty() {
+            return Err(Error::not_found(format!("there is no keyspace `{name}`"))
+                .expected(format!("one of: {}", names.join(", ")))
+                .advice("create it first, or check the name")
+                .into());
+        }
     }
-    let stats = store.stats();
-    store.close()?;
-    Ok(stats)
+    Ok(sample)
 }
 
-/// Prints a store's statistics; of one keyspace only if one is named.
-pub fn print(out: &mut Out, stats: &Stats, only: Option<&str>) -> Result<(), Failure> {
+/// Prints a store's statistics; only the shape of the keyspaces if so.
+fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> {
     outln!(out, "health     {}", stats.health)?;
     outln!(out, "published  sequence number {}", stats.published)?;
-    for keyspace in chosen(stats, only) {
+    for keyspace in &stats.keyspaces {
         outln!(out)?;
         levels(out, keyspace)?;
     }
-    if only.is_some() {
+    if shape_only {
         return Ok(());
     }
     outln!(out)?;
@@ -172,9 +192,9 @@ pub fn print(out: &mut Out, stats: &Stats, only: Option<&str>) -> Result<(), Fai
     if let Some(error) = &stats.last_job_error {
         outln!(out, "last job   failed: {error}")?;
     }
-    counters(out, stats)?;
     latencies(out, stats)?;
-    delays(out, stats)
+    delays(out, stats)?;
+    counters(out, stats)
 }
 
 /// Prints the levels of a keyspace.
@@ -249,45 +269,34 @@ fn counters(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     )
 }
 
-/// Prints latencies that were observed.
-pub fn latencies(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
-    let observed: Vec<_> = stats
-        .latencies
-        .iter()
-        .filter(|(_, l)| l.count > 0)
-        .collect();
-    if observed.is_empty() {
-        return Ok(());
-    }
+/// Prints latencies.
+fn latencies(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     outln!(out)?;
-    outln!(
-        out,
-        "  {:<12}{:>12}{:>11}{:>11}{:>11}{:>11}{:>11}",
-        "latency",
-        "observed",
-        "p50",
-        "p90",
-        "p99",
-        "p99.9",
-        "max"
-    )?;
-    for (name, l) in observed {
+    let row = |out: &mut Out, name: &str, cells: [String; 6]| {
+        let [observed, p50, p90, p99, p999, max] = cells;
         outln!(
             out,
-            "  {name:<12}{:>12}{:>11}{:>11}{:>11}{:>11}{:>11}",
-            count(l.count),
-            nanos(l.p50_ns),
-            nanos(l.p90_ns),
-            nanos(l.p99_ns),
-            nanos(l.p999_ns),
-            nanos(l.max_ns)
-        )?;
+            "  {name:<12}{observed:>14}{p50:>11}{p90:>11}{p99:>11}{p999:>11}{max:>11}"
+        )
+    };
+    let head = ["observed", "p50", "p90", "p99", "p99.9", "max"];
+    row(out, "latency", head.map(String::from))?;
+    for (name, l) in &stats.latencies {
+        let figures = [l.p50_ns, l.p90_ns, l.p99_ns, l.p999_ns, l.max_ns];
+        let [p50, p90, p99, p999, max] = figures.map(|ns| match l.count {
+            0 => "-".to_string(),
+            _ => nanos(ns),
+        });
+        row(out, name, [count(l.count), p50, p90, p99, p999, max])?;
     }
     Ok(())
 }
 
-/// Prints delays of writers, by cause.
-pub fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+/// Delays shown one by one.
+const DELAYS_SHOWN: usize = 5;
+
+/// Prints delays of writers: by cause, with what each means; those that last; and the last ones.
+fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     outln!(out)?;
     if stats.delay_totals.iter().all(|(_, total)| total.count == 0) {
         return outln!(out, "delays of writers: none");
@@ -300,18 +309,47 @@ pub fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
         "in all",
         "longest"
     )?;
-    for (cause, total) in stats
-        .delay_totals
+    for (cause, total) in &stats.delay_totals {
+        if total.count == 0 {
+            continue;
+        }
+        outln!(
+            out,
+            "  {:<20}{:>10}{:>12}{:>12}  {}",
+            cause.word(),
+            count(total.count),
+            nanos(total.total_us.saturating_mul(1000)),
+            nanos(total.max_us.saturating_mul(1000)),
+            cause.meaning()
+        )?;
+    }
+    let (waiting, past): (Vec<_>, Vec<_>) = stats.delays.iter().partition(|d| d.waiting);
+    if stats.waiting_writer_count > 0 {
+        outln!(
+            out,
+            "  writers that wait now: {}",
+            count(stats.waiting_writer_count)
+        )?;
+    }
+    let past = &past[past.len().saturating_sub(DELAYS_SHOWN)..];
+    for (what, delay) in waiting
         .iter()
-        .filter(|(_, total)| total.count > 0)
+        .map(|d| ("waits for", d))
+        .chain(past.iter().map(|d| ("waited", d)))
     {
         outln!(
             out,
-            "  {:<20}{:>10}{:>12}{:>12}",
-            cause.word(),
-            count(total.count),
-            nanos(total.total_us * 1000),
-            nanos(total.max_us * 1000)
+            "  `{}` {what} {}: {} with {} sealed memtables, {} level-0 runs, {} of log (limit {})",
+            delay.keyspace,
+            nanos(delay.duration_us.saturating_mul(1000)),
+            delay.cause.word(),
+            count(delay.load.sealed_memtable_count),
+            count(delay.load.l0_run_count),
+            bytes(delay.load.log_bytes),
+            match delay.cause {
+                Cause::LogBytes => bytes(delay.limit),
+                _ => count(delay.limit),
+            }
         )?;
     }
     Ok(())

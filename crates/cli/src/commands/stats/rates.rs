@@ -1,0 +1,143 @@
+//! What happened between two samples of a writer, by the second.
+
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::output::{Out, bytes, count, duration, outln, rate};
+
+use super::source::{Sample, Source};
+
+/// Differences of counters over the time between two samples.
+pub struct Rates {
+    time: Duration,
+    puts: u64,
+    batches: u64,
+    gets: u64,
+    get_hits: u64,
+    seeks: u64,
+    user_bytes: u64,
+    log_bytes: u64,
+    flush_bytes: u64,
+    compaction_in_bytes: u64,
+    compaction_out_bytes: u64,
+    ingest_bytes: u64,
+    delays: Vec<(&'static str, u64, u64)>,
+    waiting: u64,
+}
+
+impl Sample {
+    /// Whether this is what `other` was: the writer has not published since.
+    pub fn is_same_as(&self, other: &Sample) -> bool {
+        match (&self.source, &other.source) {
+            (Source::Published(a), Source::Published(b)) => {
+                (a.pid, a.written_us) == (b.pid, b.written_us)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Rates {
+    /// Nothing unless both are of one writer, one after the other, and of one open.
+    pub fn between(old: &Sample, new: &Sample) -> Option<Rates> {
+        let (Source::Published(before), Source::Published(after)) = (&old.source, &new.source)
+        else {
+            return None;
+        };
+        let time_us = after.written_us.checked_sub(before.written_us)?;
+        let reopened = new
+            .stats
+            .counters
+            .iter()
+            .any(|(name, n)| name.ends_with("_count") && *n < old.stats.counter(name));
+        if before.pid != after.pid || time_us == 0 || reopened {
+            return None;
+        }
+        let of = |name: &str| {
+            new.stats
+                .counter(name)
+                .saturating_sub(old.stats.counter(name))
+        };
+        let delays = new.stats.delay_totals.iter().map(|(cause, total)| {
+            let before = old.stats.delay_totals.iter().find(|(c, _)| c == cause);
+            let before = before.map_or_else(Default::default, |(_, total)| *total);
+            (
+                cause.word(),
+                total.count.saturating_sub(before.count),
+                total.total_us.saturating_sub(before.total_us),
+            )
+        });
+        Some(Rates {
+            time: Duration::from_micros(time_us),
+            puts: of("put_count"),
+            batches: of("batch_count"),
+            gets: of("get_count"),
+            get_hits: of("get_hit_count"),
+            seeks: of("seek_count"),
+            user_bytes: of("user_bytes"),
+            log_bytes: of("log_bytes"),
+            flush_bytes: of("flush_out_bytes"),
+            compaction_in_bytes: of("compaction_in_bytes"),
+            compaction_out_bytes: of("compaction_out_bytes"),
+            ingest_bytes: of("ingest_bytes"),
+            delays: delays.filter(|(_, n, us)| n + us > 0).collect(),
+            waiting: new.stats.waiting_writer_count,
+        })
+    }
+
+    /// Three lines: calls, bytes by cause, delays.
+    pub fn print(&self, out: &mut Out) -> Result<(), Failure> {
+        let n = |n: u64| rate(n, self.time);
+        let b = |n: u64| bytes((n as f64 / self.time.as_secs_f64()) as u64);
+        let hits = match self.gets {
+            0 => String::new(),
+            gets => format!(" ({}% hits)", self.get_hits * 100 / gets),
+        };
+        outln!(
+            out,
+            "a second   puts {}, batches {}, gets {}{hits}, seeks {}",
+            n(self.puts),
+            n(self.batches),
+            n(self.gets),
+            n(self.seeks)
+        )?;
+        let ingest = match self.ingest_bytes {
+            0 => String::new(),
+            bytes => format!(", ingest {}", b(bytes)),
+        };
+        outln!(
+            out,
+            "           user {}, log {}, flush {}, compaction {} in and {} out{ingest}",
+            b(self.user_bytes),
+            b(self.log_bytes),
+            b(self.flush_bytes),
+            b(self.compaction_in_bytes),
+            b(self.compaction_out_bytes)
+        )?;
+        if self.delays.is_empty() && self.waiting == 0 {
+            return outln!(out, "           no delays");
+        }
+        let delays: Vec<String> = self
+            .delays
+            .iter()
+            .map(|(cause, begun, us)| {
+                format!(
+                    "{cause} {} begun, {} waited",
+                    count(*begun),
+                    duration(Duration::from_micros(*us))
+                )
+            })
+            .collect();
+        outln!(
+            out,
+            "           in these {}: {}; {} writers wait now",
+            duration(self.time),
+            if delays.is_empty() {
+                "no delay ended".to_string()
+            } else {
+                delays.join("; ")
+            },
+            count(self.waiting)
+        )
+    }
+}

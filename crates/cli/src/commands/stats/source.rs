@@ -1,0 +1,198 @@
+//! Where figures come from: the file that a live writer publishes, or the store itself, opened for reading.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use siltstone::{ErrorKind, PublishedStats, Stats, read_published_stats};
+
+use crate::commands::open_to_read;
+use crate::failure::Failure;
+use crate::output::duration;
+
+/// How long a writer that has only just opened the store is given to publish, in turns of [`TURN`].
+const PATIENCE: Duration = Duration::from_millis(2500);
+
+const TURN: Duration = Duration::from_millis(50);
+
+/// Figures, and whose they are.
+pub struct Sample {
+    /// The figures.
+    pub stats: Stats,
+    /// Whose they are.
+    pub source: Source,
+}
+
+/// Whose figures are shown.
+pub enum Source {
+    /// Nobody has the store open for writing: it was opened for reading. What a killed writer left, if it left something.
+    Opened(Option<Published>),
+    /// A live writer's.
+    Published(Published),
+}
+
+/// What a writer has told beside its figures.
+#[derive(Clone)]
+pub struct Published {
+    /// When, in microseconds since 1970.
+    pub written_us: u64,
+    /// How long ago.
+    pub age: Duration,
+    /// Its process.
+    pub pid: u32,
+    /// Its version of siltstone.
+    pub version: String,
+    /// Why these figures are not those of this moment, if they are not.
+    pub stale: Option<String>,
+}
+
+impl Published {
+    fn of(found: &PublishedStats) -> Published {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_us = now.map_or(0, |d| d.as_micros() as u64);
+        let age = Duration::from_micros(now_us.saturating_sub(found.written_us));
+        // A busy machine is late now and then.
+        let patience = Duration::from_secs(2) + 3 * Duration::from_millis(found.every_ms);
+        let stale = if !is_alive(found.pid) {
+            Some(format!("there is no process {} any more", found.pid))
+        } else if age > patience {
+            Some(format!(
+                "it publishes every {} and has not for {}",
+                duration(Duration::from_millis(found.every_ms)),
+                ago(age)
+            ))
+        } else {
+            None
+        };
+        Published {
+            written_us: found.written_us,
+            age,
+            pid: found.pid,
+            version: found.version.clone(),
+            stale,
+        }
+    }
+}
+
+/// Whether a process of this number is there. It may be another one; and in another container there may be none.
+fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| {
+        !matches!(
+            rustix::process::test_kill_process(pid),
+            Err(rustix::io::Errno::SRCH)
+        )
+    })
+}
+
+/// A span of time in whole units, for people.
+pub fn ago(age: Duration) -> String {
+    match age.as_secs() {
+        0..10 => format!("{:.1} s", age.as_secs_f64()),
+        s @ 10..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s / 60),
+        s @ 7_200..172_800 => format!("{} h", s / 3_600),
+        s => format!("{} days", s / 86_400),
+    }
+}
+
+impl Source {
+    /// In one line, for people.
+    pub fn line(&self) -> String {
+        match self {
+            Source::Opened(None) => {
+                "read from the store; nobody has it open for writing".to_string()
+            }
+            Source::Opened(Some(left)) => format!(
+                "read from the store; process {} ended without closing it, its last figures of {} ago are in STATS.json",
+                left.pid,
+                ago(left.age)
+            ),
+            Source::Published(by) => {
+                let line = format!(
+                    "published by process {} (siltstone {}), {} ago",
+                    by.pid,
+                    by.version,
+                    ago(by.age)
+                );
+                match &by.stale {
+                    Some(why) => format!("{line}; STALE: {why}"),
+                    None => line,
+                }
+            }
+        }
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Value {
+        let published = |kind: &str, by: &Published| {
+            json!({
+                "kind": kind,
+                "pid": by.pid,
+                "version": by.version,
+                "written_us": by.written_us,
+                "age_us": by.age.as_micros() as u64,
+                "stale": by.stale,
+            })
+        };
+        match self {
+            Source::Opened(None) => json!({ "kind": "opened" }),
+            Source::Opened(Some(left)) => {
+                json!({ "kind": "opened", "left_behind": published("published", left) })
+            }
+            Source::Published(by) => published("published", by),
+        }
+    }
+}
+
+impl Sample {
+    fn published(found: PublishedStats) -> Sample {
+        let by = Published::of(&found);
+        Sample {
+            stats: found.stats,
+            source: Source::Published(by),
+        }
+    }
+
+    /// The figures of a store: a live writer's if there is one.
+    ///
+    /// # Errors
+    /// There is no store; or it is open for writing, and its writer publishes nothing.
+    pub fn take(store: &Path) -> Result<Sample, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Looked at first: an open for reading would keep a writer out for a moment.
+            let published = read_published_stats(store).ok();
+            let fresh = published
+                .as_ref()
+                .is_some_and(|found| Published::of(found).stale.is_none());
+            if let (true, Some(found)) = (fresh, &published) {
+                return Ok(Sample::published(found.clone()));
+            }
+            match open_to_read(store) {
+                Ok(opened) => {
+                    let stats = opened.stats();
+                    opened.close()?;
+                    return Ok(Sample {
+                        stats,
+                        source: Source::Opened(published.as_ref().map(Published::of)),
+                    });
+                }
+                Err(Failure::Store(error)) if error.kind() == ErrorKind::Locked => {
+                    if let Some(found) = published {
+                        return Ok(Sample::published(found));
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(error
+                            .advice("its writer publishes no statistics: its setting stats_publish_ms is 0, or its disk is full; close it, or set stats_publish_ms")
+                            .into());
+                    }
+                }
+                Err(failure) => return Err(failure),
+            }
+            std::thread::sleep(TURN);
+        }
+    }
+}
