@@ -59,6 +59,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         compression: (*rng.pick(&[Compression::None, Compression::Lz4])).into(),
         level_targets: *more.pick(&[LevelTargets::Fixed, LevelTargets::Dynamic]),
         keyspaces: draw_own(&mut more, table_bytes),
+        stats_publish_ms: *more.pick(&[1000, 1000, 0, 10]),
         verify: *rng.pick(&[Verify::Once, Verify::Always]),
         log_segment_bytes: segment,
         log_bytes_max: segment * (2 + rng.below(5)),
