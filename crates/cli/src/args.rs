@@ -167,6 +167,9 @@ pub struct DemoArgs {
     /// Where the store shall be: a folder that is empty or not there yet. A new one among the temporary files if not given.
     #[arg(long, value_name = "FOLDER")]
     pub store: Option<PathBuf>,
+    /// Where the report shall be, an HTML file; one that is there is replaced. Beside the store, with `.html` behind its name, if not given.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

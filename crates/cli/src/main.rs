@@ -1,7 +1,7 @@
 //! `silt`: the command line of siltstone.
 //!
 //! What it is: one binary over the library. [`args`] says what can be asked, `commands` answers, [`demo`] shows the whole store at
-//! work, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`) or data lost (`repair`), 2 wrong usage, 3 failed.
+//! work, [`report`] draws what it measured, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`) or data lost (`repair`), 2 wrong usage, 3 failed.
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
 //! a command that only reads never creates a store.
@@ -15,6 +15,7 @@ mod failure;
 mod form;
 mod load;
 mod output;
+mod report;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,8 @@
 //! The demo, small; and writers that die by SIGKILL in the middle of their work.
 
 mod common;
+#[path = "common/page.rs"]
+mod page;
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -31,6 +33,16 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
     ] {
         assert!(said.contains(expected), "{expected:?} in {said}");
     }
+    let file = dir.path().join("demo.html");
+    let (_, last) = said
+        .trim_end()
+        .rsplit_once("\nThe report, ")
+        .expect("a report");
+    assert!(
+        last.contains(&format!("{}\n", file.display())) && last.contains("file:///"),
+        "{last}"
+    );
+    report_is_whole(&std::fs::read_to_string(&file).unwrap());
     let checked = on("check", &store, &[]).fine();
     assert!(checked.contains("ledger-a"), "{checked}");
     // Of the 5,000 keys of dump 0, 250 went by a range delete and a quarter of the others one by one.
@@ -44,6 +56,87 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
             .fine()
             .starts_with("_operations of lane a\t")
     );
+}
+
+/// The report of ten kills and 20,000 pairs: its data, and that the page shows it.
+fn report_is_whole(html: &str) {
+    assert!(html.len() < 2 << 20, "{} bytes", html.len());
+    let page = page::read(html);
+    let data: serde_json::Value = serde_json::from_str(&page.json).unwrap();
+    let list = |pointer: &str| data.pointer(pointer).unwrap().as_array().unwrap().clone();
+    let number = |value: &serde_json::Value, name: &str| value[name].as_u64().unwrap();
+    // Every particle was written once, and the changes came on top; what is written before the kills is of the first opening.
+    let samples = list("/timeline/samples");
+    let plasma = samples.iter().rfind(|s| s["opening"] == 0).unwrap();
+    // 950 overwrites and as many deletes, 250 of them less in the range, and the range delete.
+    let written = number(plasma, "written_count");
+    assert!(
+        (20_000 + 2_000..=20_000 + 2_501).contains(&written),
+        "{written}"
+    );
+    assert!(
+        samples.iter().any(|s| s["opening"] != 0),
+        "a writer that died was heard"
+    );
+    let kills = list("/kills");
+    assert_eq!((kills.len(), list("/timeline/marks").len()), (10, 10));
+    for kill in &kills {
+        let more = number(kill, "found_count") - number(kill, "acknowledged_count");
+        assert!(more <= 2, "{kill}");
+        let open = number(kill, "open_us");
+        assert!(open > 0 && number(kill, "compared_count") > 0, "{kill}");
+    }
+    let reads = list("/timeline/reads").last().unwrap()[1].as_u64().unwrap();
+    assert!(reads > 5 * 20_000, "{reads}");
+    assert_eq!(list("/plasma/dumps").len(), 4);
+    assert_eq!(data.pointer("/plasma/pair_count").unwrap(), 20_000);
+    // The fields of the stored particles make the energy that the simulation had.
+    let energies = list("/plasma/field_energy");
+    for dump in list("/plasma/dumps") {
+        let at = energies
+            .iter()
+            .find(|e| e[0] == dump["time"])
+            .expect("its step");
+        let (stored, had) = (
+            dump["field_energy"].as_f64().unwrap(),
+            at[1].as_f64().unwrap(),
+        );
+        assert!((stored / had - 1.0).abs() < 0.25, "{stored} and {had}");
+    }
+    for id in [
+        "throughput",
+        "written",
+        "levels",
+        "kills",
+        "percentiles",
+        "bytes",
+        "plasma",
+        "growth",
+        "facts",
+    ] {
+        assert!(page.has("id", id), "{id}");
+    }
+    assert_eq!(page.count("img"), 4);
+    let names: Vec<_> = list("/latencies")
+        .iter()
+        .map(|l| l["name"].as_str().unwrap().to_string())
+        .collect();
+    for name in ["get, found", "get, absent", "put", "commit", "flush"] {
+        assert!(names.iter().any(|n| n == name), "{name} in {names:?}");
+    }
+    for shown in [&kills[3]["compared_count"], &kills[7]["acknowledged_count"]] {
+        let digits = shown.to_string();
+        let grouped = match digits.len() {
+            4.. => format!(
+                "{},{}",
+                &digits[..digits.len() - 3],
+                &digits[digits.len() - 3..]
+            ),
+            _ => digits,
+        };
+        assert!(page.text.contains(&grouped), "{grouped}");
+    }
+    assert!(page.text.contains("7"), "the seed");
 }
 
 #[test]

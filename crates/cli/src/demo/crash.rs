@@ -6,8 +6,8 @@
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use siltstone::check::{CheckStorages, check};
@@ -17,10 +17,12 @@ use siltstone_storage::FileStorage;
 use super::particles::Particles;
 use super::plan::Plan;
 use super::script::{self, KEYS, KEYSPACES, LANES, Model};
-use super::writer::{MESSAGE_BYTES, Message};
+use super::writer::{MESSAGE_BYTES, Message, Told, WHOLE_BYTES};
 use super::{Draw, reads, say, wrong};
 use crate::failure::Failure;
 use crate::output::{count, duration, plural};
+use crate::report::model::{Kill, PhaseKind};
+use crate::report::record::{Recorder, Sampler};
 
 /// How long the writer may take to its first acknowledgement.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -29,8 +31,8 @@ const POINTS: u64 = 2_000;
 
 /// What was measured.
 pub struct Crashed {
-    /// Kills.
-    pub kills: u32,
+    /// The kills, one by one.
+    pub kills: Vec<Kill>,
     /// Batches that were acknowledged.
     pub acknowledged: u64,
     /// The slowest open after a kill.
@@ -58,7 +60,12 @@ impl Drop for Writer {
 }
 
 /// Runs the section.
-pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, Failure> {
+pub fn run(
+    plan: &Plan,
+    path: &Path,
+    particles: &Particles,
+    recorder: &Arc<Recorder>,
+) -> Result<Crashed, Failure> {
     say!(
         "\n3  kill -9: a writer process dies {} times in the middle of its work",
         plan.kills
@@ -66,6 +73,9 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
     say!(
         "   Sync mode never: nothing waits for the disk. Each batch writes to two keyspaces; its acknowledgement leaves through a pipe."
     )?;
+    recorder.phase(PhaseKind::Verify, "opening");
+    // The stores of this section tell of themselves, by their process; the reads are ours.
+    let sampler = Sampler::start(recorder, None);
     let store = open(plan, path)?;
     for name in KEYSPACES {
         store.open_keyspace(name)?;
@@ -74,7 +84,7 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
     let mut model = Model::new(plan.seed);
     let mut draw = Draw::new(&[plan.seed, 3]);
     let mut crashed = Crashed {
-        kills: 0,
+        kills: Vec::new(),
         acknowledged: 0,
         slowest_open: Duration::ZERO,
     };
@@ -84,14 +94,27 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
             .saturating_sub(plan.kill_after_min)
             .as_micros() as u64;
         let after = plan.kill_after_min + Duration::from_micros(draw.below(span + 1));
-        let said = write_and_kill(plan, path, &model, after)?;
+        recorder.phase(PhaseKind::Kill, format!("writer {round}"));
+        let said = write_and_kill(plan, path, &model, after, recorder)?;
+        recorder.mark(
+            "✕",
+            format!(
+                "kill {round}, {} after the first acknowledgement",
+                duration(after)
+            ),
+        );
+        recorder.phase(
+            PhaseKind::Verify,
+            format!("after kill {round}: opened and compared"),
+        );
         let start = Instant::now();
         let store = open(plan, path)?;
         let opening = start.elapsed();
         crashed.slowest_open = crashed.slowest_open.max(opening);
-        let replayed = store.stats().counter("replayed_record_count");
+        let stats = store.stats();
+        let replayed = stats.counter("replayed_record_count");
         let before: u64 = model.done.iter().sum();
-        let pairs = verify(plan, &store, &mut model, &said)?;
+        let pairs = verify(plan, &store, &mut model, &said, recorder)?;
         for _ in 0..POINTS / 4 {
             let (dump, id) = (
                 draw.below(particles.dump_count()),
@@ -99,11 +122,24 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
             );
             reads::compare_point(plan.seed, &store.default_keyspace()?, particles, dump, id)?;
         }
+        recorder.read(POINTS / 4);
         store.close()?;
         let acknowledged = said.acknowledged.iter().sum::<u64>() - before;
         let there = model.done.iter().sum::<u64>() - before;
-        crashed.kills += 1;
         crashed.acknowledged += acknowledged;
+        let micros = |d: Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+        crashed.kills.push(Kill {
+            after_us: micros(after),
+            job_count: said.jobs.into(),
+            flush_count: said.flushes.into(),
+            compaction_count: said.compactions.into(),
+            acknowledged_count: acknowledged,
+            found_count: there,
+            compared_count: pairs,
+            open_us: micros(opening),
+            replayed_record_count: replayed,
+            discarded_log_bytes: stats.counter("discarded_log_bytes"),
+        });
         say!(
             "   kill {round} after {}, {} running, {} and {} done: {} batches acknowledged, {} there, {} pairs compared;\n\
              {:10}opened in {}, {} replayed",
@@ -119,12 +155,14 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
             plural(replayed, "log record"),
         )?;
     }
+    recorder.phase(PhaseKind::Verify, "all particles, and every checksum");
     let store = open(plan, path)?;
     let start = Instant::now();
     let pairs = reads::compare_dumps(
         plan.seed,
         store.default_keyspace()?.cursor(IterOptions::default())?,
         particles,
+        recorder,
     )?;
     store.close()?;
     say!(
@@ -147,6 +185,7 @@ pub fn run(plan: &Plan, path: &Path, particles: &Particles) -> Result<Crashed, F
         count(report.block_count),
         duration(start.elapsed())
     )?;
+    sampler.stop();
     Ok(crashed)
 }
 
@@ -166,6 +205,7 @@ fn write_and_kill(
     path: &Path,
     model: &Model,
     after: Duration,
+    recorder: &Arc<Recorder>,
 ) -> Result<Said, Failure> {
     let program = std::env::current_exe().map_err(|e| Failure::io("finding this program", &e))?;
     let next: Vec<String> = model.done.iter().map(u64::to_string).collect();
@@ -185,7 +225,15 @@ fn write_and_kill(
         acknowledged: model.done,
         ..Said::default()
     };
-    let listener = std::thread::spawn(move || listen(pipe, &mut said, &first).map(|()| said));
+    let recorder = recorder.clone();
+    let opening = recorder.opened();
+    let listener = std::thread::spawn(move || {
+        listen(pipe, &mut said, &first, |told| match told {
+            Told::Moment(moment) => recorder.add(opening, moment),
+            Told::Delay(delay) => recorder.delay(opening, delay),
+        })
+        .map(|()| said)
+    });
     let begun = started.recv_timeout(START_MAX).is_ok();
     if begun {
         std::thread::sleep(after);
@@ -215,8 +263,14 @@ fn write_and_kill(
 }
 
 /// Hears messages until the pipe ends, and tells of the first acknowledgement.
-fn listen(mut pipe: ChildStdout, said: &mut Said, first: &mpsc::Sender<()>) -> Result<(), Failure> {
+fn listen(
+    mut pipe: impl Read,
+    said: &mut Said,
+    first: &mpsc::Sender<()>,
+    mut tell: impl FnMut(Told),
+) -> Result<(), Failure> {
     let mut bytes = vec![0; 64 << 10];
+    let nonsense = || Failure::Other("the writer said something that is no message".to_string());
     let mut filled = 0;
     loop {
         let n = pipe
@@ -233,8 +287,10 @@ fn listen(mut pipe: ChildStdout, said: &mut Said, first: &mpsc::Sender<()>) -> R
             };
         }
         filled += n;
-        let whole = filled / MESSAGE_BYTES * MESSAGE_BYTES;
-        for message in bytes[..whole].as_chunks::<MESSAGE_BYTES>().0 {
+        let mut whole = 0;
+        while let Some((message, rest)) = bytes[whole..filled].split_first_chunk::<MESSAGE_BYTES>()
+        {
+            let mut length = MESSAGE_BYTES;
             match Message::decode(message) {
                 Some(Message::Acknowledged { lane, count }) if usize::from(lane) < LANES => {
                     said.acknowledged[usize::from(lane)] = count;
@@ -247,12 +303,17 @@ fn listen(mut pipe: ChildStdout, said: &mut Said, first: &mpsc::Sender<()>) -> R
                 }) => {
                     (said.jobs, said.flushes, said.compactions) = (jobs, flushes, compactions);
                 }
-                _ => {
-                    return Err(Failure::Other(
-                        "the writer said something that is no message".to_string(),
-                    ));
+                Some(Message::Told { bytes }) if bytes as usize <= WHOLE_BYTES => {
+                    // The rest of it comes with the next read.
+                    let Some(json) = rest.get(..bytes as usize) else {
+                        break;
+                    };
+                    tell(serde_json::from_slice(json).map_err(|_| nonsense())?);
+                    length += json.len();
                 }
+                _ => return Err(nonsense()),
             }
+            whole += length;
         }
         bytes.copy_within(whole..filled, 0);
         filled -= whole;
@@ -260,7 +321,13 @@ fn listen(mut pipe: ChildStdout, said: &mut Said, first: &mpsc::Sender<()>) -> R
 }
 
 /// Compares the store with the script, advances the model to what is there, and gives the pairs that were compared.
-fn verify(plan: &Plan, store: &Store, model: &mut Model, said: &Said) -> Result<u64, Failure> {
+fn verify(
+    plan: &Plan,
+    store: &Store,
+    model: &mut Model,
+    said: &Said,
+    recorder: &Recorder,
+) -> Result<u64, Failure> {
     let keyspaces = [store.keyspace(KEYSPACES[0])?, store.keyspace(KEYSPACES[1])?];
     for lane in 0..LANES {
         let there = operations(&keyspaces[0], lane, plan.seed)?;
@@ -296,6 +363,7 @@ fn verify(plan: &Plan, store: &Store, model: &mut Model, said: &Said) -> Result<
                 ));
             }
             pairs += 1;
+            recorder.read(1);
             cursor.next()?;
         }
         if cursor.valid() {
@@ -351,6 +419,7 @@ mod tests {
         Plan::of(&DemoArgs {
             quick: true,
             store: None,
+            report: None,
             seed: SEED,
             pairs: Some(2_000),
             kills: None,
@@ -376,7 +445,8 @@ mod tests {
             acknowledged,
             ..Said::default()
         };
-        verify(&plan(), store, &mut Model::new(SEED), &said).map_err(|e| e.to_string())
+        let recorder = Recorder::new();
+        verify(&plan(), store, &mut Model::new(SEED), &said, &recorder).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! What it is: four sections. [`simulate`] runs a plasma into a new store; [`reads`] reads it back and compares every byte with what the
 //! simulation says; [`crash`] kills a writer process with SIGKILL in the middle of its work, again and again, and compares everything that
-//! was acknowledged; the end says what was measured and what to try next.
+//! was acknowledged; the end says what was measured and what to try next. All along, a recorder keeps what happens
+//! when, for the HTML [`report`] that stays.
 //!
 //! Invariants: nothing is claimed that was not compared; the first difference ends the demo with the seed that shows it again; an
 //! existing folder with anything in it is never touched.
@@ -10,14 +11,17 @@
 mod crash;
 mod live;
 mod particles;
+mod pictures;
 mod plan;
 mod reads;
+mod report;
 mod script;
 mod simulate;
 pub mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use siltstone::{Options, Store};
@@ -25,6 +29,8 @@ use siltstone::{Options, Store};
 use crate::args::DemoArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, nanos, outln};
+use crate::report::Place;
+use crate::report::record::{Recorder, Sampler};
 use plan::Plan;
 
 /// Prints a line at once: whoever watches wants to see it now.
@@ -51,6 +57,10 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let plan = Plan::of(args);
     let path = place(args.store.as_deref())?;
+    let file = match &args.report {
+        Some(file) => Place::asked(file)?,
+        None => Place::beside(&path)?,
+    };
     say!(
         "siltstone demo: {} particles, {} dumps of them, seed {}",
         count(plan.particles),
@@ -63,12 +73,15 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         error_if_exists: true,
         ..plan.options()
     };
+    let recorder = Arc::new(Recorder::new());
     let store = Store::open(&path, options)?;
-    let (particles, written) = simulate::run(&plan, &store)?;
-    let read = reads::run(&plan, &store, particles)?;
+    let sampler = Sampler::start(&recorder, Some((recorder.opened(), store.clone())));
+    let (particles, written) = simulate::run(&plan, &store, &recorder)?;
+    let read = reads::run(&plan, &store, particles, &recorder)?;
+    sampler.stop();
     let stats = store.stats();
     store.close()?;
-    let crashed = crash::run(&plan, &path, &read.particles)?;
+    let crashed = crash::run(&plan, &path, &read.particles, &recorder)?;
 
     say!("\n4  what was measured")?;
     let mut out = Out::new();
@@ -146,7 +159,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         "killed",
         format_args!(
             "{} times; {} acknowledged batches, all there; opened again in {} at most",
-            crashed.kills,
+            crashed.kills.len(),
             count(crashed.acknowledged),
             duration(crashed.slowest_open)
         ),
@@ -159,6 +172,22 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     outln!(out)?;
     try_next(&mut out, &path)?;
     out.finish()?;
+    let told = report::Told {
+        plan: &plan,
+        path: &path,
+        stats: &stats,
+        written: &written,
+        read,
+        crashed,
+    };
+    let report = report::of(told, &recorder)?;
+    let place = file.path().to_path_buf();
+    file.write(&report)?;
+    say!(
+        "\nThe report, with charts of all this and pictures of the plasma: {}",
+        place.display()
+    )?;
+    say!("  open it in a browser: {}", url(&place))?;
     Ok(Outcome::Fine)
 }
 
@@ -180,6 +209,24 @@ fn try_next(out: &mut Out, path: &Path) -> Result<(), Failure> {
         out,
         "  silt load words.silt /usr/share/dict/words && silt scan words.silt --prefix ze"
     )
+}
+
+/// A file's address for a browser.
+fn url(path: &Path) -> String {
+    use std::fmt::Write;
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let mut url = "file://".to_string();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
+                url.push(char::from(*byte));
+            }
+            // Writing to a string cannot fail.
+            _ => write!(url, "%{byte:02X}").unwrap_or_default(),
+        }
+    }
+    url
 }
 
 /// The folder for the store: the one asked for, if it is empty, or a new one.
@@ -235,14 +282,17 @@ impl Latencies {
         self.ns.sort_unstable();
         self
     }
+
+    /// The time that a share of the calls took at most, in nanoseconds; of finished ones.
+    fn at(&self, share: f64) -> u64 {
+        let rank = (self.ns.len() as f64 * share).ceil() as usize;
+        self.ns.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+    }
 }
 
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |q: f64| {
-            let rank = (self.ns.len() as f64 * q).ceil() as usize;
-            nanos(self.ns.get(rank.saturating_sub(1)).copied().unwrap_or(0))
-        };
+        let at = |share: f64| nanos(self.at(share));
         write!(
             f,
             "{} in {}: p50 {}, p99 {}, p99.9 {}, max {}",
@@ -304,6 +354,14 @@ mod tests {
                 .finish()
                 .to_string()
                 .starts_with("0 in")
+        );
+    }
+
+    #[test]
+    fn addresses_of_files() {
+        assert_eq!(
+            url(Path::new("/tmp/a b/ü#.html")),
+            "file:///tmp/a%20b/%C3%BC%23.html"
         );
     }
 

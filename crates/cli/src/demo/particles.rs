@@ -40,6 +40,11 @@ impl Particles {
         self.dumps.first().map_or(0, Simulation::particle_count)
     }
 
+    /// The time of a dump, in units of the plasma.
+    pub fn time(&self, dump: u64) -> f64 {
+        self.dumps.get(dump as usize).map_or(0.0, Simulation::time)
+    }
+
     /// The value that was written for a particle at a dump.
     pub fn original(&self, dump: u64, id: u64) -> Option<[u8; VALUE_BYTES]> {
         self.dumps

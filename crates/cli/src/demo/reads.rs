@@ -1,16 +1,19 @@
 //! The second section: everything that was written is read back and compared with the simulation.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use siltstone::batch::Batch;
 use siltstone::{Cursor, IterOptions, Keyspace, Snapshot, Store, WriteOptions};
-use siltstone_plasma::{KEY_BYTES, VALUE_BYTES, decode, encode_key};
+use siltstone_plasma::{KEY_BYTES, VALUE_BYTES, encode_key};
 
 use super::particles::{Change, Particles};
 use super::plan::Plan;
-use super::{Draw, Latencies, say, wrong};
+use super::{Draw, Latencies, pictures, say, wrong};
 use crate::failure::Failure;
 use crate::output::{count, duration, rate};
+use crate::report::model::{PhaseKind, Plasma};
+use crate::report::record::Recorder;
 
 /// Pairs in a short scan.
 const SCAN_PAIRS: u64 = 100;
@@ -29,22 +32,32 @@ pub struct Read {
     pub scanned: u64,
     /// and the time they took.
     pub scanning: Duration,
+    /// The plasma, as the store holds it.
+    pub plasma: Plasma,
 }
 
 /// Runs the section.
-pub fn run(plan: &Plan, store: &Store, mut particles: Particles) -> Result<Read, Failure> {
+pub fn run(
+    plan: &Plan,
+    store: &Store,
+    mut particles: Particles,
+    recorder: &Arc<Recorder>,
+) -> Result<Read, Failure> {
     say!("\n2  reading it back, every byte compared with the simulation")?;
     let keyspace = store.default_keyspace()?;
     let mut draw = Draw::new(&[plan.seed, 2]);
-    let (hits, misses) = points(plan, &keyspace, &particles, &mut draw)?;
+    recorder.phase(PhaseKind::Read, "random keys");
+    let (hits, misses) = points(plan, &keyspace, &particles, &mut draw, recorder)?;
     say!("   random keys:  {hits}")?;
     say!("   absent keys:  {misses}")?;
 
+    recorder.phase(PhaseKind::Read, "all in order");
     let start = Instant::now();
     let whole = compare_dumps(
         plan.seed,
         keyspace.cursor(IterOptions::default())?,
         &particles,
+        recorder,
     )?;
     let mut scanned = whole;
     say!(
@@ -53,8 +66,9 @@ pub fn run(plan: &Plan, store: &Store, mut particles: Particles) -> Result<Read,
         duration(start.elapsed()),
         rate(whole, start.elapsed())
     )?;
+    recorder.phase(PhaseKind::Read, "short scans");
     let short = Instant::now();
-    let from_scans = short_scans(plan, &keyspace, &particles, &mut draw)?;
+    let from_scans = short_scans(plan, &keyspace, &particles, &mut draw, recorder)?;
     scanned += from_scans;
     say!(
         "   short scans:  {} from random keys, both ways, {} pairs in {}",
@@ -63,14 +77,20 @@ pub fn run(plan: &Plan, store: &Store, mut particles: Particles) -> Result<Read,
         duration(short.elapsed())
     )?;
     let scanning = start.elapsed();
-    hot_particles(&keyspace, &particles)?;
-    snapshot(plan, store, &keyspace, &mut particles)?;
+    recorder.phase(PhaseKind::Read, "pictures");
+    let plasma = pictures::run(plan, &keyspace, &particles, recorder)?;
+    recorder.phase(
+        PhaseKind::Write,
+        "changes under a snapshot, and both compared",
+    );
+    snapshot(plan, store, &keyspace, &mut particles, recorder)?;
     Ok(Read {
         particles,
         hits,
         misses,
         scanned,
         scanning,
+        plasma,
     })
 }
 
@@ -112,6 +132,7 @@ fn points(
     keyspace: &Keyspace,
     particles: &Particles,
     draw: &mut Draw,
+    recorder: &Recorder,
 ) -> Result<(Latencies, Latencies), Failure> {
     let (mut hits, mut misses) = (Latencies::default(), Latencies::default());
     let mut value = Vec::new();
@@ -127,6 +148,7 @@ fn points(
         let start = Instant::now();
         let found = keyspace.get_into(&key, &mut value)?;
         let time = start.elapsed();
+        recorder.read(1);
         if absent {
             misses.add(time);
             if found {
@@ -150,7 +172,12 @@ fn points(
 }
 
 /// Compares everything that the cursor gives with what must be there, pair by pair.
-pub fn compare_dumps(seed: u64, mut cursor: Cursor, particles: &Particles) -> Result<u64, Failure> {
+pub fn compare_dumps(
+    seed: u64,
+    mut cursor: Cursor,
+    particles: &Particles,
+    recorder: &Recorder,
+) -> Result<u64, Failure> {
     let mut pairs = 0;
     cursor.seek_to_first()?;
     for dump in 0..particles.dump_count() {
@@ -169,6 +196,7 @@ pub fn compare_dumps(seed: u64, mut cursor: Cursor, particles: &Particles) -> Re
                 ));
             }
             pairs += 1;
+            recorder.read(1);
             cursor.next()?;
         }
     }
@@ -190,6 +218,7 @@ fn short_scans(
     keyspace: &Keyspace,
     particles: &Particles,
     draw: &mut Draw,
+    recorder: &Recorder,
 ) -> Result<u64, Failure> {
     let mut pairs = 0;
     for i in 0..plan.scans {
@@ -237,31 +266,9 @@ fn short_scans(
             ));
         }
         pairs += found;
+        recorder.read(found);
     }
     Ok(pairs)
-}
-
-/// What one would ask such a store: which particles are the hottest, and does the plasma keep its energy?
-fn hot_particles(keyspace: &Keyspace, particles: &Particles) -> Result<(), Failure> {
-    let last = particles.dump_count() - 1;
-    let mut energies = Vec::new();
-    for dump in [0, last] {
-        let mut energy = 0.0;
-        let mut fastest = 0f32;
-        for pair in keyspace.range(IterOptions::prefix(&dump.to_be_bytes()))? {
-            let (key, value) = pair?;
-            let record = decode(&key, &value).map_err(|e| Failure::Other(e.to_string()))?;
-            energy += f64::from(record.kinetic_energy) / particles.particle_count() as f64;
-            fastest = fastest.max(record.vx.abs());
-        }
-        energies.push((energy, fastest));
-    }
-    let [(e0, v0), (e1, v1)] = energies[..] else {
-        return Ok(());
-    };
-    say!(
-        "   the physics:  mean kinetic energy {e0:.4} at first, {e1:.4} at last (the wave took the rest); fastest {v0:.2}, then {v1:.2}"
-    )
 }
 
 /// A snapshot sees the old values while newer writes, deletes and a range delete go on top.
@@ -270,6 +277,7 @@ fn snapshot(
     store: &Store,
     keyspace: &Keyspace,
     particles: &mut Particles,
+    recorder: &Recorder,
 ) -> Result<(), Failure> {
     let start = Instant::now();
     let snapshot = store.snapshot();
@@ -299,12 +307,13 @@ fn snapshot(
     keyspace.delete_range(&from, &to)?;
     // So that the snapshot's reads find the changes in tables as well.
     store.flush()?;
-    let before = compare_snapshot(plan.seed, keyspace, &snapshot, particles)?;
+    let before = compare_snapshot(plan.seed, keyspace, &snapshot, particles, recorder)?;
     particles.altered = true;
     let after = compare_dumps(
         plan.seed,
         keyspace.cursor(IterOptions::default())?,
         particles,
+        recorder,
     )?;
     drop(snapshot);
     say!(
@@ -325,6 +334,7 @@ fn compare_snapshot(
     keyspace: &Keyspace,
     snapshot: &Snapshot,
     particles: &Particles,
+    recorder: &Recorder,
 ) -> Result<u64, Failure> {
     for id in (0..particles.particle_count()).step_by(97) {
         let found = keyspace.get_at(snapshot, &encode_key(0, id))?;
@@ -334,5 +344,6 @@ fn compare_snapshot(
         seed,
         keyspace.cursor_at(snapshot, IterOptions::default())?,
         particles,
+        recorder,
     )
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Store, WriteOptions};
-use siltstone_plasma::{CellOrder, KEY_BYTES, Simulation, VALUE_BYTES};
+use siltstone_plasma::{CellOrder, KEY_BYTES, Simulation, VALUE_BYTES, theory};
 
 use super::live::{self, Progress};
 use super::particles::Particles;
@@ -15,6 +15,8 @@ use super::plan::Plan;
 use super::say;
 use crate::failure::Failure;
 use crate::output::{bytes, count, duration, plural, rate};
+use crate::report::model::{Growth, PhaseKind};
+use crate::report::record::Recorder;
 
 /// Pairs in a batch.
 const BATCH_PAIRS: usize = 500;
@@ -31,10 +33,59 @@ pub struct Written {
     pub pair_bytes: u64,
     /// Time in which the writers were at work.
     pub writing: Duration,
+    /// Time and energy of the electric field, at every step.
+    pub field_energy: Vec<(f64, f64)>,
+    /// How fast the wave grew.
+    pub growth: Option<Growth>,
+}
+
+/// The wave, step by step.
+#[derive(Default)]
+struct Wave {
+    /// Time and energy of the field.
+    energies: Vec<(f64, f64)>,
+    /// Time and amplitude of the wave that was there at the beginning.
+    amplitudes: Vec<(f64, f64)>,
+}
+
+impl Wave {
+    fn look(&mut self, simulation: &Simulation) {
+        let (time, field) = (simulation.time(), simulation.electric_field());
+        let spacing = simulation.config().length / field.len().max(1) as f64;
+        let energy = 0.5 * spacing * field.iter().map(|e| e * e).sum::<f64>();
+        self.energies.push((time, energy));
+        let amplitude = simulation.mode_amplitude(simulation.config().mode);
+        self.amplitudes.push((time, amplitude));
+    }
+
+    /// Fits an exponential to where the growing wave leads and is not yet large: from ten times the first amplitude to a
+    /// fifth of that at which the wave's potential stops the beams.
+    fn growth(&self, simulation: &Simulation) -> Option<Growth> {
+        let config = simulation.config();
+        let number = config.wave_number(config.mode);
+        let first = self.amplitudes.first()?.1;
+        let (low, high) = (10.0 * first, 0.2 * number * config.beam_velocity.powi(2));
+        let grown = self.amplitudes.iter().skip_while(|a| a.1 <= low);
+        let samples: Vec<(f64, f64)> = grown.take_while(|a| a.1 < high).copied().collect();
+        let theory = theory::growth_rate(config.beam_velocity, number);
+        if theory <= 0.0 {
+            return None;
+        }
+        Some(Growth {
+            from: samples.first()?.0,
+            to: samples.last()?.0,
+            measured: theory::fitted_growth_rate(&samples)?,
+            theory,
+        })
+    }
 }
 
 /// Runs the section.
-pub fn run(plan: &Plan, store: &Store) -> Result<(Particles, Written), Failure> {
+pub fn run(
+    plan: &Plan,
+    store: &Store,
+    recorder: &Recorder,
+) -> Result<(Particles, Written), Failure> {
     say!("\n1  a plasma simulation writes its particles")?;
     say!(
         "   Two beams of electrons stream through each other; a slight wave grows until it traps them."
@@ -42,6 +93,7 @@ pub fn run(plan: &Plan, store: &Store) -> Result<(Particles, Written), Failure> 
     say!(
         "   Every particle of every dump is a pair: 16 bytes of key (dump, id), 32 of value, in the order of the grid's cells."
     )?;
+    recorder.phase(PhaseKind::Rest, "placing the particles");
     let mut simulation =
         Simulation::new(plan.simulation()).map_err(|e| Failure::Other(e.to_string()))?;
     let keyspace = store.default_keyspace()?;
@@ -52,15 +104,20 @@ pub fn run(plan: &Plan, store: &Store) -> Result<(Particles, Written), Failure> 
     let mut pictures = Vec::new();
     let mut writing = Duration::ZERO;
     let mut order = CellOrder::new();
+    let mut wave = Wave::default();
+    wave.look(&simulation);
     let mut work = || -> Result<(), Failure> {
         for (dump, steps) in plan.dump_steps.iter().enumerate() {
             progress.dump.store(dump as u64, Ordering::Relaxed);
             progress.computing.store(true, Ordering::Relaxed);
+            recorder.phase(PhaseKind::Rest, format!("computing up to dump {dump}"));
             while simulation.step_count() < *steps {
                 simulation.step();
+                wave.look(&simulation);
             }
             simulation.order_by_cell(&mut order);
             progress.computing.store(false, Ordering::Relaxed);
+            recorder.phase(PhaseKind::Write, format!("dump {dump}"));
             let ids: Vec<u64> = order.ids().collect();
             let start = Instant::now();
             write_dump(store, &keyspace, &simulation, dump as u64, &ids, &progress)?;
@@ -89,6 +146,8 @@ pub fn run(plan: &Plan, store: &Store) -> Result<(Particles, Written), Failure> 
         pairs,
         pair_bytes: pairs * (KEY_BYTES + VALUE_BYTES) as u64,
         writing,
+        growth: wave.growth(&simulation),
+        field_energy: wave.energies,
     };
     say!(
         "   {} pairs ({}) in {} of writing: {} pairs a second",
@@ -97,6 +156,7 @@ pub fn run(plan: &Plan, store: &Store) -> Result<(Particles, Written), Failure> 
         duration(writing),
         rate(pairs, writing)
     )?;
+    recorder.phase(PhaseKind::Rest, "flushes and compactions end");
     let start = Instant::now();
     store.wait_until_idle()?;
     let stats = store.stats();

@@ -1,6 +1,7 @@
 //! The process that gets killed: it writes the script of [`super::script`] and tells its parent, through a pipe, what was acknowledged.
 //!
-//! A message is 16 bytes, written by one system call, which pipes keep whole. A parent that is gone ends the writer by its next message.
+//! A message is 16 bytes, and what it announces behind it; it is written by one system call and shorter than `PIPE_BUF`, so pipes keep it
+//! whole. A parent that is gone ends the writer by its next message.
 //!
 //! Threading: a thread a lane, and one that reports what the store is doing.
 
@@ -8,8 +9,9 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Store, WriteOptions};
 
@@ -17,9 +19,16 @@ use super::plan::Plan;
 use super::script::{self, KEYSPACES, LANES};
 use crate::args::DemoWriterArgs;
 use crate::failure::{Failure, Outcome};
+use crate::report::record::{Moment, StoreDelay, delays_since};
 
-/// Length of a message.
+/// Length of a message, without what it announces.
 pub const MESSAGE_BYTES: usize = 16;
+/// What pipes keep whole, at the least (POSIX says 512, Linux 4096).
+pub const WHOLE_BYTES: usize = 4096;
+/// How often the store's state is told,
+const STATE_EVERY: Duration = Duration::from_millis(10);
+/// and after how many times of that all of its figures.
+const MOMENT_EVERY: u32 = 4;
 
 /// What the writer tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +49,20 @@ pub enum Message {
         /// Compactions since the open.
         compactions: u32,
     },
+    /// So many bytes of JSON follow: a [`Told`].
+    Told {
+        /// Their number.
+        bytes: u32,
+    },
+}
+
+/// What a figure of the store is told as.
+#[derive(Debug, Serialize, serde::Deserialize)]
+pub enum Told {
+    /// All that it counts.
+    Moment(Moment),
+    /// A delay, perhaps not for the first time.
+    Delay(StoreDelay),
 }
 
 impl Message {
@@ -60,6 +83,10 @@ impl Message {
                 bytes[8..12].copy_from_slice(&flushes.to_le_bytes());
                 bytes[12..].copy_from_slice(&compactions.to_le_bytes());
             }
+            Message::Told { bytes: length } => {
+                bytes[0] = 3;
+                bytes[8..12].copy_from_slice(&length.to_le_bytes());
+            }
         }
         bytes
     }
@@ -79,6 +106,7 @@ impl Message {
                 flushes: number(8),
                 compactions: number(12),
             }),
+            3 => Some(Message::Told { bytes: number(8) }),
             _ => None,
         }
     }
@@ -93,6 +121,21 @@ impl Pipe {
             .write_all(&message.encode())
             .map_err(|e| Failure::output(&e))
     }
+
+    /// Sends a figure of the store. One that is too long for a pipe to keep whole is not worth the risk.
+    fn tell(&self, told: &Told) -> Result<(), Failure> {
+        let json = serde_json::to_vec(told)
+            .map_err(|e| Failure::Other(format!("a message as JSON: {e}")))?;
+        if MESSAGE_BYTES + json.len() > WHOLE_BYTES {
+            return Ok(());
+        }
+        let bytes = json.len() as u32;
+        let mut message = Message::Told { bytes }.encode().to_vec();
+        message.extend(json);
+        (&self.0)
+            .write_all(&message)
+            .map_err(|e| Failure::output(&e))
+    }
 }
 
 /// Runs the process: until it is killed, or its parent is gone.
@@ -100,6 +143,7 @@ pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
     let next: [u64; LANES] = args.next[..]
         .try_into()
         .map_err(|_| Failure::Usage(format!("--next wants {LANES} numbers")))?;
+    let opened = Instant::now();
     let store = Store::open(&args.store, Plan::writer_options())?;
     let keyspaces = KEYSPACES.map(|name| store.keyspace(name));
     let [first, second] = keyspaces;
@@ -121,16 +165,32 @@ pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
                 })
             })
             .collect();
-        while !ended.load(Ordering::Relaxed) {
+        let mut since_us = 0;
+        for n in 0u32.. {
+            if ended.load(Ordering::Relaxed) {
+                break;
+            }
             let stats = store.stats();
+            let open_us = opened.elapsed().as_micros() as u64;
             let narrow = |name: &str| u32::try_from(stats.counter(name)).unwrap_or(u32::MAX);
-            pipe.send(Message::State {
-                jobs: u8::try_from(stats.jobs.len()).unwrap_or(u8::MAX),
-                flushes: narrow("flush_count"),
-                compactions: narrow("compaction_count"),
-            })
-            .inspect_err(|_| ended.store(true, Ordering::Relaxed))?;
-            std::thread::sleep(Duration::from_millis(10));
+            let mut tell = || {
+                pipe.send(Message::State {
+                    jobs: u8::try_from(stats.jobs.len()).unwrap_or(u8::MAX),
+                    flushes: narrow("flush_count"),
+                    compactions: narrow("compaction_count"),
+                })?;
+                if n.is_multiple_of(MOMENT_EVERY) {
+                    pipe.tell(&Told::Moment(Moment::of(&stats, open_us)))?;
+                    for delay in delays_since(&stats, since_us) {
+                        pipe.tell(&Told::Delay(delay))?;
+                    }
+                    // Generous: what is told twice is kept once.
+                    since_us = open_us.saturating_sub(10_000);
+                }
+                Ok(())
+            };
+            tell().inspect_err(|_: &Failure| ended.store(true, Ordering::Relaxed))?;
+            std::thread::sleep(STATE_EVERY);
         }
         for lane in lanes {
             lane.join()
@@ -180,6 +240,7 @@ mod tests {
                 flushes: u32::MAX,
                 compactions: 77,
             },
+            Message::Told { bytes: 4_080 },
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }

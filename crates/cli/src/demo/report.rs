@@ -1,0 +1,321 @@
+//! The demo's report: what its sections measured and found, put together.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use siltstone::{Options, Stats};
+
+use super::crash::Crashed;
+use super::plan::Plan;
+use super::reads::Read;
+use super::simulate::Written;
+use super::{Latencies, script};
+use crate::failure::Failure;
+use crate::output::count;
+use crate::report::machine;
+use crate::report::model::{Facts, Headline, Latency, Report};
+use crate::report::number::{Unit, bytes, nanos};
+use crate::report::record::Recorder;
+
+/// Shares of the demo's own latencies: enough of them for a smooth line.
+const SHARES: [f64; 13] = [
+    0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999,
+];
+
+/// What the demo has to tell.
+pub struct Told<'a> {
+    /// What was to be done.
+    pub plan: &'a Plan,
+    /// Where the store is.
+    pub path: &'a Path,
+    /// The store's statistics before the kills.
+    pub stats: &'a Stats,
+    /// The first section's results,
+    pub written: &'a Written,
+    /// the second's,
+    pub read: Read,
+    /// and the third's.
+    pub crashed: Crashed,
+}
+
+/// Puts the report together.
+pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
+    let headlines = headlines(&told);
+    let facts = facts(&told)?;
+    let Told {
+        written,
+        read,
+        crashed,
+        ..
+    } = told;
+    let kills = crashed.kills.len() as u64;
+    let timeline = recorder.finish();
+    let compared = timeline.reads.last().map_or(0, |r| r.1);
+    let verdict = format!(
+        "No difference was found: {} pairs were read back and compared, byte by byte, with what the simulation and the scripts say.{}",
+        count(compared),
+        match kills {
+            0 => String::new(),
+            n => format!(
+                " A writer process was killed {} in the middle of its work; all of its {} acknowledged batches were there afterwards, whole.",
+                times(n),
+                count(crashed.acknowledged)
+            ),
+        }
+    );
+    let mut writes = vec![recorder.writes("the plasma, and the changes on top", 0..1)];
+    let openings = recorder.openings();
+    if openings > 1 {
+        let name = format!("the writers that were killed ({kills})");
+        writes.push(recorder.writes(&name, 1..openings));
+    }
+    let mut plasma = read.plasma;
+    plasma.field_energy.clone_from(&written.field_energy);
+    plasma.growth = written.growth;
+    let mut latencies = vec![
+        latency(
+            "get, found",
+            "a random key that is there; every call was timed, from outside",
+            &read.hits,
+        ),
+        latency(
+            "get, absent",
+            "a key that was never written, between two that were; every call was timed, from outside",
+            &read.misses,
+        ),
+    ];
+    // Gets by the store's own account say the same, of both kinds together and within an eighth.
+    let own = recorder.latencies(0);
+    latencies.extend(own.into_iter().filter(|l| l.name != "get"));
+    Ok(Report {
+        title: "siltstone demo".to_string(),
+        verdict,
+        made_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        headlines,
+        timeline,
+        latencies,
+        writes,
+        kills: crashed.kills,
+        plasma: Some(plasma),
+        facts,
+    })
+}
+
+fn times(n: u64) -> String {
+    match n {
+        1 => "once".to_string(),
+        n => format!("{} times", count(n)),
+    }
+}
+
+fn latency(name: &str, what: &str, latencies: &Latencies) -> Latency {
+    let ns = &latencies.ns;
+    let mean = latencies.total.as_nanos() / ns.len().max(1) as u128;
+    Latency {
+        name: name.to_string(),
+        what: what.to_string(),
+        count: ns.len() as u64,
+        mean_ns: u64::try_from(mean).unwrap_or(u64::MAX),
+        max_ns: latencies.at(1.0),
+        points: SHARES.iter().map(|q| (*q, latencies.at(*q))).collect(),
+    }
+}
+
+fn duration(d: Duration) -> String {
+    Unit::Seconds.show(d.as_secs_f64())
+}
+
+fn per_second(n: u64, time: Duration) -> String {
+    Unit::PerSecond.show(n as f64 / time.as_secs_f64().max(1e-9))
+}
+
+fn headlines(told: &Told<'_>) -> Vec<Headline> {
+    let headline = |label: &str, value: String, note: String| Headline {
+        label: label.to_string(),
+        value,
+        note,
+    };
+    let (written, read, stats) = (told.written, &told.read, told.stats);
+    let delays = stats.delay_totals.iter();
+    let (delays, waited) = delays.fold((0, 0), |(n, us), (_, t)| (n + t.count, us + t.total_us));
+    let mut headlines = vec![
+        headline(
+            "written",
+            per_second(written.pairs, written.writing),
+            format!(
+                "{} pairs, {}, in {} of writing",
+                count(written.pairs),
+                bytes(written.pair_bytes),
+                duration(written.writing)
+            ),
+        ),
+        headline(
+            "scanned",
+            per_second(read.scanned, read.scanning),
+            format!("{} pairs, each compared", count(read.scanned)),
+        ),
+        headline(
+            "get",
+            nanos(read.hits.at(0.5)),
+            format!(
+                "the median; p99 {}, longest {}",
+                nanos(read.hits.at(0.99)),
+                nanos(read.hits.at(1.0))
+            ),
+        ),
+        headline(
+            "write amplification",
+            format!("{:.2}", stats.write_amplification()),
+            "bytes written to tables for each byte given; the log comes on top".to_string(),
+        ),
+        headline(
+            "writers delayed",
+            match delays {
+                0 => "never".to_string(),
+                n => times(n),
+            },
+            match delays {
+                0 => "until the kills began".to_string(),
+                _ => format!("{} in all, until the kills began", nanos(waited * 1000)),
+            },
+        ),
+    ];
+    if !told.crashed.kills.is_empty() {
+        headlines.push(headline(
+            "kill \u{2212}9 survived",
+            times(told.crashed.kills.len() as u64),
+            format!(
+                "opened again in {} at most",
+                duration(told.crashed.slowest_open)
+            ),
+        ));
+    }
+    headlines
+}
+
+fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
+    let (plan, options) = (told.plan, told.plan.options());
+    let row = |name: &str, value: String| (name.to_string(), value);
+    let mut real = vec![row(
+        "processor, memory",
+        "real: everything ran on the cores of this machine".to_string(),
+    )];
+    if let Some(file_system) = machine::file_system(told.path) {
+        real.push(row("files", format!("real: {file_system}")));
+    }
+    for side in &told.stats.sides {
+        let speed = side.bytes_per_second.map_or(String::new(), |speed| {
+            format!(", {}/s at flushes and compactions", bytes(speed as u64))
+        });
+        real.push(row(
+            "jobs were executed by",
+            format!("{} ({}){speed}", side.name, side.side),
+        ));
+    }
+    real.extend([
+        row(
+            "GPU, device",
+            "none: this version has no executor but the host".to_string(),
+        ),
+        row("kills", "real: SIGKILL to a process of its own".to_string()),
+        row(
+            "power loss",
+            "not tried here; the sync mode is `never`, which waits for no drive".to_string(),
+        ),
+        row(
+            "plasma",
+            "computed: a simulation of particles made the records".to_string(),
+        ),
+    ]);
+    let run = vec![
+        row("seed", plan.seed.to_string()),
+        row(
+            "particles",
+            format!("{}, {} dumps", count(plan.particles), plan.dump_steps.len()),
+        ),
+        row(
+            "pair",
+            "16 bytes of key (dump, particle), 32 of value".to_string(),
+        ),
+        row("point reads", count(plan.reads)),
+        row("short scans", count(plan.scans)),
+        row("kills", plan.kills.to_string()),
+        row(
+            "keyspaces",
+            format!("default, {}", script::KEYSPACES.join(", ")),
+        ),
+        row("store", told.path.display().to_string()),
+    ];
+    let facts = |title: &str, rows: Vec<(String, String)>, text: String| Facts {
+        title: title.to_string(),
+        rows,
+        text,
+    };
+    let writer = Plan::writer_options();
+    Ok(vec![
+        machine::machine(),
+        machine::program(),
+        facts("What was real", real, String::new()),
+        facts("Run", run, String::new()),
+        facts(
+            "Settings that are not the defaults",
+            changed(&options)?,
+            String::new(),
+        ),
+        facts(
+            "Settings of the writers that were killed",
+            changed(&writer)?,
+            String::new(),
+        ),
+        facts("All settings of the store", Vec::new(), options.to_toml()),
+    ])
+}
+
+/// Settings that differ from the defaults, with the default behind.
+fn changed(options: &Options) -> Result<Vec<(String, String)>, Failure> {
+    let table = |options: &Options| {
+        options
+            .to_toml()
+            .parse::<toml::Table>()
+            .map_err(|e| Failure::Other(format!("the settings as TOML: {e}")))
+    };
+    let (present, default) = (table(options)?, table(&Options::default())?);
+    let differs = present
+        .iter()
+        .filter(|(name, value)| default.get(*name) != Some(*value));
+    Ok(differs
+        .map(|(name, value)| {
+            let usual = default.get(name);
+            let usual = usual.map_or("not set".to_string(), toml::Value::to_string);
+            (name.clone(), format!("{value} (default {usual})"))
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_differ_are_told_with_their_default() {
+        assert_eq!(changed(&Options::default()).unwrap(), []);
+        let rows = changed(&Plan::writer_options()).unwrap();
+        let memtable = rows.iter().find(|(name, _)| name == "memtable_bytes");
+        let told = &memtable.unwrap().1;
+        assert!(told.contains("default"), "{told}");
+        assert!(!rows.iter().any(|(name, _)| name == "block_cache_bytes"));
+    }
+
+    #[test]
+    fn latencies_have_all_their_points() {
+        let mut latencies = Latencies::default();
+        (1..=1000).for_each(|n| latencies.add(std::time::Duration::from_nanos(n)));
+        let told = latency("a", "b", &latencies.finish());
+        assert_eq!((told.count, told.mean_ns, told.max_ns), (1000, 500, 1000));
+        assert_eq!(told.at(0.5), Some(500));
+        assert_eq!(told.at(0.99), Some(990));
+        assert_eq!(latency("", "", &Latencies::default()).max_ns, 0);
+    }
+}

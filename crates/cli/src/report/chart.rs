@@ -1,0 +1,309 @@
+//! Charts: a plot of SVG that stretches with the page, labels of HTML that do not, and a table that says the same.
+//!
+//! The plot's coordinates go from 0 to 1000 both ways and are stretched to whatever room there is; strokes keep their width
+//! (`vector-effect`), and labels lie over it at percentages. So a chart is legible from a phone to a wall, without a script.
+//!
+//! The table is for those who cannot see the plot or want the numbers; a script, where there is one, reads from it what is under the pointer.
+
+use std::fmt::Write;
+
+use super::html::Html;
+use super::model::Mark;
+use super::scale::Axis;
+
+/// How a layer is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Filled, down to its base.
+    Fill,
+    /// A line.
+    Line,
+    /// A dashed line.
+    Dashes,
+    /// Dots.
+    Dots,
+}
+
+impl Shape {
+    fn class(self) -> &'static str {
+        match self {
+            Shape::Fill => "fill",
+            Shape::Line => "stroke",
+            Shape::Dashes => "stroke dash",
+            Shape::Dots => "stroke dots",
+        }
+    }
+}
+
+/// A layer of a chart.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Its name in the legend.
+    pub name: String,
+    /// The class that gives its colour.
+    pub colour: &'static str,
+    /// How it is drawn.
+    pub shape: Shape,
+    /// Its outline, in the plot's coordinates.
+    pub path: String,
+}
+
+/// Numbers beside a chart, or without one.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Heads of columns.
+    pub heads: Vec<String>,
+    /// Rows: where on the chart's x axis (0 to 1) it is, if there is a chart, and its cells.
+    pub rows: Vec<(Option<f64>, Vec<String>)>,
+}
+
+/// A chart.
+pub struct Chart<'a> {
+    /// Unique on the page.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'a str,
+    /// More about it.
+    pub note: String,
+    /// What it says, for those who cannot see it.
+    pub description: String,
+    /// From left to right.
+    pub x: Axis,
+    /// What the x axis is, if its ticks do not say it.
+    pub x_name: &'static str,
+    /// From the bottom up.
+    pub y: Axis,
+    /// Height in units of text.
+    pub height_rem: f64,
+    /// From the bottom up.
+    pub layers: Vec<Layer>,
+    /// Events, with their places on the x axis.
+    pub marks: &'a [Mark],
+    /// The numbers.
+    pub table: Table,
+}
+
+/// A coordinate of the plot.
+fn unit(at: f64) -> f64 {
+    (at * 10_000.0).round() / 10.0
+}
+
+/// Percent of the plot's width or height.
+pub fn percent(at: f64) -> String {
+    format!("{}%", (at * 10_000.0).round() / 100.0)
+}
+
+/// The outline of values in equal spans from 0 to `end`, as steps; with a base, down to it and back.
+pub fn steps(x: &Axis, y: &Axis, end: f64, values: &[f64], base: Option<&[f64]>) -> String {
+    let mut path = String::new();
+    let width = end / values.len().max(1) as f64;
+    let right = |n: usize| unit(x.place(n as f64 * width));
+    let up = |value: f64| unit(1.0 - y.place(value));
+    for (n, value) in values.iter().enumerate() {
+        let _ = match n {
+            0 => write!(path, "M0 {}H{}", up(*value), right(1)),
+            // Flat stretches are one.
+            _ if up(*value) == up(values[n - 1]) => write!(path, "H{}", right(n + 1)),
+            _ => write!(path, "V{}H{}", up(*value), right(n + 1)),
+        };
+    }
+    if let Some(base) = base.filter(|_| !values.is_empty()) {
+        for n in (0..values.len()).rev() {
+            let _ = write!(
+                path,
+                "V{}H{}",
+                up(base.get(n).copied().unwrap_or(0.0)),
+                right(n)
+            );
+        }
+        path.push('Z');
+    }
+    path
+}
+
+/// A line through points.
+pub fn line(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> String {
+    let mut path = String::new();
+    for (n, (at, value)) in points.enumerate() {
+        let command = if n == 0 { 'M' } else { 'L' };
+        let _ = write!(
+            path,
+            "{command}{} {}",
+            unit(x.place(at)),
+            unit(1.0 - y.place(value))
+        );
+    }
+    path
+}
+
+/// Points, each a dot.
+pub fn dots(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> String {
+    let mut path = String::new();
+    for (at, value) in points {
+        // A line without length has round ends all the same.
+        let _ = write!(
+            path,
+            "M{} {}h0",
+            unit(x.place(at)),
+            unit(1.0 - y.place(value))
+        );
+    }
+    path
+}
+
+/// Draws a chart; `below` may add to it, under the plot and as wide.
+pub fn draw(h: &mut Html, chart: &Chart<'_>, below: impl FnOnce(&mut Html)) {
+    let title_id = format!("{}-title", chart.id);
+    let about_id = format!("{}-about", chart.id);
+    h.line();
+    h.within("figure", &[("class", &"chart"), ("id", &chart.id)], |h| {
+        h.within("figcaption", &[], |h| {
+            h.element("h3", &[], chart.title);
+            if !chart.note.is_empty() {
+                h.element("p", &[("class", &"note")], &chart.note);
+            }
+            legend(
+                h,
+                chart
+                    .layers
+                    .iter()
+                    .map(|l| (&l.name[..], l.colour, l.shape)),
+            );
+        });
+        let height = format!("--h:{}rem", chart.height_rem);
+        h.within("div", &[("class", &"frame"), ("style", &height)], |h| {
+            h.within("div", &[("class", &"ys"), ("aria-hidden", &"true")], |h| {
+                for tick in &chart.y.ticks {
+                    let style = format!("top:{}", percent(1.0 - tick.at));
+                    let class = if tick.minor { "half" } else { "" };
+                    h.element("span", &[("style", &style), ("class", &class)], &tick.label);
+                }
+            });
+            h.within("div", &[("class", &"plot")], |h| {
+                let labelled = format!("{title_id} {about_id}");
+                h.within(
+                    "svg",
+                    &[
+                        ("viewBox", &"0 0 1000 1000"),
+                        ("preserveAspectRatio", &"none"),
+                        ("role", &"img"),
+                        ("aria-labelledby", &labelled),
+                    ],
+                    |h| {
+                        h.element("title", &[("id", &title_id)], chart.title);
+                        h.element("desc", &[("id", &about_id)], &chart.description);
+                        svg_body(h, chart);
+                    },
+                );
+                for mark in chart.marks {
+                    let style = format!("left:{}", percent(chart.x.place(mark.at_s)));
+                    let attributes: [(_, &dyn std::fmt::Display); 3] =
+                        [("class", &"mark"), ("style", &style), ("title", &mark.what)];
+                    h.element("span", &attributes, &mark.label);
+                }
+            });
+            h.within("div", &[("class", &"below")], below);
+            x_labels(h, &chart.x, chart.x_name);
+        });
+        if !chart.table.rows.is_empty() {
+            h.within("details", &[], |h| {
+                h.element("summary", &[], "The numbers as a table");
+                table(
+                    h,
+                    &format!("{}, as numbers", chart.title),
+                    "numbers",
+                    &chart.table,
+                );
+            });
+        }
+    });
+}
+
+fn svg_body(h: &mut Html, chart: &Chart<'_>) {
+    let mut grid = String::new();
+    for tick in &chart.y.ticks {
+        let _ = write!(grid, "M0 {}H1000", unit(1.0 - tick.at));
+    }
+    h.empty("path", &[("class", &"grid"), ("d", &grid)]);
+    for layer in &chart.layers {
+        let class = format!("{} {}", layer.shape.class(), layer.colour);
+        h.empty("path", &[("class", &class), ("d", &layer.path)]);
+    }
+    let mut lines = String::new();
+    for mark in chart.marks {
+        let _ = write!(lines, "M{} 0V1000", unit(chart.x.place(mark.at_s)));
+    }
+    if !lines.is_empty() {
+        h.empty("path", &[("class", &"stroke marks"), ("d", &lines)]);
+    }
+}
+
+/// Labels under a plot.
+pub fn x_labels(h: &mut Html, x: &Axis, name: &str) {
+    h.within("div", &[("class", &"xs"), ("aria-hidden", &"true")], |h| {
+        for tick in &x.ticks {
+            let style = format!("left:{}", percent(tick.at));
+            let class = match (tick.minor, tick.at) {
+                (true, _) => "half",
+                (_, at) if at > 0.97 => "last",
+                _ => "",
+            };
+            h.element("span", &[("style", &style), ("class", &class)], &tick.label);
+        }
+    });
+    if !name.is_empty() {
+        h.element("p", &[("class", &"axis")], name);
+    }
+}
+
+/// A legend. One layer alone needs none.
+pub fn legend<'a>(h: &mut Html, layers: impl Iterator<Item = (&'a str, &'static str, Shape)>) {
+    let layers: Vec<_> = layers.collect();
+    if layers.len() < 2 {
+        return;
+    }
+    h.within("ul", &[("class", &"legend")], |h| {
+        for (name, colour, shape) in layers {
+            h.within("li", &[], |h| {
+                let class = format!("key {} {colour}", shape.class());
+                h.within(
+                    "span",
+                    &[("class", &class), ("aria-hidden", &"true")],
+                    |_| {},
+                );
+                h.text(name);
+            });
+        }
+    });
+}
+
+/// A table; its first column names the row. On a narrow page each row becomes a list, for which cells carry their column's head.
+pub fn table(h: &mut Html, caption: &str, class: &str, table: &Table) {
+    h.within("table", &[("class", &class)], |h| {
+        h.element("caption", &[], caption);
+        h.within("thead", &[], |h| {
+            h.within("tr", &[], |h| {
+                for head in &table.heads {
+                    h.element("th", &[("scope", &"col")], head);
+                }
+            });
+        });
+        h.within("tbody", &[], |h| {
+            for (at, cells) in &table.rows {
+                let row = |h: &mut Html| {
+                    for (n, cell) in cells.iter().enumerate() {
+                        let head = table.heads.get(n).map_or("", |head| &head[..]);
+                        match n {
+                            0 => h.element("th", &[("scope", &"row")], cell),
+                            _ => h.element("td", &[("data-head", &head)], cell),
+                        }
+                    }
+                };
+                match at {
+                    Some(at) => h.within("tr", &[("data-at", &((at * 1e4).round() / 1e4))], row),
+                    None => h.within("tr", &[], row),
+                }
+            }
+        });
+    });
+}

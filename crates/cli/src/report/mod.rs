@@ -1,0 +1,118 @@
+//! Reports: what a run did, measured and found, as one HTML file that needs nothing else.
+//!
+//! What it is: [`model`] is the data, without a word of how it looks; [`record`] gathers it while a run goes on; [`machine`] says what it ran
+//! on. [`page`] draws it: [`timeline`] and [`sections`] are its parts, over [`chart`], [`scale`], [`number`], [`bins`] and [`png`], and [`html`],
+//! which escapes and balances.
+//!
+//! Invariants: the file refers to nothing outside of itself; every text that is not this program's own is escaped; every chart has its
+//! numbers as a table; the data is in the file as JSON too (`<script id="data">`), all of it but the pictures. Any data draws: none at all, a single
+//! sample, zeros, the largest numbers.
+//!
+//! Threading: plain values, but for the recorder.
+
+mod bins;
+mod chart;
+mod html;
+pub mod machine;
+pub mod model;
+pub mod number;
+mod page;
+mod png;
+pub mod record;
+mod scale;
+mod sections;
+mod timeline;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+use model::Report;
+
+/// Where a report will be. The file is there from the beginning, so that what speaks against it is known before the work, not after.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    /// Whether this made the file, and nothing is in it yet.
+    vain: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.vain {
+            // What came between says more than a file that stays.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Place {
+    /// The file that was asked for; what it held is replaced at the end.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn asked(path: &Path) -> Result<Place, Failure> {
+        let vain = !path.exists();
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(|e| Failure::file(path, &e))?;
+        Ok(Place {
+            path: path.to_path_buf(),
+            vain,
+        })
+    }
+
+    /// A new file beside a store: its folder's name and `.html`, with a number if there is such a file.
+    ///
+    /// # Errors
+    /// No file can be made there.
+    pub fn beside(store: &Path) -> Result<Place, Failure> {
+        // `.` and `..` have no name; the folder itself does.
+        let store = std::path::absolute(store).map_err(|e| Failure::file(store, &e))?;
+        let name = store.file_name().unwrap_or("store".as_ref());
+        for n in 1..1000 {
+            let mut file = name.to_os_string();
+            if n > 1 {
+                file.push(format!("-{n}"));
+            }
+            file.push(".html");
+            let path = store.with_file_name(file);
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(_) => return Ok(Place { path, vain: true }),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Failure::file(&path, &e)),
+            }
+        }
+        Err(Failure::Other(format!(
+            "{}: no free name for the report beside it; give one with --report",
+            store.display()
+        )))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a report there.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(mut self, report: &Report) -> Result<(), Failure> {
+        let text = page::render(report)?;
+        self.vain = false;
+        OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .create(true)
+            .open(&self.path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|e| Failure::file(&self.path, &e))
+    }
+}

@@ -1,0 +1,264 @@
+//! Axes: from values to places, with ticks at 1, 2 and 5 times powers of ten.
+//!
+//! Invariant: whatever the values (none, all the same, infinite, not a number), a place is a finite number from 0 to 1 and an axis has a tick.
+
+use super::number::{Unit, grouped, with_unit};
+
+/// An axis.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    low: f64,
+    high: f64,
+    log: bool,
+    /// Its ticks, in order.
+    pub ticks: Vec<Tick>,
+}
+
+/// A tick of an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tick {
+    /// Where: 0 is the axis' beginning, 1 its end.
+    pub at: f64,
+    /// The value with its unit.
+    pub label: String,
+    /// Whether the label may go where there is little room.
+    pub minor: bool,
+}
+
+/// The smallest of 1, 2 and 5 times a power of ten that is not below `least`.
+pub fn round_step(least: f64) -> f64 {
+    if !(least.is_finite() && least > 0.0) {
+        return 1.0;
+    }
+    let power = 10f64.powf(least.log10().floor());
+    let step = [1.0, 2.0, 5.0]
+        .into_iter()
+        .map(|n| n * power)
+        .find(|step| *step >= least * (1.0 - 1e-9));
+    step.unwrap_or(10.0 * power)
+}
+
+/// Decimals that tell multiples of a step apart.
+fn decimals(step: f64) -> usize {
+    (-step.log10().floor()).clamp(0.0, 6.0) as usize
+}
+
+impl Axis {
+    /// From 0 to a tick at or above `max`, with about `count` ticks beyond 0.
+    pub fn from_zero(max: f64, count: usize, unit: Unit) -> Axis {
+        let max = if max.is_finite() && max > 0.0 {
+            max
+        } else {
+            1.0
+        };
+        let size = unit.step(max).0;
+        let step = round_step(max / size / count.max(1) as f64) * size;
+        Axis::linear(0.0, (max / step - 1e-9).ceil().max(1.0) * step, step, unit)
+    }
+
+    /// From 0 to exactly `max`, with about `count` ticks.
+    pub fn span(max: f64, count: usize, unit: Unit) -> Axis {
+        let max = if max.is_finite() && max > 0.0 {
+            max
+        } else {
+            1.0
+        };
+        let size = unit.step(max).0;
+        let step = round_step(max / size / count.max(1) as f64) * size;
+        Axis::linear(0.0, max, step, unit)
+    }
+
+    fn linear(low: f64, high: f64, step: f64, unit: Unit) -> Axis {
+        let (size, name) = unit.step(high);
+        let decimals = decimals(step / size);
+        let last = ((high - low) / step + 1e-9).floor() as usize;
+        let ticks = (0..=last.min(100))
+            .map(|n| {
+                let value = low + n as f64 * step;
+                let label = match n {
+                    0 if low == 0.0 => "0".to_string(),
+                    _ => with_unit(&grouped(value / size, decimals), name),
+                };
+                Tick {
+                    at: ((value - low) / (high - low)).clamp(0.0, 1.0),
+                    label,
+                    minor: n % 2 == 1,
+                }
+            })
+            .collect();
+        Axis {
+            low,
+            high,
+            log: false,
+            ticks,
+        }
+    }
+
+    /// Logarithmic, over all values above 0. Ticks at powers of ten, and at 2 and 5 times them where few powers are.
+    pub fn log(values: impl Iterator<Item = f64>, unit: Option<Unit>) -> Axis {
+        let (mut low, mut high) = (f64::INFINITY, 0f64);
+        for value in values.filter(|v| v.is_finite() && *v > 0.0) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if high <= 0.0 {
+            (low, high) = (1.0, 10.0);
+        }
+        let (first, last) = (low.log10(), high.log10());
+        let fine = last - first < 2.5;
+        // Down and up to the nearest tick.
+        let steps: &[f64] = if fine { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let (from, to) = (first.floor() as i32 - 1, last.ceil() as i32 + 1);
+        let all: Vec<(i32, f64)> = (from..=to)
+            .flat_map(|power| steps.iter().map(move |n| (power, n * 10f64.powi(power))))
+            .collect();
+        let low = all
+            .iter()
+            .map(|t| t.1)
+            .rfind(|t| *t <= low * (1.0 + 1e-9))
+            .unwrap_or(low);
+        let high = all
+            .iter()
+            .map(|t| t.1)
+            .find(|t| *t >= high * (1.0 - 1e-9) && *t > low)
+            .unwrap_or(high);
+        let mut axis = Axis {
+            low,
+            high,
+            log: true,
+            ticks: Vec::new(),
+        };
+        let every = if fine {
+            1
+        } else {
+            ((last - first) / 9.0).ceil().max(1.0) as i32
+        };
+        axis.ticks = all
+            .into_iter()
+            .filter(|(power, t)| {
+                (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(t)
+                    && power.rem_euclid(every) == 0
+            })
+            .map(|(power, t)| Tick {
+                at: axis.place(t),
+                label: match unit {
+                    Some(unit) => {
+                        let (size, name) = unit.step(t * (1.0 + 1e-9));
+                        with_unit(&grouped(t / size, decimals(t / size)), name)
+                    }
+                    None => power_label(power, t),
+                },
+                minor: power.rem_euclid(2) == 1,
+            })
+            .collect();
+        axis
+    }
+
+    /// Where a value is: 0 is the axis' beginning, 1 its end. What lies beyond, or is not a number, is at an end.
+    pub fn place(&self, value: f64) -> f64 {
+        let at = if self.log {
+            let (low, high) = (self.low.ln(), self.high.ln());
+            (value.max(f64::MIN_POSITIVE).ln() - low) / (high - low)
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        if at.is_nan() { 0.0 } else { at.clamp(0.0, 1.0) }
+    }
+}
+
+/// A power of ten, or a multiple of it, without a unit.
+fn power_label(power: i32, value: f64) -> String {
+    if (-2..=3).contains(&power) {
+        return grouped(value, decimals(value));
+    }
+    let digits: String = power
+        .to_string()
+        .chars()
+        .map(|c| match c {
+            '-' => '⁻',
+            '1' => '¹',
+            '2' => '²',
+            '3' => '³',
+            c => char::from_u32('⁰' as u32 + c.to_digit(10).unwrap_or(0)).unwrap_or(c),
+        })
+        .collect();
+    match (value / 10f64.powi(power)).round() {
+        1.0 => format!("10{digits}"),
+        n => format!("{n}·10{digits}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(axis: &Axis) -> Vec<String> {
+        axis.ticks
+            .iter()
+            .map(|t| t.label.replace('\u{a0}', " "))
+            .collect()
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(
+            labels(&Axis::from_zero(1.1e6, 4, Unit::PerSecond)),
+            ["0", "0.5 M/s", "1.0 M/s", "1.5 M/s"]
+        );
+        assert_eq!(
+            labels(&Axis::from_zero(7.0 * 1048576.0, 4, Unit::Bytes)),
+            ["0", "2 MiB", "4 MiB", "6 MiB", "8 MiB"]
+        );
+        assert_eq!(
+            labels(&Axis::span(3.3, 5, Unit::Seconds)),
+            ["0", "1 s", "2 s", "3 s"]
+        );
+        assert_eq!(
+            labels(&Axis::log(
+                [900.0, 2e6].into_iter(),
+                Some(Unit::Nanoseconds)
+            )),
+            ["100 ns", "1 µs", "10 µs", "100 µs", "1 ms", "10 ms"]
+        );
+        assert_eq!(
+            labels(&Axis::log([0.3, 4.0].into_iter(), None)),
+            ["0.2", "0.5", "1", "2", "5"]
+        );
+        assert_eq!(
+            labels(&Axis::log([1e-6, 1.0].into_iter(), None)),
+            ["10⁻⁶", "10⁻⁵", "10⁻⁴", "10⁻³", "0.01", "0.1", "1"]
+        );
+    }
+
+    #[test]
+    fn whatever_the_values_places_are_within() {
+        let strange = [
+            0.0,
+            -1.0,
+            1.0,
+            1e300,
+            1e-300,
+            f64::MAX,
+            f64::NAN,
+            f64::INFINITY,
+            u64::MAX as f64,
+        ];
+        for max in strange {
+            for unit in [Unit::Bytes, Unit::Seconds, Unit::PerSecond, Unit::Plain] {
+                for axis in [
+                    Axis::from_zero(max, 5, unit),
+                    Axis::span(max, 5, unit),
+                    Axis::log([max].into_iter(), Some(unit)),
+                    Axis::log([max, 1.0].into_iter(), None),
+                ] {
+                    assert!(!axis.ticks.is_empty(), "{max} {unit:?}");
+                    assert!(axis.ticks.len() < 110, "{max} {unit:?}");
+                    for value in strange {
+                        let at = axis.place(value);
+                        assert!((0.0..=1.0).contains(&at), "{value} at {at} of {axis:?}");
+                    }
+                }
+            }
+        }
+        assert_eq!(Axis::log(std::iter::empty(), None).ticks.len(), 4);
+    }
+}
