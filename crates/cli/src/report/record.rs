@@ -105,7 +105,7 @@ const LATENCIES: [(&str, &str); 6] = [
     ),
     (
         "commit",
-        "a group of batches goes through the log into the memtable; some groups are timed",
+        "a group of several batches, or one that is synced, goes through the log into the memtable",
     ),
     ("flush", "a memtable becomes tables"),
     ("compaction", "tables are merged"),
