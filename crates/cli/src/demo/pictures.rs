@@ -15,8 +15,8 @@ use crate::output::{count, duration};
 use crate::report::model::{Dump, Plasma};
 use crate::report::record::Recorder;
 
-/// Particles that a cell of a picture shall hold, on average: fewer would show noise.
-const CELL_PARTICLES: u64 = 8;
+/// Particles for each cell of a picture. Most cells are empty, so the others hold enough of them to be more than noise.
+const CELL_PARTICLES: u64 = 3;
 
 /// Runs the section's part.
 pub fn run(
@@ -29,7 +29,7 @@ pub fn run(
     let config = plan.simulation();
     // Twice as wide as high.
     let cells = particles.particle_count() / CELL_PARTICLES;
-    let rows = ((cells / 2).isqrt() as usize).clamp(48, 240);
+    let rows = ((cells / 2).isqrt() as usize).clamp(48, 320);
     let columns = 2 * rows;
     let mut plasma = Plasma {
         particle_count: particles.particle_count(),

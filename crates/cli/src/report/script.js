@@ -35,7 +35,8 @@ for (const chart of document.querySelectorAll('figure.chart')) {
     readout.replaceChildren(Object.assign(document.createElement('b'), { textContent: cells[0] }), ...cells.slice(1).map((cell, n) => line(heads[n + 1], cell)));
     cursor.hidden = readout.hidden = false;
     cursor.style.left = `${at * 100}%`;
-    // On the side that has room, and never beyond the plot.
+    // On the side that has room, and never beyond the plot. Measured at the left, where nothing squeezes it.
+    readout.style.left = '0';
     const room = plot.clientWidth, width = readout.offsetWidth, x = at * room;
     readout.style.left = `${Math.max(0, Math.min(room - width, x < room / 2 ? x + 12 : x - width - 12))}px`;
   };

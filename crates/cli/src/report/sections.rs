@@ -427,7 +427,7 @@ fn growth(h: &mut Html, plasma: &Plasma) {
             rows: rows.collect(),
         },
         x,
-        x_name: "time, in periods of the plasma over 2π",
+        x_name: "time, of which a plasma oscillation takes 2π",
         y,
         height_rem: 15.0,
         layers,
