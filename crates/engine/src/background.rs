@@ -18,6 +18,7 @@ use siltstone_storage::JoinHandle;
 use crate::compaction::schedule::{self, Task};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::health::closed;
 use crate::planted::{self, Bug};
 use crate::view::{NO_SEGMENT, Source};
@@ -118,6 +119,9 @@ fn run(core: &Arc<Core>, task: Task) {
         if error.kind() == ErrorKind::NoSpace {
             core.health.set_no_space(&error);
         }
+        core.events.tell(|| Event::JobFailed {
+            error: error.clone(),
+        });
         core.last_job_error.lock().replace(error);
         // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
         pause(core, Duration::from_millis(100));
@@ -373,6 +377,7 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
     // Callers that bring files in see the close soon; what they began to write they delete again.
     core.guests.wait_until_gone();
     last();
+    core.events.end();
     // The lease goes when no task can write any more.
     let lease = core.lease.lock().take();
     drop(lease);

@@ -24,6 +24,7 @@ use siltstone_storage::{Epoch, Runtime, Storage, StorageErrorKind};
 use crate::compaction::run::JobRunner;
 use crate::core::{Core, Storages};
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::health::closed;
 use crate::log::{LogConfig, LogOptions, LogWriter};
 use crate::manifest::{self, Manifest, Space, StoreId};
@@ -113,7 +114,12 @@ pub(crate) fn write(core: &Core, target: &Arc<dyn Storage>) -> Result<Checkpoint
     let _ = target
         .delete(epoch, PARTIAL)
         .and_then(|()| target.sync_dir(epoch));
+    tell(core, target.describe(), report);
     Ok(report)
+}
+
+fn tell(core: &Core, place: String, report: CheckpointReport) {
+    core.events.tell(|| Event::Checkpointed { place, report });
 }
 
 /// Makes sure that the target is empty or an unfinished checkpoint, and marks it.
@@ -374,6 +380,7 @@ pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointRepor
             let _ = target
                 .delete(epoch, PARTIAL)
                 .and_then(|()| target.sync_dir(epoch));
+            tell(core, folder.display().to_string(), report);
             Ok(report)
         }
         Err(error) => {

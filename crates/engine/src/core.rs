@@ -1,7 +1,7 @@
 //! The store's inside: who owns what, and the few operations that several parts need.
 //!
 //! What it is: [`Core`] holds every part of an open store. Each part guards itself; the table of owners and locks is RFC 1, section 9.
-//! Lock order: manifest role > schedule > a keyspace's `change` > snapshots > stalls > health. The leader's role precedes `change` and waits for
+//! Lock order: manifest role > schedule > a keyspace's `change` > snapshots > stalls > health > events. The leader's role precedes `change` and waits for
 //! the manifest role only to raise an exhausted ceiling; nobody waits for the leader while holding the manifest role.
 //!
 //! Threading: shared by all handles and background tasks.
@@ -16,6 +16,7 @@ use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime, Storage};
 use crate::compaction::run::JobRunner;
 use crate::compaction::schedule::Schedule;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Events;
 use crate::health::{Health, closed};
 use crate::ingest::Guests;
 use crate::log::{LogWriter, Position};
@@ -117,6 +118,7 @@ pub(crate) struct Core {
     pub(crate) jobs: JobRunner,
     pub(crate) lease: Mutex<Option<Box<dyn Lease>>>,
     pub(crate) health: Arc<Health>,
+    pub(crate) events: Arc<Events>,
     pub(crate) stalls: Stalls,
     pub(crate) snapshots: Arc<SnapshotRegistry>,
     pub(crate) metrics: Metrics,

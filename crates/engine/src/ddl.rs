@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use crate::core::{Core, KeyspaceMap, ManifestRole, PendingEdit};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::log::RecordKind;
 use crate::options::KeyspaceOptions;
 use crate::planted::{self, Bug};
@@ -167,6 +168,10 @@ pub(crate) fn create(
         next_keyspace_id: Some(id + 1),
         ..Edit::default()
     };
+    core.events.tell(|| Event::KeyspaceCreated {
+        name: name.to_string(),
+        id,
+    });
     complete(core, end, edit, pin, vec![keyspace.clone()])?;
     Ok(keyspace)
 }
@@ -286,6 +291,10 @@ fn take_out(core: &Core, role: &mut ManifestRole, id: KeyspaceId, keep_creates: 
 }
 
 fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
+    core.events.tell(|| Event::KeyspaceDropped {
+        name: keyspace.name.clone(),
+        id: keyspace.id,
+    });
     keyspace.set_dropped();
     change_map(core, |map| {
         map.by_name.remove(&keyspace.name);

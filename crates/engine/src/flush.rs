@@ -17,6 +17,7 @@ use crate::compaction::pick::targets;
 use crate::compaction::run::{FlushSpec, JobRunner};
 use crate::core::Core;
 use crate::error::Result;
+use crate::event::Event;
 use crate::planted::{self, Bug};
 use crate::version::{Edit, KeyspaceEdit, SeqRange};
 use crate::view::{KeyspaceCore, MemSource, Source};
@@ -64,13 +65,18 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     core.metrics
         .flush_in_bytes
         .add(outcome.counters.raw_bytes_read);
-    core.metrics
-        .flush_out_bytes
-        .add(tables.iter().map(|t| t.file_bytes).sum());
+    let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
+    let took = core.runtime.now().since(start);
+    core.metrics.flush_out_bytes.add(out_bytes);
     core.metrics.flush_count.add(1);
-    core.metrics
-        .flush_time
-        .record(core.runtime.now().since(start));
+    core.metrics.flush_time.record(took);
+    core.events.tell(|| Event::Flushed {
+        keyspace: task.keyspace.name.clone(),
+        in_bytes: outcome.counters.raw_bytes_read,
+        out_bytes,
+        table_count: tables.len() as u64,
+        duration_us: took.as_micros() as u64,
+    });
     Ok(())
 }
 
@@ -105,7 +111,8 @@ fn install(
     next_id += 1;
     let seqs = source.seqs();
     let log_start = core.log_start_without(&[source.id]);
-    let add = add_run(JobRunner::metas(tables, &mut next_id), run_id, seqs);
+    let metas = JobRunner::metas(tables, &mut next_id);
+    let add = add_run(metas.clone(), run_id, seqs);
     // Whatever was given a number above an older unsettled slot is installed above it: counted, because tests must reach it.
     let out_of_order = older_unsettled(&task.keyspace, seqs);
     let edit = Edit {
@@ -120,6 +127,10 @@ fn install(
     };
     core.commit_edit(&mut role, edit)?;
     refresh_view(core, &role, &task.keyspace, &[source.id]);
+    for table in &metas {
+        core.events
+            .tell(|| Event::table_created(&task.keyspace.name, 0, table));
+    }
     if out_of_order {
         core.metrics.out_of_order_install_count.add(1);
     }

@@ -6,11 +6,13 @@
 //! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
 //! falsely successful sync. Threading: `check` is one relaxed load on the good path.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, Events};
 use crate::planted::{self, Bug};
 
 const GOOD: u8 = 0;
@@ -23,13 +25,15 @@ const READ_ONLY: u8 = 4;
 pub(crate) struct Health {
     state: AtomicU8,
     cause: Mutex<Option<Error>>,
+    events: Arc<Events>,
 }
 
 impl Health {
-    pub(crate) fn new(runtime: &Runtime) -> Health {
+    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>) -> Health {
         Health {
             state: AtomicU8::new(GOOD),
             cause: runtime.mutex(None),
+            events,
         }
     }
 
@@ -87,6 +91,9 @@ impl Health {
         if self.state.load(Ordering::Acquire) < POISONED {
             *slot = Some(cause.clone());
             self.state.store(POISONED, Ordering::Release);
+            self.events.tell(|| Event::Poisoned {
+                error: cause.clone(),
+            });
         }
     }
 
@@ -94,7 +101,11 @@ impl Health {
         let mut slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) <= NO_SPACE {
             *slot = Some(cause.clone());
-            self.state.store(NO_SPACE, Ordering::Release);
+            if self.state.swap(NO_SPACE, Ordering::AcqRel) == GOOD {
+                self.events.tell(|| Event::NoSpace {
+                    error: cause.clone(),
+                });
+            }
         }
     }
 
@@ -104,6 +115,7 @@ impl Health {
         if self.state.load(Ordering::Acquire) == NO_SPACE {
             *slot = None;
             self.state.store(GOOD, Ordering::Release);
+            self.events.tell(|| Event::SpaceAgain);
             return true;
         }
         false

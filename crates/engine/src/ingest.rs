@@ -24,6 +24,7 @@ use crate::build::{TableFile, no_table};
 use crate::core::Core;
 use crate::ddl::complete;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::health::closed;
 use crate::log::RecordKind;
 use crate::log::format::MAX_SEQUENCE;
@@ -496,6 +497,18 @@ fn ingest(
         }
     }
     drop(guest);
+    core.events.tell(|| Event::Ingested {
+        keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
+        number: report.number,
+        table_count: report.table_count,
+        file_bytes: report.file_bytes,
+    });
+    for part in &parts {
+        for table in part.runs.iter().flatten() {
+            core.events
+                .tell(|| Event::table_created(&part.keyspace.name, 0, table));
+        }
+    }
     core.metrics.ingest_count.add(1);
     core.metrics.ingest_bytes.add(report.file_bytes);
     if how == IngestMode::Move {

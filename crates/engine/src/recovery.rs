@@ -26,6 +26,7 @@ use crate::core::{
     CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Storages, Tidy, first_memtable,
 };
 use crate::error::{Error, Result};
+use crate::event::Events;
 use crate::guard;
 use crate::health::Health;
 use crate::ingest::Guests;
@@ -70,10 +71,11 @@ pub(crate) fn open(
     storages: &Storages,
     runtime: Runtime,
     executors: Vec<Arc<dyn Executor>>,
+    events: Arc<Events>,
     options: Options,
     purpose: Purpose,
 ) -> Result<Arc<Core>> {
-    let health = Arc::new(Health::new(&runtime));
+    let health = Arc::new(Health::new(&runtime, events.clone()));
     let storages = guard::guard(storages, &runtime, &health);
     let place = storages.manifest.describe();
     let no_store = || {
@@ -216,7 +218,12 @@ pub(crate) fn open(
     let manifest = write_manifest(&storages, epoch, store_id, Arc::new(state))?;
     let state = manifest.state().clone();
 
-    let tables = Arc::new(TableSet::new(&runtime, storages.tables.clone(), &options));
+    let tables = Arc::new(TableSet::new(
+        &runtime,
+        events.clone(),
+        storages.tables.clone(),
+        &options,
+    ));
     let mut keyspaces = KeyspaceMap::default();
     let mut source_id = 0;
     for (id, keyspace) in &state.keyspaces {
@@ -241,7 +248,7 @@ pub(crate) fn open(
     let core = Arc::new(Core {
         live: ArcSwap::from_pointee(options.clone()),
         sync_every_write: options.sync == SyncMode::Always,
-        stalls: Stalls::new(&runtime),
+        stalls: Stalls::new(&runtime, events.clone()),
         snapshots: SnapshotRegistry::new(&runtime, published),
         queue: WriteQueue::new(&runtime, &health, published + 1, source_id),
         keyspaces: ArcSwap::from_pointee(keyspaces),
@@ -263,6 +270,7 @@ pub(crate) fn open(
         tidy_pause: runtime.condvar(),
         tasks: runtime.mutex(Default::default()),
         last_job_error: runtime.mutex(None),
+        events,
         published: AtomicBool::new(false),
         lease: runtime.mutex(Some(lease)),
         log_bytes: AtomicU64::new(0),

@@ -17,6 +17,7 @@ use siltstone_storage::{Mutex, Runtime};
 use crate::compaction::pick::PickOptions;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::memtable::ArenaPool;
 use crate::options::{Change, KeyspaceOptions, KeyspaceSettings, Options, Value, setting};
 use crate::stall::Limits;
@@ -122,7 +123,8 @@ pub(crate) fn set_store(core: &Core, name: &str, value: &Value) -> Result<()> {
     }
     let _ddl = core.ddl.lock();
     core.check_open()?;
-    let mut options = Options::clone(&core.live.load_full());
+    let old = core.live.load_full();
+    let mut options = Options::clone(&old);
     options.set(name, value)?;
     options.validate()?;
     core.jobs.set_subjobs_max(options.subjobs_max as usize);
@@ -132,6 +134,14 @@ pub(crate) fn set_store(core: &Core, name: &str, value: &Value) -> Result<()> {
     for keyspace in core.keyspaces.load_full().by_id.values() {
         let own = keyspace.pin_settings().own.clone();
         keyspace.set_settings(Settings::new(own, &options, &core.arenas));
+    }
+    let value = options.get(name)?;
+    if value != old.get(name)? {
+        core.events.tell(|| Event::OptionChanged {
+            keyspace: None,
+            name: setting.name,
+            value: Some(value),
+        });
     }
     changed(core);
     Ok(())
@@ -172,6 +182,14 @@ pub(crate) fn set_keyspace(
             ..Edit::default()
         };
         core.commit_edit(&mut role, edit)?;
+    }
+    let old = keyspace.pin_settings();
+    for (name, value) in own.changes_from(&old.own) {
+        core.events.tell(|| Event::OptionChanged {
+            keyspace: Some(keyspace.name.clone()),
+            name,
+            value,
+        });
     }
     keyspace.set_settings(Settings::new(own, &core.live.load_full(), &core.arenas));
     changed(core);

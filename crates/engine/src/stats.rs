@@ -227,6 +227,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("table_open_count", core.tables.opened_count()),
         ("table_close_count", core.tables.closed_count()),
         ("stats_unpublished_count", m.stats_unpublished_count.get()),
+        ("event_lost_count", core.events.lost_count()),
     ];
     let counters = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
     let latencies = [

@@ -17,6 +17,7 @@ use crate::batch::Batch;
 use crate::checkpoint::CheckpointReport;
 use crate::core::{Core, Storages};
 use crate::error::{Error, Result};
+use crate::event::{EventListener, Events};
 use crate::iter::{Cursor, IterOptions, Range};
 use crate::options::{KeyspaceOptions, KeyspaceSettings, Options, Value};
 use crate::read::{self, PinnedValue};
@@ -41,6 +42,8 @@ pub struct Components {
     pub runtime: Runtime,
     /// Executors that jobs are offered to before the host's own cores.
     pub executors: Vec<Arc<dyn Executor>>,
+    /// Who hears what happens in the store. One that is opened for reading tells nothing.
+    pub listener: Option<Arc<dyn EventListener>>,
 }
 
 impl Components {
@@ -52,6 +55,7 @@ impl Components {
             tables: storage,
             runtime,
             executors: Vec::new(),
+            listener: None,
         }
     }
 }
@@ -103,11 +107,33 @@ impl Store {
     /// `InvalidArgument` for impossible options, `Locked` if another writer has it, `NotFound` if there is none and it may not be created,
     /// `Corruption` if what was promised to be there is damaged, `Unsupported` for a newer format, or I/O.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Store> {
+        Store::open_in(path.as_ref(), options, None)
+    }
+
+    /// As [`Store::open`], with somebody who hears what happens in the store: see [`EventListener`].
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with_listener(
+        path: impl AsRef<Path>,
+        options: Options,
+        listener: Arc<dyn EventListener>,
+    ) -> Result<Store> {
+        Store::open_in(path.as_ref(), options, Some(listener))
+    }
+
+    fn open_in(
+        path: &Path,
+        options: Options,
+        listener: Option<Arc<dyn EventListener>>,
+    ) -> Result<Store> {
         options.validate()?;
-        let runtime = Runtime::threads();
-        let path = path.as_ref();
         let storage = open_folder(path, &options)?;
-        Store::open_with(Components::on(Arc::new(storage), runtime), options)
+        let components = Components {
+            listener,
+            ..Components::on(Arc::new(storage), Runtime::threads())
+        };
+        Store::open_with(components, options)
     }
 
     /// Opens a store on components of the caller's.
@@ -121,13 +147,16 @@ impl Store {
             manifest: components.manifest,
             tables: components.tables,
         };
+        let events = Events::start(&components.runtime, components.listener)?;
         let core = crate::recovery::open(
             &storages,
             components.runtime,
             components.executors,
+            events.clone(),
             options,
             Purpose::Writing,
-        )?;
+        )
+        .inspect_err(|_| events.end())?;
         Ok(Store::of(core))
     }
 
@@ -180,10 +209,12 @@ impl Store {
             tables: components.tables,
         };
         let storages = crate::overlay::over(&below, &components.runtime, replay_bytes_max);
+        let events = Events::start(&components.runtime, None)?;
         let core = crate::recovery::open(
             &storages,
             components.runtime,
             Vec::new(),
+            events,
             options,
             Purpose::Reading,
         )?;

@@ -26,6 +26,7 @@ use siltstone_table::reader::{
 use crate::cache::{BlockCache, ScanCache};
 use crate::compaction::pick::joined_ranges;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, Events};
 use crate::options::{DirectIo, Options, Verify};
 use crate::planted::{self, Bug};
 use crate::version::{Key, KeyRange, TableMeta};
@@ -71,6 +72,7 @@ struct Registered {
 /// See the module.
 pub(crate) struct TableSet {
     runtime: Runtime,
+    events: Arc<Events>,
     storage: Arc<dyn Storage>,
     options: ReaderOptions,
     direct_io: DirectIo,
@@ -96,12 +98,18 @@ pub(crate) struct TableSet {
 }
 
 impl TableSet {
-    pub(crate) fn new(runtime: &Runtime, storage: Arc<dyn Storage>, options: &Options) -> TableSet {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        events: Arc<Events>,
+        storage: Arc<dyn Storage>,
+        options: &Options,
+    ) -> TableSet {
         // The other half is for the log, the manifest, the outputs and inputs of jobs, and the program around the store.
         let handles = storage.open_objects_max().map_or(u64::MAX, |max| max / 2);
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         TableSet {
             runtime: runtime.clone(),
+            events,
             storage,
             options: ReaderOptions {
                 verify: match options.verify {
@@ -347,7 +355,10 @@ impl TableSet {
         let mut deleted = 0;
         for name in names {
             match self.storage.delete(epoch, &name) {
-                Ok(()) => deleted += 1,
+                Ok(()) => {
+                    deleted += 1;
+                    self.events.tell(|| Event::TableDeleted { name });
+                }
                 Err(e) if e.kind == StorageErrorKind::NotFound => {}
                 Err(_) => self.undeleted.lock().push(name),
             }

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use siltstone_table::exec::{CancelToken, Progress};
 use siltstone_table::job::outcome::Counters;
@@ -18,6 +19,7 @@ use super::pick::{Choice, ChoiceKind, Reservation, older_ranges};
 use super::run::JobRunner;
 use crate::core::{Core, ManifestRole};
 use crate::error::Result;
+use crate::event::Event;
 use crate::planted::{self, Bug};
 use crate::version::{AddTable, Edit, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange, TableMeta};
 use crate::view::{KeyspaceCore, KeyspaceView, Source};
@@ -51,15 +53,18 @@ pub(crate) enum Cause {
 pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     let start = core.runtime.now();
     if task.choice.kind == ChoiceKind::TrivialMove {
-        let moved = task.choice.tables().cloned().collect();
+        let moved: Vec<_> = task.choice.tables().cloned().collect();
+        let count = moved.len();
         commit(core, task, moved)?;
         core.metrics.trivial_move_count.add(1);
+        tell(core, task, count, 0, core.runtime.now().since(start));
         return Ok(());
     }
     if task.choice.kind == ChoiceKind::Drop {
         commit(core, task, Vec::new())?;
         let count = task.choice.tables().count() as u64;
         core.metrics.dropped_table_count.add(count);
+        tell(core, task, 0, 0, core.runtime.now().since(start));
         return Ok(());
     }
     let (mut published, mut snapshots) = core.snapshots.for_job();
@@ -107,8 +112,8 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
     count_outcome(core, &outcome.counters);
     let m = &core.metrics;
     m.compaction_in_bytes.add(task.choice.input_bytes);
-    m.compaction_out_bytes
-        .add(tables.iter().map(|t| t.file_bytes).sum());
+    let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
+    m.compaction_out_bytes.add(out_bytes);
     m.compaction_count.add(1);
     if task.choice.kind == ChoiceKind::IntraL0 {
         m.intra_l0_count.add(1);
@@ -118,8 +123,29 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
         Cause::Deletes => drop(m.delete_compaction_count.add(1)),
         Cause::Manual => drop(m.manual_count.add(1)),
     }
-    m.compaction_time.record(core.runtime.now().since(start));
+    let took = core.runtime.now().since(start);
+    m.compaction_time.record(took);
+    for table in &metas {
+        core.events
+            .tell(|| Event::table_created(&task.keyspace.name, task.choice.to, table));
+    }
+    tell(core, task, metas.len(), out_bytes, took);
     Ok(())
+}
+
+/// Tells of a compaction that was installed.
+fn tell(core: &Core, task: &CompactionTask, out_count: usize, out_bytes: u64, took: Duration) {
+    core.events.tell(|| Event::Compacted {
+        keyspace: task.keyspace.name.clone(),
+        reason: task.choice.reason.clone(),
+        from_level: task.choice.from,
+        to_level: task.choice.to,
+        in_table_count: task.choice.tables().count() as u64,
+        in_bytes: task.choice.input_bytes,
+        out_table_count: out_count as u64,
+        out_bytes,
+        duration_us: took.as_micros() as u64,
+    });
 }
 
 /// Whether tables that were rewritten in place have as many tombstones as before. (What goes down a level comes nearer to what it deletes.)

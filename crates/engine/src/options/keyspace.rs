@@ -112,6 +112,18 @@ impl KeyspaceOptions {
         Ok(())
     }
 
+    /// What differs from `old`: names, and values where they are set.
+    pub(crate) fn changes_from(
+        &self,
+        old: &KeyspaceOptions,
+    ) -> impl Iterator<Item = (&'static str, Option<Value>)> {
+        SETTINGS.iter().filter_map(move |setting| {
+            let access = setting.keyspace.as_ref()?;
+            let value = (access.get)(self);
+            (value != (access.get)(old)).then_some((setting.name, value))
+        })
+    }
+
     /// Has an option follow the store's again.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ mod pace;
 pub mod policy;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 use pace::{Pace, Turn};
 pub use policy::{Cause, Decision, Limits, Load};
 
+use crate::event::{Event, Events};
 use crate::version::KeyspaceId;
 
 /// A finished or present delay of a writer.
@@ -74,6 +76,7 @@ struct Inner {
 /// See the module.
 pub(crate) struct Stalls {
     runtime: Runtime,
+    events: Arc<Events>,
     opened: Instant,
     inner: Mutex<Inner>,
     relieved: Condvar,
@@ -81,9 +84,10 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    pub(crate) fn new(runtime: &Runtime) -> Stalls {
+    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>) -> Stalls {
         Stalls {
             runtime: runtime.clone(),
+            events,
             opened: runtime.now(),
             inner: runtime.mutex(Inner {
                 next: 0,
@@ -202,6 +206,12 @@ impl Stalls {
         let id = inner.next;
         inner.next += 1;
         inner.totals[cause as usize].count += 1;
+        self.events.tell(|| Event::StallBegan {
+            keyspace: keyspace.to_string(),
+            cause,
+            load,
+            limit,
+        });
         let start_us = now.since(self.opened).as_micros() as u64;
         inner.present.push((
             id,
@@ -231,6 +241,11 @@ impl Stalls {
             let total = &mut inner.totals[delay.cause as usize];
             total.total_us += us;
             total.max_us = total.max_us.max(us);
+            self.events.tell(|| Event::StallEnded {
+                keyspace: delay.keyspace.clone(),
+                cause: delay.cause,
+                duration_us: us,
+            });
             if inner.past.len() == KEPT {
                 inner.past.pop_front();
             }

@@ -67,7 +67,7 @@ impl Scene {
 #[test]
 fn writers_share_what_the_distance_leaves() {
     simulated(|rt| {
-        let stalls = Arc::new(Stalls::new(&rt));
+        let stalls = Arc::new(Stalls::new(&rt, Events::start(&rt, None).unwrap()));
         // Filled in a quarter of a second: 16 MiB/s. (Times are the simulation's.)
         rt.sleep(Duration::from_millis(250));
         stalls.sealed(1, 4 * MIB);
@@ -108,7 +108,7 @@ fn writers_share_what_the_distance_leaves() {
 #[test]
 fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
     simulated(|rt| {
-        let stalls = Arc::new(Stalls::new(&rt));
+        let stalls = Arc::new(Stalls::new(&rt, Events::start(&rt, None).unwrap()));
         let scene = Scene::default();
         scene.l0_run_count.store(35, Ordering::Relaxed);
         // One batch in debt for minutes, and one behind it.
