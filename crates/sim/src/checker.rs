@@ -318,12 +318,17 @@ pub fn check_at(
 type Scanned = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The whole contents of a store: per keyspace its id and its pairs.
-struct Contents {
+#[derive(Clone, PartialEq, Eq)]
+pub struct Contents {
     keyspaces: BTreeMap<String, (u32, Scanned)>,
     next_keyspace_id: u32,
 }
 
-fn contents(store: &Store) -> Result<Contents> {
+/// Reads a whole store.
+///
+/// # Errors
+/// The first error.
+pub fn contents(store: &Store) -> Result<Contents> {
     let mut all = BTreeMap::new();
     for name in store.keyspaces() {
         let keyspace = store.keyspace(&name)?;
@@ -337,13 +342,64 @@ fn contents(store: &Store) -> Result<Contents> {
     })
 }
 
+impl Contents {
+    /// The value of a key.
+    pub fn get(&self, name: &str, key: &[u8]) -> Option<&[u8]> {
+        let (_, pairs) = self.keyspaces.get(name)?;
+        let at = pairs.binary_search_by(|(k, _)| k[..].cmp(key)).ok()?;
+        Some(&pairs[at].1)
+    }
+
+    /// The keyspaces: name and id.
+    pub fn ids(&self) -> BTreeMap<String, u32> {
+        let ids = self.keyspaces.iter();
+        ids.map(|(name, (id, _))| (name.clone(), *id)).collect()
+    }
+
+    /// All keys of a keyspace.
+    pub fn keys(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let pairs = self.keyspaces.get(name).into_iter();
+        pairs.flat_map(|(_, pairs)| pairs.iter().map(|(key, _)| &key[..]))
+    }
+
+    /// Says where this and what is wanted part: keyspaces and pairs; next ids are not compared.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn same_as(&self, wanted: &Contents) -> Check {
+        let (found, expected) = (self.ids(), wanted.ids());
+        if found != expected {
+            return Err(format!("keyspaces {found:?}, expected {expected:?}"));
+        }
+        for (name, (id, pairs)) in &self.keyspaces {
+            let wanted = wanted.keyspaces[name].1.iter();
+            let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
+            compare(&format!("keyspace {name} ({id})"), pairs, wanted)?;
+        }
+        Ok(())
+    }
+}
+
+/// Compares a whole store with what it is to hold: by name, id and pairs.
+///
+/// # Errors
+/// The first difference.
+pub fn check_contents(store: &Store, wanted: &BTreeMap<String, (u32, Pairs)>) -> Check {
+    let found = contents(store).map_err(told("reading everything"))?;
+    let ids: BTreeMap<String, u32> = wanted.iter().map(|(n, (id, _))| (n.clone(), *id)).collect();
+    if found.ids() != ids {
+        return Err(format!("keyspaces {:?}, expected {ids:?}", found.ids()));
+    }
+    for (name, (id, found)) in &found.keyspaces {
+        let state = &wanted[name].1;
+        compare(&format!("keyspace {name} ({id})"), found, pairs(state))?;
+    }
+    Ok(())
+}
+
 fn equals(contents: &Contents, model: &Model, number: u64) -> Check {
     let wanted = model.keyspaces(number);
-    let found: BTreeMap<String, u32> = contents
-        .keyspaces
-        .iter()
-        .map(|(name, (id, _))| (name.clone(), *id))
-        .collect();
+    let found = contents.ids();
     if found != wanted {
         return Err(format!("keyspaces {found:?}, expected {wanted:?}"));
     }

@@ -6,6 +6,8 @@
 //!
 //! - [`model`]: every version of every key, cut to any prefix.
 //! - [`observe`]: the history as the store's log was told it.
+//! - [`settings`]: what is set for keyspaces, and what of it a crash may leave.
+//! - [`world`]: an open store, and every operation on it with what it must give.
 //! - [`workload`]: option sets, keys, values, clients.
 //! - [`checker`]: whole contents against the model.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
@@ -15,7 +17,10 @@
 pub mod checker;
 pub mod coverage;
 pub mod model;
+pub mod noted;
 pub mod observe;
 pub mod rng;
+pub mod settings;
 pub mod trials;
 pub mod workload;
+pub mod world;

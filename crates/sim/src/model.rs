@@ -9,6 +9,7 @@
 //! Threading: owned; the run keeps it under a mutex that is held over no storage call.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Bytes shared between history, index and intents.
@@ -16,6 +17,9 @@ pub type Bytes = Arc<[u8]>;
 
 /// Key and value pairs in key order.
 pub type Pairs = BTreeMap<Bytes, Bytes>;
+
+/// Pairs of a table, or of a run of tables; a delete has no value.
+pub type TablePairs = Arc<Vec<(Bytes, Option<Bytes>)>>;
 
 /// One entry of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +46,8 @@ impl Op {
 pub enum Event {
     /// Entries, numbered one by one.
     Group(Vec<Op>),
-    /// Pairs (or deletes) that all have the record's number.
-    Ingest(u32, Arc<Vec<(Bytes, Option<Bytes>)>>),
+    /// Runs of pairs (or deletes) by keyspace, oldest first: all of run *i* has the record's first number + *i*.
+    Ingest(Vec<(u32, Vec<TablePairs>)>),
     /// A keyspace begins.
     Create(u32, String),
     /// A keyspace ends.
@@ -66,6 +70,10 @@ impl Record {
     pub fn last(&self) -> u64 {
         match &self.event {
             Event::Group(ops) => self.first + ops.len() as u64 - 1,
+            Event::Ingest(parts) => {
+                let run_count = parts.iter().map(|(_, runs)| runs.len()).max();
+                self.first + run_count.unwrap_or(1).max(1) as u64 - 1
+            }
             _ => self.first,
         }
     }
@@ -145,14 +153,15 @@ impl Model {
             Event::Drop(id) | Event::DropWithoutRecord(id) => {
                 self.live(*id).dropped = Some(record.first)
             }
-            Event::Ingest(id, pairs) => {
-                let keyspace = self.live(*id);
-                for (key, value) in pairs.iter() {
-                    keyspace
-                        .versions
-                        .entry(key.clone())
-                        .or_default()
-                        .push((record.first, value.clone()));
+            Event::Ingest(parts) => {
+                for (id, runs) in parts {
+                    let keyspace = self.live(*id);
+                    for (number, pairs) in (record.first..).zip(runs) {
+                        for (key, value) in pairs.iter() {
+                            let versions = keyspace.versions.entry(key.clone()).or_default();
+                            versions.push((number, value.clone()));
+                        }
+                    }
                 }
             }
             Event::Group(ops) => {
@@ -253,6 +262,12 @@ impl Model {
             .collect()
     }
 
+    /// Every keyspace that was ever created: id and name.
+    pub fn all_keyspaces(&self) -> BTreeMap<u32, String> {
+        let named = self.keyspaces.iter().map(|(id, k)| (*id, k.name.clone()));
+        named.collect()
+    }
+
     /// The id that the next keyspace gets at `number`. Ids of dropped keyspaces are not given again.
     pub fn next_keyspace_id(&self, number: u64) -> u32 {
         let ids = self
@@ -327,6 +342,20 @@ impl Model {
         keyspace.versions.iter().filter_map(shown).collect()
     }
 
+    /// Puts and deletes of keys from `lower` on and before `upper` that were ever written to keyspace `id` up to `number`.
+    pub fn version_count(&self, id: u32, lower: &[u8], upper: Option<&[u8]>, number: u64) -> u64 {
+        let Some(keyspace) = self.keyspaces.get(&id) else {
+            return 0;
+        };
+        let within = keyspace
+            .versions
+            .range::<[u8], _>((Bound::Included(lower), Bound::Unbounded))
+            .take_while(|(key, _)| upper.is_none_or(|upper| key[..] < *upper));
+        within
+            .map(|(_, versions)| versions.partition_point(|(n, _)| *n <= number) as u64)
+            .sum()
+    }
+
     /// Every key that was ever written to keyspace `id`.
     pub fn keys(&self, id: u32) -> Vec<Bytes> {
         self.keyspaces
@@ -372,10 +401,19 @@ mod tests {
         ));
         model.push(Record {
             first: 20,
-            event: Event::Ingest(1, Arc::new(vec![(b("b"), Some(b("4"))), (b("c"), None)])),
+            event: Event::Ingest(vec![
+                (
+                    1,
+                    vec![
+                        Arc::new(vec![(b("b"), Some(b("0"))), (b("c"), None)]),
+                        Arc::new(vec![(b("b"), Some(b("4")))]),
+                    ],
+                ),
+                (2, vec![Arc::new(vec![(b("x"), Some(b("5")))])]),
+            ]),
         });
         model.push(Record {
-            first: 21,
+            first: 22,
             event: Event::Drop(2),
         });
         let get = |model: &Model, key: &str, n| model.get(1, key.as_bytes(), n).map(|v| v.to_vec());
@@ -384,17 +422,21 @@ mod tests {
         assert_eq!(get(&model, "a", 5), None);
         assert_eq!(get(&model, "a", 8), Some(b"3".to_vec()));
         assert_eq!((get(&model, "a", 9), get(&model, "b", 19)), (None, None));
-        assert_eq!(get(&model, "b", 20), Some(b"4".to_vec()));
+        assert_eq!(get(&model, "b", 20), Some(b"0".to_vec()));
+        assert_eq!(get(&model, "b", 21), Some(b"4".to_vec()));
+        assert_eq!(model.get(2, b"x", 20), Some(b("5")));
+        assert_eq!(model.version_count(1, b"b", None, 21), 4);
+        assert_eq!(model.version_count(1, b"", Some(b"b"), 21), 2);
         assert_eq!(
             model.between(1, b"a", 4, 8),
             [Some(b("1")), None, Some(b("3"))]
         );
         assert_eq!(
-            model.keyspaces(20),
+            model.keyspaces(21),
             BTreeMap::from([("default".into(), 1), ("x".into(), 2)])
         );
-        assert_eq!(model.keyspaces(21).len(), 1);
-        assert_eq!(model.ends_from(8), [21, 20, 10]);
+        assert_eq!(model.keyspaces(22).len(), 1);
+        assert_eq!(model.ends_from(8), [22, 21, 10]);
         assert_eq!(
             model.state(1, 6),
             Pairs::from([(b("a"), b("3")), (b("b"), b("2"))])

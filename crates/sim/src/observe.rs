@@ -19,10 +19,8 @@ use siltstone_storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, WriteFile,
 };
 
-use crate::model::{Bytes, Event, Model, Op, Record};
-
-/// Pairs of a table that is to be ingested; a delete has no value.
-pub type TablePairs = Arc<Vec<(Bytes, Option<Bytes>)>>;
+use crate::model::{Event, Model, Op, Record, TablePairs};
+use crate::settings::SettingsModel;
 
 /// What was written, what was promised.
 #[derive(Clone, Default)]
@@ -31,7 +29,10 @@ pub struct History {
     pub model: Model,
     /// Batches that clients are about to write or have in flight.
     announced: Vec<Vec<Op>>,
-    tables: BTreeMap<String, TablePairs>,
+    /// By the digest of their blocks: an ingest gives them names of its own.
+    tables: BTreeMap<u128, TablePairs>,
+    /// What is set for keyspaces.
+    pub settings: SettingsModel,
     /// Largest number acknowledged.
     pub acked: u64,
     /// Largest number acknowledged as synced.
@@ -56,9 +57,41 @@ impl History {
         self.announced.clear();
     }
 
-    /// Says what a table holds that is about to be ingested.
-    pub fn announce_table(&mut self, name: &str, pairs: TablePairs) {
-        self.tables.insert(name.to_string(), pairs);
+    /// Says what the table with this digest of its blocks holds, which may be ingested.
+    pub fn announce_table(&mut self, digest: u128, pairs: TablePairs) {
+        self.tables.insert(digest, pairs);
+    }
+
+    /// Whether a table with this digest was announced.
+    pub fn knows_table(&self, digest: u128) -> bool {
+        self.tables.contains_key(&digest)
+    }
+
+    /// What an ingest's record says: by keyspace, its runs with what was announced of their tables.
+    fn ingest(&self, body: &[u8]) -> Event {
+        let edit = Edit::decode(body).expect("an ingest's body").edit;
+        let parts = edit.keyspaces.iter().map(|keyspace| {
+            let mut runs: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+            for add in &keyspace.add {
+                let pairs = self.tables.get(&add.table.digest).unwrap_or_else(|| {
+                    panic!(
+                        "an ingest of {}, of which nobody announced what it holds",
+                        add.table.name
+                    )
+                });
+                assert_eq!(add.level, 0, "an ingest below level 0");
+                let run = add.run.expect("an ingested table is in a run");
+                runs.entry(run.seqs.lo)
+                    .or_default()
+                    .extend(pairs.iter().cloned());
+            }
+            assert!(
+                runs.keys().copied().eq(0..runs.len() as u64),
+                "numbers of an ingest's runs that do not meet: {runs:?}"
+            );
+            (keyspace.id, runs.into_values().map(Arc::new).collect())
+        });
+        Event::Ingest(parts.collect())
     }
 
     fn group(&mut self, bodies: &[&[u8]]) -> Vec<Op> {
@@ -127,22 +160,12 @@ impl History {
                     .expect("a split has a first part"),
             ),
             Some(RecordKind::KeyspaceDrop) => Event::Drop(number(&whole)),
-            Some(RecordKind::Ingest) => {
-                let edit = Edit::decode(&whole).expect("an ingest's body").edit;
-                let keyspace = &edit.keyspaces[0];
-                let pairs = keyspace.add.iter().flat_map(|add| {
-                    let pairs = self.tables.get(&add.table.name);
-                    pairs
-                        .unwrap_or_else(|| {
-                            panic!("an ingest of {}, which nobody announced", add.table.name)
-                        })
-                        .iter()
-                        .cloned()
-                });
-                Event::Ingest(keyspace.id, Arc::new(pairs.collect()))
-            }
+            Some(RecordKind::Ingest) => self.ingest(&whole),
             None => panic!("a log record of kind {}", head[8]),
         };
+        if let Event::Create(id, _) = &event {
+            self.settings.created(*id);
+        }
         self.model.push(Record { first, event });
     }
 }
@@ -194,11 +217,20 @@ impl Storage for Observed {
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         Ok(self.file(name, self.inner.create(epoch, name)?))
     }
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        Ok(self.file(name, self.inner.create_direct(epoch, name)?))
+    }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         Ok(self.file(new, self.inner.recycle(epoch, old, new)?))
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.inner.open(name)
+    }
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open_direct(name)
+    }
+    fn check_direct(&self) -> Result<()> {
+        self.inner.check_direct()
     }
     fn read_small(&self, name: &str) -> Result<Vec<u8>> {
         self.inner.read_small(name)
@@ -232,6 +264,9 @@ impl Storage for Observed {
     }
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()
+    }
+    fn inject_lost_names(&self) -> bool {
+        self.inner.inject_lost_names()
     }
 }
 

@@ -12,7 +12,8 @@ use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::workload::{Errors, draw_options};
+use crate::workload::draw_options;
+use crate::world::Errors;
 
 fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     let kind = *rng.pick(&[
@@ -60,6 +61,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
         let options = draw_options(&mut rng);
         // A first life without faults, so that there is something to open.
         let world = run.must_open(&medium, &options, "first life")?;
+        world.settings_after_open()?;
         run.work(&world, 1, 30, &mut rng)?;
         run.close(&world).map_err(|e| format!("close: {e}"))?;
         drop(world);
@@ -98,6 +100,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
                 .map_err(|e| told(format!("open after a refused open: {e}")))?
             }
         };
+        world.settings_after_open()?;
         faulty.arm();
         // What fails for good stalls writers for good, visibly; somebody changes the disk.
         let repaired = faulty.clone();
@@ -191,6 +194,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
             let end = find_prefix(&world.store, &mut run.model(), least)
                 .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
             run.settle_at(end);
+            world.take_settings(false)?;
             run.work(&world, 1, 10, &mut rng)
                 .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
             least = lock(&run.history).synced;

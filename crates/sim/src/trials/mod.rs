@@ -1,8 +1,8 @@
 //! The trials: thin users of workload, model and checker, each from one seed.
 //!
 //! What it is: [`options_trial`] (random operations under random option sets, reopened and killed in between), [`power_trial`] (power loss at random
-//! calls, with random losses, and again during the recovery), [`scenario`] (one fixed story, crashed at every call), [`fault_trial`] (storage calls that
-//! fail). [`seeds`] runs many of them.
+//! calls, with random losses, and again during the recovery), [`scenario`] (a fixed story, crashed at every call), [`every_fault`] (the same, with every
+//! call failing in turn), [`fault_trial`] (random storage calls that fail). [`seeds`] runs many of them.
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
 
@@ -18,21 +18,30 @@ use crate::coverage::Coverage;
 use crate::model::Model;
 use crate::observe::{History, Observed, SharedHistory, lock};
 use crate::rng::Rng;
-use crate::workload::{Client, Errors, Plan, World};
+use crate::workload::{Client, Plan};
+use crate::world::upkeep::Copy;
+use crate::world::{Errors, World};
 
+mod every_fault;
 mod faults;
+mod looks;
+mod looks_fail;
 mod options;
 mod power;
 mod repair;
 mod replay;
 mod scenario;
+mod stories;
 
+pub use every_fault::every_fault;
 pub use faults::fault_trial;
+pub use looks_fail::{reader_at_every_call, repair_at_every_call};
 pub use options::options_trial;
 pub use power::power_trial;
 pub use repair::repair_trial;
 pub use replay::{Trace, trace};
-pub use scenario::scenario;
+pub use scenario::{Share, scenario};
+pub use stories::Story;
 
 /// Runs `trial` as the first task of a simulated run of `seed`.
 ///
@@ -115,27 +124,41 @@ pub(crate) struct Run {
     pub(crate) plan: Arc<Plan>,
     pub(crate) coverage: Coverage,
     next_name: Arc<AtomicU64>,
+    /// Where tables lie that belong to no store.
+    pub(crate) outside: MemoryStorage,
+    /// As it is given to those who work with it.
+    pub(crate) outside_seen: Arc<dyn Storage>,
+    /// Checkpoints of all lives.
+    pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
 }
 
 impl Run {
     pub(crate) fn new(runtime: &Runtime, rng: &mut Rng) -> Run {
+        let outside = MemoryStorage::new(runtime);
         Run {
             runtime: runtime.clone(),
             history: Arc::new(Mutex::new(History::default())),
             plan: Arc::new(Plan::draw(rng)),
             coverage: Coverage::default(),
             next_name: Arc::default(),
+            outside_seen: Arc::new(outside.clone()),
+            outside,
+            copies: Arc::default(),
         }
     }
 
     /// Another run that goes on from here by itself: a possible future.
     pub(crate) fn fork(&self) -> Run {
+        let outside = self.outside.kill_in(&self.runtime);
         Run {
             runtime: self.runtime.clone(),
             history: Arc::new(Mutex::new(lock(&self.history).clone())),
             plan: self.plan.clone(),
             coverage: Coverage::default(),
             next_name: self.next_name.clone(),
+            outside_seen: Arc::new(outside.clone()),
+            outside,
+            copies: Arc::default(),
         }
     }
 
@@ -148,6 +171,11 @@ impl Run {
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
         let storage: Arc<dyn Storage> = Arc::new(Observed::new(storage, self.history.clone()));
+        {
+            let mut history = lock(&self.history);
+            let names = history.model.all_keyspaces();
+            history.settings.wish(&names, &options.keyspaces);
+        }
         let components = Components::on(storage.clone(), self.runtime.clone());
         let store = Store::open_with(components, options.clone())?;
         Ok(Arc::new(World {
@@ -161,6 +189,10 @@ impl Run {
             errors,
             synced_writes: options.sync == siltstone::SyncMode::Always,
             next_name: self.next_name.clone(),
+            outside: self.outside_seen.clone(),
+            wishes: options.keyspaces.clone(),
+            copies: self.copies.clone(),
+            turn: self.runtime.mutex(()),
         }))
     }
 
@@ -243,16 +275,40 @@ impl Run {
         *history = next;
     }
 
+    /// The next life begins where of the changes of settings only the first `settled` are known to be over.
+    pub(crate) fn restart_settings(&self, settled: usize) {
+        lock(&self.history).settings.restart(settled);
+    }
+
+    /// Looks at all checkpoints again: whatever became of their source since, they are as they were.
+    pub(crate) fn check_copies(&mut self) -> Check {
+        let copies = self
+            .copies
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
+        for copy in copies {
+            copy.verify(&self.runtime)
+                .map_err(|e| format!("looked at once more: {e}"))?;
+            self.coverage.add("checkpoint.looked_at_again");
+        }
+        Ok(())
+    }
+
     pub(crate) fn model(&self) -> Model {
         lock(&self.history).model.clone()
     }
 }
 
 /// What was promised when a journal had come to where `replay` stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promised {
+    /// Everything up to this number was acknowledged.
     pub(crate) acked: u64,
+    /// Everything up to this number is to survive power loss.
     pub(crate) synced: u64,
+    /// As many changes of settings are over.
+    pub(crate) settings: usize,
 }
 
 impl Promised {
@@ -260,10 +316,17 @@ impl Promised {
     pub(crate) fn at(replay: &Replay, before: Promised) -> Promised {
         let mut promised = before;
         for mark in replay.marks_so_far() {
-            let number: u64 = mark.label[1..].parse().expect("a mark of ours");
-            promised.acked = promised.acked.max(number);
-            if mark.label.starts_with('s') {
-                promised.synced = promised.synced.max(number);
+            let (kind, number) = mark.label.split_at(1);
+            let number: u64 = number.parse().expect("a mark of ours");
+            match kind {
+                "a" => promised.acked = promised.acked.max(number),
+                "s" => {
+                    promised.acked = promised.acked.max(number);
+                    promised.synced = promised.synced.max(number);
+                }
+                "o" => promised.settings = promised.settings.max(number as usize),
+                // Another storage's place.
+                _ => {}
             }
         }
         promised

@@ -5,6 +5,7 @@ use siltstone_storage::{CrashPolicy, MemoryStorage};
 use super::{Promised, Run, simulate};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
+use crate::observe::lock;
 use crate::rng::Rng;
 use crate::workload::draw_options;
 
@@ -43,13 +44,7 @@ pub fn power_trial(seed: u64) -> Coverage {
         for n in places {
             replay.advance_to(n);
             let policy = draw_policy(&mut rng);
-            let promised = Promised::at(
-                &replay,
-                Promised {
-                    acked: 0,
-                    synced: 0,
-                },
-            );
+            let promised = Promised::at(&replay, Promised::default());
             let killed = rng.chance(20);
             let (image, least) = if killed {
                 (replay.kill_in(&runtime), promised.acked)
@@ -65,7 +60,7 @@ pub fn power_trial(seed: u64) -> Coverage {
                 if killed { "kill" } else { "power loss" },
                 replay.len()
             );
-            let reached = recover(&run, image, least, promised.synced, &what, &mut rng)?;
+            let reached = recover(&run, image, least, promised, &what, &mut rng)?;
             run.coverage.merge(&reached);
             run.coverage.add("crash.recovered");
         }
@@ -73,24 +68,27 @@ pub fn power_trial(seed: u64) -> Coverage {
     })
 }
 
-/// Opens an image, which must show everything up to `least`, of which `synced` would survive a loss of power, and compares; loses power during that recovery and compares again; works, loses power, and compares again.
+/// Opens an image, which must show everything up to `least`, of which `before` says what would survive a loss of power, and compares; loses power during that recovery and compares again; works, loses power, and compares again.
 fn recover(
     run: &Run,
     image: MemoryStorage,
     least: u64,
-    synced: u64,
+    before: Promised,
     what: &str,
     rng: &mut Rng,
 ) -> Result<Coverage, String> {
     let mut run = run.fork();
     let options = draw_options(rng);
     let told = |e: String| format!("{what}; then with {options:?}: {e}");
+    let synced = before.synced;
+    run.restart_settings(before.settings);
+    let before_recovery = run.fork();
     image.start_journal();
     let world = run.must_open(&image, &options, what)?;
     let mut model = run.model();
-    let before_recovery = run.fork();
     let end = find_prefix(&world.store, &mut model, least).map_err(told)?;
     run.settle_at(end);
+    world.settings_after_open().map_err(told)?;
     check_now(&world.store, &run.history, &world.plan.keys, rng)
         .map_err(|e| told(format!("after recovery at {end}: {e}")))?;
     image.mark(format!("s{end}"));
@@ -106,17 +104,26 @@ fn recover(
         Promised {
             acked: synced,
             synced,
+            settings: 0,
         },
     );
     let twice = replay.crash_in(&run.runtime, policy).0;
     {
         let second = before_recovery;
+        // The first recovery may have kept what it wished.
+        let names = second.model().all_keyspaces();
+        lock(&second.history)
+            .settings
+            .wish(&names, &options.keyspaces);
         let what =
             format!("{what}; again at call {at} of {recovery_len} of the recovery, {policy:?}");
         let mut world = second.must_open(&twice, &draw_options(rng), &what)?;
         find_prefix(&world.store, &mut second.model(), promised.synced)
             .map_err(|e| format!("{what}: {e}"))?;
         run.coverage.add("crash.recovered_twice");
+        world
+            .settings_after_open()
+            .map_err(|e| format!("{what}: {e}"))?;
         // Even a power loss right after open loses nothing of what it showed.
         let mut model = second.model();
         let end = find_prefix(&world.store, &mut model, promised.synced)?;
@@ -141,6 +148,7 @@ fn recover(
             Promised {
                 acked: end,
                 synced: end,
+                settings: 0,
             },
         );
         let policy = draw_policy(rng);
@@ -150,8 +158,14 @@ fn recover(
             replay.position(),
             replay.len()
         );
+        run.restart_settings(promised.settings);
         let world = run.must_open(&later, &draw_options(rng), &what)?;
-        find_prefix(&world.store, &mut run.model(), promised.synced)
+        let mut model = run.model();
+        let end = find_prefix(&world.store, &mut model, promised.synced)
+            .map_err(|e| format!("{what}: {e}"))?;
+        run.settle_at(end);
+        world
+            .settings_after_open()
             .map_err(|e| format!("{what}: {e}"))?;
         run.coverage.add("crash.recovered_after_more_work");
     } else {

@@ -33,7 +33,7 @@ use crate::workload::draw_options;
 const DAMAGED_COPIES: u64 = 5;
 
 /// A folder's objects.
-type Folder = BTreeMap<String, Vec<u8>>;
+pub(super) type Folder = BTreeMap<String, Vec<u8>>;
 
 /// Where things lie that are worth damaging.
 struct Sound {
@@ -56,7 +56,7 @@ struct LiveBlock {
     entries: Vec<(Vec<u8>, u64, bool)>,
 }
 
-fn read_folder(storage: &dyn Storage) -> Result<Folder, String> {
+pub(super) fn read_folder(storage: &dyn Storage) -> Result<Folder, String> {
     let told = |e: siltstone_storage::StorageError| e.to_string();
     let mut folder = Folder::new();
     for object in storage.list().map_err(told)? {
@@ -481,6 +481,21 @@ fn verify(
     Ok(())
 }
 
+/// A copy of a store, damaged in a few places.
+pub(super) fn damaged_copy(
+    runtime: &Runtime,
+    rng: &mut Rng,
+    image: &MemoryStorage,
+    model: Model,
+) -> Result<MemoryStorage, String> {
+    let sound = Sound::of(image, model)?;
+    let (mut folder, mut done) = (sound.folder.clone(), Damaged::default());
+    for _ in 0..1 + rng.below(3) {
+        damage_once(rng, &sound, &mut folder, &mut done);
+    }
+    write_folder(runtime, &folder)
+}
+
 /// A history, as the folder that a killed process left.
 pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemoryStorage), String> {
     let mut run = Run::new(runtime, rng);
@@ -488,6 +503,7 @@ pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemorySt
     for life in 0..1 + rng.below(2) {
         let options = draw_options(rng);
         let world = run.must_open(&medium, &options, &format!("life {life}"))?;
+        world.take_settings(false)?;
         run.work(&world, 1 + rng.below(2), 20 + rng.below(80), rng)?;
         if rng.chance(30) {
             run.check_all(&world, rng)?;

@@ -10,7 +10,7 @@ use siltstone_storage::{MemoryStorage, Runtime};
 use super::Run;
 use crate::coverage::Coverage;
 use crate::rng::Rng;
-use crate::workload::Errors;
+use crate::world::Errors;
 
 /// What a run did.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,214 +1,249 @@
-//! One fixed story (load, flush, compact, range delete, ingest, drop, create again, reopen), crashed at every single storage call.
+//! Fixed stories, crashed at every single storage call; the recoveries crashed in turn.
 
-use siltstone::{Batch, Options, WriteOptions};
-use siltstone_storage::{CrashPolicy, MemoryStorage};
+use std::sync::Arc;
 
+use siltstone::check::{CheckStorages, check};
+use siltstone::{Components, ErrorKind, KeyspaceOptions, Store};
+use siltstone_storage::{CrashPolicy, MemoryStorage, Replay, Storage};
+
+use super::stories::{Stage, Story, check_moved, options};
 use super::{Promised, Run, simulate};
-use crate::checker::find_prefix;
+use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
-use crate::model::{Event, Op};
-use crate::observe::lock;
+use crate::noted::moments;
 use crate::rng::Rng;
-use crate::workload::World;
+use crate::world::World;
+use crate::world::upkeep::reading_options;
 
-fn options() -> Options {
-    Options {
-        memtable_bytes: 64 << 10,
-        table_bytes: 64 << 10,
-        block_bytes: 1 << 10,
-        level1_bytes: 64 << 10,
-        level_factor: 2,
-        l0_trigger_count: 2,
-        log_segment_bytes: 64 << 10,
-        log_bytes_max: 128 << 10,
-        background_tasks: 1,
-        ..Options::default()
-    }
+/// How much of a story a seed takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// One in so many calls.
+    pub calls: u64,
+    /// Of the pairs of such a crash and a call of its recovery, at which that is crashed in turn, one in so many.
+    pub pairs: u64,
 }
 
-fn load(world: &World, names: &[&str], from: u64, count: u64, sync: bool) -> Result<(), String> {
-    let mut batch = Batch::new();
-    let mut ops = Vec::new();
-    for name in names {
-        let id = world
-            .store
-            .open_keyspace(name)
-            .map_err(|e| e.to_string())?
-            .id();
-        for i in from..from + count {
-            let (key, value) = (format!("key{:03}", i * 7 % 50), vec![i as u8; 700]);
-            batch
-                .put(id, key.as_bytes(), &value)
-                .map_err(|e| e.to_string())?;
-            ops.push(Op::Put(id, key.as_bytes().into(), value.into()));
-        }
-    }
-    write(world, batch, ops, sync)
+/// What a crash leaves of a story: the images of all media at one moment.
+struct Crashed {
+    what: String,
+    image: MemoryStorage,
+    target: MemoryStorage,
+    outside: MemoryStorage,
+    outside_place: u64,
+    /// What was promised of the store.
+    promised: Promised,
+    /// What the store must show at least.
+    least: u64,
+    /// The checkpoint was acknowledged.
+    copied: bool,
 }
 
-fn write(world: &World, mut batch: Batch, ops: Vec<Op>, sync: bool) -> Result<(), String> {
-    lock(&world.history).announce(ops);
-    world
-        .store
-        .write(&mut batch, WriteOptions { sync })
-        .map_err(|e| e.to_string())?;
-    let number = lock(&world.history)
-        .model
-        .number_of_change(|e| matches!(e, Event::Group(_)))
-        .unwrap_or(0);
-    if sync {
-        world.synced(number)
-    } else {
-        world.acked(number)
-    }
-    Ok(())
-}
-
-fn story(run: &mut Run, medium: &MemoryStorage) -> Result<(), String> {
-    let world = run.must_open(medium, &options(), "first life")?;
-    let told = |e: siltstone::Error| e.to_string();
-    let store = &world.store;
-    for round in 0..4 {
-        load(&world, &["default", "a"], round * 20, 12, false)?;
-    }
-    load(&world, &["default", "a"], 5, 1, true)?;
-    load(&world, &["a", "b"], 100, 10, false)?;
-    store.flush().map_err(told)?;
-    world.synced(store.snapshot().number());
-    load(&world, &["default", "a"], 90, 25, false)?;
-    store
-        .keyspace("a")
-        .and_then(|k| k.compact_range(None, None))
-        .map_err(told)?;
-    let default = store.default_keyspace().map_err(told)?;
-    let mut batch = Batch::new();
-    batch
-        .delete_range(default.id(), b"key010", b"key030")
-        .map_err(told)?;
-    write(
-        &world,
-        batch,
-        vec![Op::DeleteRange(
-            1,
-            b"key010".as_slice().into(),
-            b"key030".as_slice().into(),
-        )],
-        false,
-    )?;
-    store.drop_keyspace("b").map_err(told)?;
-    load(&world, &["b", "default"], 7, 5, false)?;
-    default.flush().map_err(told)?;
-    store.wait_until_idle().map_err(told)?;
-    load(&world, &["default", "a", "b"], 40, 8, false)?;
-    run.close(&world).map_err(told)?;
-    drop(world);
-    let world = run.must_open(medium, &options(), "second life")?;
-    load(&world, &["default", "b"], 60, 20, false)?;
-    world.store.sync_log().map_err(told)?;
-    world.synced(world.store.snapshot().number());
-    world
-        .store
-        .default_keyspace()
-        .and_then(|k| k.compact_range(None, None))
-        .map_err(told)?;
-    load(&world, &["a", "b"], 64, 3, false)?;
-    run.close(&world).map_err(told)
-}
-
-/// Crashes the story at every call, in several ways. Of the pairs of such a crash and a call of its recovery, at which that is crashed in turn,
-/// one in `share` is taken; which ones moves with the seed, so that `share` seeds in a row take all.
+/// Crashes a story at its calls, in several ways. Which calls and pairs moves with the seed, so that as many seeds in a row as a share says take all.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
-pub fn scenario(seed: u64, share: u64) -> Coverage {
+pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
     simulate(seed, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5CE);
-        let mut run = Run::new(&runtime, &mut rng);
-        let medium = MemoryStorage::new(&runtime);
-        medium.start_journal();
-        story(&mut run, &medium)?;
-        let mut replay = medium.replay();
+        let mut stage = Stage::new(Run::new(&runtime, &mut rng));
+        stage
+            .play(story, &mut rng)
+            .map_err(|e| format!("{story:?}: {e}"))?;
+        let mut replay = stage.medium.replay();
+        let (mut target, mut outside) = (stage.target.replay(), stage.run.outside.replay());
         let mut pair = seed;
-        for n in 0..=replay.len() {
+        for n in (0..=replay.len()).filter(|n| (n + seed).is_multiple_of(share.calls)) {
             replay.advance_to(n);
-            let promised = Promised::at(
-                &replay,
-                Promised {
-                    acked: 0,
-                    synced: 0,
-                },
-            );
-            let what = format!(
-                "call {n} of {} ({:?})",
-                replay.len(),
-                replay.kind(n.saturating_sub(1))
-            );
-            let policies = [
-                CrashPolicy::LoseUnsynced,
-                CrashPolicy::KeepUnsynced,
-                CrashPolicy::Seeded(seed << 32 | n),
-            ];
-            let crashes = policies.map(|p| {
-                (
-                    format!("{what}, {p:?}"),
-                    replay.crash_in(&runtime, p).0,
-                    promised.synced,
-                )
-            });
-            let killed = (
-                format!("{what}, kill"),
-                replay.kill_in(&runtime),
-                promised.acked,
-            );
-            for (what, image, least) in crashes.into_iter().chain([killed]) {
-                image.start_journal();
-                recovered(&run, &image, least, &what)?;
-                run.coverage.add("scenario.recovered");
-                {
-                    // The recovery, crashed at every call of it.
-                    let mut again = image.replay();
-                    for m in 0..=again.len() {
-                        pair += 1;
-                        if !pair.is_multiple_of(share) {
-                            continue;
-                        }
-                        again.advance_to(m);
-                        let least = Promised::at(&again, promised).synced;
-                        let policy = CrashPolicy::Seeded(seed << 48 | n << 24 | m);
-                        let (image, _) = again.crash_in(
-                            &runtime,
-                            if m % 3 == 0 {
-                                CrashPolicy::LoseUnsynced
-                            } else {
-                                policy
-                            },
-                        );
-                        recovered(
-                            &run,
-                            &image,
-                            least,
-                            &format!("{what}; recovery crashed at call {m} of {}", again.len()),
-                        )?;
-                        run.coverage.add("scenario.recovered_twice");
-                    }
-                    run.coverage.add_count("scenario.pairs", again.len() + 1);
+            for (at_target, at_outside) in joint(&replay) {
+                target.advance_to(at_target);
+                outside.advance_to(at_outside);
+                for crashed in crash(&stage, seed, &replay, &target, &outside) {
+                    let what = format!("{story:?}, {}", crashed.what);
+                    crashed
+                        .recover(&mut stage, share.pairs, &mut pair)
+                        .map_err(|e| format!("{what}: {e}"))?;
                 }
             }
         }
-        Ok(run.coverage)
+        stage
+            .run
+            .coverage
+            .add_count("scenario.calls", replay.len() + 1);
+        Ok(stage.run.coverage)
     })
 }
 
-fn recovered(run: &Run, image: &MemoryStorage, least: u64, what: &str) -> Result<u64, String> {
+/// The places at which the other media may have been, together. Only one of them is worked with at a time.
+fn joint(replay: &Replay) -> Vec<(u64, u64)> {
+    let (target, outside) = (moments(replay, 't'), moments(replay, 'x'));
+    let (last_target, last_outside) = (target[target.len() - 1], outside[outside.len() - 1]);
+    let mut all: Vec<(u64, u64)> = target.into_iter().map(|t| (t, outside[0])).collect();
+    all.extend(outside.into_iter().map(|x| (last_target, x)));
+    debug_assert!(all.ends_with(&[(last_target, last_outside)]));
+    all.dedup();
+    all
+}
+
+fn crash(
+    stage: &Stage,
+    seed: u64,
+    replay: &Replay,
+    target: &Replay,
+    outside: &Replay,
+) -> Vec<Crashed> {
+    let runtime = &stage.run.runtime;
+    let n = replay.position();
+    let promised = Promised::at(replay, Promised::default());
+    let copied = replay.marks_so_far().iter().any(|m| m.label == "c1");
+    let what = format!(
+        "call {n} of {} ({:?}), {} of {} at the target, {} of {} outside",
+        replay.len(),
+        replay.kind(n.saturating_sub(1)),
+        target.position(),
+        target.len(),
+        outside.position(),
+        outside.len(),
+    );
+    let policies = [
+        CrashPolicy::LoseUnsynced,
+        CrashPolicy::KeepUnsynced,
+        CrashPolicy::Seeded(seed << 32 | n),
+    ];
+    let mut all: Vec<Crashed> = policies
+        .map(|policy| Crashed {
+            what: format!("{what}, {policy:?}"),
+            image: replay.crash_in(runtime, policy).0,
+            target: target.crash_in(runtime, policy).0,
+            outside: outside.crash_in(runtime, policy).0,
+            outside_place: outside.position(),
+            promised,
+            least: promised.synced,
+            copied,
+        })
+        .into();
+    all.push(Crashed {
+        what: format!("{what}, kill"),
+        image: replay.kill_in(runtime),
+        target: target.kill_in(runtime),
+        outside: outside.kill_in(runtime),
+        outside_place: outside.position(),
+        promised,
+        least: promised.acked,
+        copied,
+    });
+    all
+}
+
+impl Crashed {
+    fn recover(&self, stage: &mut Stage, share: u64, pair: &mut u64) -> Check {
+        self.image.start_journal();
+        let (world, end) = recovered(&stage.run, &self.image, self.least, self.promised.settings)?;
+        stage.run.coverage.add("scenario.recovered");
+        self.check_copy(stage, &world, end)?;
+        check_moved(
+            &stage.moved,
+            &stage.run.history,
+            &self.outside,
+            self.outside_place,
+            end,
+        )?;
+        let told = |e: siltstone::Error| e.to_string();
+        world.store.clone().close().map_err(told)?;
+        if pair.is_multiple_of(5) {
+            let report = check(&CheckStorages::on(&self.image), &mut |_| {}).map_err(told)?;
+            if !report.is_sound() {
+                return Err(format!("after the recovery: {:?}", report.problems));
+            }
+        }
+        // The recovery, crashed at every call of it.
+        let mut again = self.image.replay();
+        for m in 0..=again.len() {
+            *pair += 1;
+            if !pair.is_multiple_of(share) {
+                continue;
+            }
+            again.advance_to(m);
+            let promised = Promised::at(&again, self.promised);
+            let policy = match m % 3 {
+                0 => CrashPolicy::LoseUnsynced,
+                _ => CrashPolicy::Seeded(*pair << 24 | m),
+            };
+            let (image, _) = again.crash_in(&stage.run.runtime, policy);
+            let settings = self.promised.settings;
+            let (world, _) = recovered(&stage.run, &image, promised.synced, settings)
+                .map_err(|e| format!("recovery crashed at call {m} of {}: {e}", again.len()))?;
+            world.store.clone().close().map_err(told)?;
+            stage.run.coverage.add("scenario.recovered_twice");
+        }
+        stage
+            .run
+            .coverage
+            .add_count("scenario.pairs", again.len() + 1);
+        Ok(())
+    }
+
+    /// The checkpoint is whole and not newer than its source, or is no store, and is taken up by the next one.
+    fn check_copy(&self, stage: &mut Stage, world: &World, end: u64) -> Check {
+        let Some(copy) = &stage.copy else {
+            return Ok(());
+        };
+        let storage: Arc<dyn Storage> = Arc::new(self.target.clone());
+        let components = Components::on(storage.clone(), stage.run.runtime.clone());
+        match Store::open_read_only_with(components, reading_options()) {
+            Ok(store) => {
+                store.close().map_err(|e| e.to_string())?;
+                if end < copy.published {
+                    return Err(format!(
+                        "a checkpoint shows {}, its source lost all above {end}",
+                        copy.published
+                    ));
+                }
+                let mut found = copy.clone();
+                found.medium = self.target.clone();
+                found.verify(&stage.run.runtime)?;
+                stage.run.coverage.add("scenario.checkpoint_whole");
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.copied => {
+                let was_begun = !storage.list().map_err(|e| e.to_string())?.is_empty();
+                let again = world.checkpoint_to(storage, &self.target)?;
+                again
+                    .ok_or("no checkpoint was written")?
+                    .verify(&stage.run.runtime)?;
+                stage.run.coverage.add(match was_begun {
+                    true => "scenario.checkpoint_taken_up",
+                    false => "scenario.checkpoint_not_begun",
+                });
+            }
+            Err(e) => return Err(format!("opening the checkpoint: {e}")),
+        }
+        Ok(())
+    }
+}
+
+/// Opens an image, finds what it shows, and compares the settings.
+fn recovered(
+    run: &Run,
+    image: &MemoryStorage,
+    least: u64,
+    settings: usize,
+) -> Result<(Arc<World>, u64), String> {
     let next = run.fork();
-    let world = next.must_open(image, &options(), what)?;
-    let end =
-        find_prefix(&world.store, &mut next.model(), least).map_err(|e| format!("{what}: {e}"))?;
+    next.restart_settings(settings);
+    let mut options = options();
+    // Half of them wish something for a keyspace, which a crash may cut off.
+    if next.model().records().len().is_multiple_of(2) {
+        let own = KeyspaceOptions {
+            l0_stop_count: Some(12),
+            ..KeyspaceOptions::default()
+        };
+        options.keyspaces.insert("a".to_string(), own);
+    }
+    let world = next.must_open(image, &options, "recovery")?;
+    let mut model = next.model();
+    let end = find_prefix(&world.store, &mut model, least)?;
+    next.settle_at(end);
     image.mark(format!("s{end}"));
-    world
-        .store
-        .clone()
-        .close()
-        .map_err(|e| format!("{what}: close: {e}"))?;
-    Ok(end)
+    world.settings_after_open()?;
+    Ok((world, end))
 }

@@ -6,10 +6,11 @@ use std::ops::Bound;
 
 use siltstone::{Cursor, ErrorKind, IterOptions, Keyspace, Snapshot};
 
-use super::{Client, Errors};
+use super::Client;
 use crate::checker::{Check, check_keyspace, show, walk};
 use crate::model::{Bytes, Pairs};
 use crate::observe::{SharedHistory, lock};
+use crate::world::Errors;
 
 /// A cursor that lives through other operations, and what it must show.
 pub(super) struct HeldCursor {
@@ -239,5 +240,151 @@ impl Client {
             name(shown),
             name(wanted)
         ))
+    }
+
+    /// All keys with a prefix: by a cursor with bounds, both ways and by seeks, and by an iterator from both ends.
+    pub(super) fn prefix(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let key = world.plan.key(&mut self.rng);
+        let prefix = &key[..self.rng.index(key.len() + 1).min(24)];
+        let snapshot = world.store.snapshot();
+        let number = snapshot.number();
+        let mut wanted = lock(&world.history).model.state(keyspace.id(), number);
+        wanted.retain(|k, _| k.starts_with(prefix));
+        let what = format!(
+            "prefix {} of {} ({}) at {number}",
+            show(prefix),
+            keyspace.name(),
+            keyspace.id()
+        );
+        let from = world.plan.key(&mut self.rng);
+        let rng = &mut self.rng;
+        let result = keyspace
+            .cursor_at(&snapshot, IterOptions::prefix(prefix))
+            .map_err(|e| e.to_string())
+            .and_then(|mut cursor| walk(&mut cursor, &wanted, &what, &from, rng, 16));
+        match result {
+            Err(e) if e.contains("was dropped") => return Ok(()),
+            result => result.or_else(|e| world.excuse(e))?,
+        }
+        // The iterator has a number of its own, at or above the snapshot's: only without other writers it is known.
+        let before = world.store.snapshot().number();
+        let mut pairs = match keyspace.prefix(prefix) {
+            Ok(pairs) => pairs,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "prefix"),
+        };
+        if world.store.snapshot().number() != before {
+            return Ok(());
+        }
+        let mut wanted = lock(&world.history).model.state(keyspace.id(), before);
+        wanted.retain(|k, _| k.starts_with(prefix));
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        loop {
+            let from_front = self.rng.chance(50);
+            let step = if from_front {
+                pairs.next()
+            } else {
+                pairs.next_back()
+            };
+            match step {
+                None => break,
+                Some(Ok(pair)) if from_front => front.push(pair),
+                Some(Ok(pair)) => back.push(pair),
+                Some(Err(e)) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "prefix"),
+            }
+        }
+        back.reverse();
+        let found = front.iter().chain(&back).map(|(k, v)| (&k[..], &v[..]));
+        if found
+            .clone()
+            .eq(wanted.iter().map(|(k, v)| (&k[..], &v[..])))
+        {
+            world.reach("prefix.from_both_ends");
+            return Ok(());
+        }
+        Err(format!(
+            "{what}: from both ends at {before}: {} and {} pairs, expected {}; {:?}",
+            front.len(),
+            back.len(),
+            wanted.len(),
+            found.map(|(k, _)| show(k)).collect::<Vec<_>>()
+        ))
+    }
+
+    /// Sizes and counts lie within their errors of what is stored: at least what a snapshot shows, at most all that was ever written.
+    pub(super) fn approximate(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let (lower, upper) = world.plan.range(&mut self.rng);
+        let range = match self.rng.below(4) {
+            0 => IterOptions::default(),
+            1 => IterOptions::prefix(&lower[..self.rng.index(lower.len() + 1)]),
+            _ => IterOptions::range(&lower[..]..&upper[..]),
+        };
+        // While it is held, what it sees is kept.
+        let snapshot = world.store.snapshot();
+        let size = match keyspace.approximate_size(&range) {
+            Ok(size) => size,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "approximate_size"),
+        };
+        let count = match keyspace.approximate_count(&range) {
+            Ok(count) => count,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "approximate_count"),
+        };
+        let history = lock(&world.history);
+        let lower = range.lower.as_deref().unwrap_or_default();
+        let upper = range.upper.as_deref();
+        let state = history.model.state(keyspace.id(), snapshot.number());
+        let shown = state
+            .iter()
+            .filter(|(k, _)| k[..] >= *lower && upper.is_none_or(|u| k[..] < *u));
+        let (mut least, mut least_bytes) = (0, 0);
+        for (key, value) in shown {
+            least += 1;
+            least_bytes += (key.len() + value.len() + 12) as u64;
+        }
+        let last = history.model.last();
+        let most = history
+            .model
+            .version_count(keyspace.id(), lower, upper, last);
+        for (what, estimate) in [("size's count", size.entry_count), ("count", count)] {
+            let (low, high) = (
+                estimate.value.saturating_sub(estimate.error),
+                estimate.value + estimate.error,
+            );
+            if high < least || low > most {
+                return Err(format!(
+                    "{what} of {} ({}) from {} to {} is {low} to {high}: {least} are shown at {}, {most} were written",
+                    keyspace.name(),
+                    keyspace.id(),
+                    show(lower),
+                    upper.map_or("the end".into(), show),
+                    snapshot.number()
+                ));
+            }
+        }
+        let most_bytes = size.raw_bytes.value + size.raw_bytes.error;
+        if most_bytes < least_bytes {
+            return Err(format!(
+                "at most {most_bytes} raw bytes in {} ({}) from {} on: {least_bytes} are shown at {}",
+                keyspace.name(),
+                keyspace.id(),
+                show(lower),
+                snapshot.number()
+            ));
+        }
+        drop(history);
+        if least > 0 {
+            world.reach("approximate.shown");
+        }
+        if size.entry_count.error > 0 {
+            world.reach("approximate.uncertain");
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,188 @@
+//! The order of changes on several media: a storage that notes in one medium's journal how far another one has come.
+//!
+//! What it is: [`Noted`] passes every call on to a medium; after each one that changes it, it marks the place in the journal of the *main* medium.
+//! So a crash of both at one moment can be made from the two journals: see [`moments`].
+//!
+//! Invariants: no point of the runtime lies between a change and its note, so each note is a moment that was.
+//!
+//! Threading: as the medium.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use siltstone_storage::storage::InjectedFault;
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, MemoryStorage, ObjectMeta, ReadFile, Replay, Result, SharedLease,
+    Storage, WriteFile,
+};
+
+/// See the module.
+#[derive(Clone)]
+pub struct Noted {
+    medium: MemoryStorage,
+    main: MemoryStorage,
+    letter: char,
+}
+
+impl Noted {
+    /// Notes changes of `medium` in the journal of `main`, with this letter.
+    pub fn new(medium: MemoryStorage, main: MemoryStorage, letter: char) -> Noted {
+        Noted {
+            medium,
+            main,
+            letter,
+        }
+    }
+
+    fn note<T>(&self, result: T) -> T {
+        self.main
+            .mark(format!("{}{}", self.letter, self.medium.journal_len()));
+        result
+    }
+
+    fn file(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        Arc::new(NotedFile {
+            inner: file,
+            noted: self.clone(),
+        })
+    }
+}
+
+/// The places of the other medium at which both may have been at one moment while the main one stood where `replay` stands, ascending.
+pub fn moments(replay: &Replay, letter: char) -> Vec<u64> {
+    let marks = replay.marks_so_far();
+    let place = |label: &str| label.strip_prefix(letter)?.parse::<u64>().ok();
+    let before = marks
+        .iter()
+        .filter(|mark| mark.at < replay.position())
+        .filter_map(|mark| place(&mark.label))
+        .next_back();
+    let here = marks
+        .iter()
+        .filter(|mark| mark.at == replay.position())
+        .filter_map(|mark| place(&mark.label));
+    let mut all: Vec<u64> = std::iter::once(before.unwrap_or(0)).chain(here).collect();
+    all.dedup();
+    all
+}
+
+impl Storage for Noted {
+    fn describe(&self) -> String {
+        self.medium.describe()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.medium.capabilities()
+    }
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        let lease = self.medium.lease(name);
+        self.note(lease)
+    }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.medium.lease_shared(name)
+    }
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let file = self.medium.create(epoch, name);
+        Ok(self.file(self.note(file)?))
+    }
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let file = self.medium.create_direct(epoch, name);
+        Ok(self.file(self.note(file)?))
+    }
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        let file = self.medium.recycle(epoch, old, new);
+        Ok(self.file(self.note(file)?))
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.medium.open(name)
+    }
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.medium.open_direct(name)
+    }
+    fn check_direct(&self) -> Result<()> {
+        self.medium.check_direct()
+    }
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        self.medium.read_small(name)
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.medium.list()
+    }
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let result = self.medium.delete(epoch, name);
+        self.note(result)
+    }
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        let result = self.medium.rename(epoch, old, new);
+        self.note(result)
+    }
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        let result = self.medium.import(epoch, name, from, from_name);
+        self.note(result)
+    }
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        let result = self.medium.publish(epoch, name, bytes);
+        self.note(result)
+    }
+    fn base(&self) -> Option<&dyn Any> {
+        self.medium.base()
+    }
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let result = self.medium.sync_object(epoch, name);
+        self.note(result)
+    }
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        let result = self.medium.sync_dir(epoch);
+        self.note(result)
+    }
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        let result = self.medium.replace(epoch, name, bytes);
+        self.note(result)
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.medium.free_bytes()
+    }
+    fn inject_lost_names(&self) -> bool {
+        let done = self.medium.inject_lost_names();
+        self.note(done)
+    }
+}
+
+struct NotedFile {
+    inner: Arc<dyn WriteFile>,
+    noted: Noted,
+}
+
+impl WriteFile for NotedFile {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn position(&self) -> u64 {
+        self.inner.position()
+    }
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        let result = self.inner.append(parts);
+        self.noted.note(result)
+    }
+    fn reserve(&self, len: u64) -> Result<()> {
+        let result = self.inner.reserve(len);
+        self.noted.note(result)
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn sync(&self) -> Result<()> {
+        let result = self.inner.sync();
+        self.noted.note(result)
+    }
+    fn start_writeback(&self, from: u64, len: u64) {
+        self.inner.start_writeback(from, len);
+    }
+    fn truncate_to_position(&self) -> Result<()> {
+        let result = self.inner.truncate_to_position();
+        self.noted.note(result)
+    }
+    fn inject(&self, fault: InjectedFault<'_>) -> bool {
+        let done = self.inner.inject(fault);
+        self.noted.note(done)
+    }
+}

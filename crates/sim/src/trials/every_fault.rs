@@ -1,0 +1,145 @@
+//! Fixed stories in which every storage call fails in turn: the store's, the checkpoint's folder's, the folder's of tables outside.
+
+use std::time::Duration;
+
+use siltstone::{Components, ErrorKind, Store};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{CrashPolicy, Storage, StorageErrorKind};
+
+use super::stories::{Stage, Story, check_moved, options};
+use super::{Run, simulate};
+use crate::checker::{check_now, find_prefix};
+use crate::coverage::Coverage;
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::world::upkeep::reading_options;
+
+/// Plays a story once for each call number `seed`, `seed` + `share`, ..., at which a call fails, until it ends before that. `place`: the storage
+/// that fails, `s`tore, `t`arget of the checkpoint, or outside (`x`). How it fails changes with the seed.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage {
+    let mut coverage = Coverage::default();
+    let mut nth = seed % share;
+    loop {
+        let (fired, reached) = one(seed, story, place, nth);
+        if !fired {
+            coverage.add_count(&format!("every_fault.calls.{story:?}.{place}"), nth);
+            return coverage;
+        }
+        coverage.merge(&reached);
+        nth += share;
+    }
+}
+
+fn draw_fault(rng: &mut Rng) -> (Fault, bool) {
+    let kind = *rng.pick(&[StorageErrorKind::Io, StorageErrorKind::NoSpace]);
+    let fault = match rng.below(4) {
+        0 => Fault::FailAfter(kind),
+        1 => Fault::ShortAppend {
+            per_mille: rng.below(1001) as u32,
+            kind,
+        },
+        _ => Fault::Fail(kind),
+    };
+    (fault, rng.chance(30))
+}
+
+/// Whether the fault was met, and what was reached.
+fn one(seed: u64, story: Story, place: char, nth: u64) -> (bool, Coverage) {
+    simulate(seed << 20 | nth, move |runtime| {
+        let mut rng = Rng::new(seed << 20 | nth);
+        let run = Run::new(&runtime, &mut rng);
+        let (mut stage, faults) = Stage::with_faults(run, place);
+        let (fault, for_good) = draw_fault(&mut rng);
+        let rule = Rule::on_any(fault).nth(nth);
+        faults.add(if for_good { rule.for_good() } else { rule });
+        let what =
+            format!("{story:?}, call {nth} at {place} meets {fault:?}, for good: {for_good}");
+        let told = |e: String| format!("{what}: {e}");
+        // What fails for good stalls writers for good, visibly; somebody changes the disk.
+        let (mend, clock) = (stage.mender(), runtime.clone());
+        let repair = runtime.spawn("repair", move || {
+            clock.sleep(Duration::from_secs(5));
+            mend();
+        });
+        repair.map_err(|e| e.to_string())?;
+        stage.play(story, &mut rng).map_err(told)?;
+        let Some(fired) = faults.fired().first().cloned() else {
+            return Ok((false, Coverage::default()));
+        };
+        let what = format!("{what}: {:?} {}", fired.kind, fired.name);
+        let told = |e: String| format!("{what}: {e}");
+        let mut coverage = std::mem::take(&mut stage.run.coverage);
+        coverage.add("every_fault.fired");
+        coverage.add(&format!("every_fault.{}", fired.kind.name()));
+
+        // It comes back when it is opened again, whatever was lost besides.
+        let (acked, synced) = {
+            let history = lock(&stage.run.history);
+            (history.acked, history.synced)
+        };
+        let power = rng.chance(50);
+        let (image, least) = match power {
+            true => {
+                let policy = CrashPolicy::Seeded(rng.draw());
+                (stage.medium.crash_in(&runtime, policy).0, synced)
+            }
+            false => (stage.medium.kill_in(&runtime), acked),
+        };
+        let run = stage.run.fork();
+        let world = run.must_open(&image, &options(), &what)?;
+        let end = find_prefix(&world.store, &mut run.model(), least).map_err(told)?;
+        run.settle_at(end);
+        check_now(&world.store, &run.history, &world.plan.keys, &mut rng).map_err(told)?;
+        let moved = stage.run.outside.journal_len();
+        check_moved(&stage.moved, &run.history, &stage.run.outside, moved, end).map_err(told)?;
+        match &stage.copy {
+            Some(copy) if !power || end >= copy.published => {
+                copy.verify(&runtime).map_err(told)?;
+            }
+            Some(copy) => {
+                return Err(told(format!(
+                    "a checkpoint shows {}, its source lost all above {end}",
+                    copy.published
+                )));
+            }
+            None if story == Story::Checkpoint => {
+                take_up(&stage, &world, &mut coverage).map_err(told)?;
+            }
+            None => {}
+        }
+        world
+            .store
+            .clone()
+            .close()
+            .map_err(|e| told(e.to_string()))?;
+        coverage.add("every_fault.reopened");
+        Ok((true, coverage))
+    })
+}
+
+/// A checkpoint that failed is no store, or a whole one; the next one to the same folder takes up what is no store.
+fn take_up(
+    stage: &Stage,
+    world: &crate::world::World,
+    coverage: &mut Coverage,
+) -> Result<(), String> {
+    let storage: std::sync::Arc<dyn Storage> = std::sync::Arc::new(stage.target.clone());
+    let components = Components::on(storage.clone(), stage.run.runtime.clone());
+    match Store::open_read_only_with(components, reading_options()) {
+        Ok(store) => {
+            coverage.add("every_fault.checkpoint_whole_all_the_same");
+            store.verify(&mut |_| {}).map_err(|e| e.to_string())?;
+            store.close().map_err(|e| e.to_string())
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            coverage.add("every_fault.checkpoint_taken_up");
+            let copy = world.checkpoint_to(storage, &stage.target)?;
+            copy.ok_or("no checkpoint was written")?
+                .verify(&stage.run.runtime)
+        }
+        Err(e) => Err(format!("opening a checkpoint that failed: {e}")),
+    }
+}

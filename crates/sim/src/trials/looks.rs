@@ -1,0 +1,194 @@
+//! Looks at a store that nobody has open: a reader's, and a repair's. Held against what a writer's open keeps right afterwards.
+//!
+//! Invariants: neither changes a byte of the store.
+//!
+//! Threading: one task.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
+use siltstone::{Components, ErrorKind, Options, Store};
+use siltstone_storage::{FaultStorage, MemoryStorage, Storage};
+
+use super::Run;
+use crate::checker::{Check, Contents, contents, show};
+use crate::model::Model;
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::world::upkeep::reading_options;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Looks {
+    reader: Option<Contents>,
+    repaired: Option<Repaired>,
+}
+
+struct Repaired {
+    contents: Contents,
+    report: RepairReport,
+}
+
+impl Looks {
+    /// Looks, as the seed decides.
+    pub(crate) fn at(
+        run: &mut Run,
+        medium: &MemoryStorage,
+        rng: &mut Rng,
+    ) -> Result<Looks, String> {
+        let mut looks = Looks::default();
+        let objects = medium.list().map_err(|e| e.to_string())?;
+        let exists = objects.iter().any(|o| o.name == "CURRENT");
+        let watched = FaultStorage::new(Arc::new(medium.clone()), &run.runtime);
+        let storage: Arc<dyn Storage> = Arc::new(watched.clone());
+        if rng.chance(40) {
+            looks.reader = read(run, &storage, exists)?;
+        }
+        if rng.chance(20) {
+            looks.repaired = mend(run, &storage, exists, rng)?;
+        }
+        match watched.counts().changes() {
+            0 => Ok(looks),
+            count => Err(format!(
+                "a look at a store made {count} calls that change something"
+            )),
+        }
+    }
+
+    /// Compares what was seen with what a writer's open kept, which ends at `end`. `model` has all that was ever written.
+    pub(crate) fn compare(&self, model: &Model, end: u64, store: &Store) -> Check {
+        if self.reader.is_none() && self.repaired.is_none() {
+            return Ok(());
+        }
+        let kept = contents(store).map_err(|e| e.to_string())?;
+        if let Some(seen) = &self.reader {
+            seen.same_as(&kept)
+                .map_err(|e| format!("a reader saw something else than a writer keeps: {e}"))?;
+        }
+        if let Some(repaired) = &self.repaired {
+            repaired
+                .compare(model, end, &kept)
+                .map_err(|e| format!("a repair: {e}\n{}", repaired.report))?;
+        }
+        Ok(())
+    }
+}
+
+/// Two readers at once, and no writer beside them.
+fn read(
+    run: &mut Run,
+    storage: &Arc<dyn Storage>,
+    exists: bool,
+) -> Result<Option<Contents>, String> {
+    let told = |e: siltstone::Error| format!("open for reading: {e}");
+    let components = || Components::on(storage.clone(), run.runtime.clone());
+    let open = || Store::open_read_only_with(components(), reading_options());
+    let one = match open() {
+        Ok(store) => store,
+        Err(e) if !exists && e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(told(e)),
+    };
+    let two = open().map_err(told)?;
+    let seen = contents(&one).map_err(told)?;
+    seen.same_as(&contents(&two).map_err(told)?)
+        .map_err(|e| format!("two readers differ: {e}"))?;
+    for name in one.keyspaces() {
+        let keyspace = one.keyspace(&name).map_err(told)?;
+        let own = keyspace.own_options();
+        let allowed = {
+            let history = lock(&run.history);
+            let settled = history.settings.settled();
+            history.settings.allowed(keyspace.id(), settled)
+        };
+        if !allowed.contains(&own) {
+            return Err(format!(
+                "a reader: {own:?} is set for {name}, expected one of {allowed:?}"
+            ));
+        }
+        let refused = keyspace.put(b"k", b"v").map_err(|e| e.kind());
+        if refused != Err(ErrorKind::ReadOnly) {
+            return Err(format!("a put beside readers gives {refused:?}"));
+        }
+    }
+    one.close().map_err(told)?;
+    two.close().map_err(told)?;
+    run.coverage.add("look.reader");
+    Ok(Some(seen))
+}
+
+fn mend(
+    run: &mut Run,
+    storage: &Arc<dyn Storage>,
+    exists: bool,
+    rng: &mut Rng,
+) -> Result<Option<Repaired>, String> {
+    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&run.runtime));
+    let options = RepairOptions {
+        strict: rng.chance(40),
+        table_bytes: 64 << 10 << rng.below(3),
+        block_bytes: 1 << 10 << rng.below(3),
+        ..RepairOptions::default()
+    };
+    let from = RepairSource::on(storage.clone());
+    let report = match repair(&from, &target, &run.runtime, &options, &mut |_| {}) {
+        Ok(report) => report,
+        Err(e) if !exists && e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(format!("repair: {e}")),
+    };
+    let components = Components::on(target, run.runtime.clone());
+    let opened = Options {
+        log_segment_bytes: 64 << 10,
+        ..reading_options()
+    };
+    let store = Store::open_with(components, opened).map_err(|e| format!("repaired: {e}"))?;
+    let contents = contents(&store).map_err(|e| format!("repaired: {e}"))?;
+    store.close().map_err(|e| format!("repaired: {e}"))?;
+    run.coverage.add(match options.strict {
+        true => "look.repair_strict",
+        false => "look.repair",
+    });
+    run.coverage.add(match report.suspects.is_empty() {
+        true => "look.repair_sure",
+        false => "look.repair_suspects",
+    });
+    Ok(Some(Repaired { contents, report }))
+}
+
+impl Repaired {
+    fn compare(&self, model: &Model, end: u64, kept: &Contents) -> Check {
+        if self.report.suspects.is_empty() && self.report.lost.is_empty() {
+            return self.contents.same_as(kept);
+        }
+        let last = model.last();
+        for (name, id) in self.contents.ids() {
+            let Some((wanted, _)) = kept.ids().into_iter().find(|(_, i)| *i == id) else {
+                continue;
+            };
+            let keys: BTreeSet<&[u8]> = self
+                .contents
+                .keys(&name)
+                .chain(kept.keys(&wanted))
+                .collect();
+            for key in keys {
+                let value = self.contents.get(&name, key);
+                // What stands behind a hole is no history for a writer, and an entry whose checksum holds for a repair.
+                let later = model.between(id, key, end, last);
+                let is_suspect = self
+                    .report
+                    .suspects
+                    .iter()
+                    .any(|s| s.keyspace == id && s.range.contains(key));
+                if !is_suspect && !later.iter().any(|v| v.as_deref() == value) {
+                    return Err(format!(
+                        "{} of {name} has {:?} bytes, a writer keeps {:?}, and it is not suspect",
+                        show(key),
+                        value.map(<[u8]>::len),
+                        kept.get(&wanted, key).map(<[u8]>::len)
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

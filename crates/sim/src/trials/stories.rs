@@ -1,0 +1,553 @@
+//! Fixed stories, to be crashed at every call and to meet a fault at every call: loading, tables from outside, keyspaces and their settings,
+//! checkpoints, exports.
+//!
+//! What it is: a [`Story`] is a list of steps on a [`Stage`]. Each step takes errors as the stage does, so one story serves both trials.
+//!
+//! Threading: the run's first task; the checkpoint has a writer beside it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use siltstone::{
+    Compression, ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Options, TableFile,
+    TableOptions, setting,
+};
+use siltstone_storage::{FaultStorage, MemoryStorage, Storage};
+
+use super::Run;
+use crate::checker::{Check, check_now, find_prefix};
+use crate::model::{Bytes, Op};
+use crate::noted::Noted;
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::world::upkeep::Copy;
+use crate::world::{Errors, World};
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Story {
+    /// Load, flush, compact, delete ranges, drop, create again, reopen.
+    Load,
+    /// Ingests into one keyspace and several, overlapping, by link, copy and move.
+    Ingest,
+    /// Create with settings, set, unset, drop, create again, wishes of an open.
+    Keyspaces,
+    /// A checkpoint with a writer beside it.
+    Checkpoint,
+    /// An export, moved into another keyspace.
+    Export,
+}
+
+impl Story {
+    /// All of them.
+    pub const ALL: [Story; 5] = [
+        Story::Load,
+        Story::Ingest,
+        Story::Keyspaces,
+        Story::Checkpoint,
+        Story::Export,
+    ];
+}
+
+/// Tables that were moved into the store.
+pub(crate) struct Moved {
+    /// Place in the outside folder's journal from which on they are there.
+    pub(crate) built_at: u64,
+    /// Their names.
+    pub(crate) names: Vec<String>,
+    /// The ingest's number; `None` if it failed.
+    pub(crate) number: Option<u64>,
+}
+
+/// Where a story plays.
+pub(crate) struct Stage {
+    pub(crate) run: Run,
+    pub(crate) medium: MemoryStorage,
+    storage: Arc<dyn Storage>,
+    /// Where a checkpoint goes.
+    pub(crate) target: MemoryStorage,
+    target_seen: Arc<dyn Storage>,
+    faults: Option<FaultStorage>,
+    /// Faults may come: nobody has changed the disk yet.
+    failing: Arc<AtomicBool>,
+    pub(crate) copy: Option<Copy>,
+    pub(crate) moved: Vec<Moved>,
+}
+
+/// Sizes at which everything happens early.
+pub(crate) fn options() -> Options {
+    Options {
+        memtable_bytes: 64 << 10,
+        table_bytes: 64 << 10,
+        block_bytes: 1 << 10,
+        level1_bytes: 64 << 10,
+        level_factor: 2,
+        l0_trigger_count: 2,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 128 << 10,
+        background_tasks: 1,
+        ..Options::default()
+    }
+}
+
+impl Stage {
+    /// With journals on all media, and notes in the store's of how far the others have come.
+    pub(crate) fn new(run: Run) -> Stage {
+        let (medium, target) = (
+            MemoryStorage::new(&run.runtime),
+            MemoryStorage::new(&run.runtime),
+        );
+        medium.start_journal();
+        target.start_journal();
+        run.outside.start_journal();
+        let mut stage = Stage {
+            storage: Arc::new(medium.clone()),
+            target_seen: Arc::new(Noted::new(target.clone(), medium.clone(), 't')),
+            medium,
+            target,
+            faults: None,
+            failing: Arc::new(AtomicBool::new(true)),
+            copy: None,
+            moved: Vec::new(),
+            run,
+        };
+        stage.run.outside_seen = Arc::new(Noted::new(
+            stage.run.outside.clone(),
+            stage.medium.clone(),
+            'x',
+        ));
+        stage
+    }
+
+    /// With faults in the storage `place`: `s`tore, `t`arget, or outside (`x`).
+    pub(crate) fn with_faults(run: Run, place: char) -> (Stage, FaultStorage) {
+        let mut stage = Stage::new(run);
+        let below = match place {
+            's' => &stage.storage,
+            't' => &stage.target_seen,
+            _ => &stage.run.outside_seen,
+        };
+        let faults = FaultStorage::new(below.clone(), &stage.run.runtime);
+        let seen: Arc<dyn Storage> = Arc::new(faults.clone());
+        match place {
+            's' => stage.storage = seen,
+            't' => stage.target_seen = seen,
+            _ => stage.run.outside_seen = seen,
+        }
+        stage.faults = Some(faults.clone());
+        (stage, faults)
+    }
+
+    /// Ends all faults.
+    pub(crate) fn mender(&self) -> impl FnOnce() + Send + 'static {
+        let (faults, failing) = (self.faults.clone(), self.failing.clone());
+        move || {
+            failing.store(false, Ordering::Relaxed);
+            if let Some(faults) = faults {
+                faults.disarm();
+            }
+        }
+    }
+
+    /// A life begins. What the one before was refused may be there or not: what was acknowledged is.
+    fn open(&mut self, options: &Options) -> Result<Arc<World>, String> {
+        let errors = match self.faults {
+            Some(_) => Errors::Expected,
+            None => Errors::Fatal,
+        };
+        let open = || {
+            self.run
+                .open(&self.medium, self.storage.clone(), options, errors)
+        };
+        let mut refused = false;
+        let world = match (open(), &self.faults) {
+            (Ok(world), _) => world,
+            (Err(e), Some(faults))
+                if matches!(
+                    e.kind(),
+                    ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
+                ) =>
+            {
+                refused = true;
+                faults.disarm();
+                self.failing.store(false, Ordering::Relaxed);
+                open().map_err(|e| format!("open after a refused open: {e}"))?
+            }
+            (Err(e), _) => return Err(format!("open: {e}")),
+        };
+        if refused {
+            self.run.coverage.add("fault.open_refused");
+        }
+        let mut model = self.run.model();
+        let acked = lock(&self.run.history).acked;
+        if let Some(faults) = &self.faults {
+            faults.disarm();
+        }
+        let end = find_prefix(&world.store, &mut model, acked)?;
+        self.run.settle_at(end);
+        world.settings_after_open()?;
+        if let Some(faults) = &self.faults
+            && self.failing.load(Ordering::Relaxed)
+        {
+            faults.arm();
+        }
+        Ok(world)
+    }
+
+    /// Ends a life: everything is compared, then the store is closed.
+    fn end(&mut self, world: Arc<World>, rng: &mut Rng) -> Check {
+        if let Some(faults) = &self.faults {
+            faults.disarm();
+        }
+        let checked = check_now(&world.store, &self.run.history, &world.plan.keys, rng);
+        checked.or_else(|e| world.excuse(e))?;
+        if world.errors == Errors::Fatal {
+            return self.run.close(&world).map_err(|e| format!("close: {e}"));
+        }
+        let poisoned = world.store.stats().health != "good";
+        match self.run.close(&world) {
+            Err(e) if !poisoned => world.excuse(format!("close: {e}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Plays a story from its beginning to its end.
+    pub(crate) fn play(&mut self, story: Story, rng: &mut Rng) -> Check {
+        let lives = match story {
+            Story::Load => [load_first, load_second],
+            Story::Ingest => [ingest_first, ingest_second],
+            Story::Keyspaces => [keyspaces_first, keyspaces_second],
+            Story::Checkpoint => [checkpoint_first, checkpoint_second],
+            Story::Export => [export_first, export_second],
+        };
+        for (life, play) in (0..).zip(lives) {
+            if let Some(faults) = &self.faults
+                && self.failing.load(Ordering::Relaxed)
+            {
+                faults.arm();
+            }
+            let mut options = options();
+            if story == Story::Keyspaces {
+                let name = if life == 0 { "b" } else { "a" };
+                options.keyspaces = BTreeMap::from([(name.to_string(), own(9))]);
+            }
+            let world = self.open(&options)?;
+            play(self, &world).map_err(|e| format!("life {life}: {e}"))?;
+            self.end(world, rng)
+                .map_err(|e| format!("end of life {life}: {e}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn own(stop: u32) -> KeyspaceOptions {
+    KeyspaceOptions {
+        l0_stop_count: Some(stop),
+        compression: Some(Compression::Lz4.into()),
+        ..KeyspaceOptions::default()
+    }
+}
+
+fn pair(i: u64) -> (Bytes, Bytes) {
+    let key = format!("key{:03}", i * 7 % 50).into_bytes();
+    (key.into(), vec![i as u8; 700].into())
+}
+
+/// A keyspace, if it could be made.
+fn keyspace(world: &World, name: &str) -> Result<Option<Keyspace>, String> {
+    match world.store.keyspace(name) {
+        Ok(keyspace) => Ok(Some(keyspace)),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            world.create(name, &KeyspaceOptions::default())
+        }
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// One batch over keyspaces.
+fn load(world: &World, names: &[&str], from: u64, count: u64, sync: bool) -> Check {
+    let mut ops = Vec::new();
+    for name in names {
+        if let Some(keyspace) = keyspace(world, name)? {
+            ops.extend((from..from + count).map(|i| {
+                let (key, value) = pair(i);
+                Op::Put(keyspace.id(), key, value)
+            }));
+        }
+    }
+    match ops.is_empty() {
+        true => Ok(()),
+        false => world.write_batch(ops, sync),
+    }
+}
+
+fn delete_range(world: &World, name: &str, start: &str, end: &str) -> Check {
+    let Some(keyspace) = keyspace(world, name)? else {
+        return Ok(());
+    };
+    let (start, end) = (start.as_bytes().into(), end.as_bytes().into());
+    world.write_batch(vec![Op::DeleteRange(keyspace.id(), start, end)], false)
+}
+
+fn flush(world: &World) -> Check {
+    let number = world.store.snapshot().number();
+    match world.store.flush() {
+        Ok(()) => {
+            world.synced(number);
+            Ok(())
+        }
+        Err(e) => world.allow(&e, &[], "flush"),
+    }
+}
+
+fn compact(world: &World, name: &str) -> Check {
+    let Some(keyspace) = keyspace(world, name)? else {
+        return Ok(());
+    };
+    let compacted = keyspace.compact_range(None, None);
+    compacted.or_else(|e| world.allow(&e, &[], "compact_range"))
+}
+
+fn idle(world: &World) -> Check {
+    let idle = world.store.wait_until_idle();
+    idle.or_else(|e| world.allow(&e, &[], "wait_until_idle"))
+}
+
+fn drop_named(world: &World, name: &str) -> Check {
+    match world.store.keyspace(name) {
+        Ok(keyspace) => world.drop_keyspace(&keyspace),
+        Err(_) => Ok(()),
+    }
+}
+
+fn load_first(_: &mut Stage, world: &Arc<World>) -> Check {
+    for round in 0..4 {
+        load(world, &["default", "a"], round * 20, 12, false)?;
+    }
+    load(world, &["default", "a"], 5, 1, true)?;
+    load(world, &["a", "b"], 100, 10, false)?;
+    flush(world)?;
+    load(world, &["default", "a"], 90, 25, false)?;
+    compact(world, "a")?;
+    delete_range(world, "default", "key010", "key030")?;
+    drop_named(world, "b")?;
+    load(world, &["b", "default"], 7, 5, false)?;
+    flush(world)?;
+    idle(world)?;
+    load(world, &["default", "a", "b"], 40, 8, false)
+}
+
+fn load_second(_: &mut Stage, world: &Arc<World>) -> Check {
+    load(world, &["default", "b"], 60, 20, false)?;
+    let number = world.store.snapshot().number();
+    match world.store.sync_log() {
+        Ok(()) => world.synced(number),
+        Err(e) => world.allow(&e, &[], "sync_log")?,
+    }
+    compact(world, "default")?;
+    load(world, &["a", "b"], 64, 3, false)
+}
+
+/// Tables of the pairs `from` on, with a delete.
+fn built(world: &World, from: u64, count: u64) -> Result<Vec<TableFile>, String> {
+    let mut entries: BTreeMap<Bytes, Option<Bytes>> = (from..from + count)
+        .map(pair)
+        .map(|(key, value)| (key, Some(value)))
+        .collect();
+    entries.insert(pair(from + count).0, None);
+    let options = TableOptions {
+        table_bytes: 8 << 10,
+        block_bytes: 1 << 10,
+        ..TableOptions::default()
+    };
+    let entries: Vec<_> = entries.into_iter().collect();
+    Ok(world.build(&entries, options)?.unwrap_or_default())
+}
+
+fn ingest(
+    stage: &mut Stage,
+    world: &World,
+    parts: Vec<(&str, Vec<TableFile>)>,
+    how: IngestMode,
+) -> Check {
+    let mut all = Vec::new();
+    for (name, files) in parts {
+        if let Some(keyspace) = keyspace(world, name)? {
+            all.push((keyspace, files));
+        }
+    }
+    let built_at = stage.run.outside.journal_len();
+    let names = all.iter().flat_map(|(_, files)| files);
+    let names = names.map(|file| file.name().to_string()).collect();
+    let number = world.ingest(&all, how)?;
+    stage.moved.push(Moved {
+        built_at,
+        names,
+        number,
+    });
+    Ok(())
+}
+
+fn ingest_first(stage: &mut Stage, world: &Arc<World>) -> Check {
+    keyspace(world, "a")?;
+    world.create("b", &own(7))?;
+    load(world, &["default", "a", "b"], 0, 8, false)?;
+    let (mut of_a, of_b) = (built(world, 0, 20)?, built(world, 30, 5)?);
+    of_a.extend(built(world, 10, 20)?);
+    ingest(
+        stage,
+        world,
+        vec![("a", of_a), ("b", of_b)],
+        IngestMode::Link,
+    )?;
+    load(world, &["a", "b"], 12, 4, false)?;
+    delete_range(world, "a", "key020", "key030")?;
+    let (of_default, of_b) = (built(world, 3, 9)?, built(world, 33, 3)?);
+    let again = built(world, 34, 3)?;
+    ingest(
+        stage,
+        world,
+        vec![("default", of_default), ("b", of_b), ("b", again)],
+        IngestMode::Move,
+    )?;
+    flush(world)?;
+    load(world, &["default"], 3, 2, false)?;
+    let more = built(world, 1, 6)?;
+    ingest(stage, world, vec![("default", more)], IngestMode::Copy)?;
+    compact(world, "a")?;
+    drop_named(world, "b")?;
+    load(world, &["default", "a"], 5, 3, false)
+}
+
+fn ingest_second(stage: &mut Stage, world: &Arc<World>) -> Check {
+    let (of_a, of_default) = (built(world, 7, 8)?, built(world, 9, 4)?);
+    ingest(
+        stage,
+        world,
+        vec![("a", of_a), ("default", of_default)],
+        IngestMode::Move,
+    )?;
+    load(world, &["a"], 7, 2, false)?;
+    compact(world, "default")
+}
+
+fn keyspaces_first(_: &mut Stage, world: &Arc<World>) -> Check {
+    world.create("a", &own(5))?;
+    load(world, &["a", "default"], 0, 6, false)?;
+    if let Some(a) = keyspace(world, "a")? {
+        world.set_keyspace(&a, &own(6), &[])?;
+    }
+    load(world, &["a"], 3, 4, false)?;
+    drop_named(world, "a")?;
+    world.create("a", &KeyspaceOptions::default())?;
+    world.create("b", &own(4))?;
+    load(world, &["a", "b", "default"], 20, 5, false)?;
+    if let Some(b) = keyspace(world, "b")? {
+        world.set_keyspace(&b, &KeyspaceOptions::default(), &["compression"])?;
+    }
+    let setting = setting("l0_trigger_count").map_err(|e| e.to_string())?;
+    world.set_option(setting, 3u32.into())?;
+    flush(world)?;
+    drop_named(world, "b")?;
+    load(world, &["default", "c"], 30, 4, true)
+}
+
+fn keyspaces_second(_: &mut Stage, world: &Arc<World>) -> Check {
+    if let Some(a) = keyspace(world, "a")? {
+        world.set_keyspace(&a, &own(11), &[])?;
+    }
+    drop_named(world, "default")?;
+    world.create("default", &own(3))?;
+    load(world, &["default", "a"], 2, 3, false)?;
+    drop_named(world, "c")?;
+    compact(world, "a")
+}
+
+fn checkpoint_first(stage: &mut Stage, world: &Arc<World>) -> Check {
+    world.create("a", &own(6))?;
+    load(world, &["default", "a"], 0, 20, false)?;
+    flush(world)?;
+    let more = built(world, 9, 4)?;
+    ingest(stage, world, vec![("a", more)], IngestMode::Copy)?;
+    load(world, &["default", "a"], 11, 6, false)?;
+    let writer = world.clone();
+    let beside = world.runtime.spawn("beside", move || {
+        (0..6).try_for_each(|i| load(&writer, &["default", "a"], 40 + i, 2, false))
+    });
+    let copy = world.checkpoint_to(stage.target_seen.clone(), &stage.target);
+    let written = beside.map_err(|e| e.to_string())?.join();
+    written.map_err(|_| "the writer beside ended without an answer")??;
+    stage.copy = copy?;
+    if let Some(copy) = &stage.copy {
+        stage.medium.mark("c1");
+        copy.verify(&world.runtime)?;
+    }
+    load(world, &["default", "a"], 70, 10, false)?;
+    compact(world, "a")
+}
+
+fn checkpoint_second(_: &mut Stage, world: &Arc<World>) -> Check {
+    load(world, &["default"], 5, 5, false)?;
+    compact(world, "default")
+}
+
+fn export_first(stage: &mut Stage, world: &Arc<World>) -> Check {
+    keyspace(world, "b")?;
+    load(world, &["default", "b"], 0, 30, false)?;
+    flush(world)?;
+    load(world, &["default"], 4, 5, false)?;
+    let snapshot = world.store.snapshot();
+    load(world, &["default", "b"], 8, 6, false)?;
+    let Some(from) = keyspace(world, "default")? else {
+        return Ok(());
+    };
+    let range = IterOptions::range(&b"key003"[..]..&b"key041"[..]);
+    let files = world.export(&from, &snapshot, range)?.unwrap_or_default();
+    let all = world
+        .export(&from, &world.store.snapshot(), IterOptions::default())?
+        .unwrap_or_default();
+    ingest(
+        stage,
+        world,
+        vec![("b", files), ("c", all)],
+        IngestMode::Move,
+    )?;
+    load(world, &["b"], 3, 3, false)
+}
+
+fn export_second(stage: &mut Stage, world: &Arc<World>) -> Check {
+    let Some(from) = keyspace(world, "b")? else {
+        return Ok(());
+    };
+    let range = IterOptions::prefix(b"key01");
+    let files = world
+        .export(&from, &world.store.snapshot(), range)?
+        .unwrap_or_default();
+    ingest(stage, world, vec![("default", files)], IngestMode::Move)?;
+    compact(world, "c")
+}
+
+/// What a crash may not take of tables that were being moved into a store that now ends at `end`.
+pub(crate) fn check_moved(
+    moved: &[Moved],
+    history: &crate::observe::SharedHistory,
+    outside: &MemoryStorage,
+    place: u64,
+    end: u64,
+) -> Check {
+    for tables in moved.iter().filter(|m| m.built_at <= place) {
+        if tables.number.is_some_and(|number| number <= end) {
+            continue;
+        }
+        for name in &tables.names {
+            let (digest, _) = crate::world::outside::read_table(outside, name).map_err(|e| {
+                format!("the store ends at {end}, before its ingest, and the table is gone: {e}")
+            })?;
+            if !lock(history).knows_table(digest) {
+                return Err(format!("{name} holds something else"));
+            }
+        }
+    }
+    Ok(())
+}

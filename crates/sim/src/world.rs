@@ -1,0 +1,270 @@
+//! One open store, and what is done to it: every operation announces what it is about to write, does it, notes what was promised, and checks what it gave.
+//!
+//! What it is: [`World`] is what the clients of a store share, and what stories play on. [`write`](World::write), [`create`](World::create)
+//! and [`drop_keyspace`](World::drop_keyspace) are here; tables from outside in [`outside`], checkpoints, settings and verification in
+//! [`upkeep`].
+//!
+//! Invariants: an operation that failed in a way that its documentation does not allow ends the run.
+//!
+//! Threading: shared by the tasks of a run; what it holds is under std mutexes that are held over no point of the runtime, but for `turn`.
+
+pub mod outside;
+pub mod upkeep;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex as StdMutex};
+
+use siltstone::{Batch, ErrorKind, Keyspace, KeyspaceOptions, Store, WriteOptions};
+use siltstone_storage::{MemoryStorage, Mutex, Runtime, Storage};
+
+use crate::checker::Check;
+use crate::coverage::Coverage;
+use crate::model::{Event, Op, Record};
+use crate::observe::{SharedHistory, lock};
+use crate::workload::Plan;
+use upkeep::Copy;
+
+/// How a run takes errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errors {
+    /// Any is a failure.
+    Fatal,
+    /// Storage faults are injected: calls may fail, but never lie.
+    Expected,
+}
+
+/// See the module.
+pub struct World {
+    /// The runtime.
+    pub runtime: Runtime,
+    /// The store.
+    pub store: Store,
+    /// The medium below everything, for marks in its journal.
+    pub medium: MemoryStorage,
+    /// As the store sees it: ingested tables are written here.
+    pub storage: Arc<dyn Storage>,
+    /// A folder of tables that belong to no store.
+    pub outside: Arc<dyn Storage>,
+    /// What was written.
+    pub history: SharedHistory,
+    /// The seed's plan.
+    pub plan: Arc<Plan>,
+    /// What was reached.
+    pub coverage: StdMutex<Coverage>,
+    /// How errors are taken.
+    pub errors: Errors,
+    /// The store syncs every write.
+    pub synced_writes: bool,
+    /// What the store was opened with for single keyspaces.
+    pub wishes: BTreeMap<String, KeyspaceOptions>,
+    /// Numbers for names of ingested tables.
+    pub next_name: Arc<AtomicU64>,
+    /// Checkpoints that are looked at again later.
+    pub copies: Arc<StdMutex<Vec<Copy>>>,
+    /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the order.
+    pub turn: Mutex<()>,
+}
+
+impl World {
+    /// Counts something that was reached.
+    pub fn reach(&self, name: &str) {
+        self.coverage
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .add(name);
+    }
+
+    /// Notes that everything up to `number` was acknowledged.
+    pub fn acked(&self, number: u64) {
+        let mut history = lock(&self.history);
+        let number = history.model.end_at(number);
+        if number > history.acked {
+            history.acked = number;
+            drop(history);
+            self.medium.mark(format!("a{number}"));
+        }
+    }
+
+    /// Notes that everything up to `number` was promised to survive power loss.
+    pub fn synced(&self, number: u64) {
+        self.acked(number);
+        let mut history = lock(&self.history);
+        let number = history.model.end_at(number);
+        if number > history.synced {
+            history.synced = number;
+            drop(history);
+            self.medium.mark(format!("s{number}"));
+        }
+    }
+
+    /// Ok if the error may come, else the run's failure.
+    ///
+    /// # Errors
+    /// The run's failure.
+    pub fn allow(&self, error: &siltstone::Error, also: &[ErrorKind], what: &str) -> Check {
+        if also.contains(&error.kind()) {
+            self.reach(&format!("error.{}", error.kind()));
+            return Ok(());
+        }
+        let injected = matches!(
+            error.kind(),
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
+        );
+        if self.errors == Errors::Expected && injected {
+            self.reach(&format!("fault.error.{}", error.kind()));
+            return Ok(());
+        }
+        Err(format!("{what}: {error}"))
+    }
+
+    /// Announces `ops`, has `write` write them as one batch, and notes what was promised.
+    ///
+    /// # Errors
+    /// A wrong answer or an error that may not come.
+    pub fn write(
+        &self,
+        ops: Vec<Op>,
+        sync: bool,
+        write: impl FnOnce(&Store, bool) -> siltstone::Result<()>,
+    ) -> Check {
+        let before = self.store.snapshot().number();
+        lock(&self.history).announce(ops.clone());
+        match write(&self.store, sync) {
+            Ok(()) => {
+                let published = self.store.snapshot().number();
+                let own = {
+                    let history = lock(&self.history);
+                    let has = |e: &Event| matches!(e, Event::Group(all) if all.windows(ops.len()).any(|w| w == &ops[..]));
+                    // If two clients write the same at the same time, it may be the other's, which came first.
+                    history.model.first_above(before, has)
+                };
+                let Some(last) = own else {
+                    return Err("an acknowledged batch is not in the log".into());
+                };
+                if last > published {
+                    return Err(format!(
+                        "acknowledged with number {last}, but only {published} is published"
+                    ));
+                }
+                if sync || self.synced_writes {
+                    self.synced(last);
+                } else {
+                    self.acked(last);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                lock(&self.history).withdraw(&ops);
+                self.allow(&e, &[ErrorKind::KeyspaceDropped], "write")
+            }
+        }
+    }
+
+    /// Writes `ops` as a batch.
+    ///
+    /// # Errors
+    /// As [`World::write`].
+    pub fn write_batch(&self, ops: Vec<Op>, sync: bool) -> Check {
+        let mut batch = Batch::new();
+        for op in &ops {
+            match op {
+                Op::Put(id, key, value) => batch.put(*id, key, value),
+                Op::Delete(id, key) => batch.delete(*id, key),
+                Op::DeleteRange(id, start, end) => batch.delete_range(*id, start, end),
+            }
+            .map_err(|e| e.to_string())?;
+        }
+        self.write(ops, sync, |store, sync| {
+            store.write(&mut batch, WriteOptions { sync })
+        })
+    }
+
+    /// Creates a keyspace with settings of its own; none if it could not be.
+    ///
+    /// # Errors
+    /// A wrong answer or an error that may not come.
+    pub fn create(&self, name: &str, own: &KeyspaceOptions) -> Result<Option<Keyspace>, String> {
+        let _turn = self.turn.lock();
+        let mut wanted = self.wishes.get(name).cloned().unwrap_or_default();
+        wanted.merge(own);
+        lock(&self.history).settings.announce_create(wanted.clone());
+        match self.store.create_keyspace_with(name, own) {
+            Ok(keyspace) => {
+                let id = keyspace.id();
+                let number = lock(&self.history)
+                    .model
+                    .number_of_change(|e| matches!(e, Event::Create(i, n) if *i == id && n == name))
+                    .ok_or(format!("create of {name} ({id}) left no record"))?;
+                self.synced(number);
+                self.settled();
+                if keyspace.own_options() != wanted {
+                    return Err(format!(
+                        "{name} was created with {:?}, expected {wanted:?}",
+                        keyspace.own_options()
+                    ));
+                }
+                self.reach("keyspace.created");
+                Ok(Some(keyspace))
+            }
+            Err(e) => {
+                self.allow(&e, &[ErrorKind::InvalidArgument], "create")?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Everything that was set so far is durable.
+    fn settled(&self) {
+        let number = lock(&self.history).settings.settle();
+        self.medium.mark(format!("o{number}"));
+    }
+
+    /// Drops a keyspace.
+    ///
+    /// # Errors
+    /// A wrong answer or an error that may not come.
+    pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Check {
+        let id = keyspace.id();
+        if let Err(e) = self.store.drop_keyspace(keyspace.name()) {
+            let also = [ErrorKind::NotFound, ErrorKind::KeyspaceDropped];
+            return self.allow(&e, &also, "drop");
+        }
+        // Another of the same name may have come in between: the record names the one that went.
+        let error = keyspace.get(b"x").err().map(|e| e.kind());
+        let gone = error == Some(ErrorKind::KeyspaceDropped);
+        let mut history = lock(&self.history);
+        let number = history.model.number_of_change(
+            |e| matches!(e, Event::Drop(i) | Event::DropWithoutRecord(i) if *i == id),
+        );
+        if number.is_some() && !gone {
+            return Err(format!("a get from a dropped keyspace gives {error:?}"));
+        }
+        let number = number.or_else(|| {
+            // Without room the manifest alone says it.
+            let silent = gone && self.errors == Errors::Expected;
+            silent.then(|| {
+                history.model.push(Record {
+                    first: 0,
+                    event: Event::DropWithoutRecord(id),
+                });
+                history.model.last()
+            })
+        });
+        drop(history);
+        if let Some(number) = number {
+            self.synced(number);
+        }
+        self.reach("keyspace.dropped");
+        Ok(())
+    }
+
+    /// Ok if a message is of a fault that was injected.
+    pub(crate) fn excuse(&self, message: String) -> Check {
+        if self.errors == Errors::Expected && message.contains("injected") {
+            self.reach("fault.excused");
+            return Ok(());
+        }
+        Err(message)
+    }
+}

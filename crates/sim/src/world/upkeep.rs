@@ -1,0 +1,300 @@
+//! What is done to a whole store: checkpoints, settings, verification.
+//!
+//! Threading: as the world.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use siltstone::check::{CheckStorages, check};
+use siltstone::{Components, ErrorKind, Keyspace, KeyspaceOptions, Options, Setting, Store, Value};
+use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
+
+use super::{Errors, World};
+use crate::checker::{Check, check_contents};
+use crate::model::Pairs;
+use crate::observe::lock;
+
+/// A checkpoint, and what it holds.
+#[derive(Clone)]
+pub struct Copy {
+    /// Where it is.
+    pub medium: MemoryStorage,
+    /// The moment that it shows.
+    pub published: u64,
+    /// By name: id, pairs, and what may be set for it (anything, if nothing is listed).
+    pub keyspaces: BTreeMap<String, (u32, Pairs, Vec<KeyspaceOptions>)>,
+}
+
+/// Options to look at any store with: room for whatever its log holds, and no wishes.
+pub fn reading_options() -> Options {
+    Options {
+        create_if_missing: false,
+        memtable_bytes: 4 << 20,
+        ..Options::default()
+    }
+}
+
+impl Copy {
+    /// Compares the checkpoint with what it is to hold, as it is and as a loss of power leaves it.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn verify(&self, runtime: &Runtime) -> Check {
+        let images = [
+            ("", self.medium.kill_in(runtime)),
+            (
+                " after a loss of power",
+                self.medium.crash_in(runtime, CrashPolicy::LoseUnsynced).0,
+            ),
+        ];
+        for (how, image) in images {
+            self.verify_image(runtime, &image)
+                .map_err(|e| format!("checkpoint at {}{how}: {e}", self.published))?;
+        }
+        Ok(())
+    }
+
+    fn verify_image(&self, runtime: &Runtime, image: &MemoryStorage) -> Check {
+        let told = |e: siltstone::Error| e.to_string();
+        let report = check(&CheckStorages::on(image), &mut |_| {}).map_err(told)?;
+        if !report.is_sound() || !report.orphans.is_empty() {
+            return Err(format!("{:?} {:?}", report.problems, report.orphans));
+        }
+        let storage: Arc<dyn Storage> = Arc::new(image.clone());
+        let components = Components::on(storage, runtime.clone());
+        let store = Store::open_read_only_with(components, reading_options()).map_err(told)?;
+        let wanted = self
+            .keyspaces
+            .iter()
+            .map(|(name, (id, pairs, _))| (name.clone(), (*id, pairs.clone())));
+        check_contents(&store, &wanted.collect())?;
+        for (name, (.., allowed)) in &self.keyspaces {
+            let own = store.keyspace(name).map_err(told)?.own_options();
+            if !allowed.is_empty() && !allowed.contains(&own) {
+                return Err(format!(
+                    "{own:?} is set for {name}, expected one of {allowed:?}"
+                ));
+            }
+        }
+        store.close().map_err(told)
+    }
+}
+
+impl World {
+    /// Writes a checkpoint to `target`, compares it with the model, and gives it. None if it could not be written.
+    ///
+    /// # Errors
+    /// A wrong answer or an error that may not come.
+    pub fn checkpoint_to(
+        &self,
+        target: Arc<dyn Storage>,
+        medium: &MemoryStorage,
+    ) -> Result<Option<Copy>, String> {
+        let published = self.store.snapshot().number();
+        let (before, settled) = {
+            let history = lock(&self.history);
+            let before = history.model.end_at(published);
+            (before, history.settings.settled())
+        };
+        let report = match self.store.checkpoint_to(target) {
+            Ok(report) => report,
+            Err(e) => return self.allow(&e, &[], "checkpoint").map(|()| None),
+        };
+        if report.published < before {
+            return Err(format!(
+                "a checkpoint shows {}, and {before} was published before it",
+                report.published
+            ));
+        }
+        // The log was synced through the moment that it shows.
+        self.synced(report.published);
+        let copy = {
+            let history = lock(&self.history);
+            let keyspaces = history.model.keyspaces(report.published).into_iter();
+            Copy {
+                medium: medium.clone(),
+                published: report.published,
+                keyspaces: keyspaces
+                    .map(|(name, id)| {
+                        let pairs = history.model.state(id, report.published);
+                        let allowed = match self.errors {
+                            Errors::Fatal => history.settings.allowed(id, settled),
+                            // What found no room counts without being kept.
+                            Errors::Expected => Vec::new(),
+                        };
+                        (name, (id, pairs, allowed))
+                    })
+                    .collect(),
+            }
+        };
+        if report.keyspace_count != copy.keyspaces.len() as u64 {
+            return Err(format!(
+                "a checkpoint of {} keyspaces, expected {:?}",
+                report.keyspace_count,
+                copy.keyspaces.keys()
+            ));
+        }
+        self.reach("checkpoint.done");
+        if report.table_count > 0 {
+            self.reach("checkpoint.tables_linked");
+        }
+        if report.written_table_count > 0 {
+            self.reach("checkpoint.tables_written");
+        }
+        if self.store.snapshot().number() > report.published {
+            self.reach("checkpoint.while_written");
+        }
+        Ok(Some(copy))
+    }
+
+    /// Writes a checkpoint, compares it now, and keeps it for later.
+    ///
+    /// # Errors
+    /// As [`World::checkpoint_to`].
+    pub fn checkpoint(&self) -> Check {
+        let medium = MemoryStorage::new(&self.runtime);
+        let Some(copy) = self.checkpoint_to(Arc::new(medium.clone()), &medium)? else {
+            return Ok(());
+        };
+        copy.verify(&self.runtime)?;
+        let mut copies = self.copies.lock().unwrap_or_else(|e| e.into_inner());
+        if copies.len() < 3 {
+            copies.push(copy);
+        }
+        Ok(())
+    }
+
+    /// Verifies all tables of the open store.
+    ///
+    /// # Errors
+    /// Damage, or an error that may not come.
+    pub fn verify(&self) -> Check {
+        match self.store.verify(&mut |_| {}) {
+            Ok(report) => {
+                for problem in &report.problems {
+                    self.excuse(format!("verify: {problem}"))?;
+                }
+                if report.table_count > 0 {
+                    self.reach("verify.tables");
+                }
+                Ok(())
+            }
+            Err(e) => self.allow(&e, &[], "verify"),
+        }
+    }
+
+    /// Sets an option of the store by name.
+    ///
+    /// # Errors
+    /// A wrong answer or an error that may not come.
+    pub fn set_option(&self, setting: &Setting, value: Value) -> Check {
+        let _turn = self.turn.lock();
+        let name = setting.name;
+        let before = self.store.options();
+        let result = self.store.set_option(name, value.clone());
+        let after = self.store.options();
+        match (result, setting.change) {
+            (Ok(()), siltstone::Change::AtOpen(_)) => {
+                Err(format!("{name} was set, which cannot change while open"))
+            }
+            (Ok(()), siltstone::Change::WhileOpen) => {
+                let mut wanted = before;
+                wanted.set(name, &value).map_err(|e| e.to_string())?;
+                // Keyspaces come and go meanwhile.
+                wanted.keyspaces = after.keyspaces.clone();
+                if after != wanted {
+                    return Err(format!("{name} = {value}: {after:?}, expected {wanted:?}"));
+                }
+                self.reach("settings.store");
+                Ok(())
+            }
+            (Err(e), _) => self.allow(&e, &[ErrorKind::InvalidArgument], name),
+        }
+    }
+
+    /// Sets options of a keyspace, or has all of `unset` follow the store's again.
+    ///
+    /// # Errors
+    /// A wrong answer or an error that may not come.
+    pub fn set_keyspace(
+        &self,
+        keyspace: &Keyspace,
+        own: &KeyspaceOptions,
+        unset: &[&str],
+    ) -> Check {
+        let _turn = self.turn.lock();
+        let mut wanted = keyspace.own_options();
+        if unset.is_empty() {
+            wanted.merge(own);
+        }
+        for name in unset {
+            wanted.unset(name).map_err(|e| e.to_string())?;
+        }
+        lock(&self.history)
+            .settings
+            .begin(keyspace.id(), wanted.clone());
+        let result = match unset {
+            [] => keyspace.set_options(own),
+            names => keyspace.unset_options(names),
+        };
+        match result {
+            Ok(()) => {
+                self.settled();
+                if keyspace.own_options() != wanted {
+                    return Err(format!(
+                        "{:?} is set for {}, expected {wanted:?}",
+                        keyspace.own_options(),
+                        keyspace.name()
+                    ));
+                }
+                self.reach(match unset {
+                    [] => "settings.keyspace",
+                    _ => "settings.unset",
+                });
+                Ok(())
+            }
+            Err(e) => {
+                if !matches!(e.kind(), ErrorKind::Poisoned | ErrorKind::Io) {
+                    lock(&self.history).settings.withdraw();
+                }
+                let also = [ErrorKind::InvalidArgument, ErrorKind::KeyspaceDropped];
+                self.allow(&e, &also, "set_options")
+            }
+        }
+    }
+
+    /// Compares what is set for all keyspaces right after an open with what may be; goes on from there. Where errors are expected nothing is
+    /// compared: what an open wishes and finds no room counts without being kept.
+    ///
+    /// # Errors
+    /// The first that differs.
+    pub fn settings_after_open(&self) -> Check {
+        self.take_settings(self.errors == Errors::Fatal)
+    }
+
+    /// Goes on from what is set for all keyspaces right after an open; compares it with what may be, if it is known.
+    ///
+    /// # Errors
+    /// The first that differs.
+    pub fn take_settings(&self, is_known: bool) -> Check {
+        let _turn = self.turn.lock();
+        for name in self.store.keyspaces() {
+            let keyspace = self.store.keyspace(&name).map_err(|e| e.to_string())?;
+            let (id, own) = (keyspace.id(), keyspace.own_options());
+            let mut history = lock(&self.history);
+            let settled = history.settings.settled();
+            let mut allowed = history.settings.allowed(id, settled);
+            if let Some(wish) = self.wishes.get(&name) {
+                allowed.iter_mut().for_each(|own| own.merge(wish));
+            }
+            if is_known && !allowed.contains(&own) {
+                return Err(format!(
+                    "{own:?} is set for {name} ({id}), expected one of {allowed:?}"
+                ));
+            }
+            history.settings.begin(id, own);
+        }
+        self.settled();
+        Ok(())
+    }
+}
