@@ -202,6 +202,9 @@ impl Observed {
 }
 
 impl Storage for Observed {
+    fn location(&self) -> String {
+        self.inner.location()
+    }
     fn describe(&self) -> String {
         self.inner.describe()
     }

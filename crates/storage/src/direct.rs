@@ -26,6 +26,9 @@ impl Storage for DirectStorage {
     fn describe(&self) -> String {
         self.0.describe()
     }
+    fn location(&self) -> String {
+        self.0.location()
+    }
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             maps: false,

@@ -89,6 +89,12 @@ pub trait Storage: Send + Sync + 'static {
     /// A word for messages: a path, or `memory`.
     fn describe(&self) -> String;
 
+    /// What tells this storage from all others that a process on this machine may open: a folder's absolute path, links resolved. What stores
+    /// write down of where their parts lie. Wrappers pass it on.
+    fn location(&self) -> String {
+        self.describe()
+    }
+
     /// What this storage can do.
     fn capabilities(&self) -> Capabilities;
 

@@ -60,7 +60,7 @@ pub struct FaultStorage {
 struct Shared {
     inner: Arc<dyn Storage>,
     runtime: Runtime,
-    control: Mutex<Control>,
+    control: Arc<Mutex<Control>>,
 }
 
 #[derive(Default)]
@@ -242,7 +242,18 @@ impl FaultStorage {
             shared: Arc::new(Shared {
                 inner,
                 runtime: runtime.clone(),
-                control: Mutex::new(control),
+                control: Arc::new(Mutex::new(control)),
+            }),
+        }
+    }
+
+    /// Wraps another storage, under the same rules and with the same counts: for what lies in several folders and fails as one.
+    pub fn beside(&self, inner: Arc<dyn Storage>) -> FaultStorage {
+        FaultStorage {
+            shared: Arc::new(Shared {
+                inner,
+                runtime: self.shared.runtime.clone(),
+                control: Arc::clone(&self.shared.control),
             }),
         }
     }
@@ -335,6 +346,10 @@ fn second(name: &str) -> u64 {
 impl Storage for FaultStorage {
     fn describe(&self) -> String {
         self.shared.inner.describe()
+    }
+
+    fn location(&self) -> String {
+        self.shared.inner.location()
     }
 
     fn capabilities(&self) -> Capabilities {

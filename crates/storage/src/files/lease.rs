@@ -1,8 +1,8 @@
-//! Leases on a local directory: a lock of a file that is never deleted, exclusive for the writer, shared among readers.
+//! Leases on a local directory: a lock of a file, exclusive for the writer, shared among readers.
 //!
 //! The lock belongs to the open file description, so two handles of one process exclude each other as two processes
-//! do, and it ends with the process whatever way that dies. Deleting the lock file would let two holders lock two
-//! files of one name; it stays. Its text (epoch and pid) is for messages and for the next epoch only; the lock
+//! do, and it ends with the process whatever way that dies. Deleting the lock file lets two holders lock two
+//! files of one name: whoever has locked one looks whether it still has its name, and tries again otherwise. Its text (epoch and pid) is for messages and for the next epoch only; the lock
 //! itself decides. Readers open the file for reading and write nothing into it.
 
 use std::fs::File;
@@ -15,7 +15,14 @@ use crate::storage::{Epoch, Lease, SharedLease};
 /// A held lock; dropping it closes the file, which ends the lock.
 pub(super) struct FileLease {
     epoch: Epoch,
-    _file: File,
+    file: File,
+}
+
+impl FileLease {
+    /// The locked file.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
 }
 
 impl Lease for FileLease {
@@ -27,6 +34,13 @@ impl Lease for FileLease {
 /// A held share of the lock.
 pub(super) struct FileSharedLease {
     file: Option<File>,
+}
+
+impl FileSharedLease {
+    /// The locked file, if there is one.
+    pub(super) fn file(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
 }
 
 impl SharedLease for FileSharedLease {
@@ -102,7 +116,7 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     }
     Ok(FileLease {
         epoch: Epoch(epoch),
-        _file: file,
+        file,
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants: nothing is written before a lease is taken (creating the directory itself aside); all names are
 //! resolved relative to the directory opened at the start, so a renamed directory stays the same storage; temporary
-//! files (`.<name>.tmp`) and lease files (`LOCK.<name>`) are never listed; a lease file is never deleted.
+//! files (`.<name>.tmp`) and lease files (`LOCK.<name>`) are never listed; a lease file is deleted only by [`remove_folder`], as the
+//! last thing that its holder does there, and a lease counts only while its file has its name.
 //! A sync is `fdatasync` (on macOS `F_FULLFSYNC`), of the directory `fsync`.
 //!
 //! Only the file system's own errors are reported; the epoch is not checked here, because a lock on an open file
@@ -16,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Result, StorageError, StorageErrorKind};
@@ -70,6 +71,9 @@ impl FileStorage {
         let dir = match retry(|| rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => {
+                if let Some(error) = dangling_link("open_directory", path) {
+                    return Err(error);
+                }
                 let detail = "there is no such directory";
                 return Err(StorageError::new(
                     StorageErrorKind::NotFound,
@@ -126,6 +130,13 @@ impl FileStorage {
                 // It has no other meaning for the flags that we use.
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 Errno::INVAL if flags.contains(OFlags::DIRECT) => self.not_direct(op, name),
+                // The name is taken; by what decides what can be done about it.
+                Errno::EXIST => match self.kind_of(name) {
+                    Some(FileType::Directory) => other_kind("a directory"),
+                    Some(FileType::Symlink) => other_kind("a symbolic link"),
+                    Some(FileType::RegularFile) | None => self.error(op, name, e),
+                    Some(_) => other_kind("a socket, a pipe or a device"),
+                },
                 e => self.error(op, name, e),
             })?;
         let file = File::from(fd);
@@ -154,6 +165,22 @@ impl FileStorage {
     fn not_direct(&self, op: &'static str, name: &str) -> StorageError {
         let detail = "its file system cannot read and write past the page cache (O_DIRECT)";
         StorageError::new(StorageErrorKind::Unsupported, op, self.shown(name), detail)
+    }
+
+    /// What has the name; `None` for nothing, or what cannot be looked at.
+    fn kind_of(&self, name: &str) -> Option<FileType> {
+        let stat = retry(|| rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)).ok()?;
+        Some(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// Whether `file`, opened by this name, still has it: a lease of a file that was deleted keeps nobody out.
+    fn has_name(&self, file: &File, name: &str) -> Result<bool> {
+        let own = rustix::fs::fstat(file).map_err(|e| self.error("lease", name, e))?;
+        match retry(|| rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(named) => Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(self.error("lease", name, e)),
+        }
     }
 
     fn fsync_dir(&self, op: &'static str) -> Result<()> {
@@ -226,7 +253,7 @@ impl FileStorage {
             match retry(|| {
                 rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
             }) {
-                Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_file() => {
                     f(name, u64::try_from(stat.st_size).unwrap_or(0));
                 }
                 // Deleted since, or no regular file.
@@ -325,6 +352,22 @@ fn sync_parent(path: &Path) -> Result<()> {
         .map_err(|e| StorageError::from_io("sync_dir", parent.display().to_string(), &e))
 }
 
+/// Says of a path that leads nowhere that it is a link, if it is one.
+fn dangling_link(op: &'static str, path: &Path) -> Option<StorageError> {
+    let target = std::fs::read_link(path).ok()?;
+    let detail = format!(
+        "this is a symbolic link to {}, which is not there; create that folder (is its disk mounted?), or remove the link",
+        target.display()
+    );
+    let shown = path.display().to_string();
+    Some(StorageError::new(
+        StorageErrorKind::InvalidInput,
+        op,
+        shown,
+        detail,
+    ))
+}
+
 /// Repeats a system call that a signal interrupted.
 fn retry<T>(
     mut call: impl FnMut() -> std::result::Result<T, Errno>,
@@ -358,7 +401,13 @@ fn create_dir_durably(path: &Path) -> Result<()> {
     for dir in missing.iter().rev() {
         match std::fs::create_dir(dir) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                match dangling_link("create_directory", dir) {
+                    Some(error) => return Err(error),
+                    // Somebody else was faster.
+                    None => continue,
+                }
+            }
             Err(e) => return Err(fail(dir, &e)),
         }
         sync_parent(dir)?;
@@ -369,6 +418,14 @@ fn create_dir_durably(path: &Path) -> Result<()> {
 impl Storage for FileStorage {
     fn describe(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn location(&self) -> String {
+        // Where the path cannot be followed any more, it is at least not relative.
+        let path = std::fs::canonicalize(&self.path)
+            .or_else(|_| std::path::absolute(&self.path))
+            .unwrap_or_else(|_| self.path.clone());
+        path.display().to_string()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -382,10 +439,14 @@ impl Storage for FileStorage {
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         check_lease_name(name)?;
         let file_name = format!("{LEASE_PREFIX}{name}");
-        let file = self.open_at("lease", &file_name, OFlags::RDWR | OFlags::CREATE)?;
-        let lease = lease::take(file, &self.shown(&file_name))?;
-        self.clean_temps()?;
-        Ok(Box::new(lease))
+        loop {
+            let file = self.open_at("lease", &file_name, OFlags::RDWR | OFlags::CREATE)?;
+            let lease = lease::take(file, &self.shown(&file_name))?;
+            if self.has_name(lease.file(), &file_name)? {
+                self.clean_temps()?;
+                return Ok(Box::new(lease));
+            }
+        }
     }
 
     fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
@@ -403,7 +464,11 @@ impl Storage for FileStorage {
             }
             file => Some(file?),
         };
-        Ok(Box::new(lease::share(file, &shown)?))
+        let lease = lease::share(file, &shown)?;
+        match lease.file() {
+            Some(file) if !self.has_name(file, &file_name)? => self.lease_shared(name),
+            _ => Ok(Box::new(lease)),
+        }
     }
 
     fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {

@@ -406,6 +406,54 @@ fn readers_keep_a_writer_out_and_are_named() {
     assert!(s.path().join("LOCK.never").exists());
 }
 
+/// Whoever deletes a folder deletes the lease's file with it. Locks of a file without a name keep nobody out, so nobody gets one.
+#[test]
+fn a_lease_counts_only_while_its_file_has_its_name() {
+    let (_dir, s, lease) = fresh();
+    let path = s.path().join("LOCK.writer");
+    let other = FileStorage::open_existing(s.path()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let second = other.lease("writer").unwrap();
+    assert_eq!(
+        kind(s.lease_shared("writer")),
+        StorageErrorKind::LeaseHeld,
+        "the new file is locked"
+    );
+    drop(lease);
+    assert_eq!(kind(s.lease("writer")), StorageErrorKind::LeaseHeld);
+    drop(second);
+    drop(s.lease("writer").unwrap());
+    drop(s.lease_shared("writer").unwrap());
+}
+
+#[test]
+fn links_that_lead_nowhere_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("store");
+    std::os::unix::fs::symlink(dir.path().join("disk"), &link).unwrap();
+    for result in [
+        FileStorage::open_or_create(&link),
+        FileStorage::open_existing(&link),
+        FileStorage::open_or_create(link.join("below")),
+    ] {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::InvalidInput, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("symbolic link to") && text.contains("is its disk mounted?"),
+            "{text}"
+        );
+    }
+    std::fs::create_dir(dir.path().join("disk")).unwrap();
+    let through = FileStorage::open_or_create(&link).unwrap();
+    assert_eq!(
+        through.location(),
+        FileStorage::open_existing(dir.path().join("disk"))
+            .unwrap()
+            .location()
+    );
+}
+
 #[test]
 fn published_bytes_replace_one_another() {
     let (_dir, s, lease) = fresh();
@@ -452,6 +500,7 @@ fn what_is_no_file_is_named_and_never_waited_for() {
         for error in [
             s.open(&name).err().unwrap(),
             s.sync_object(lease.epoch(), &name).err().unwrap(),
+            s.create(lease.epoch(), &name).err().unwrap(),
             s.lease(&format!("l{number}")).err().unwrap(),
         ] {
             let text = error.to_string();

@@ -40,6 +40,7 @@ pub struct Replay {
     pub(super) marks: Vec<Mark>,
     pub(super) at: u64,
     pub(super) runtime: Runtime,
+    pub(super) name: String,
     pub(super) capacity: Option<u64>,
 }
 
@@ -91,7 +92,7 @@ impl Replay {
     pub fn crash_in(&self, runtime: &Runtime, policy: CrashPolicy) -> (MemoryStorage, CrashReport) {
         let (state, report) = crash(&self.state, policy);
         (
-            MemoryStorage::from_state(runtime, state, self.capacity),
+            MemoryStorage::from_state(runtime, &self.name, state, self.capacity),
             report,
         )
     }
@@ -99,6 +100,6 @@ impl Replay {
     /// The storage as a kill of the process right here leaves it: everything is there, unsynced things are still
     /// unsynced.
     pub fn kill_in(&self, runtime: &Runtime) -> MemoryStorage {
-        MemoryStorage::from_state(runtime, self.state.image(), self.capacity)
+        MemoryStorage::from_state(runtime, &self.name, self.state.image(), self.capacity)
     }
 }

@@ -53,6 +53,7 @@ pub struct MemoryStorage {
 
 struct Inner {
     runtime: Runtime,
+    name: String,
     core: Mutex<Core>,
 }
 
@@ -178,10 +179,20 @@ fn exists(kind: OpKind, name: &str) -> StorageError {
 impl MemoryStorage {
     /// An empty storage; its calls are hand-over points of `runtime`.
     pub fn new(runtime: &Runtime) -> MemoryStorage {
-        MemoryStorage::from_state(runtime, State::default(), None)
+        MemoryStorage::named(runtime, "memory")
     }
 
-    fn from_state(runtime: &Runtime, state: State, capacity: Option<u64>) -> MemoryStorage {
+    /// An empty storage that is told from others by a name of its own, as folders are by their paths. Its images have the same name.
+    pub fn named(runtime: &Runtime, name: &str) -> MemoryStorage {
+        MemoryStorage::from_state(runtime, name, State::default(), None)
+    }
+
+    fn from_state(
+        runtime: &Runtime,
+        name: &str,
+        state: State,
+        capacity: Option<u64>,
+    ) -> MemoryStorage {
         let core = Core {
             state,
             journal: None,
@@ -196,6 +207,7 @@ impl MemoryStorage {
         MemoryStorage {
             inner: Arc::new(Inner {
                 runtime: runtime.clone(),
+                name: name.to_owned(),
                 core: Mutex::new(core),
             }),
         }
@@ -211,7 +223,7 @@ impl MemoryStorage {
         let core = self.inner.lock();
         let (state, report) = crash::crash(&core.state, policy);
         (
-            MemoryStorage::from_state(runtime, state, core.capacity),
+            MemoryStorage::from_state(runtime, &self.inner.name, state, core.capacity),
             report,
         )
     }
@@ -224,7 +236,7 @@ impl MemoryStorage {
     /// As [`kill`](Self::kill), for another runtime.
     pub fn kill_in(&self, runtime: &Runtime) -> MemoryStorage {
         let core = self.inner.lock();
-        MemoryStorage::from_state(runtime, core.state.image(), core.capacity)
+        MemoryStorage::from_state(runtime, &self.inner.name, core.state.image(), core.capacity)
     }
 
     /// Starts recording changes, from the present state; an older journal is thrown away.
@@ -274,6 +286,7 @@ impl MemoryStorage {
             marks,
             at: 0,
             runtime: self.inner.runtime.clone(),
+            name: self.inner.name.clone(),
             capacity: core.capacity,
         }
     }
@@ -338,7 +351,7 @@ impl std::fmt::Debug for MemoryStorage {
 
 impl Storage for MemoryStorage {
     fn describe(&self) -> String {
-        "memory".into()
+        self.inner.name.clone()
     }
 
     fn capabilities(&self) -> Capabilities {
