@@ -75,6 +75,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Make a new store of everything that can be read of a damaged one, and say what is lost.
     Repair(RepairArgs),
+    /// Delete a store and all its files.
+    Destroy(DestroyArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and verify what survived.
     Demo(DemoArgs),
     /// Print the completions of a shell.

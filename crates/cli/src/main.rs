@@ -40,6 +40,7 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Checkpoint(args) => commands::checkpoint::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Repair(args) => commands::repair::run(&args),
+        Command::Destroy(args) => commands::destroy::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => commands::pages::completions(&args),
         Command::Man(args) => commands::pages::man(&args),

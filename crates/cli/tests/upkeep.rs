@@ -110,3 +110,78 @@ fn a_checkpoint_is_a_store_of_its_own() {
     .failed(3);
     assert!(!missing.exists() && !dir.path().join("x").exists());
 }
+
+#[test]
+fn a_store_is_destroyed_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, at) = (dir.path().join("s"), |name: &str| dir.path().join(name));
+    // Before the store is there, and never after.
+    let fast = format!("log_dir={}", at("fast").display());
+    on("options", &store, &["--set", &fast]).fine();
+    on("options", &store, &["--set", "table_dir=tables"]).fine();
+    numbered_store(&store, 2000);
+    assert!(at("fast/OWNER").exists() && store.join("tables/OWNER").exists());
+    let said = on("options", &store, &["--set", &fast]).failed(2);
+    assert!(said.contains("log_dir"), "{said}");
+    // Every command finds its parts.
+    assert_eq!(on("count", &store, &[]).fine().trim(), "2000");
+    let said = on("check", &store, &[]).fine();
+    assert!(said.contains("sound") && !said.contains("also"), "{said}");
+    on("put", &store, &["new", "value"]).fine();
+    let copy = at("copy");
+    on("checkpoint", &store, &[copy.to_str().unwrap()]).fine();
+    assert_eq!(on("count", &copy, &[]).fine().trim(), "2001");
+    assert!(!copy.join("DIRECTORIES").exists());
+    let repaired = at("repaired");
+    on("repair", &store, &["--to", repaired.to_str().unwrap()]).fine();
+    assert_eq!(on("count", &repaired, &[]).fine().trim(), "2001");
+    // Nobody is there to be asked.
+    let said = on("destroy", &store, &[]).failed(2);
+    assert!(said.contains("--yes"), "{said}");
+    assert_eq!(on("count", &store, &[]).fine().trim(), "2001");
+    let said = on("destroy", &store, &["--yes"]).fine();
+    assert!(said.contains("deleted") && !said.contains("left"), "{said}");
+    assert!(!store.exists() && !at("fast").exists());
+    let said = on("destroy", &store, &["--yes"]).failed(3);
+    assert!(said.contains("no such directory"), "{said}");
+    // The user's files stay.
+    fs::write(copy.join("letter.txt"), "dear").unwrap();
+    let said = on("destroy", &copy, &["--yes"]).fine();
+    assert!(said.contains("letter.txt"), "{said}");
+    assert_eq!(fs::read_to_string(copy.join("letter.txt")).unwrap(), "dear");
+    let said = on("destroy", &copy, &["--yes"]).failed(3);
+    assert!(said.contains("no siltstone store"), "{said}");
+    // What says where the parts are can be damaged too.
+    let store = at("s2");
+    on("options", &store, &["--set", "log_dir=log"]).fine();
+    numbered_store(&store, 10);
+    let file = store.join("DIRECTORIES");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("log /", "log //")).unwrap();
+    let ended = on("check", &store, &[]);
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    assert!(
+        ended.out.contains("DAMAGED") && ended.out.contains("DIRECTORIES"),
+        "{}",
+        ended.out
+    );
+    fs::write(&file, text).unwrap();
+    on("check", &store, &[]).fine();
+    // What lies in the place of a file is named, by check and by an open.
+    fs::remove_file(store.join("RESERVE")).unwrap();
+    fs::create_dir(store.join("RESERVE")).unwrap();
+    let ended = on("check", &store, &[]);
+    assert!(
+        ended.code == Some(1) && ended.out.contains("a directory lies where"),
+        "{}",
+        ended.out
+    );
+    let said = on("put", &store, &["k", "v"]).failed(3);
+    assert!(
+        said.contains("RESERVE") && said.contains("move it away"),
+        "{said}"
+    );
+    std::os::unix::fs::symlink(at("nowhere"), at("link")).unwrap();
+    let said = on("put", &at("link"), &["k", "v"]).failed(3);
+    assert!(said.contains("symbolic link to"), "{said}");
+}

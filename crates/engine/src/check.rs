@@ -16,10 +16,12 @@ use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use crate::batch::Entries;
+use crate::directories::{Claim, Folder, Storages, folders, lease_shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::format::{parse_segment_name, segment_name};
 use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport, StopReason};
 use crate::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
+use crate::names::{self, Kind, Parts};
 use crate::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
 
 /// Where the parts of a store lie.
@@ -41,6 +43,19 @@ impl<'a> CheckStorages<'a> {
             manifest: storage,
             tables: storage,
         }
+    }
+
+    /// Those of a store whose parts were found.
+    pub fn of(storages: &'a Storages) -> CheckStorages<'a> {
+        CheckStorages {
+            log: &*storages.log,
+            manifest: &*storages.manifest,
+            tables: &*storages.tables,
+        }
+    }
+
+    fn folders(&self) -> Vec<Folder<'a>> {
+        folders(self.log, self.manifest, self.tables)
     }
 }
 
@@ -106,9 +121,9 @@ pub struct CheckReport {
     /// The log; `None` if its damage kept it from being read to an end.
     pub log: Option<LogCheck>,
     /// Files of a store that nothing names any more: what a crash left behind, or what became obsolete just before the store was
-    /// closed. The next open deletes them.
+    /// closed. The next open deletes them. Names of files that do not lie in the store's folder have their folder before them.
     pub orphans: Vec<ObjectMeta>,
-    /// Files that belong to no store.
+    /// Files that belong to no store, or not into this folder of it.
     pub foreign: Vec<ObjectMeta>,
     /// Everything that is wrong.
     pub problems: Vec<Error>,
@@ -142,7 +157,11 @@ pub fn check(
     let mut report = CheckReport::default();
     // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
     let is_store = match manifest::read_current(storages.manifest) {
-        Ok(current) => current.is_some() || holds_data(storages)?,
+        Ok(Some(_)) => true,
+        Ok(None) => {
+            crate::destroy::refuse_destroyed(storages.manifest)?;
+            holds_data(storages)?
+        }
         Err(error) if error.is_corruption() => true,
         Err(error) => return Err(error),
     };
@@ -153,15 +172,8 @@ pub fn check(
         ))
         .advice("check the path"));
     }
-    let _lease = storages
-        .manifest
-        .lease_shared(crate::recovery::LEASE)
-        .map_err(|e| {
-            Error::from(e).context(format!(
-                "checking the store {}",
-                storages.manifest.describe()
-            ))
-        })?;
+    let folders = storages.folders();
+    let _leases = lease_shared(&folders, "checking")?;
     // Read again: a writer may have come and gone before the lease was ours.
     let recovered = match manifest::recover(storages.manifest) {
         Ok(Some(recovered)) => recovered,
@@ -182,6 +194,12 @@ pub fn check(
         Err(error) => return Err(error),
     };
     report.store_id = recovered.current.store_id;
+    match Claim::inspect(&folders, Some(report.store_id), || report.store_id) {
+        Ok(_) => {}
+        Err(error) if error.is_corruption() => report.problems.push(error),
+        // Other folders than the store's own: what they hold says nothing of it.
+        Err(error) => return Err(error),
+    }
     report.manifest = manifest_name(recovered.current.number);
     report.manifest_record_count = recovered.record_count;
     report.manifest_dropped_bytes = recovered.dropped_bytes;
@@ -191,7 +209,7 @@ pub fn check(
     }
     let ingested = check_log(storages.log, report.store_id, &state, &mut report)?;
     check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
-    list_unnamed(storages, &state, &ingested, &mut report)?;
+    list_unnamed(&folders, &state, &ingested, &mut report)?;
     Ok(report)
 }
 
@@ -214,20 +232,6 @@ fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
 fn is_table(name: &str) -> bool {
     crate::recovery::open_number_of(name).is_some()
 }
-
-/// The user's options.
-const OPTIONS: &str = "OPTIONS.toml";
-
-/// Files that a store has, besides tables, manifests and segments.
-const KEPT_NAMES: [&str; 7] = [
-    crate::published::STATS,
-    OPTIONS,
-    crate::checkpoint::PARTIAL,
-    CURRENT_NAME,
-    crate::reserve::MANIFEST,
-    crate::reserve::LOG,
-    crate::reserve::POINTER,
-];
 
 /// Tables of ingests that are in the log and not yet in the manifest.
 type Ingested = Vec<(KeyspaceId, Arc<TableMeta>)>;
@@ -582,7 +586,7 @@ fn compare(table: &TableReader, meta: &TableMeta, problems: &mut Vec<Error>) {
 
 /// Lists the files that nothing names.
 fn list_unnamed(
-    storages: &CheckStorages<'_>,
+    folders: &[Folder<'_>],
     state: &StoreState,
     ingested: &Ingested,
     report: &mut CheckReport,
@@ -595,23 +599,42 @@ fn list_unnamed(
         .chain(ingested.iter().map(|(_, t)| t))
         .map(|t| t.name.as_str())
         .collect();
-    let mut all: BTreeMap<String, ObjectMeta> = BTreeMap::new();
-    for storage in [storages.log, storages.manifest, storages.tables] {
-        all.extend(storage.list()?.into_iter().map(|o| (o.name.clone(), o)));
-    }
-    for (name, object) in all {
-        if is_table(&name) {
-            if !named.contains(name.as_str()) {
-                report.orphans.push(object);
+    for (i, (storage, parts)) in folders.iter().enumerate() {
+        for object in storage.list()? {
+            let kind = names::kind_of(&object.name).filter(|kind| parts.hold(*kind));
+            let is_named = match kind {
+                Some(Kind::Table(_)) => named.contains(object.name.as_str()),
+                Some(Kind::Manifest(_)) => object.name == report.manifest,
+                // Segments that hold no history are no orphans: they are prepared or wait to be used again.
+                Some(_) => true,
+                None => false,
+            };
+            let list = match kind {
+                Some(_) => &mut report.orphans,
+                None => &mut report.foreign,
+            };
+            if !is_named {
+                list.push(ObjectMeta {
+                    name: match i {
+                        0 => object.name,
+                        _ => format!("{}/{}", storage.describe(), object.name),
+                    },
+                    len: object.len,
+                });
             }
-        } else if parse_manifest_name(&name).is_some() {
-            if name != report.manifest {
-                report.orphans.push(object);
-            }
-        } else if !KEPT_NAMES.contains(&name.as_str()) && parse_segment_name(&name).is_none() {
-            // Segments that hold no history are no orphans: they are prepared or wait to be used again.
-            report.foreign.push(object);
         }
+        check_fixed_names(*storage, *parts, report);
     }
     Ok(())
+}
+
+/// Something else than a file may have a name that the store needs; listings of files do not show it, and an open would fail on it.
+fn check_fixed_names(storage: &dyn Storage, parts: Parts, report: &mut CheckReport) {
+    for name in names::FIXED.iter().filter(|name| parts.own(name)) {
+        match storage.open(name) {
+            Ok(_) => {}
+            Err(error) if error.kind == StorageErrorKind::NotFound => {}
+            Err(error) => report.problems.push(error.into()),
+        }
+    }
 }

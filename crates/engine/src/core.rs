@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime, Storage};
+use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime};
 
 use crate::compaction::run::JobRunner;
 use crate::compaction::schedule::Schedule;
+pub(crate) use crate::directories::Storages;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Events;
 use crate::health::{Health, closed};
@@ -35,38 +36,6 @@ use crate::write::WriteQueue;
 
 /// How far the ceiling of sequence numbers is raised at once.
 pub(crate) const CEILING_STEP: u64 = 1 << 28;
-
-/// The storages that a store lies on; by default all three are one folder.
-#[derive(Clone)]
-pub(crate) struct Storages {
-    pub(crate) log: Arc<dyn Storage>,
-    pub(crate) manifest: Arc<dyn Storage>,
-    pub(crate) tables: Arc<dyn Storage>,
-}
-
-impl Storages {
-    /// What `wrap` makes of each; storages that are one stay one.
-    pub(crate) fn map(&self, wrap: impl Fn(&Arc<dyn Storage>) -> Arc<dyn Storage>) -> Storages {
-        let log = wrap(&self.log);
-        let manifest = if Arc::ptr_eq(&self.manifest, &self.log) {
-            log.clone()
-        } else {
-            wrap(&self.manifest)
-        };
-        let tables = if Arc::ptr_eq(&self.tables, &self.log) {
-            log.clone()
-        } else if Arc::ptr_eq(&self.tables, &self.manifest) {
-            manifest.clone()
-        } else {
-            wrap(&self.tables)
-        };
-        Storages {
-            log,
-            manifest,
-            tables,
-        }
-    }
-}
 
 /// The manifest's file and what it says. Whoever holds the lock has the manifest role.
 pub(crate) struct ManifestRole {

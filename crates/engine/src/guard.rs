@@ -5,9 +5,13 @@
 //! all syncs of a folder, and atomic replacements, pass through one lock; the first failure is sticky and poisons the store
 //! before anybody else is answered.
 //!
+//! Folders count epochs for themselves, while a store has one, that of its own folder: calls to another folder carry the epoch of the lease
+//! that was taken there.
+//!
 //! Threading: a runtime lock is held over the sync, as over any storage call.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{
     Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
@@ -21,6 +25,8 @@ use crate::planted::{self, Bug};
 
 struct GuardedStorage {
     inner: Arc<dyn Storage>,
+    /// Of the lease taken here; 0 before.
+    own_epoch: AtomicU64,
     failed: Mutex<Option<StorageError>>,
     health: Arc<Health>,
 }
@@ -30,6 +36,7 @@ pub(crate) fn guard(storages: &Storages, runtime: &Runtime, health: &Arc<Health>
     storages.map(|inner| {
         Arc::new(GuardedStorage {
             inner: inner.clone(),
+            own_epoch: AtomicU64::new(0),
             failed: runtime.mutex(None),
             health: health.clone(),
         })
@@ -37,6 +44,14 @@ pub(crate) fn guard(storages: &Storages, runtime: &Runtime, health: &Arc<Health>
 }
 
 impl GuardedStorage {
+    /// The epoch that a call here carries.
+    fn own(&self, epoch: Epoch) -> Epoch {
+        match self.own_epoch.load(Ordering::Acquire) {
+            0 => epoch,
+            own => Epoch(own),
+        }
+    }
+
     /// `is_harmless`: whether this failure of the call changed nothing, so that it may be made again.
     fn once(
         &self,
@@ -64,20 +79,27 @@ impl Storage for GuardedStorage {
     fn describe(&self) -> String {
         self.inner.describe()
     }
+    fn location(&self) -> String {
+        self.inner.location()
+    }
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
-        self.inner.lease(name)
+        let lease = self.inner.lease(name)?;
+        if !planted::is(Bug::IgnoreLostLease) {
+            self.own_epoch.store(lease.epoch().0, Ordering::Release);
+        }
+        Ok(lease)
     }
     fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
         self.inner.lease_shared(name)
     }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        self.inner.create(epoch, name)
+        self.inner.create(self.own(epoch), name)
     }
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        self.inner.create_direct(epoch, name)
+        self.inner.create_direct(self.own(epoch), name)
     }
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.inner.open_direct(name)
@@ -86,10 +108,10 @@ impl Storage for GuardedStorage {
         self.inner.check_direct()
     }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
-        self.inner.recycle(epoch, old, new)
+        self.inner.recycle(self.own(epoch), old, new)
     }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.inner.sync_object(epoch, name)
+        self.inner.sync_object(self.own(epoch), name)
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.inner.open(name)
@@ -101,28 +123,28 @@ impl Storage for GuardedStorage {
         self.inner.list()
     }
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.inner.delete(epoch, name)
+        self.inner.delete(self.own(epoch), name)
     }
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.inner.rename(epoch, old, new)
+        self.inner.rename(self.own(epoch), old, new)
     }
     fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
-        self.inner.import(epoch, name, from, from_name)
+        self.inner.import(self.own(epoch), name, from, from_name)
     }
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.inner.publish(epoch, name, bytes)
+        self.inner.publish(self.own(epoch), name, bytes)
     }
     fn base(&self) -> Option<&dyn std::any::Any> {
         self.inner.base()
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         // A file system that gives blocks late tells only now that there were none; the names are as lost as with any other error.
-        self.once(|_| false, || self.inner.sync_dir(epoch))
+        self.once(|_| false, || self.inner.sync_dir(self.own(epoch)))
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         // Without room the new bytes were not written, and nothing stands in the place of the old ones.
         self.once(StorageError::is_no_space, || {
-            self.inner.replace(epoch, name, bytes)
+            self.inner.replace(self.own(epoch), name, bytes)
         })
     }
     fn free_bytes(&self) -> Option<u64> {

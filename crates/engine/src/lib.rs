@@ -50,6 +50,8 @@ mod checkpoint;
 pub mod compaction;
 mod core;
 mod ddl;
+mod destroy;
+mod directories;
 pub mod error;
 mod event;
 mod export;
@@ -65,6 +67,7 @@ pub mod manifest;
 #[allow(unsafe_code)] // An island: see the module for the argument.
 pub mod memtable;
 mod metrics;
+mod names;
 mod options;
 mod overlay;
 #[cfg(feature = "planted")]
@@ -99,11 +102,14 @@ pub use build::{
 pub use checkpoint::CheckpointReport;
 pub use compaction::place::SideStats;
 pub use compaction::schedule::JobStats;
+pub use destroy::DestroyReport;
+pub use directories::Storages;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventListener};
 pub use ingest::{IngestMode, IngestReport};
 pub use iter::{Cursor, IterOptions, Range, prefix_end};
 pub use metrics::{Histogram, LatencySummary};
+pub use names::is_store_file;
 pub use options::{
     ByLevel, Change, Compression, DirectIo, KeyspaceOptions, KeyspaceSettings, LevelTargets,
     Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,

@@ -150,6 +150,10 @@ impl Storage for Overlay {
         self.below.describe()
     }
 
+    fn location(&self) -> String {
+        self.below.location()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.below.capabilities()
     }

@@ -25,6 +25,7 @@ use crate::compaction::schedule::Schedule;
 use crate::core::{
     CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Storages, Tidy, first_memtable,
 };
+use crate::directories::{self, Claim, random_id};
 use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::guard;
@@ -89,10 +90,7 @@ pub(crate) fn open(
         refuse_headless_data(&storages)?;
         return Err(no_store());
     }
-    let lease = storages
-        .manifest
-        .lease(LEASE)
-        .map_err(|e| Error::from(e).context(format!("opening the store {place}")))?;
+    let lease = directories::lease(&storages)?;
     let epoch = if planted::is(Bug::IgnoreLostLease) {
         Epoch(u64::MAX)
     } else {
@@ -112,16 +110,16 @@ pub(crate) fn open(
                 .advice("open it without error_if_exists, or use another folder"),
         );
     }
-    if recovered.is_none() {
-        if !options.create_if_missing {
-            return Err(no_store());
-        }
-        refuse_headless_data(&storages)?;
+    if recovered.is_none() && !options.create_if_missing {
+        return Err(no_store());
     }
-    let store_id = match &recovered {
-        Some(r) => r.current.store_id,
-        None => StoreId(u128::from(runtime.random_u64()) << 64 | u128::from(runtime.random_u64())),
-    };
+    let current = recovered.as_ref().map(|r| r.current.store_id);
+    let claim = Claim::inspect(&storages.folders(), current, || random_id(&runtime))?;
+    if recovered.is_none() {
+        refuse_headless_data(&storages)?;
+        claim.write(&storages.folders(), epoch)?;
+    }
+    let store_id = claim.id();
     let metrics = Metrics::default();
     let arenas = Arenas::new(&runtime);
     let old = recovered
@@ -345,6 +343,7 @@ fn new_state() -> StoreState {
 
 /// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
 fn refuse_headless_data(storages: &Storages) -> Result<()> {
+    crate::destroy::refuse_destroyed(&*storages.manifest)?;
     crate::checkpoint::refuse_unfinished(storages)?;
     let refuse = |file: &str| {
         Err(Error::corruption(

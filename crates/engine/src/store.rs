@@ -9,13 +9,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Runtime, Storage};
 use siltstone_table::exec::Executor;
 
 use crate::batch::Batch;
 use crate::checkpoint::CheckpointReport;
-use crate::core::{Core, Storages};
+use crate::core::Core;
+use crate::destroy::DestroyReport;
+use crate::directories::{self, Storages};
 use crate::error::{Error, Result};
 use crate::event::{EventListener, Events};
 use crate::iter::{Cursor, IterOptions, Range};
@@ -31,6 +32,9 @@ use crate::write::{WriteOptions, write};
 pub const DEFAULT_KEYSPACE: &str = "default";
 
 /// What a store runs on: storages, runtime, executors. Components, not settings.
+///
+/// Log, manifest and tables may lie on storages of their own, told from each other by [`Storage::location`]. A store remembers whether they do: it
+/// is created so, and opened so ever after (`docs/format/directories.md`).
 pub struct Components {
     /// Where the log lies.
     pub log: Arc<dyn Storage>,
@@ -49,33 +53,20 @@ pub struct Components {
 impl Components {
     /// All on one storage, on the host's cores.
     pub fn on(storage: Arc<dyn Storage>, runtime: Runtime) -> Components {
+        Components::of(Storages::on(storage), runtime)
+    }
+
+    /// On the storages of a store, on the host's cores.
+    pub fn of(storages: Storages, runtime: Runtime) -> Components {
         Components {
-            log: storage.clone(),
-            manifest: storage.clone(),
-            tables: storage,
+            log: storages.log,
+            manifest: storages.manifest,
+            tables: storages.tables,
             runtime,
             executors: Vec::new(),
             listener: None,
         }
     }
-}
-
-/// A store's folder, created if the options say so.
-fn open_folder(path: &Path, options: &Options) -> Result<FileStorage> {
-    let opened = if options.create_if_missing {
-        FileStorage::open_or_create(path)
-    } else {
-        FileStorage::open_existing(path)
-    };
-    opened.map_err(|e| {
-        let error = Error::from(e).context(format!("opening the store {}", path.display()));
-        match error.kind() {
-            crate::ErrorKind::NotFound => {
-                error.advice("check the path, or open with create_if_missing")
-            }
-            _ => error,
-        }
-    })
 }
 
 /// Closes the store when the last [`Store`] handle is gone.
@@ -128,10 +119,10 @@ impl Store {
         listener: Option<Arc<dyn EventListener>>,
     ) -> Result<Store> {
         options.validate()?;
-        let storage = open_folder(path, &options)?;
+        let storages = directories::for_open(path, &options)?;
         let components = Components {
             listener,
-            ..Components::on(Arc::new(storage), Runtime::threads())
+            ..Components::of(storages, Runtime::threads())
         };
         Store::open_with(components, options)
     }
@@ -182,11 +173,8 @@ impl Store {
             error_if_exists: false,
             ..options
         };
-        let storage = open_folder(path.as_ref(), &options)?;
-        Store::open_read_only_with(
-            Components::on(Arc::new(storage), Runtime::threads()),
-            options,
-        )
+        let storages = directories::for_open(path.as_ref(), &options)?;
+        Store::open_read_only_with(Components::of(storages, Runtime::threads()), options)
     }
 
     /// Opens a store on components of the caller's for reading: of the storages nothing but `lease_shared`, `list`, `open` and reads is called.
@@ -219,6 +207,25 @@ impl Store {
             Purpose::Reading,
         )?;
         Ok(Store::of(core))
+    }
+
+    /// Deletes the store in the folder `path`: all files of its own, in the folders of its log and tables too, and folders that are empty then. What
+    /// is not the store's stays, and is named in the report; `OPTIONS.toml` counts as the store's. A crash on the way leaves the whole store, or one
+    /// that no open takes for a store; destroying it again deletes the rest.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no store, sound or damaged: then nothing is touched. `Locked` while a writer or readers have it. `Corruption` if the file
+    /// that says where its parts lie cannot be believed; I/O.
+    pub fn destroy(path: impl AsRef<Path>) -> Result<DestroyReport> {
+        crate::destroy::destroy(path.as_ref())
+    }
+
+    /// As [`Store::destroy`], of a store on storages of the caller's, which stay, empty but for what is not the store's.
+    ///
+    /// # Errors
+    /// As [`Store::destroy`].
+    pub fn destroy_on(storages: &Storages) -> Result<DestroyReport> {
+        crate::destroy::destroy_on(storages)
     }
 
     /// Whether the store was opened for reading.

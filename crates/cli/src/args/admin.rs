@@ -107,6 +107,7 @@ pub struct CheckpointArgs {
     silt options birds.silt\n  \
     silt options birds.silt --set memtable_bytes=134217728 --set compression=lz4\n  \
     silt options birds.silt -k sightings --set bloom_bits_per_key=12\n  \
+    silt options new.silt --set log_dir=/fast/new-log    before the store is there\n  \
     silt options birds.silt --unset compression\n  \
     silt options birds.silt --write\n\n\
     Settings are printed as TOML, each with its meaning, unit, default and range. --set, --unset and --write keep them in the file OPTIONS.toml in the store's folder, which \
@@ -164,6 +165,22 @@ pub struct RepairArgs {
     /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `destroy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt destroy old.silt\n  \
+    silt destroy old.silt --yes        in a script\n\n\
+    It asks first; --yes answers. Only files of the store are deleted, its settings OPTIONS.toml among them, also those in the folders of its log and tables; other files \
+    stay, and are listed. Folders that are empty then are removed. A store that is open is refused, and so is a folder that holds no store. If it is cut off, \
+    the store is there whole, or destroying it again deletes the rest.")]
+pub struct DestroyArgs {
+    /// The store's folder.
+    pub store: PathBuf,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// What to do with keyspaces.

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use siltstone::Storages;
 use siltstone::check::{CheckReport, CheckStorages, check};
-use siltstone_storage::FileStorage;
 
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
@@ -17,9 +17,18 @@ const LISTED_FILES: usize = 10;
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
-    let storage = FileStorage::open_existing(&args.store).map_err(|e| {
-        siltstone::Error::from(e).context(format!("checking the store {}", args.store.display()))
-    })?;
+    let storages = match Storages::find(&args.store) {
+        Ok(storages) => storages,
+        // The file that says where log and tables lie is damaged: nothing else can be looked at.
+        Err(error) if error.is_corruption() => {
+            let mut out = Out::new();
+            outln!(out, "DAMAGED: 1 problem")?;
+            outln!(out, "  {error}")?;
+            out.finish()?;
+            return Ok(Outcome::Damaged);
+        }
+        Err(error) => return Err(error.into()),
+    };
     let bar = if io::stderr().is_terminal() {
         ProgressBar::new(0)
     } else {
@@ -34,7 +43,7 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     if !io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    let report = check(&CheckStorages::on(&storage), &mut |progress| {
+    let report = check(&CheckStorages::of(&storages), &mut |progress| {
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);
     });

@@ -1,9 +1,12 @@
 //! `silt checkpoint`: a second store, as the first one is now.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use super::{OPTIONS_FILE, open_existing};
+use siltstone::Options;
+
+use super::{OPTIONS_FILE, open_existing, options_of};
 use crate::args::CheckpointArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -19,7 +22,28 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
         args.folder.join(OPTIONS_FILE),
     );
     if from.exists() {
-        let copied = fs::copy(&from, &to).and_then(|_| fs::File::open(&to)?.sync_all());
+        // A checkpoint has log and tables in its own folder.
+        let text = match options_of(&args.store)? {
+            options
+                if options.log_dir.as_os_str().is_empty()
+                    && options.table_dir.as_os_str().is_empty() =>
+            {
+                None
+            }
+            options => Some(
+                Options {
+                    log_dir: PathBuf::new(),
+                    table_dir: PathBuf::new(),
+                    ..options
+                }
+                .to_toml(),
+            ),
+        };
+        let copied = match text {
+            Some(text) => fs::write(&to, text),
+            None => fs::copy(&from, &to).map(|_| ()),
+        }
+        .and_then(|()| fs::File::open(&to)?.sync_all());
         copied.map_err(|e| {
             Failure::Other(format!(
                 "the checkpoint is whole, but its settings could not be copied: {}: {e}",

@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod compact;
 pub mod count;
 pub mod del;
+pub mod destroy;
 pub mod get;
 pub mod keyspace;
 pub mod load;
@@ -124,14 +125,7 @@ fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let of_a_store = [
-            "CURRENT",
-            "MANIFEST-",
-            "LOCK.store",
-            "RESERVE",
-            OPTIONS_FILE,
-        ];
-        if name.ends_with(".tbl") || of_a_store.iter().any(|begin| name.starts_with(begin)) {
+        if siltstone::is_store_file(&name) || name == "LOCK.store" {
             return Ok(());
         }
         // Every new file system has one of these; hidden files are a desktop's or a mount's.

@@ -57,6 +57,9 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
+/// Settings that only a store's creation follows.
+const DIRECTORIES: [&str; 2] = ["log_dir", "table_dir"];
+
 /// Changes what the arguments ask for.
 fn change(table: &mut toml::Table, args: &OptionsArgs) -> Result<(), Failure> {
     let section = match &args.keyspace {
@@ -78,6 +81,16 @@ fn change(table: &mut toml::Table, args: &OptionsArgs) -> Result<(), Failure> {
         section.remove(name);
     }
     for pair in &args.set {
+        let is_chosen = args.store.join("CURRENT").exists();
+        if let Some(name) = DIRECTORIES
+            .iter()
+            .find(|d| is_chosen && pair.trim_start().starts_with(**d))
+        {
+            return Err(Failure::Usage(format!(
+                "{name} is chosen when a store is created, and {} is there already",
+                args.store.display()
+            )));
+        }
         let (name, value) = pair.split_once('=').ok_or_else(|| {
             Failure::Usage(format!(
                 "`--set {pair}` lacks its value: expected NAME=VALUE"
@@ -98,7 +111,7 @@ fn change(table: &mut toml::Table, args: &OptionsArgs) -> Result<(), Failure> {
 /// Replaces the file; a crash leaves the old one or the new one.
 fn write(store: &Path, options: &Options) -> Result<(), Failure> {
     let file = store.join(OPTIONS_FILE);
-    let new = store.join(".OPTIONS.toml.new");
+    let new = store.join(".OPTIONS.toml.tmp");
     let replaced = (|| {
         fs::create_dir_all(store)?;
         let mut out = File::create(&new)?;

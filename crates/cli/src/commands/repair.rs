@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use siltstone::Storages;
 use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
 use siltstone_storage::{FileStorage, Runtime, Storage};
 
@@ -20,8 +21,7 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
             siltstone::Error::from(e).context(format!("repairing into {}", path.display())),
         )
     };
-    let source: Arc<dyn Storage> =
-        Arc::new(FileStorage::open_existing(&args.store).map_err(|e| told(e, &args.store))?);
+    let source = Storages::find(&args.store)?;
     let is_new = !target.exists();
     let made: Arc<dyn Storage> =
         Arc::new(FileStorage::open_or_create(&target).map_err(|e| told(e, &target))?);
@@ -40,7 +40,7 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
         ..RepairOptions::default()
     };
     let report = repair(
-        &RepairSource::on(source),
+        &RepairSource::of(source),
         &made,
         &Runtime::threads(),
         &options,

@@ -15,6 +15,7 @@ mod registry;
 mod value;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use registry::{Change, Limits, Scope, Setting, setting, settings};
@@ -278,6 +279,10 @@ settings_table! {
         verify: Verify = Verify::Once, "mode", choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
         /// Size of a log segment. A larger batch gets a segment of its own.
         log_segment_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
+        /// The log's folder, created with the store; a relative path counts from the store's folder. Empty: the store's folder, or where the store has its log.
+        log_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");
+        /// The tables' folder, created with the store; a relative path counts from the store's folder. Empty: the store's folder, or where the store has its tables.
+        table_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");
         /// Log bytes at which the keyspace that pins the oldest segment is flushed; at least two segments.
         log_bytes_max: u64 = 512 << 20, "bytes", within(128 << 10, 1 << 50), WhileOpen;
         /// Bytes of cached blocks. Tables that are read through maps do not use it, compressed blocks do.
@@ -368,6 +373,16 @@ impl Options {
                     .advice("raise log_bytes_max or lower log_segment_bytes"),
             );
         }
+        for (name, path) in self.directories() {
+            if path.to_str().is_none_or(|p| p.contains(['\n', '\r'])) {
+                return Err(
+                    Error::invalid_argument(format!("option {name} is impossible"))
+                        .expected("a path of UTF-8 without line breaks")
+                        .found(format!("{path:?}"))
+                        .advice("name another folder"),
+                );
+            }
+        }
         if self.error_if_exists && !self.create_if_missing {
             return Err(
                 Error::invalid_argument("option error_if_exists needs create_if_missing")
@@ -379,6 +394,11 @@ impl Options {
                 .map_err(|e| e.context(format!("keyspace `{name}`")))?;
         }
         Ok(())
+    }
+
+    /// The settings that are folders, by name.
+    pub(crate) fn directories(&self) -> [(&'static str, &Path); 2] {
+        [("log_dir", &self.log_dir), ("table_dir", &self.table_dir)]
     }
 
     /// Sets an option by name, without asking whether it fits the others: [`Options::validate`] does.

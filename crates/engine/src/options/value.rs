@@ -8,6 +8,7 @@
 //! Threading: pure functions.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{ByLevel, Compression, DirectIo, LevelTargets, StallPolicy, SyncMode, Verify};
@@ -215,6 +216,24 @@ impl StoredType for u32 {
 
     fn decode(bytes: &[u8]) -> Option<u32> {
         u64::decode(bytes)?.try_into().ok()
+    }
+}
+
+impl SettingType for PathBuf {
+    fn to_value(&self) -> Value {
+        // Paths that are no text are refused.
+        Value::Text(self.to_string_lossy().into_owned())
+    }
+
+    fn from_value(value: &Value) -> Option<PathBuf> {
+        match value {
+            Value::Text(text) => Some(text.into()),
+            _ => None,
+        }
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        Vec::new()
     }
 }
 

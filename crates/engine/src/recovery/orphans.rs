@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use siltstone_storage::Epoch;
+use siltstone_table::job::OutputPrefix;
 
 use crate::core::{Core, Storages};
 use crate::error::Result;
@@ -28,8 +29,18 @@ pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<
 
 /// The open number in a table's name.
 pub(crate) fn open_number_of(name: &str) -> Option<u64> {
-    let (number, _) = name.strip_suffix(".tbl")?.split_once('-')?;
-    u64::from_str_radix(number, 16).ok()
+    // Exactly as tables are called: what people call `2024-sales.tbl` is theirs.
+    let parts: Vec<&str> = name.strip_suffix(".tbl")?.split('-').collect();
+    let [epoch, attempt, subjob, place] = parts[..] else {
+        return None;
+    };
+    let open_number = u64::from_str_radix(epoch, 16).ok()?;
+    let prefix = OutputPrefix {
+        epoch: open_number,
+        attempt: u64::from_str_radix(attempt, 16).ok()?,
+    };
+    let spelled = prefix.table_name(subjob.parse().ok()?, place.parse().ok()?);
+    (spelled == name).then_some(open_number)
 }
 
 /// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.
@@ -99,6 +110,14 @@ mod tests {
     #[test]
     fn open_numbers_of_names() {
         assert_eq!(open_number_of("0000000a-00000003-0000-00001.tbl"), Some(10));
+        for foreign in [
+            "2024-sales.tbl",
+            "0000000A-00000003-0000-00001.tbl",
+            "0000000a-00000003-0000-00001-x.tbl",
+            "a-3-0-1.tbl",
+        ] {
+            assert_eq!(open_number_of(foreign), None, "{foreign}");
+        }
         assert_eq!(open_number_of("000012.log"), None);
         assert_eq!(open_number_of("MANIFEST-000000000003"), None);
     }

@@ -36,6 +36,7 @@ pub use report::{
 };
 
 use crate::batch::{Entries, EntryKind};
+use crate::directories::{Claim, Folder, Storages, folders, lease_shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Record, RecordKind};
 use crate::store::DEFAULT_KEYSPACE;
@@ -70,6 +71,19 @@ impl RepairSource {
             manifest: storage.clone(),
             tables: storage,
         }
+    }
+
+    /// Those of a store whose parts were found.
+    pub fn of(storages: Storages) -> RepairSource {
+        RepairSource {
+            log: storages.log,
+            manifest: storages.manifest,
+            tables: storages.tables,
+        }
+    }
+
+    fn folders(&self) -> Vec<Folder<'_>> {
+        folders(&*self.log, &*self.manifest, &*self.tables)
     }
 }
 
@@ -126,8 +140,7 @@ pub fn repair(
             source.manifest.describe()
         ))
     };
-    let held = source.manifest.lease_shared(crate::recovery::LEASE);
-    let _held = held.map_err(|e| context(e.into()))?;
+    let _held = lease_shared(&source.folders(), "repairing")?;
     let found = Found::read(source, progress).map_err(context)?;
     let lease = target
         .lease(crate::recovery::LEASE)
@@ -199,6 +212,14 @@ impl Found {
         let mut definitions = Definitions::default();
         let mut senseless = Vec::new();
         let mut damage = std::mem::take(&mut survey.damage);
+        if let Some(id) = survey.store_id {
+            match Claim::inspect(&source.folders(), Some(id), || id) {
+                Ok(_) => {}
+                // The folders may be the right ones all the same: what is in them will show.
+                Err(error) if error.is_corruption() => damage.push(error),
+                Err(error) => return Err(error),
+            }
+        }
         let mut log = history::read(
             &*source.log,
             survey.log_start,

@@ -8,6 +8,7 @@
 pub mod attacks;
 pub mod cancelled;
 pub mod deletes;
+pub mod folders;
 pub mod log_stories;
 pub mod rate;
 pub mod view_stories;
