@@ -222,7 +222,7 @@ fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
         row("kills", "real: SIGKILL to a process of its own".to_string()),
         row(
             "power loss",
-            "not tried here; the sync mode is `never`, which waits for no drive".to_string(),
+            "not tried here; the sync mode is “never”, which waits for no drive".to_string(),
         ),
         row(
             "plasma",
@@ -246,7 +246,13 @@ fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
             "keyspaces",
             format!("default, {}", script::KEYSPACES.join(", ")),
         ),
-        row("store", told.path.display().to_string()),
+        row(
+            "store",
+            std::path::absolute(told.path)
+                .unwrap_or_else(|_| told.path.to_path_buf())
+                .display()
+                .to_string(),
+        ),
     ];
     let facts = |title: &str, rows: Vec<(String, String)>, text: String| Facts {
         title: title.to_string(),
@@ -288,8 +294,12 @@ fn changed(options: &Options) -> Result<Vec<(String, String)>, Failure> {
     Ok(differs
         .map(|(name, value)| {
             let usual = default.get(name);
-            let usual = usual.map_or("not set".to_string(), toml::Value::to_string);
-            (name.clone(), format!("{value} (default {usual})"))
+            let plain = |value: &toml::Value| match value {
+                toml::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let usual = usual.map_or("not set".to_string(), plain);
+            (name.clone(), format!("{} (default {usual})", plain(value)))
         })
         .collect())
 }

@@ -202,11 +202,7 @@ impl Times<'_> {
             note: format!(
                 "A second, in spans of {}.{}{}",
                 Unit::Seconds.show(self.bins.width_s),
-                if total > 0 {
-                    " Under it, each delay of a writer: point at it to see its cause and length."
-                } else {
-                    ""
-                },
+                self.lane_note(total),
                 if timeline.marks.is_empty() {
                     ""
                 } else {
@@ -228,6 +224,21 @@ impl Times<'_> {
             }
         });
         self.delays(h);
+    }
+
+    /// What the lane shows, of so many delays in all.
+    fn lane_note(&self, total: u64) -> String {
+        let drawn = self.timeline.delays.len().min(DRAWN_MAX) as u64;
+        match drawn {
+            0 => String::new(),
+            n if n < total => format!(
+                " Under it, the {} longest of {} delays of writers: point at one to see its cause and length.",
+                count(n),
+                count(total)
+            ),
+            _ => " Under it, each delay of a writer: point at it to see its cause and length."
+                .to_string(),
+        }
     }
 
     /// A lane of delays under the plot.
@@ -343,7 +354,7 @@ impl Times<'_> {
         let chart = Chart {
             id: "written",
             title: "Bytes written to files, by cause",
-            note: "A second, one on top of the other; the dashed line is what users gave to write."
+            note: "A second, one on top of the other; the dashed line is what users gave to write. A flush or compaction counts when it is done."
                 .to_string(),
             description: format!("At most {} together.", Unit::BytesPerSecond.show(max)),
             x: self.x.clone(),
