@@ -119,6 +119,7 @@ fn run(core: &Arc<Core>, task: Task) {
         if error.kind() == ErrorKind::NoSpace {
             core.health.set_no_space(&error);
         }
+        tracing::warn!(%error, "a flush or compaction failed, it runs again");
         core.events.tell(|| Event::JobFailed {
             error: error.clone(),
         });
@@ -143,6 +144,8 @@ fn maintain(core: &Arc<Core>) {
     let mut last_sync = core.runtime.now();
     // Those who open, do little and close need not publish anything: the first time is an interval after the open.
     let mut last_published = last_sync;
+    #[cfg(feature = "metrics")]
+    let mut last_fed = last_sync;
     loop {
         let publish_every = crate::published::interval(core);
         {
@@ -170,6 +173,11 @@ fn maintain(core: &Arc<Core>) {
         if publish_every.is_some_and(|every| now.since(last_published) >= every) {
             last_published = now;
             crate::published::publish(core);
+        }
+        #[cfg(feature = "metrics")]
+        if now.since(last_fed) >= LOOK_AGAIN {
+            last_fed = now;
+            crate::facade::feed(core);
         }
         if core.health.is_poisoned() {
             continue;
@@ -398,6 +406,10 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     // What the last jobs made obsolete goes now rather than at the next open; a poisoned store changes nothing any more.
     let tidy = synced.is_ok();
     end_tasks(core, || {
+        match &synced {
+            Ok(()) => tracing::info!(store = core.storages.manifest.describe(), "closed"),
+            Err(error) => tracing::error!(%error, "closed after a failure"),
+        }
         if tidy {
             crate::published::withdraw(core);
             core.tables.sweep(core.epoch, || core.health.is_poisoned());

@@ -100,6 +100,7 @@ fn cut(core: &Core) -> Result<Cut> {
 
 /// Writes a checkpoint into an empty storage, or over an unfinished one.
 pub(crate) fn write(core: &Core, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
+    let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
     core.health.check_manifest()?;
     let lease = target
         .lease(LEASE)
@@ -119,6 +120,12 @@ pub(crate) fn write(core: &Core, target: &Arc<dyn Storage>) -> Result<Checkpoint
 }
 
 fn tell(core: &Core, place: String, report: CheckpointReport) {
+    tracing::info!(
+        published = report.published,
+        table_count = report.table_count,
+        written_table_count = report.written_table_count,
+        "checkpoint written"
+    );
     core.events.tell(|| Event::Checkpointed { place, report });
 }
 
@@ -319,6 +326,7 @@ pub(crate) fn found(
 
 /// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.
 pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointReport> {
+    let _span = tracing::info_span!("checkpoint", folder = %folder.display()).entered();
     core.health.check_manifest()?;
     let told = |e: siltstone_storage::StorageError| {
         Error::from(e).context(format!("writing a checkpoint to {}", folder.display()))

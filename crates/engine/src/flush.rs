@@ -32,6 +32,7 @@ pub(crate) struct FlushTask {
 
 /// Executes and installs one flush.
 pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
+    let _span = tracing::debug_span!("flush", keyspace = &*task.keyspace.name).entered();
     let start = core.runtime.now();
     let source = &task.source;
     let (published, snapshots) = core.snapshots.for_job();
@@ -70,6 +71,13 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     core.metrics.flush_out_bytes.add(out_bytes);
     core.metrics.flush_count.add(1);
     core.metrics.flush_time.record(took);
+    tracing::debug!(
+        in_bytes = outcome.counters.raw_bytes_read,
+        out_bytes,
+        table_count = tables.len(),
+        duration_us = took.as_micros() as u64,
+        "flushed"
+    );
     core.events.tell(|| Event::Flushed {
         keyspace: task.keyspace.name.clone(),
         in_bytes: outcome.counters.raw_bytes_read,

@@ -88,37 +88,46 @@ impl Health {
     /// The first poison stays.
     pub(crate) fn poison(&self, cause: &Error) {
         let mut slot = self.cause.lock();
-        if self.state.load(Ordering::Acquire) < POISONED {
-            *slot = Some(cause.clone());
-            self.state.store(POISONED, Ordering::Release);
-            self.events.tell(|| Event::Poisoned {
-                error: cause.clone(),
-            });
+        if self.state.load(Ordering::Acquire) >= POISONED {
+            return;
         }
+        *slot = Some(cause.clone());
+        self.state.store(POISONED, Ordering::Release);
+        self.events.tell(|| Event::Poisoned {
+            error: cause.clone(),
+        });
+        // A subscriber is foreign code: it runs under no lock of ours.
+        drop(slot);
+        tracing::error!(%cause, "the store takes no writes until it is opened again");
     }
 
     pub(crate) fn set_no_space(&self, cause: &Error) {
         let mut slot = self.cause.lock();
-        if self.state.load(Ordering::Acquire) <= NO_SPACE {
-            *slot = Some(cause.clone());
-            if self.state.swap(NO_SPACE, Ordering::AcqRel) == GOOD {
-                self.events.tell(|| Event::NoSpace {
-                    error: cause.clone(),
-                });
-            }
+        if self.state.load(Ordering::Acquire) > NO_SPACE {
+            return;
+        }
+        *slot = Some(cause.clone());
+        if self.state.swap(NO_SPACE, Ordering::AcqRel) == GOOD {
+            self.events.tell(|| Event::NoSpace {
+                error: cause.clone(),
+            });
+            drop(slot);
+            tracing::warn!(%cause, "no space: writes are refused until there is");
         }
     }
 
     /// True if the store was in `NoSpace`.
     pub(crate) fn clear_no_space(&self) -> bool {
         let mut slot = self.cause.lock();
-        if self.state.load(Ordering::Acquire) == NO_SPACE {
-            *slot = None;
-            self.state.store(GOOD, Ordering::Release);
-            self.events.tell(|| Event::SpaceAgain);
-            return true;
+        if self.state.load(Ordering::Acquire) != NO_SPACE {
+            return false;
         }
-        false
+        *slot = None;
+        self.state.store(GOOD, Ordering::Release);
+        self.events.tell(|| Event::SpaceAgain);
+        drop(slot);
+        tracing::info!("there is space again");
+        true
     }
 
     /// The store was opened for reading: it takes no change, ever.

@@ -459,6 +459,7 @@ fn ingest(
     files: &[(&Keyspace, Vec<TableFile>)],
     how: IngestMode,
 ) -> Result<IngestReport> {
+    let _span = tracing::info_span!("ingest").entered();
     let core = store.core();
     let guest = Guest::enter(core)?;
     core.health.check()?;
@@ -497,6 +498,12 @@ fn ingest(
         }
     }
     drop(guest);
+    tracing::info!(
+        number = report.number,
+        table_count = report.table_count,
+        file_bytes = report.file_bytes,
+        "ingested"
+    );
     core.events.tell(|| Event::Ingested {
         keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
         number: report.number,

@@ -55,6 +55,8 @@ mod directories;
 pub mod error;
 mod event;
 mod export;
+#[cfg(feature = "metrics")]
+mod facade;
 mod flush;
 mod guard;
 pub mod guide;

@@ -69,6 +69,24 @@ impl Components {
     }
 }
 
+/// What an open came to, for who traces.
+fn tell_opened(core: &Core) {
+    let m = &core.metrics;
+    tracing::info!(
+        published = core.snapshots.published(),
+        keyspace_count = core.keyspaces.load().by_id.len(),
+        replayed_record_count = m.replayed_record_count.get(),
+        "opened"
+    );
+    let discarded = m.discarded_log_bytes.get();
+    if discarded > 0 {
+        tracing::warn!(
+            bytes = discarded,
+            "log bytes behind a torn record that was never synced were discarded"
+        );
+    }
+}
+
 /// Closes the store when the last [`Store`] handle is gone.
 struct Closer {
     core: Arc<Core>,
@@ -138,6 +156,7 @@ impl Store {
             manifest: components.manifest,
             tables: components.tables,
         };
+        let _span = tracing::info_span!("open", store = storages.manifest.describe()).entered();
         let events = Events::start(&components.runtime, components.listener)?;
         let core = crate::recovery::open(
             &storages,
@@ -148,6 +167,7 @@ impl Store {
             Purpose::Writing,
         )
         .inspect_err(|_| events.end())?;
+        tell_opened(&core);
         Ok(Store::of(core))
     }
 
@@ -197,6 +217,9 @@ impl Store {
             tables: components.tables,
         };
         let storages = crate::overlay::over(&below, &components.runtime, replay_bytes_max);
+        let _span =
+            tracing::info_span!("open", store = below.manifest.describe(), read_only = true)
+                .entered();
         let events = Events::start(&components.runtime, None)?;
         let core = crate::recovery::open(
             &storages,
@@ -206,6 +229,7 @@ impl Store {
             options,
             Purpose::Reading,
         )?;
+        tell_opened(&core);
         Ok(Store::of(core))
     }
 
@@ -284,7 +308,9 @@ impl Store {
     /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option that is impossible.
     pub fn create_keyspace_with(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
         self.core.check_open()?;
-        Ok(self.handle(crate::ddl::create(&self.core, name, options)?))
+        let keyspace = crate::ddl::create(&self.core, name, options)?;
+        tracing::info!(name, id = keyspace.id, "keyspace created");
+        Ok(self.handle(keyspace))
     }
 
     /// The keyspace `name`, created if it is not there.
@@ -321,7 +347,9 @@ impl Store {
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core.check_open()?;
         let keyspace = self.keyspace(name)?;
-        crate::ddl::drop(&self.core, &keyspace.keyspace)
+        crate::ddl::drop(&self.core, &keyspace.keyspace)?;
+        tracing::info!(name, id = keyspace.id(), "keyspace dropped");
+        Ok(())
     }
 
     /// Writes a batch: all of it or nothing, over any keyspaces. The batch is unchanged afterwards.

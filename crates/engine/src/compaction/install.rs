@@ -51,6 +51,16 @@ pub(crate) enum Cause {
 
 /// Executes and installs one compaction.
 pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
+    let choice = &task.choice;
+    let _span = tracing::debug_span!(
+        "compaction",
+        keyspace = &*task.keyspace.name,
+        from_level = choice.from,
+        to_level = choice.to,
+        in_bytes = choice.input_bytes,
+        reason = &*choice.reason,
+    )
+    .entered();
     let start = core.runtime.now();
     if task.choice.kind == ChoiceKind::TrivialMove {
         let moved: Vec<_> = task.choice.tables().cloned().collect();
@@ -135,6 +145,12 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
 
 /// Tells of a compaction that was installed.
 fn tell(core: &Core, task: &CompactionTask, out_count: usize, out_bytes: u64, took: Duration) {
+    tracing::debug!(
+        out_bytes,
+        out_table_count = out_count,
+        duration_us = took.as_micros() as u64,
+        "compacted"
+    );
     core.events.tell(|| Event::Compacted {
         keyspace: task.keyspace.name.clone(),
         reason: task.choice.reason.clone(),

@@ -134,6 +134,12 @@ pub fn repair(
     options: &RepairOptions,
     progress: &mut dyn FnMut(RepairProgress),
 ) -> Result<RepairReport> {
+    let _span = tracing::info_span!(
+        "repair",
+        source = source.manifest.describe(),
+        target = target.describe()
+    )
+    .entered();
     let context = |e: Error| {
         e.context(format!(
             "repairing the store {}",
@@ -149,6 +155,7 @@ pub fn repair(
     let new = Target::begin(target.clone(), epoch, runtime)?;
     found
         .write(source, new, options)
+        .inspect(|_| tracing::info!("repaired"))
         .inspect_err(|_| Target::give_up(&**target, epoch))
 }
 

@@ -1,0 +1,110 @@
+//! The `metrics` facade: a recorder gets the figures of `Store::stats`. In a process of its own, because a recorder is for all of one.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a recorder is the user's code, and real threads run here
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{key, small};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use siltstone::{Options, Store};
+
+/// All figures by name and labels; gauges as the bits of their numbers.
+#[derive(Clone, Default)]
+struct Figures(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl Figures {
+    fn of(&self, key: &Key) -> Arc<AtomicU64> {
+        let labels = key.labels().map(|l| format!("{}={}", l.key(), l.value()));
+        let name = format!("{} {}", key.name(), labels.collect::<Vec<_>>().join(" "));
+        self.0.lock().unwrap().entry(name).or_default().clone()
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        let figures = self.0.lock().unwrap();
+        let figure = figures.get(name).unwrap_or_else(|| panic!("no {name}"));
+        figure.load(Ordering::Relaxed)
+    }
+}
+
+impl Recorder for Figures {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.of(key))
+    }
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.of(key))
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn a_recorder_gets_what_stats_say() {
+    let figures = Figures::default();
+    metrics::set_global_recorder(figures.clone()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        // Fed whether or not a file is published.
+        stats_publish_ms: 0,
+        ..small()
+    };
+    let store = Store::open(folder.path(), options).unwrap();
+    let ks = store.create_keyspace("a").unwrap();
+    for i in 0..500 {
+        ks.put(&key(i), &[1; 100]).unwrap();
+    }
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    let at = format!("store={}", folder.path().display());
+    let rt = siltstone_storage::Runtime::threads();
+    // Soon; how soon is the scheduler's business.
+    let flushes = format!("siltstone_flush_count {at}");
+    let fed = (0..6000).any(|_| {
+        rt.sleep(Duration::from_millis(10));
+        let there = figures.0.lock().unwrap().contains_key(&flushes);
+        there && figures.get(&flushes) == 1
+    });
+    assert!(fed, "{:?}", figures.0.lock().unwrap().keys());
+    let stats = store.stats();
+    for name in ["put_count", "user_bytes", "flush_out_bytes", "get_count"] {
+        let found = figures.get(&format!("siltstone_{name} {at}"));
+        assert_eq!(found, stats.counter(name), "{name}");
+    }
+    let gauge = |name: &str| f64::from_bits(figures.get(name));
+    let level = &stats
+        .keyspaces
+        .iter()
+        .find(|k| k.name == "a")
+        .unwrap()
+        .levels[0];
+    assert_eq!(level.table_count, 1);
+    for (name, expected) in [
+        ("run_count", level.run_count),
+        ("table_count", level.table_count),
+        ("file_bytes", level.file_bytes),
+    ] {
+        let found = gauge(&format!("siltstone_level_{name} {at} keyspace=a level=0"));
+        assert_eq!(found, expected as f64, "{name}");
+    }
+    let flush = stats.latencies["flush"];
+    let quantile = |q| {
+        gauge(&format!(
+            "siltstone_latency_ns {at} call=flush quantile={q}"
+        ))
+    };
+    assert_eq!(quantile("0.99"), flush.p99_ns as f64);
+    assert_eq!(quantile("1"), flush.max_ns as f64);
+    assert_eq!(
+        figures.get(&format!("siltstone_delay_count {at} cause=l0_stop")),
+        0
+    );
+    assert_eq!(gauge(&format!("siltstone_writable {at}")), 1.0);
+    store.close().unwrap();
+}
