@@ -17,6 +17,7 @@ pub use data::*;
 pub use load::*;
 
 use crate::form::Form;
+use crate::log::Words;
 
 /// The command line of siltstone, an embedded key-value store.
 ///
@@ -38,6 +39,9 @@ use crate::form::Form;
         `silt COMMAND --help` has examples of each command."
 )]
 pub struct Args {
+    /// Say on standard error what the store does.
+    #[arg(long, global = true, value_name = "LEVEL", value_enum)]
+    pub log: Option<Words>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -14,6 +14,7 @@ mod demo;
 mod failure;
 mod form;
 mod load;
+mod log;
 mod output;
 mod report;
 
@@ -51,7 +52,11 @@ fn run(command: Command) -> Result<Outcome, Failure> {
 fn main() -> ExitCode {
     // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill the process.
     siltstone_storage::files::ignore_file_size_signal();
-    match run(Args::parse().command) {
+    let args = Args::parse();
+    if let Some(words) = args.log {
+        log::begin(words);
+    }
+    match run(args.command) {
         Ok(outcome) => outcome.code(),
         Err(failure) => failure.report(),
     }

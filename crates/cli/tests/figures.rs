@@ -287,3 +287,27 @@ fn beside_a_live_writer() {
         on("stats", &path, &[bad]).failed(2);
     }
 }
+
+#[test]
+fn what_the_store_does_is_said_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let said = on("put", &store, &["k", "v", "--log", "info"]);
+    assert_eq!((said.code, &said.out[..]), (Some(0), ""));
+    assert!(
+        said.err.contains(" INFO  open store=") && said.err.contains(": opened "),
+        "{}",
+        said.err
+    );
+    assert!(said.err.contains("closed"), "{}", said.err);
+    let said = on("compact", &store, &["--log=debug"]);
+    assert!(
+        said.err
+            .contains("DEBUG flush keyspace=\"default\": flushed "),
+        "{}",
+        said.err
+    );
+    let said = on("get", &store, &["k", "--log", "error"]);
+    assert_eq!((&said.out[..], &said.err[..]), ("v\n", ""));
+    on("get", &store, &["k", "--log", "loud"]).failed(2);
+}
