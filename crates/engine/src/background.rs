@@ -80,6 +80,8 @@ fn worker(core: &Arc<Core>, flush_only: bool) {
             let mut schedule = core.schedule.lock();
             loop {
                 if core.closing.load(Ordering::Acquire) {
+                    drop(schedule);
+                    schedule::end_unfinished(core);
                     return;
                 }
                 let seen = schedule.events;
@@ -103,8 +105,8 @@ fn worker(core: &Arc<Core>, flush_only: bool) {
     }
 }
 
-fn run(core: &Arc<Core>, task: Task) {
-    let result = match &task {
+fn run(core: &Arc<Core>, mut task: Task) {
+    let result = match &mut task {
         Task::Flush(flush) => crate::flush::run(core, flush),
         Task::Compaction(compaction) => crate::compaction::install::run(core, compaction),
     };

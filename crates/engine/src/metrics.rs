@@ -152,6 +152,9 @@ pub(crate) struct Metrics {
     pub(crate) delete_compaction_count: Counter,
     pub(crate) dropped_table_count: Counter,
     pub(crate) job_failed_count: Counter,
+    /// Compactions that went on behind tables of an attempt that failed, and those tables.
+    pub(crate) resumed_job_count: Counter,
+    pub(crate) adopted_table_count: Counter,
     pub(crate) out_of_order_install_count: Counter,
     pub(crate) dropped_shadowed_count: Counter,
     pub(crate) dropped_tombstone_count: Counter,

@@ -202,6 +202,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("rate_wait_count", core.jobs.rate.wait_count.get()),
         ("rate_wait_us", core.jobs.rate.wait_us.get()),
         ("job_failed_count", m.job_failed_count.get()),
+        ("resumed_job_count", m.resumed_job_count.get()),
+        ("adopted_table_count", m.adopted_table_count.get()),
         ("job_declined_count", core.jobs.sides.declined_count()),
         ("job_rejected_count", core.jobs.sides.rejected_count()),
         ("job_fallback_count", core.jobs.sides.fallback_count()),

@@ -11,7 +11,8 @@
 //! | 14, 15, 16 | `src/compaction/pick_tests.rs`, `manifest_pick_model.rs` |
 //! | 20 | `crates/table/tests/exec.rs`: `no_reader_sees_a_difference` |
 //! | 24 | `crates/table/src/job/verify.rs` and `crates/table/tests/exec.rs` |
-//! | 25 (the job that changed) | `crates/table/src/job`: a job's identity; the engine resumes no job, so it has no rule of its own |
+//! | 25 (the job that changed) | `crates/table/src/job`: a job's identity; `crates/table/tests/exec_resumption.rs`: another job's tables are not adopted |
+//! | 66, 67 (RFC 3) | `common/resumption.rs`, `crates/table/tests/exec_resumption.rs` |
 //! | 26 (zeros from a mapping) | `crates/storage/src/files/tests.rs`: `a_lost_page_reads_as_zeros_and_marks_the_map`; at engine level `errors.rs`, a failed map |
 //! | 27 (a lock across a hand-over) | `crates/storage/tests/sim_child.rs`: `a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog` (it aborts the process) |
 //! | 28 | `crates/storage/tests/sim_child.rs`: `a_seed_replays_in_another_process` |
@@ -89,6 +90,11 @@ stories! {
     obsolete_files_never_pile_up
     what_deletes_nothing_is_left_alone
     a_close_in_a_job
+    a_failed_compaction_goes_on
+    nothing_is_adopted_after_a_failed_sync
+    what_ends_a_compaction_between_attempts
+    nothing_gets_between_two_attempts
+    power_is_lost_in_a_second_attempt
     the_last_handle_in_a_job
     a_drop_in_a_job
 }

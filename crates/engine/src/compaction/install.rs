@@ -1,6 +1,7 @@
 //! Running a compaction and installing its outcome.
 //!
-//! What it is: [`run`] executes a choice (or just moves tables) and commits the edit; [`refresh_view`] replaces a keyspace's view after any edit.
+//! What it is: [`run`] executes a choice (or just moves tables) and commits the edit; if it fails it can be asked to run again, and goes on behind
+//! the tables that it finished; [`refresh_view`] replaces a keyspace's view after any edit.
 //!
 //! Invariants: F2 outputs are synced before the edit, the edit before the view; F3 the outcome is verified before the manifest role is taken, and
 //! under it the keyspace must live; inputs are reserved, so they are current; views change in the order of edits, because
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_table::exec::{CancelToken, Progress};
+use siltstone_table::exec::{CancelToken, Handover, Inputs, Progress};
+use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Counters;
 
 use super::pick::{Choice, ChoiceKind, Reservation, older_ranges};
@@ -36,6 +38,35 @@ pub(crate) struct CompactionTask {
     pub(crate) cause: Cause,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cancel: CancelToken,
+    /// Set by the first attempt: those that follow run the same job.
+    pub(crate) begun: Option<Begun>,
+}
+
+/// A job that was begun, for further attempts: its bytes, its inputs, held until it is over, and what the last attempt finished. As long as it lasts
+/// the task's reservation stands, so nothing is installed where the job counted on nothing (RFC 1, V5), and it keeps its number and its
+/// snapshots: those that came later are above it (V6).
+pub(crate) struct Begun {
+    job: Job,
+    inputs: Arc<dyn Inputs>,
+    handover: Arc<Handover>,
+    /// Tables that were there when the last attempt began.
+    left_count: usize,
+}
+
+impl CompactionTask {
+    /// Whether another attempt is worth being made: the one that failed finished tables that were not there before. To be asked once an attempt.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        let Some(begun) = &mut self.begun else {
+            return false;
+        };
+        let before = std::mem::replace(&mut begun.left_count, begun.handover.left_count());
+        begun.left_count > before && !self.cancel.is_cancelled() && !self.keyspace.is_dropped()
+    }
+
+    /// No further attempt: the names of what the last one left.
+    pub(crate) fn end(&mut self) -> Vec<String> {
+        self.begun.take().map_or(Vec::new(), |b| b.handover.end())
+    }
 }
 
 /// Who asked for a compaction.
@@ -50,7 +81,7 @@ pub(crate) enum Cause {
 }
 
 /// Executes and installs one compaction.
-pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
+pub(crate) fn run(core: &Core, task: &mut CompactionTask) -> Result<()> {
     let choice = &task.choice;
     let _span = tracing::debug_span!(
         "compaction",
@@ -77,33 +108,26 @@ pub(crate) fn run(core: &Core, task: &CompactionTask) -> Result<()> {
         tell(core, task, 0, 0, core.runtime.now().since(start));
         return Ok(());
     }
-    let (mut published, mut snapshots) = core.snapshots.for_job();
-    if planted::is(Bug::JobKeepsNewestOnly) {
-        (published, snapshots) = (crate::log::format::MAX_SEQUENCE, Vec::new());
+    if task.begun.is_none() {
+        task.begun = Some(begin(core, task));
     }
-    let mut older = older_ranges(&task.version, &task.choice, &task.unsettled);
-    if planted::is(Bug::OlderByNumber) {
-        let oldest = task.choice.tables().map(|t| t.visible_seqs().0).min();
-        older = task
-            .version
-            .tables()
-            .filter(|(_, t)| Some(t.visible_seqs().1) < oldest)
-            .map(|(_, t)| t.bounds.clone())
-            .collect();
-    }
-    let inputs = core.tables.inputs(task.choice.tables().cloned().collect());
-    let anchors = |table: &TableMeta| core.tables.anchors(table);
-    let job = core.jobs.compaction_job(
-        &task.version,
-        &task.keyspace.pin_settings().all,
-        &task.choice,
-        (published, snapshots),
-        &older,
-        &anchors,
+    let begun = task.begun.as_ref().expect("set just now");
+    let job = Job {
+        output: core.jobs.next_prefix(),
+        ..begun.job.clone()
+    };
+    let adopted_before = begun.handover.adopted_count();
+    let executed = core.jobs.execute(
+        &job,
+        begun.inputs.clone(),
+        &task.progress,
+        &task.cancel,
+        Some(&begun.handover),
     );
-    let outcome = core
-        .jobs
-        .execute(&job, inputs, &task.progress, &task.cancel)?;
+    let adopted = begun.handover.adopted_count() - adopted_before;
+    core.metrics.adopted_table_count.add(adopted);
+    core.metrics.resumed_job_count.add(u64::from(adopted > 0));
+    let outcome = executed?;
     let tables = outcome.tables.clone();
     let mut next_id = core
         .next_table_id
@@ -162,6 +186,40 @@ fn tell(core: &Core, task: &CompactionTask, out_count: usize, out_bytes: u64, to
         out_bytes,
         duration_us: took.as_micros() as u64,
     });
+}
+
+/// The job of a choice: everything that its attempts share.
+fn begin(core: &Core, task: &CompactionTask) -> Begun {
+    let (mut published, mut snapshots) = core.snapshots.for_job();
+    if planted::is(Bug::JobKeepsNewestOnly) {
+        (published, snapshots) = (crate::log::format::MAX_SEQUENCE, Vec::new());
+    }
+    let mut older = older_ranges(&task.version, &task.choice, &task.unsettled);
+    if planted::is(Bug::OlderByNumber) {
+        let oldest = task.choice.tables().map(|t| t.visible_seqs().0).min();
+        older = task
+            .version
+            .tables()
+            .filter(|(_, t)| Some(t.visible_seqs().1) < oldest)
+            .map(|(_, t)| t.bounds.clone())
+            .collect();
+    }
+    let inputs = core.tables.inputs(task.choice.tables().cloned().collect());
+    let anchors = |table: &TableMeta| core.tables.anchors(table);
+    let job = core.jobs.compaction_job(
+        &task.version,
+        &task.keyspace.pin_settings().all,
+        &task.choice,
+        (published, snapshots),
+        &older,
+        &anchors,
+    );
+    Begun {
+        job,
+        inputs,
+        handover: Arc::new(Handover::new(&core.runtime)),
+        left_count: 0,
+    }
 }
 
 /// Whether tables that were rewritten in place have as many tombstones as before. (What goes down a level comes nearer to what it deletes.)

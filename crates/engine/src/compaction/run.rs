@@ -16,8 +16,8 @@ use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{
-    CancelToken, EntryStream, ExecContext, Executor, InputMap, Inputs, Progress, Side, StreamEntry,
-    StreamSource,
+    CancelToken, EntryStream, ExecContext, Executor, Handover, InputMap, Inputs, Progress, Side,
+    StreamEntry, StreamSource,
 };
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{Sample, TrustSyncs, verify_outcome, verify_tables};
@@ -203,7 +203,8 @@ impl JobRunner {
                 mem: spec.mem.clone(),
             }),
         );
-        self.execute(&job, Arc::new(inputs), progress, cancel)
+        // A memtable makes a table or two: nothing is worth being handed over.
+        self.execute(&job, Arc::new(inputs), progress, cancel, None)
     }
 
     /// A flush before the store exists: nobody reads, no snapshots.
@@ -281,13 +282,14 @@ impl JobRunner {
         job
     }
 
-    /// Has the job executed, and verifies the outcome.
+    /// Has the job executed, and verifies the outcome. Attempts with the same `handover` go on behind each other's tables.
     pub(crate) fn execute(
         &self,
         job: &Job,
         inputs: Arc<dyn Inputs>,
         progress: &Arc<Progress>,
         cancel: &CancelToken,
+        handover: Option<&Arc<Handover>>,
     ) -> Result<Outcome> {
         let context = ExecContext {
             runtime: self.runtime.clone(),
@@ -302,6 +304,7 @@ impl JobRunner {
                 // Whoever reads a stream flushes: writers wait for it.
                 waits: job.inputs.iter().all(|i| i.kind == InputKind::Table),
             })),
+            handover: handover.cloned(),
         };
         let accept = |job: &Job, outcome: &Outcome, side: Side| {
             if planted::is(Bug::BelieveOutcomes) {
@@ -334,6 +337,13 @@ impl JobRunner {
         }
         for table in tables {
             let _ = self.outputs.delete(self.epoch, &table.name);
+        }
+    }
+
+    /// Deletes tables that attempts left to one that will not be made.
+    pub(crate) fn discard_names(&self, names: &[String]) {
+        for name in names {
+            let _ = self.outputs.delete(self.epoch, name);
         }
     }
 

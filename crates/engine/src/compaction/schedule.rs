@@ -1,7 +1,9 @@
 //! What the workers do next: flushes first, then whatever compaction is due, with reservations so that several run at once.
 //!
 //! What it is: `next` is asked by a worker that is free. It looks for a sealed memtable, then for a manual request, then asks
-//! `pick` for each keyspace in turn (then `pick_deletes`, once no level is due), and reserves what it gives out. `finish` takes the reservation back.
+//! `pick` for each keyspace in turn (then `pick_deletes`, once no level is due), and reserves what it gives out. `finish` takes the reservation back,
+//! but from a compaction that failed and finished tables before: it stands, with everything that its job was made from, until another attempt has
+//! gone on behind these tables, made none, or was cancelled.
 //!
 //! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are disjoint (`pick` sees them all, under this
 //! lock); the version, the unsettled slots and the reservations that a choice is made from are read under the lock, so
@@ -74,7 +76,10 @@ pub(crate) struct Schedule {
     pub(crate) failures_in_a_row: u32,
     /// The same of flushes, and of compactions: what writers wait for.
     pub(crate) failed_in_a_row: [u32; 2],
+    /// Those that wait for their next attempt are among them: their reservations stand.
     running: Vec<Running>,
+    /// Compactions whose last attempt failed and left tables to the next one.
+    unfinished: Vec<CompactionTask>,
     pub(crate) manual: Vec<ManualRequest>,
     next_id: u64,
     /// Keyspaces take turns.
@@ -92,6 +97,7 @@ impl Schedule {
             failures_in_a_row: 0,
             failed_in_a_row: [0; 2],
             running: Vec::new(),
+            unfinished: Vec::new(),
             manual: Vec::new(),
             next_id: 1,
             turn: 0,
@@ -103,6 +109,19 @@ impl Schedule {
     pub(crate) fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+
+    /// Gives up the unfinished compactions that `which` says. They are to be ended without the lock.
+    #[must_use]
+    fn give_up(&mut self, which: impl Fn(&CompactionTask) -> bool) -> Vec<CompactionTask> {
+        let (given_up, kept) = std::mem::take(&mut self.unfinished)
+            .into_iter()
+            .partition(|task| which(task));
+        self.unfinished = kept;
+        let given_up: Vec<CompactionTask> = given_up;
+        self.running
+            .retain(|r| !given_up.iter().any(|task| task.id == r.id));
+        given_up
     }
 
     fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
@@ -152,6 +171,17 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
     }
     if flush_only {
         return None;
+    }
+    if schedule.paused {
+        let given_up = schedule.give_up(|_| true);
+        if !given_up.is_empty() {
+            drop(schedule);
+            end(core, given_up);
+            core.wake_background();
+            return None;
+        }
+    } else if let Some(task) = schedule.unfinished.pop() {
+        return Some(Task::Compaction(Box::new(task)));
     }
     if let Some(task) = next_manual(&mut schedule) {
         return Some(Task::Compaction(task));
@@ -353,6 +383,7 @@ fn start(
         cause,
         progress: Arc::default(),
         cancel: CancelToken::new(),
+        begun: None,
         choice,
     });
     schedule.running.push(Running {
@@ -370,8 +401,25 @@ fn start(
     task
 }
 
-/// Takes a task's reservation back and tells who waits.
-pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
+/// Deletes what these compactions left. Not under the schedule's lock.
+fn end(core: &Core, tasks: Vec<CompactionTask>) {
+    for mut task in tasks {
+        core.jobs.discard_names(&task.end());
+    }
+}
+
+/// Ends all compactions that wait for another attempt: a worker's last deed when the store closes.
+pub(crate) fn end_unfinished(core: &Core) {
+    let given_up = core.schedule.lock().give_up(|_| true);
+    end(core, given_up);
+}
+
+/// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
+pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
+    let goes_on = match &mut task {
+        Task::Compaction(compaction) => result.is_err() && compaction.goes_on(),
+        Task::Flush(_) => false,
+    };
     let mut schedule = core.schedule.lock();
     let id = match &task {
         Task::Flush(flush) => {
@@ -382,7 +430,15 @@ pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
         }
         Task::Compaction(compaction) => compaction.id,
     };
-    schedule.running.retain(|r| r.id != id);
+    // Asked again under the lock: whoever cancels jobs looks for unfinished ones under it.
+    let goes_on = goes_on
+        && match &task {
+            Task::Compaction(compaction) => !compaction.cancel.is_cancelled(),
+            Task::Flush(_) => false,
+        };
+    if !goes_on {
+        schedule.running.retain(|r| r.id != id);
+    }
     let of_its_kind = match &task {
         Task::Flush(_) => 0,
         Task::Compaction(_) => 1,
@@ -396,17 +452,29 @@ pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
     schedule.events += 1;
     core.work.notify_all();
     core.settled.notify_all();
-    // The task's views and tables are let go without the lock.
-    drop(schedule);
-    drop(task);
+    match task {
+        Task::Compaction(compaction) if goes_on => schedule.unfinished.push(*compaction),
+        Task::Compaction(compaction) => {
+            // The task's views and tables are let go without the lock.
+            drop(schedule);
+            end(core, vec![*compaction]);
+        }
+        Task::Flush(flush) => {
+            drop(schedule);
+            drop(flush);
+        }
+    }
 }
 
 /// Cancels the running jobs of a dropped keyspace.
 pub(crate) fn cancel_keyspace(core: &Core, keyspace: KeyspaceId) {
-    let schedule = core.schedule.lock();
+    let mut schedule = core.schedule.lock();
     for running in schedule.running.iter().filter(|r| r.keyspace == keyspace) {
         running.cancel.cancel();
     }
+    let given_up = schedule.give_up(|task| task.keyspace.id == keyspace);
+    drop(schedule);
+    end(core, given_up);
 }
 
 /// Cancels all running jobs: the store closes.

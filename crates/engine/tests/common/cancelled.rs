@@ -18,7 +18,7 @@ pub const ALL: &[Story] = &[
 ];
 
 /// How long the call takes in which the job is met.
-const IN_THE_CALL: Duration = Duration::from_secs(20);
+pub(super) const IN_THE_CALL: Duration = Duration::from_secs(20);
 
 /// Fewer calls than this would be no job.
 const CALLS_MIN: u64 = 20;
@@ -55,7 +55,7 @@ fn at_rest(disk: &Disk, seed: u64) -> (Store, Keyspace, BTreeMap<Vec<u8>, Vec<u8
 }
 
 /// The store's tables, as the manifest on the disk names them.
-fn named(disk: &Disk) -> BTreeSet<String> {
+pub(super) fn named(disk: &Disk) -> BTreeSet<String> {
     let state = recover(&disk.memory).unwrap().unwrap().state;
     let names = |id| {
         let tables = state.keyspace(id).into_iter();
@@ -64,7 +64,7 @@ fn named(disk: &Disk) -> BTreeSet<String> {
     (0..8).flat_map(names).collect()
 }
 
-fn found(disk: &Disk) -> BTreeSet<String> {
+pub(super) fn found(disk: &Disk) -> BTreeSet<String> {
     disk.names(".tbl").into_iter().collect()
 }
 

@@ -11,6 +11,7 @@ pub mod deletes;
 pub mod folders;
 pub mod log_stories;
 pub mod rate;
+pub mod resumption;
 pub mod view_stories;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(cancelled::ALL)
         .chain(deletes::ALL)
         .chain(rate::ALL)
+        .chain(resumption::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {

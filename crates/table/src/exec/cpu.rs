@@ -3,16 +3,19 @@
 //! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself; with `max_parallel > 1` it has up to
 //! `max_parallel - 1` helpers, which take subjobs in order from one counter.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use siltstone_storage::Mutex;
+use siltstone_storage::{Mutex, StorageErrorKind};
 
+use super::handover::{Handover, Part};
 use super::output::Created;
-use super::subjob::{self, Stop, SubjobOutcome};
+use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
-use crate::job::outcome::Outcome;
+use crate::job::outcome::{Counters, Outcome};
+use crate::job::verify::{Sample, TrustSyncs, verify_tables};
 use crate::job::{InputKind, Job, LAYOUT_VERSION};
 
 /// Runs jobs on the host's cores.
@@ -60,7 +63,15 @@ struct Shared {
     next: AtomicUsize,
     abandoned: AtomicBool,
     created: Created,
-    results: Mutex<Vec<(usize, Result<SubjobOutcome, ExecError>)>>,
+    /// What an earlier attempt left of subjobs that were not begun yet.
+    adopted: Mutex<BTreeMap<u32, Part>>,
+    results: Mutex<Vec<Ended>>,
+}
+
+/// A subjob that came to an end, with the tables that it finished.
+struct Ended {
+    part: Part,
+    result: Result<Counters, ExecError>,
 }
 
 impl Shared {
@@ -75,11 +86,14 @@ impl Shared {
                 ctx: &self.ctx,
                 abandoned: &self.abandoned,
             };
-            let result = subjob::run(&self.job, subjob, &self.ctx, &stop, &self.created);
+            let adopted = self.adopted.lock().remove(&(subjob as u32));
+            let mut part = adopted.unwrap_or_else(|| Part::new(subjob as u32));
+            let (job, created) = (&self.job, &self.created);
+            let result = subjob::run(job, subjob, &self.ctx, &stop, created, &mut part);
             if result.is_err() {
                 self.abandoned.store(true, Ordering::Relaxed);
             }
-            self.results.lock().push((subjob, result));
+            self.results.lock().push(Ended { part, result });
         }
     }
 }
@@ -95,12 +109,18 @@ impl Executor for CpuExecutor {
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         CpuExecutor::accepts(job)?;
+        let created = Created::new(&ctx.runtime);
+        let adopted = match &ctx.handover {
+            Some(handover) => adopt(job, ctx, handover, &created),
+            None => BTreeMap::new(),
+        };
         let shared = Arc::new(Shared {
             job: job.clone(),
             ctx: ctx.clone(),
             next: AtomicUsize::new(0),
             abandoned: AtomicBool::new(false),
-            created: Created::new(&ctx.runtime),
+            created,
+            adopted: ctx.runtime.mutex(adopted),
             results: ctx.runtime.mutex(Vec::new()),
         });
         let mut helpers = Vec::new();
@@ -120,19 +140,111 @@ impl Executor for CpuExecutor {
         for helper in helpers {
             panicked |= helper.join().is_err();
         }
-        let result = collect(&shared, panicked);
-        if result.is_err() {
-            shared.created.delete_all(ctx);
+        let mut ended = std::mem::take(&mut *shared.results.lock());
+        ended.sort_by_key(|e| e.part.subjob);
+        let result = collect(&shared, &ended, panicked);
+        if let Err(error) = &result {
+            let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
+            parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
+            leave(&shared, error, panicked, parts);
         }
         result
     }
 }
 
+/// Blocks of each adopted table that are read back.
+const ADOPTED_BLOCKS: usize = 8;
+
+/// Takes over what an earlier attempt of the job left: verified as tables from outside are, under this attempt's names. What does not hold is
+/// deleted, and made anew.
+fn adopt(
+    job: &Job,
+    ctx: &ExecContext,
+    handover: &Handover,
+    created: &Created,
+) -> BTreeMap<u32, Part> {
+    let delete = |name: &str| {
+        let _ = ctx.outputs.delete(ctx.epoch, name);
+    };
+    let mut adopted = BTreeMap::new();
+    let parts = match handover.take(job.identity()) {
+        Ok(parts) => parts,
+        Err(others) => {
+            others.iter().for_each(|name| delete(name));
+            return adopted;
+        }
+    };
+    for mut part in parts.into_iter().filter(|p| !p.tables.is_empty()) {
+        let claimed = Outcome {
+            tables: part.tables.clone(),
+            ..Outcome::default()
+        };
+        let sample = Sample::Blocks(ADOPTED_BLOCKS);
+        let mut holds = matches!(
+            verify_tables(job, &claimed, &*ctx.outputs, &TrustSyncs, sample),
+            Ok(Ok(()))
+        );
+        for (place, table) in part.tables.iter_mut().enumerate() {
+            let name = job.table_name(part.subjob, place as u32);
+            if holds && name != table.name {
+                created.note(&name);
+                // Durable with the `sync_dir` that ends the job.
+                holds = ctx.outputs.rename(ctx.epoch, &table.name, &name).is_ok();
+                if !holds {
+                    delete(&name);
+                }
+            } else if holds {
+                created.note(&name);
+            }
+            if holds {
+                table.name = name;
+            }
+        }
+        if !holds {
+            part.tables.iter().for_each(|table| delete(&table.name));
+            continue;
+        }
+        let bytes = part.tables.iter().map(|t| t.file_bytes).sum();
+        let count = part.tables.len();
+        ctx.progress.bytes_out.fetch_add(bytes, Ordering::Relaxed);
+        ctx.progress
+            .tables
+            .fetch_add(count as u64, Ordering::Relaxed);
+        handover.adopted(count);
+        adopted.insert(part.subjob, part);
+    }
+    adopted
+}
+
+/// Leaves finished tables to the next attempt, if there may be one that wants them, and deletes all others.
+fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part>) {
+    let storage_said = match error {
+        ExecError::Failed(TableError::Storage(error)) => Some(error),
+        _ => None,
+    };
+    // Without room finished tables keep what a flush or the log may need; without the lease nothing here is ours.
+    let in_the_way =
+        storage_said.is_some_and(|e| e.is_no_space() || e.kind == StorageErrorKind::Fenced);
+    let handover = shared.ctx.handover.as_ref();
+    let handover =
+        handover.filter(|_| !panicked && !in_the_way && !shared.created.has_failed_sync());
+    match handover {
+        Some(handover) => {
+            parts.retain(|part| !part.tables.is_empty());
+            let kept: BTreeSet<&str> = parts
+                .iter()
+                .flat_map(|p| p.tables.iter().map(|t| &t.name[..]))
+                .collect();
+            shared.created.delete_all_but(&shared.ctx, &kept);
+            handover.leave(shared.job.identity(), parts);
+        }
+        None => shared.created.delete_all_but(&shared.ctx, &BTreeSet::new()),
+    }
+}
+
 /// Puts the subjobs' results together; the first failure by subjob counts, and one that was only abandoned never
 /// hides the reason.
-fn collect(shared: &Shared, panicked: bool) -> Result<Outcome, ExecError> {
-    let mut results = std::mem::take(&mut *shared.results.lock());
-    results.sort_by_key(|r| r.0);
+fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, ExecError> {
     if panicked {
         return Err(TableError::Misuse("a subjob's task panicked; its job failed").into());
     }
@@ -143,16 +255,16 @@ fn collect(shared: &Shared, panicked: bool) -> Result<Outcome, ExecError> {
     };
     let mut failed = None;
     let mut finished = 0;
-    for (_, result) in results {
+    for Ended { part, result } in ended {
         match result {
-            Ok(part) => {
-                outcome.tables.extend(part.tables);
-                outcome.counters.add(&part.counters);
+            Ok(counters) => {
+                outcome.tables.extend(part.tables.iter().cloned());
+                outcome.counters.add(counters);
                 finished += 1;
             }
             Err(error) => {
                 if failed.is_none() || matches!(failed, Some(ExecError::Cancelled)) {
-                    failed = Some(error);
+                    failed = Some(error.clone());
                 }
             }
         }
@@ -164,7 +276,8 @@ fn collect(shared: &Shared, panicked: bool) -> Result<Outcome, ExecError> {
         return Err(ExecError::Cancelled);
     }
     if !outcome.tables.is_empty() {
-        shared.ctx.outputs.sync_dir(shared.ctx.epoch)?;
+        let synced = shared.ctx.outputs.sync_dir(shared.ctx.epoch);
+        synced.inspect_err(|_| shared.created.note_failed_sync())?;
     }
     Ok(outcome)
 }

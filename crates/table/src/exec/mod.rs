@@ -10,11 +10,13 @@
 //! - **E2** The same job gives identical tables (uncompressed blocks, index keys, filter bits), whoever runs it and
 //!   however many subjobs run at once.
 //! - **E3** Every input block was verified before anything in it was believed, unless the job says otherwise.
-//! - **E4** After an error it has tried to delete what it created. Whatever is left is an orphan by name.
+//! - **E4** After an error it has tried to delete what it created, but for finished tables that it left in the context's [`Handover`]. Whatever
+//!   else is left is an orphan by name.
 //!
 //! Threading: executors are shared; one `run` uses at most `max_parallel` tasks of the context's runtime.
 
 pub mod cpu;
+mod handover;
 mod output;
 mod subjob;
 
@@ -30,6 +32,7 @@ use crate::job::outcome::Outcome;
 use crate::job::{Job, KeyBounds};
 use crate::retain::RangeDelete;
 pub use cpu::CpuExecutor;
+pub use handover::Handover;
 
 /// Where an executor computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -249,6 +252,8 @@ pub struct ExecContext {
     pub max_parallel: usize,
     /// Told what the job reads and writes; `None`: nobody limits it.
     pub throttle: Option<Arc<dyn Throttle>>,
+    /// What attempts of the job leave each other; `None`: each begins anew and deletes all that it made when it fails.
+    pub handover: Option<Arc<Handover>>,
 }
 
 impl ExecContext {
@@ -268,6 +273,7 @@ impl ExecContext {
             cancel: CancelToken::new(),
             max_parallel: 1,
             throttle: None,
+            handover: None,
         }
     }
 }

@@ -5,17 +5,19 @@
 //!
 //! Threading: one owner a subjob; the list of created objects is shared.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone_storage::{Mutex, Runtime, WriteFile};
 
+use super::handover::{Part, Point};
 use super::{ExecContext, ExecError};
 use crate::error::Damage;
-use crate::job::outcome::OutputTable;
+use crate::job::outcome::{Counters, OutputTable};
 use crate::job::{Input, Job, KeyBounds};
 use crate::key::raw_bytes;
-use crate::layout::TableStart;
+use crate::layout::{LayoutState, TableStart};
 use crate::merge::table::InputTable;
 use crate::retain::Fragment;
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
@@ -23,24 +25,35 @@ use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
 /// Names of objects that a run has created.
 pub(super) struct Created {
     names: Mutex<Vec<String>>,
+    /// A sync failed: what it lost need not show when it is read.
+    sync_failed: AtomicBool,
 }
 
 impl Created {
     pub fn new(runtime: &Runtime) -> Created {
         Created {
             names: runtime.mutex(Vec::new()),
+            sync_failed: AtomicBool::new(false),
         }
     }
 
-    fn note(&self, name: &str) {
+    pub fn note_failed_sync(&self) {
+        self.sync_failed.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_failed_sync(&self) -> bool {
+        self.sync_failed.load(Ordering::Relaxed)
+    }
+
+    pub fn note(&self, name: &str) {
         self.names.lock().push(name.to_string());
     }
 
-    /// Deletes all of them, as far as the storage lets us: nothing refers to them, and what stays is an orphan.
-    pub fn delete_all(&self, ctx: &ExecContext) {
+    /// Deletes all but those in `kept`, as far as the storage lets us: nothing refers to them, and what stays is an orphan.
+    pub fn delete_all_but(&self, ctx: &ExecContext, kept: &BTreeSet<&str>) {
         let names = std::mem::take(&mut *self.names.lock());
-        for name in names {
-            let _ = ctx.outputs.delete(ctx.epoch, &name);
+        for name in names.iter().filter(|name| !kept.contains(&name[..])) {
+            let _ = ctx.outputs.delete(ctx.epoch, name);
         }
     }
 }
@@ -89,7 +102,8 @@ pub(super) struct Output<'a> {
     raw_bytes: u64,
     block_end: u64,
     buffers: WriterBuffers,
-    tables: Vec<OutputTable>,
+    /// The finished tables, and where to go on.
+    part: &'a mut Part,
     finished_bytes: u64,
 }
 
@@ -101,8 +115,9 @@ impl<'a> Output<'a> {
         fragments: Vec<Fragment>,
         ctx: &'a ExecContext,
         created: &'a Created,
+        part: &'a mut Part,
     ) -> Output<'a> {
-        Output {
+        let mut output = Output {
             job,
             subjob,
             bounds,
@@ -113,24 +128,38 @@ impl<'a> Output<'a> {
             raw_bytes: 0,
             block_end: 0,
             buffers: WriterBuffers::default(),
-            tables: Vec::new(),
+            part,
             finished_bytes: 0,
+        };
+        // What finished tables have is not for the next one.
+        if let Point::Table { left_bound, .. } = &output.part.next {
+            let left_bound = left_bound.clone();
+            output.take_fragments(Some(&left_bound));
         }
+        output
     }
 
-    /// Finishes the table before and begins one at `first_key`.
+    /// Finishes the table before and begins one at the layout's first key; `counters`: what was read and dropped before it.
     #[cold]
     pub fn start_table(
         &mut self,
         start: TableStart<'_>,
-        first_key: &[u8],
+        layout: LayoutState,
+        counters: Counters,
     ) -> Result<(), ExecError> {
         let left_bound = match (start.table, start.left_cut) {
             (0, _) => self.bounds.start.clone(),
             (_, Some(cut)) => cut.to_vec(),
-            (_, None) => first_key.to_vec(),
+            (_, None) => layout.first_key.clone(),
         };
         self.finish_table(Some(&left_bound))?;
+        if start.table > 0 {
+            self.part.next = Point::Table {
+                layout,
+                left_bound: left_bound.clone(),
+                counters,
+            };
+        }
         self.create(start.table, left_bound)
     }
 
@@ -218,7 +247,9 @@ impl<'a> Output<'a> {
         open.writer.set_range_deletes(fragments)?;
         let (summary, buffers) = open.writer.finish_with_buffers()?;
         self.buffers = buffers;
-        open.file.sync()?;
+        open.file
+            .sync()
+            .inspect_err(|_| self.created.note_failed_sync())?;
         let p = summary.properties;
         let keys = p.smallest_key.clone().zip(p.largest_key.clone());
         let deletes = deletes
@@ -236,7 +267,7 @@ impl<'a> Output<'a> {
             .fetch_add(summary.file_bytes, Ordering::Relaxed);
         self.ctx.progress.tables.fetch_add(1, Ordering::Relaxed);
         self.finished_bytes += summary.file_bytes;
-        self.tables.push(OutputTable {
+        self.part.tables.push(OutputTable {
             name: open.name,
             subjob: self.subjob,
             raw_bytes: p.raw_bytes(),
@@ -256,12 +287,12 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Finishes the last table; one for the fragments alone if there are no entries.
-    pub fn finish(mut self) -> Result<Vec<OutputTable>, ExecError> {
-        if self.open.is_none() && self.tables.is_empty() && self.fragments.peek().is_some() {
+    /// Finishes the last table; one for the fragments alone if there are no entries. Gives the bytes that were written.
+    pub fn finish(mut self) -> Result<u64, ExecError> {
+        if self.open.is_none() && self.part.tables.is_empty() && self.fragments.peek().is_some() {
             self.create(0, self.bounds.start.clone())?;
         }
         self.finish_table(None)?;
-        Ok(self.tables)
+        Ok(self.finished_bytes)
     }
 }

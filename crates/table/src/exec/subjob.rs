@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::handover::{Part, Point};
 use super::output::{Created, Output};
 use super::{ExecContext, ExecError};
 use crate::error::TableError;
-use crate::job::outcome::{Counters, OutputTable};
+use crate::job::outcome::Counters;
 use crate::job::{InputKind, Job, KeyBounds};
 use crate::key::{common_prefix, raw_bytes};
 use crate::layout::Layout;
@@ -16,12 +17,6 @@ use crate::merge::Merge;
 use crate::merge::source::{Leg, Origin, Source};
 use crate::merge::table::InputTable;
 use crate::retain::{RangeDelete, Retain, Stripes, Verdict, fragment};
-
-/// What a subjob made.
-pub(super) struct SubjobOutcome {
-    pub tables: Vec<OutputTable>,
-    pub counters: Counters,
-}
 
 /// Asks whether to stop: by the caller, or because another subjob failed.
 pub(super) struct Stop<'a> {
@@ -67,7 +62,17 @@ impl Prefix {
     }
 }
 
-fn open_inputs(job: &Job, bounds: &KeyBounds, ctx: &ExecContext) -> Result<Opened, ExecError> {
+/// Opens the inputs for entries from `first_key` on (of a subjob that goes on), and the range deletes of all of the subjob.
+fn open_inputs(
+    job: &Job,
+    bounds: &KeyBounds,
+    first_key: Option<&[u8]>,
+    ctx: &ExecContext,
+) -> Result<Opened, ExecError> {
+    let ahead = KeyBounds {
+        start: first_key.unwrap_or(&[]).to_vec(),
+        end: None,
+    };
     // Runs in order of their numbers: a job's tables are what they are, however its inputs are listed.
     let mut order: Vec<usize> = (0..job.inputs.len()).collect();
     order.sort_by_key(|i| job.inputs[*i].run);
@@ -95,7 +100,7 @@ fn open_inputs(job: &Job, bounds: &KeyBounds, ctx: &ExecContext) -> Result<Opene
                     return Err(ExecError::declined("unsorted inputs are not supported yet"));
                 }
             },
-            bounds: clip,
+            bounds: clip.intersect(&ahead),
             seqs: (input.min_seq, input.max_seq),
             seq_override: input.seq_override,
         };
@@ -203,22 +208,28 @@ fn sort_run(run: &mut [Leg]) -> Result<(), ExecError> {
     Ok(())
 }
 
-/// Runs a subjob to its end. The names of created objects go to `created` at once, so that they can be deleted
-/// whatever happens.
+/// Runs a subjob to its end, from where `part` says. The names of created objects go to `created` at once, so that they can be deleted
+/// whatever happens; finished tables go to `part`, so that another attempt can go on behind them.
 pub(super) fn run(
     job: &Job,
     subjob: usize,
     ctx: &ExecContext,
     stop: &Stop<'_>,
     created: &Created,
-) -> Result<SubjobOutcome, ExecError> {
+    part: &mut Part,
+) -> Result<Counters, ExecError> {
     stop.check()?;
     let bounds = job.subjob_bounds(subjob);
-    let opened = open_inputs(job, &bounds, ctx)?;
-    let mut counters = Counters {
-        range_deletes_read: opened.range_deletes.len() as u64,
-        ..Counters::default()
+    let (goes_on_at, mut counters) = match &part.next {
+        Point::Start => (None, Counters::default()),
+        Point::Table {
+            layout, counters, ..
+        } => (Some(layout.clone()), *counters),
+        Point::End(counters) => return Ok(*counters),
     };
+    let first_key = goes_on_at.as_ref().map(|l| &l.first_key[..]);
+    let opened = open_inputs(job, &bounds, first_key, ctx)?;
+    counters.range_deletes_read = opened.range_deletes.len() as u64;
     let stripes = Stripes::new(&job.snapshots, job.published);
     let fragments = fragment(
         &opened.range_deletes,
@@ -230,8 +241,20 @@ pub(super) fn run(
     let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
     let (surviving, dropped) = retain.surviving_fragments();
     counters.fragments_dropped = dropped;
-    let mut layout = Layout::new(job.limits.layout, job.subjob_soft_cuts(&bounds));
-    let mut output = Output::new(job, subjob as u32, &bounds, surviving, ctx, created);
+    let soft_cuts = job.subjob_soft_cuts(&bounds);
+    let mut layout = match &goes_on_at {
+        None => Layout::new(job.limits.layout, soft_cuts),
+        Some(state) => Layout::resume(job.limits.layout, soft_cuts, state),
+    };
+    let mut output = Output::new(
+        job,
+        subjob as u32,
+        &bounds,
+        surviving,
+        ctx,
+        created,
+        &mut *part,
+    );
 
     let verify = job.format.verify;
     let sources = opened
@@ -241,6 +264,8 @@ pub(super) fn run(
     let mut merge = Merge::new(sources.collect())?;
     // Whether a version of the current user key was kept.
     let mut in_table = false;
+    // What was dropped before the current user key.
+    let mut dropped = (0, 0, 0);
     let mut written = 0;
     while merge.current().is_some() {
         let new_key = merge.note()?;
@@ -249,13 +274,26 @@ pub(super) fn run(
         if new_key {
             retain.start_key(key);
             in_table = false;
+            dropped = (counters.shadowed, counters.covered, counters.tombstones);
         }
         match retain.judge(key, trailer) {
             Verdict::Keep => {
                 let value = entry.value();
                 if !in_table {
                     if let Some(start) = layout.start_key(key) {
-                        output.start_table(start, key)?;
+                        let state = layout.state(key);
+                        let (ahead, ahead_raw) = merge.ahead();
+                        // Versions of this key that were dropped are read again.
+                        let again = counters.dropped() - (dropped.0 + dropped.1 + dropped.2);
+                        let before = Counters {
+                            entries_read: (counters.entries_read as i64 - ahead) as u64 - again,
+                            raw_bytes_read: (counters.raw_bytes_read as i64 - ahead_raw) as u64,
+                            shadowed: dropped.0,
+                            covered: dropped.1,
+                            tombstones: dropped.2,
+                            ..counters
+                        };
+                        output.start_table(start, state, before)?;
                     }
                     in_table = true;
                 }
@@ -284,12 +322,12 @@ pub(super) fn run(
     counters.bytes_read += bytes;
     ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
     ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
-    let tables = output.finish()?;
-    let all: u64 = tables.iter().map(|t| t.file_bytes).sum();
-    stop.spent(bytes + (all - written))?;
-    for table in &tables {
+    let all = output.finish()?;
+    for table in &part.tables {
         counters.entries_written += table.entries;
         counters.bytes_written += table.file_bytes;
     }
-    Ok(SubjobOutcome { tables, counters })
+    part.next = Point::End(counters);
+    stop.spent(bytes + all.saturating_sub(written))?;
+    Ok(counters)
 }

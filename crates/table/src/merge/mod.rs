@@ -125,6 +125,19 @@ impl Merge {
         Ok(loaded)
     }
 
+    /// Entries and raw bytes from the current entry on that were counted and taken, less what was counted and not taken yet: what was taken
+    /// less this was read before the current entry.
+    #[cold]
+    pub fn ahead(&self) -> (i64, i64) {
+        let mut ahead = (0, 0);
+        for s in &self.sources {
+            let (entries, raw) = s.unread();
+            ahead.0 += entries as i64 - s.entries_read as i64;
+            ahead.1 += raw as i64 - s.raw_bytes_read as i64;
+        }
+        ahead
+    }
+
     /// Takes what the sources have counted: entries, raw bytes and table bytes read.
     pub fn take_counts(&mut self) -> (u64, u64, u64) {
         let mut sums = (0, 0, 0);

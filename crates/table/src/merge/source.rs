@@ -276,6 +276,26 @@ impl Source {
         Ok(!e.is_empty())
     }
 
+    /// Entries from the current one to the end of what is in memory, and their raw bytes.
+    pub fn unread(&self) -> (u64, u64) {
+        if self.pos >= self.end {
+            return (0, 0);
+        }
+        let e = &self.entries;
+        let key_bytes = e.key_ends[self.end - 1] as usize
+            - if self.pos == 0 {
+                0
+            } else {
+                e.key_ends[self.pos - 1] as usize
+            };
+        let value_bytes = e.value_range(self.end - 1).end - e.value_range(self.pos).start;
+        let count = (self.end - self.pos) as u64;
+        (
+            count,
+            raw_bytes(key_bytes, value_bytes) + (count - 1) * crate::key::ENTRY_OVERHEAD_BYTES,
+        )
+    }
+
     /// Checks the block, restricts it to the leg's bounds, computes heads and overrides.
     fn admit(&mut self) -> Result<(), ExecError> {
         let Some(leg) = &self.leg else {
@@ -348,18 +368,9 @@ impl Source {
                 .push(u128::from_be_bytes(*bytes) & mask | len.min(HEAD_KEY_BYTES + 1) as u128);
             at = key_end;
         }
-        if self.pos < self.end {
-            self.entries_read += (self.end - self.pos) as u64;
-            let key_bytes = e.key_ends[self.end - 1] as usize
-                - if self.pos == 0 {
-                    0
-                } else {
-                    e.key_ends[self.pos - 1] as usize
-                };
-            let value_bytes = e.value_range(self.end - 1).end - e.value_range(self.pos).start;
-            self.raw_bytes_read += raw_bytes(key_bytes, value_bytes)
-                + (self.end - self.pos - 1) as u64 * crate::key::ENTRY_OVERHEAD_BYTES;
-        }
+        let (entries, raw) = self.unread();
+        self.entries_read += entries;
+        self.raw_bytes_read += raw;
         Ok(())
     }
 }
