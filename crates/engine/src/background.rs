@@ -2,7 +2,8 @@
 //!
 //! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
 //! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments and arenas, raises the ceiling,
-//! bounds the log, deletes what no view holds, publishes statistics, and leaves `NoSpace` when there is room again.
+//! bounds the log, seals memtables whose range deletes would give space back, deletes what no view holds, publishes statistics, and leaves `NoSpace`
+//! when there is room again.
 //!
 //! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
 //! task may want. Every loop waits on a condition with a bound, so a missed event costs a delay, never a hang.
@@ -21,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::health::closed;
 use crate::planted::{self, Bug};
+use crate::seal::Watches;
 use crate::view::{NO_SEGMENT, Source};
 
 /// How long a task waits at most before it looks again.
@@ -148,6 +150,7 @@ fn maintain(core: &Arc<Core>) {
     let mut last_published = last_sync;
     #[cfg(feature = "metrics")]
     let mut last_fed = last_sync;
+    let mut watches = Watches::default();
     loop {
         let publish_every = crate::published::interval(core);
         {
@@ -192,12 +195,12 @@ fn maintain(core: &Arc<Core>) {
             let _ = core.sync_log_through(core.log.end());
         }
         // Each of these failures is either told by what it poisons, or tried again with the next round.
-        let _ = tidy_up(core);
+        let _ = tidy_up(core, &mut watches);
     }
 }
 
 /// One round of maintenance.
-fn tidy_up(core: &Core) -> Result<()> {
+fn tidy_up(core: &Core, watches: &mut Watches) -> Result<()> {
     // First what gives space back: everything below may need some.
     delete_obsolete(core);
     if core.log.needs_prepare() {
@@ -213,6 +216,9 @@ fn tidy_up(core: &Core) -> Result<()> {
         core.raise_ceiling(published)?;
     }
     bound_log(core)?;
+    if !core.health.is_no_space() {
+        crate::seal::for_deletes(core, watches)?;
+    }
     leave_no_space(core)
 }
 

@@ -83,6 +83,7 @@ mod read;
 mod recovery;
 pub mod repair;
 mod reserve;
+mod seal;
 mod settings;
 mod snapshot;
 pub mod stall;

@@ -151,6 +151,7 @@ pub(crate) struct Metrics {
     pub(crate) manual_count: Counter,
     pub(crate) delete_compaction_count: Counter,
     pub(crate) dropped_table_count: Counter,
+    pub(crate) sealed_for_deletes_count: Counter,
     pub(crate) job_failed_count: Counter,
     /// Compactions that went on behind tables of an attempt that failed, and those tables.
     pub(crate) resumed_job_count: Counter,

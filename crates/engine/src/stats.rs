@@ -198,6 +198,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("manual_count", m.manual_count.get()),
         ("delete_compaction_count", m.delete_compaction_count.get()),
         ("dropped_table_count", m.dropped_table_count.get()),
+        ("sealed_for_deletes_count", m.sealed_for_deletes_count.get()),
         ("rate_limited_bytes", core.jobs.rate.limited_bytes.get()),
         ("rate_wait_count", core.jobs.rate.wait_count.get()),
         ("rate_wait_us", core.jobs.rate.wait_us.get()),

@@ -85,6 +85,7 @@ stories! {
     a_slow_rate_holds_up_nobody_else
     deletes_give_space_back
     a_range_delete_gives_space_back
+    a_range_delete_alone_gives_space_back
     a_range_delete_under_a_snapshot
     dropped_keyspaces_free_their_files
     obsolete_files_never_pile_up

@@ -1068,7 +1068,7 @@ pub fn older_ranges(
 #[path = "pick_deletes.rs"]
 mod deletes;
 
-pub use deletes::{Deletes, joined_ranges, pick_deletes};
+pub use deletes::{Deletes, covered_bytes, joined_ranges, pick_deletes};
 
 #[cfg(test)]
 #[path = "pick_tests.rs"]

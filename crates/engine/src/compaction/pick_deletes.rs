@@ -85,6 +85,19 @@ fn share_of(range: &KeyRange, part: &KeyRange) -> f64 {
     ((last - first) / (to - from)).clamp(0.0, 1.0)
 }
 
+/// Bytes of the version's tables that lie in these disjoint, ascending ranges, as far as the tables' bounds tell.
+pub fn covered_bytes(version: &KeyspaceVersion, ranges: &[KeyRange]) -> u64 {
+    let of = |table: &TableMeta| {
+        let from = ranges.partition_point(|r| !r.end.reaches(&table.bounds.start));
+        let overlapping = ranges[from..]
+            .iter()
+            .take_while(|r| table.bounds.end.reaches(&r.start));
+        let share: f64 = overlapping.map(|r| share_of(&table.bounds, r)).sum();
+        (share.min(1.0) * table.file_bytes as f64) as u64
+    };
+    version.tables().map(|(_, table)| of(table)).sum()
+}
+
 /// Whether one of these disjoint, ascending ranges holds all of `bounds`.
 fn covers(ranges: &[KeyRange], bounds: &KeyRange) -> bool {
     let at = ranges.partition_point(|r| !r.end.reaches(&bounds.start));

@@ -15,6 +15,11 @@ pub const ALL: &[Story] = &[
         a_range_delete_gives_space_back,
     ),
     (
+        "a_range_delete_alone_gives_space_back",
+        2,
+        a_range_delete_alone_gives_space_back,
+    ),
+    (
         "a_range_delete_under_a_snapshot",
         2,
         a_range_delete_under_a_snapshot,
@@ -91,6 +96,46 @@ fn work(store: &Store) -> u64 {
         "job_failed_count",
     ];
     names.iter().map(|name| stats.counter(name)).sum()
+}
+
+/// Nobody flushes and nothing is written any more, or a little all the time.
+fn a_range_delete_alone_gives_space_back(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let (store, ks) = filled(&disk);
+    let before = table_bytes(&disk);
+    let sealed = |store: &Store| store.stats().counter("sealed_for_deletes_count");
+    // What covers little waits for its memtable to fill.
+    ks.delete_range(&key(0), &key(20)).unwrap();
+    rt.sleep(Duration::from_secs(120));
+    assert_eq!((sealed(&store), table_bytes(&disk)), (0, before));
+    ks.delete_range(&key(1000), &key(KEYS)).unwrap();
+    if seed == 0 {
+        rt.sleep(Duration::from_secs(4));
+        assert_eq!(sealed(&store), 0, "somebody may go on writing");
+        rt.sleep(Duration::from_secs(6));
+    } else {
+        for second in 0..70 {
+            ks.put(&key(second), b"now and then").unwrap();
+            rt.sleep(Duration::from_secs(1));
+        }
+    }
+    assert_eq!(sealed(&store), 1);
+    store.wait_until_idle().unwrap();
+    rt.sleep(Duration::from_secs(3));
+    let after = table_bytes(&disk);
+    assert!(after * 4 < before, "{after} of {before} bytes");
+    // Once: what has nothing left to cover is left alone.
+    let done = work(&store);
+    rt.sleep(Duration::from_secs(300));
+    assert_eq!((sealed(&store), work(&store)), (1, done));
+    let kept = if seed == 0 { 980 } else { 1000 };
+    assert_eq!(ks.iter().unwrap().count(), kept);
+    store.close().unwrap();
+    let store = disk.open_with(options());
+    assert_eq!(
+        store.default_keyspace().unwrap().iter().unwrap().count(),
+        kept
+    );
 }
 
 fn deletes_give_space_back(rt: Runtime, seed: u64) {
