@@ -2,8 +2,8 @@
 //!
 //! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
 //! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments and arenas, raises the ceiling,
-//! bounds the log, seals memtables whose range deletes would give space back, deletes what no view holds, publishes statistics, and leaves `NoSpace`
-//! when there is room again.
+//! bounds the log, keeps the memory budget, seals memtables whose range deletes would give space back, deletes what no view holds, publishes
+//! statistics, and leaves `NoSpace` when there is room again.
 //!
 //! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
 //! task may want. Every loop waits on a condition with a bound, so a missed event costs a delay, never a hang.
@@ -211,6 +211,7 @@ fn tidy_up(core: &Core, watches: &mut Watches) -> Result<()> {
         })?;
     }
     prepare_arena(core);
+    crate::budget::keep(core)?;
     let published = core.snapshots.published();
     if published + crate::core::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
         core.raise_ceiling(published)?;
@@ -225,7 +226,11 @@ fn tidy_up(core: &Core, watches: &mut Watches) -> Result<()> {
 /// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
 fn prepare_arena(core: &Core) {
     for keyspace in core.keyspaces.load().by_id.values() {
-        let arenas = &keyspace.settings().arenas;
+        let settings = keyspace.settings();
+        if settings.lean {
+            continue;
+        }
+        let arenas = &settings.arenas;
         if keyspace.view().active().mem.used_bytes() > arenas.arena_bytes() as u64 / 4 {
             let _ = arenas.prepare();
         }

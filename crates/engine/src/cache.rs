@@ -82,6 +82,9 @@ impl Asked {
 /// See the module.
 pub(crate) struct BlockCache {
     blocks: Option<Blocks>,
+    /// What it was given, and what it may hold now, in bytes.
+    given_bytes: u64,
+    capacity_bytes: AtomicU64,
     /// By gets.
     pub(crate) points: Asked,
     /// By cursors.
@@ -110,9 +113,26 @@ impl BlockCache {
         });
         BlockCache {
             blocks,
+            given_bytes: bytes,
+            capacity_bytes: AtomicU64::new(bytes),
             points: Asked::default(),
             scans: Asked::default(),
         }
+    }
+
+    /// Lets it hold at most `bytes`, and never more than it was given; what is too much goes at once.
+    pub(crate) fn set_capacity(&self, bytes: u64) {
+        let bytes = bytes.min(self.given_bytes);
+        if let Some(blocks) = &self.blocks
+            && self.capacity_bytes.swap(bytes, Ordering::Relaxed) != bytes
+        {
+            blocks.set_capacity(bytes);
+        }
+    }
+
+    /// What it may hold now, in bytes.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {

@@ -355,7 +355,7 @@ pub(crate) fn next_memtable(
     last: &Memtable,
     min_bytes: usize,
 ) -> Result<Arc<Memtable>> {
-    if last.used_bytes() >= settings.arenas.arena_bytes() as u64 / 4 {
+    if !settings.lean && last.used_bytes() >= settings.arenas.arena_bytes() as u64 / 4 {
         return new_memtable(settings, min_bytes);
     }
     let arena = settings.arenas.take_lazily(min_bytes).map_err(no_memory)?;

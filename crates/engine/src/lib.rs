@@ -43,6 +43,7 @@ mod allocator;
 mod approximate;
 mod background;
 pub mod batch;
+mod budget;
 mod build;
 mod cache;
 pub mod check;

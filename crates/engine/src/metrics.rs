@@ -152,6 +152,9 @@ pub(crate) struct Metrics {
     pub(crate) delete_compaction_count: Counter,
     pub(crate) dropped_table_count: Counter,
     pub(crate) sealed_for_deletes_count: Counter,
+    pub(crate) sealed_for_memory_count: Counter,
+    /// Rounds of the budget that found more in use than it allows and nothing more to give back.
+    pub(crate) memory_over_count: Counter,
     pub(crate) job_failed_count: Counter,
     /// Compactions that went on behind tables of an attempt that failed, and those tables.
     pub(crate) resumed_job_count: Counter,

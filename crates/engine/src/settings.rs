@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) pick: PickOptions,
     /// Where its memtables' memory comes from.
     pub(crate) arenas: ArenaPool,
+    /// Memory is counted: no arena is taken that is in memory whole before it is written.
+    pub(crate) lean: bool,
 }
 
 impl Settings {
@@ -46,6 +48,7 @@ impl Settings {
             limits: Limits::of(&all, options),
             pick: PickOptions::of(&all),
             arenas: arenas.of(all.memtable_bytes),
+            lean: options.memory_bytes_max > 0,
             own,
             all,
         })
@@ -90,6 +93,16 @@ impl Arenas {
         for pool in self.pools.lock().values() {
             pool.refuse_from(bytes);
         }
+    }
+
+    /// Bytes of the arenas that are in memory whole.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.pools.lock().values().map(ArenaPool::whole_bytes).sum()
+    }
+
+    /// Gives back the arenas that are kept for reuse.
+    pub(crate) fn release_kept(&self) {
+        self.pools.lock().values().for_each(ArenaPool::release_kept);
     }
 
     /// Bytes of all arenas that exist: in use, and kept for reuse.

@@ -141,6 +141,29 @@ pub struct MemoryStats {
     pub block_cache_bytes: u64,
     /// Filters, indexes and range deletes of open tables.
     pub table_bytes: u64,
+    /// Of memtables what counts for `memory_bytes_max`: arenas that are in memory whole, of others what was written to them, and range deletes.
+    pub memtable_bytes: u64,
+    /// Buffers of running jobs.
+    pub job_bytes: u64,
+    /// What the block cache may hold now.
+    pub block_cache_capacity_bytes: u64,
+    /// `memory_bytes_max`; 0: none.
+    pub max_bytes: u64,
+}
+
+impl MemoryStats {
+    /// What counts for `memory_bytes_max`: memtables, cached blocks, open tables, buffers of jobs.
+    pub fn counted_bytes(&self) -> u64 {
+        self.memtable_bytes + self.block_cache_bytes + self.table_bytes + self.job_bytes
+    }
+
+    /// How much more that is than `memory_bytes_max` allows.
+    pub fn over_bytes(&self) -> u64 {
+        match self.max_bytes {
+            0 => 0,
+            max => self.counted_bytes().saturating_sub(max),
+        }
+    }
 }
 
 impl Stats {
@@ -199,6 +222,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("delete_compaction_count", m.delete_compaction_count.get()),
         ("dropped_table_count", m.dropped_table_count.get()),
         ("sealed_for_deletes_count", m.sealed_for_deletes_count.get()),
+        ("sealed_for_memory_count", m.sealed_for_memory_count.get()),
+        ("memory_over_count", m.memory_over_count.get()),
         ("rate_limited_bytes", core.jobs.rate.limited_bytes.get()),
         ("rate_wait_count", core.jobs.rate.wait_count.get()),
         ("rate_wait_us", core.jobs.rate.wait_us.get()),
@@ -243,7 +268,6 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("sync", m.sync_time.summary()),
     ];
     let latencies = latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into();
-    let mut range_delete_bytes = 0;
     let map = core.keyspaces.load_full();
     let keyspaces = map
         .by_id
@@ -254,7 +278,6 @@ pub(crate) fn collect(core: &Core) -> Stats {
             for source in &view.sources {
                 if let Source::Memtable(mem) = source {
                     memtable_bytes += mem.mem.used_bytes();
-                    range_delete_bytes += mem.mem.range_delete_held_bytes();
                 }
             }
             KeyspaceStats {
@@ -276,6 +299,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         })
         .collect();
     let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
+    // Before the locks below, which last until all is put together.
+    let memory = crate::budget::memory(core);
     Stats {
         health: core.health.describe(),
         published: core.snapshots.published(),
@@ -290,12 +315,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
         jobs: core.schedule.lock().jobs(),
         sides: core.jobs.sides.stats(),
         log: core.log.stats(),
-        memory: MemoryStats {
-            arena_bytes: core.arenas.held_bytes(),
-            range_delete_bytes,
-            block_cache_bytes: core.tables.cache.held_bytes(),
-            table_bytes: core.tables.memory_bytes(),
-        },
+        memory,
         pinned_table_count,
         pinned_table_bytes,
         last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),

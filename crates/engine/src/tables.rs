@@ -400,6 +400,31 @@ impl TableSet {
             .sum()
     }
 
+    /// Closes readers of tables below level 1, those first that were not used lately, until about `bytes` of them are free. Gives what they held.
+    pub(crate) fn close_deep(&self, bytes: u64) -> u64 {
+        let mut clock = self.clock.lock();
+        let mut freed = 0;
+        // Twice around: the first time everybody who was used since the last time is spared.
+        for _ in 0..2 * clock.len() {
+            if freed >= bytes {
+                break;
+            }
+            let Some(next) = clock.pop_front() else { break };
+            let Some(handle) = next.upgrade() else {
+                continue;
+            };
+            if handle.is_upper() || handle.used.swap(false, Ordering::Relaxed) {
+                clock.push_back(next);
+                continue;
+            }
+            let held = handle.reader.load();
+            freed += held.as_ref().map_or(0, |r| r.memory_bytes() as u64);
+            drop(held);
+            self.close(&handle);
+        }
+        freed
+    }
+
     /// Learns what a table's range deletes cover. One that cannot be opened counts as covering nothing: whoever reads it is told why.
     pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) {
         if handle.deleted_ranges.load().is_some() {

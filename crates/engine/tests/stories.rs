@@ -91,6 +91,8 @@ stories! {
     obsolete_files_never_pile_up
     what_deletes_nothing_is_left_alone
     a_close_in_a_job
+    memory_keeps_to_its_budget
+    what_does_not_fit_is_used_all_the_same
     a_failed_compaction_goes_on
     nothing_is_adopted_after_a_failed_sync
     what_ends_a_compaction_between_attempts

@@ -274,6 +274,11 @@ pub trait WriteFile: Send + Sync {
     /// reports a write-back error once).
     fn sync(&self) -> Result<()>;
 
+    /// Memory that it has for bytes that were appended and not written yet.
+    fn buffer_bytes(&self) -> u64 {
+        0
+    }
+
     /// Starts writing bytes back without waiting; a hint that never fails.
     fn start_writeback(&self, _from: u64, _len: u64) {}
 

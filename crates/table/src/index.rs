@@ -65,6 +65,14 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
+    /// Memory that it has, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        16 * self.places.capacity()
+            + self.separators.capacity()
+            + 4 * self.separator_ends.capacity()
+            + 16 * self.trailers.capacity()
+    }
+
     /// An index without blocks.
     pub fn new() -> IndexBuilder {
         IndexBuilder::default()

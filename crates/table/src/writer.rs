@@ -118,6 +118,14 @@ pub struct TableWriter {
     scratch: Vec<u8>,
 }
 
+impl TableWriter {
+    /// Memory that it has for what is not written yet, for the filter and the index, and its file's, in bytes.
+    pub fn buffer_bytes(&self) -> u64 {
+        let own = self.out.capacity() + self.scratch.capacity() + 8 * self.hashes.capacity();
+        own as u64 + self.index.memory_bytes() as u64 + self.file.buffer_bytes()
+    }
+}
+
 struct Pending {
     anchor: u64,
     end: u64,

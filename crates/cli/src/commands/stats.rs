@@ -136,10 +136,19 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
     outln!(out)?;
     outln!(
         out,
-        "memory     memtables {}, cached blocks {}, filters and indexes {}",
-        bytes(stats.memory.arena_bytes + stats.memory.range_delete_bytes),
+        "memory     memtables {}, cached blocks {}, filters and indexes {}, jobs {}{}",
+        bytes(stats.memory.memtable_bytes),
         bytes(stats.memory.block_cache_bytes),
-        bytes(stats.memory.table_bytes)
+        bytes(stats.memory.table_bytes),
+        bytes(stats.memory.job_bytes),
+        match stats.memory.max_bytes {
+            0 => String::new(),
+            max => format!(
+                "; {} of {} allowed",
+                bytes(stats.memory.counted_bytes()),
+                bytes(max)
+            ),
+        }
     )?;
     if stats.snapshot_count > 0 {
         outln!(

@@ -132,6 +132,12 @@ impl Schedule {
             .collect()
     }
 
+    /// Memory of the running jobs' buffers, in bytes.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        let of = |r: &Running| r.progress.buffer_bytes.load(Ordering::Relaxed);
+        self.running.iter().map(of).sum()
+    }
+
     pub(crate) fn jobs(&self) -> Vec<JobStats> {
         let of = |r: &Running| JobStats {
             keyspace: r.name.clone(),

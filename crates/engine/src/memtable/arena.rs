@@ -69,6 +69,8 @@ struct Shared {
     prefault: bool,
     shelf: [AtomicPtr<u8>; SHELF_COUNT],
     held_bytes: AtomicU64,
+    /// Of them those of arenas whose pages come in as they are written, small ones at both ends.
+    sparse_bytes: AtomicU64,
     /// New arenas from this size on are refused, as a system without memory would: for tests, else the largest number.
     refuse_from_bytes: AtomicUsize,
 }
@@ -104,6 +106,7 @@ impl ArenaPool {
                 prefault,
                 shelf: [const { AtomicPtr::new(std::ptr::null_mut()) }; SHELF_COUNT],
                 held_bytes: AtomicU64::new(0),
+                sparse_bytes: AtomicU64::new(0),
                 refuse_from_bytes: AtomicUsize::new(usize::MAX),
             }),
         }
@@ -167,6 +170,11 @@ impl ArenaPool {
             source,
         })?;
         shared.held_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if pages == Pages::Sparse {
+            shared
+                .sparse_bytes
+                .fetch_add(bytes as u64, Ordering::Relaxed);
+        }
         Ok(Arena {
             start,
             bytes,
@@ -211,6 +219,28 @@ impl ArenaPool {
     pub fn held_bytes(&self) -> u64 {
         self.shared.held_bytes.load(Ordering::Relaxed)
     }
+
+    /// Bytes of the arenas that are in memory whole.
+    pub fn whole_bytes(&self) -> u64 {
+        let shared = &self.shared;
+        let sparse = shared.sparse_bytes.load(Ordering::Relaxed);
+        self.held_bytes().saturating_sub(sparse)
+    }
+
+    /// Gives back the arenas that are kept for the next memtables.
+    pub fn release_kept(&self) {
+        let shared = &*self.shared;
+        for place in &shared.shelf {
+            // Acquire: what the last user wrote comes before the memory goes.
+            if let Some(start) = NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire)) {
+                shared
+                    .held_bytes
+                    .fetch_sub(shared.arena_bytes as u64, Ordering::Relaxed);
+                // SAFETY: arenas on the shelf came from `map` with this size, and whoever takes one off it is its only owner.
+                unsafe { unmap(start, shared.arena_bytes) };
+            }
+        }
+    }
 }
 
 impl Arena {
@@ -221,6 +251,11 @@ impl Arena {
 
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
+    }
+
+    /// Whether its pages come in as they are written.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.sparse
     }
 
     /// Whether it may hold bytes other than zero.
@@ -248,6 +283,10 @@ impl Drop for Arena {
         }
         pool.held_bytes
             .fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        if self.sparse {
+            pool.sparse_bytes
+                .fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        }
         // SAFETY: the arena came from `map` with this size, and is not used after this.
         unsafe { unmap(self.start, self.bytes) };
     }

@@ -246,6 +246,15 @@ impl Memtable {
         records + nodes + self.filter_bytes as u64 + self.range_deletes.held_bytes()
     }
 
+    /// What it has in memory beside arenas that are there whole ([`ArenaPool::whole_bytes`]): of an arena whose pages come in as they are written
+    /// what was written, and what range deletes take.
+    pub fn beside_whole_arenas_bytes(&self) -> u64 {
+        match self.arena.is_sparse() {
+            true => self.used_bytes(),
+            false => self.range_delete_held_bytes(),
+        }
+    }
+
     /// Size of the arena, in bytes.
     pub fn arena_bytes(&self) -> usize {
         self.arena.bytes()

@@ -287,6 +287,10 @@ settings_table! {
         log_bytes_max: u64 = 512 << 20, "bytes", within(128 << 10, 1 << 50), WhileOpen;
         /// Bytes of cached blocks. Tables that are read through maps do not use it, compressed blocks do.
         block_cache_bytes: u64 = 64 << 20, "bytes", within(0, 1 << 50), AtOpen("the cache's shards are sized once");
+        /// Memory for memtables, cached blocks, filters and indexes of open tables and buffers of jobs, all together; 0: as much as these are given one
+        /// by one. Over it the cache shrinks first, then tables below level 1 are closed, then the largest memtable is flushed early; what is
+        /// needed all the same is used, and told.
+        memory_bytes_max: u64 = 0, "bytes", within(0, 1 << 50), WhileOpen;
         /// Tables below level 1 kept open at most; those above stay open besides. All together never more than half of the files that the process may open.
         open_tables_max: u32 = 4096, "tables", within(16, 1 << 20), AtOpen("the cache of open tables is sized once");
         /// Read tables through memory maps where the storage has them.

@@ -6,6 +6,7 @@
 #![allow(dead_code)] // Each test binary uses a part.
 
 pub mod attacks;
+pub mod budget;
 pub mod cancelled;
 pub mod deletes;
 pub mod folders;
@@ -34,6 +35,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(view_stories::ALL)
         .chain(attacks::ALL)
         .chain(cancelled::ALL)
+        .chain(budget::ALL)
         .chain(deletes::ALL)
         .chain(rate::ALL)
         .chain(resumption::ALL)

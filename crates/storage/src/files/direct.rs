@@ -324,6 +324,10 @@ impl WriteFile for DirectWriter {
         self.len.load(Ordering::Acquire)
     }
 
+    fn buffer_bytes(&self) -> u64 {
+        (self.capacity() + self.alignment) as u64
+    }
+
     fn sync(&self) -> Result<()> {
         let mut writing = self.writing("sync")?;
         let synced = self

@@ -202,6 +202,8 @@ pub struct Progress {
     pub bytes_out: AtomicU64,
     /// Output tables finished.
     pub tables: AtomicU64,
+    /// Memory that the job has for blocks and tables on their way, in bytes, as it was at its last block.
+    pub buffer_bytes: AtomicU64,
 }
 
 /// Asks a running job to stop. It looks once a block.

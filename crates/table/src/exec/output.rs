@@ -210,6 +210,11 @@ impl<'a> Output<'a> {
         self.finished_bytes + open
     }
 
+    /// Memory of the open table, in bytes.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |o| o.writer.buffer_bytes())
+    }
+
     /// Takes the parts of fragments before `end`.
     fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<Fragment> {
         let mut taken = Vec::new();

@@ -3,7 +3,7 @@
 //! Threading: one task a subjob; nothing is shared but counters.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::handover::{Part, Point};
 use super::output::{Created, Output};
@@ -208,6 +208,29 @@ fn sort_run(run: &mut [Leg]) -> Result<(), ExecError> {
     Ok(())
 }
 
+/// What a range delete takes in a job's memory, about: measured, with its fragments.
+const RANGE_DELETE_BYTES: u64 = 400;
+
+/// A subjob's part of its job's buffers, taken back when it ends.
+struct Buffers<'a> {
+    all: &'a AtomicU64,
+    own: u64,
+}
+
+impl Buffers<'_> {
+    fn set(&mut self, bytes: u64) {
+        self.all
+            .fetch_add(bytes.wrapping_sub(self.own), Ordering::Relaxed);
+        self.own = bytes;
+    }
+}
+
+impl Drop for Buffers<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// Runs a subjob to its end, from where `part` says. The names of created objects go to `created` at once, so that they can be deleted
 /// whatever happens; finished tables go to `part`, so that another attempt can go on behind them.
 pub(super) fn run(
@@ -267,6 +290,12 @@ pub(super) fn run(
     // What was dropped before the current user key.
     let mut dropped = (0, 0, 0);
     let mut written = 0;
+    let fixed = counters.range_deletes_read * RANGE_DELETE_BYTES;
+    let mut buffers = Buffers {
+        all: &ctx.progress.buffer_bytes,
+        own: 0,
+    };
+    buffers.set(fixed + merge.buffer_bytes());
     while merge.current().is_some() {
         let new_key = merge.note()?;
         let Some(entry) = merge.current() else { break };
@@ -306,6 +335,7 @@ pub(super) fn run(
         }
         if merge.advance()? {
             stop.check()?;
+            buffers.set(fixed + merge.buffer_bytes() + output.buffer_bytes());
             let (entries, raw, bytes) = merge.take_counts();
             counters.entries_read += entries;
             counters.raw_bytes_read += raw;

@@ -138,6 +138,11 @@ impl Merge {
         ahead
     }
 
+    /// Memory of the sources' buffers, in bytes.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.sources.iter().map(Source::buffer_bytes).sum()
+    }
+
     /// Takes what the sources have counted: entries, raw bytes and table bytes read.
     pub fn take_counts(&mut self) -> (u64, u64, u64) {
         let mut sums = (0, 0, 0);

@@ -276,6 +276,16 @@ impl Source {
         Ok(!e.is_empty())
     }
 
+    /// Memory of the pieces and blocks that it holds, in bytes.
+    pub fn buffer_bytes(&self) -> u64 {
+        let e = &self.entries;
+        let decoded = e.keys.capacity()
+            + 4 * (e.key_ends.capacity() + e.value_ends.capacity())
+            + 8 * e.trailers.capacity();
+        let heads = size_of::<Head>() * self.heads.capacity();
+        (self.buffer.capacity() + self.scratch.capacity() + decoded + heads) as u64
+    }
+
     /// Entries from the current one to the end of what is in memory, and their raw bytes.
     pub fn unread(&self) -> (u64, u64) {
         if self.pos >= self.end {
