@@ -125,7 +125,7 @@ pub(crate) fn open(
     let old = recovered
         .as_ref()
         .map(|r| r.state.clone())
-        .unwrap_or_else(new_state);
+        .unwrap_or_else(|| new_state(runtime.unix_micros()));
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 
@@ -324,11 +324,12 @@ pub(crate) fn log_store_id(id: StoreId) -> u64 {
 }
 
 /// A store's first state: one keyspace, no numbers given.
-fn new_state() -> StoreState {
+fn new_state(created_us: u64) -> StoreState {
     let id = 1;
     let mut state = StoreState {
         next_keyspace_id: id + 1,
         next_table_id: 1,
+        created_us,
         ..StoreState::new()
     };
     let keyspace = KeyspaceState {
