@@ -293,6 +293,11 @@ impl<'a> Entries<'a> {
         Entries { bytes, at: 0 }
     }
 
+    /// Where the next entry begins, in bytes from the start of those given.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     #[inline]
     fn decode(&mut self) -> std::result::Result<Entry<'a>, BadEntryReason> {
         let mut rest = &self.bytes[self.at..];

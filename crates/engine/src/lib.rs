@@ -64,6 +64,7 @@ pub mod guide;
 mod health;
 mod ingest;
 mod ingest_check;
+pub mod inspect;
 mod iter;
 pub mod log;
 pub mod manifest;

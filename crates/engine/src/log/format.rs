@@ -251,6 +251,14 @@ impl SegmentHeader {
         (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 16))
     }
 
+    /// The number field of a header that may be damaged, if it can be a segment's.
+    pub fn number_field(bytes: &[u8]) -> Option<u32> {
+        (bytes.len() >= SEGMENT_HEADER_BYTES)
+            .then(|| u64_at(bytes, 24))
+            .and_then(|number| u32::try_from(number).ok())
+            .filter(|number| (1..=MAX_SEGMENT_NUMBER).contains(number))
+    }
+
     /// The salt field of a header that may be damaged: records that validate with it are real all the same.
     pub fn salt_field(bytes: &[u8]) -> Option<u64> {
         (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 32))

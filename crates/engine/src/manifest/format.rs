@@ -35,7 +35,7 @@ pub const MAX_EDIT_BYTES: u64 = 1 << 30;
 pub const MAX_MANIFEST_BYTES: u64 = 8 << 30;
 
 const PREFIX: &str = "MANIFEST-";
-const CURRENT_HEAD: &str = "siltstone-current 1";
+pub(crate) const CURRENT_HEAD: &str = "siltstone-current 1";
 
 /// Identity of a store: in the manifest, in the pointer, in every log segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -172,12 +172,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-/// Checks the header of the manifest that `current` names.
+/// What the header of the manifest called `name` says: its number and its store.
 ///
 /// # Errors
 /// `Corruption` with offset, expectation and find; `Unsupported` for another version.
-pub fn check_header(bytes: &[u8], current: &Current) -> Result<()> {
-    let name = manifest_name(current.number);
+pub fn decode_header(bytes: &[u8], name: &str) -> Result<Current> {
     let Some(header) = bytes.get(..HEADER_BYTES) else {
         return Err(
             Error::corruption(name, "the manifest is shorter than its header")
@@ -211,27 +210,43 @@ pub fn check_header(bytes: &[u8], current: &Current) -> Result<()> {
             .found(version)
             .advice("open the store with the version of siltstone that wrote it"));
     }
-    let number = u64_at(header, 32);
-    if number != current.number {
+    let mut id = [0; 16];
+    id.copy_from_slice(&header[16..32]);
+    Ok(Current {
+        number: u64_at(header, 32),
+        store_id: StoreId(u128::from_le_bytes(id)),
+    })
+}
+
+/// Checks the header of the manifest that `current` names.
+///
+/// # Errors
+/// As [`decode_header`]; `Corruption` for a manifest of another number or store.
+pub fn check_header(bytes: &[u8], current: &Current) -> Result<()> {
+    let name = manifest_name(current.number);
+    let found = decode_header(bytes, &name)?;
+    if found.number != current.number {
         return Err(
             Error::corruption(name, "the manifest has the number of another one")
                 .at(32)
                 .expected(current.number)
-                .found(number),
+                .found(found.number),
         );
     }
-    let mut id = [0; 16];
-    id.copy_from_slice(&header[16..32]);
-    let store_id = StoreId(u128::from_le_bytes(id));
-    if store_id != current.store_id {
+    if found.store_id != current.store_id {
         return Err(
             Error::corruption(name, "the manifest belongs to another store")
                 .at(16)
                 .expected(current.store_id)
-                .found(store_id),
+                .found(found.store_id),
         );
     }
     Ok(())
+}
+
+/// The number field of a header that may be damaged.
+pub fn number_field(bytes: &[u8]) -> Option<u64> {
+    bytes.get(..HEADER_BYTES).map(|header| u64_at(header, 32))
 }
 
 /// Checksum of a record's payload.

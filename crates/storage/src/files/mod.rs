@@ -40,6 +40,28 @@ mod write_map;
 #[cfg(test)]
 mod tests;
 
+/// A file of any name, wherever it lies, to be read: for tools that look at single files. Nothing is locked.
+///
+/// # Errors
+/// When it cannot be opened, or is no regular file.
+pub fn open_file(path: impl AsRef<Path>) -> Result<Arc<dyn ReadFile>> {
+    let path = path.as_ref();
+    let shown = path.display().to_string();
+    let failed = |e: io::Error| StorageError::from_io("open", &shown, &e);
+    // A pipe would make the open itself wait for its other end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(StorageError::new(
+            StorageErrorKind::InvalidInput,
+            "open",
+            shown,
+            "this is no regular file",
+        ));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(Arc::new(read::FileReader::new(&name, shown.clone(), file)?))
+}
+
 const TEMP_SUFFIX: &str = ".tmp";
 
 /// A directory of the local file system as a [`Storage`].

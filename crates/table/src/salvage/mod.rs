@@ -85,6 +85,10 @@ pub struct Gap {
 pub struct Salvage {
     /// The footer, if its checksum holds.
     pub footer: Option<Footer>,
+    /// Where the sections lie, if that could be found out.
+    pub sections: Option<Sections>,
+    /// The index, if its checksum holds.
+    pub index: Option<Index>,
     /// The properties, if they could be found and their checksum holds.
     pub properties: Option<Properties>,
     /// The range deletes; none if they were lost, or it cannot be told whether there were any.
@@ -268,13 +272,17 @@ fn section(file: &dyn ReadFile, place: &Range<u64>, what: &'static str) -> Resul
     Ok(bytes)
 }
 
-/// Where the sections lie.
+/// Where the sections lie, in bytes of the file, each with its checksum. The blocks end where the filter starts; an empty range: none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Sections {
-    filter: Range<u64>,
-    index: Range<u64>,
-    range_deletes: Range<u64>,
-    properties: Range<u64>,
+pub struct Sections {
+    /// The filter.
+    pub filter: Range<u64>,
+    /// The index.
+    pub index: Range<u64>,
+    /// The range deletes.
+    pub range_deletes: Range<u64>,
+    /// The properties; the footer follows them.
+    pub properties: Range<u64>,
 }
 
 impl Sections {
@@ -488,7 +496,10 @@ pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
         }),
     };
     match index {
-        Some(index) => by_index(file, &index, &rules, &mut out)?,
+        Some(index) => {
+            by_index(file, &index, &rules, &mut out)?;
+            out.index = Some(index);
+        }
         None => {
             let end = sections.as_ref().map(Sections::blocks_end);
             let bytes = match whole {
@@ -498,6 +509,7 @@ pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
             walk::walk(&bytes, end.map(|e| e as usize), &rules, &mut out);
         }
     }
+    out.sections = sections;
     Ok(out)
 }
 
