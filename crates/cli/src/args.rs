@@ -5,7 +5,9 @@
 
 pub mod admin;
 pub mod data;
+pub mod dump;
 pub mod load;
+pub mod tables;
 
 use std::path::PathBuf;
 
@@ -14,15 +16,17 @@ use clap::{Parser, Subcommand};
 
 pub use admin::*;
 pub use data::*;
+pub use dump::*;
 pub use load::*;
+pub use tables::*;
 
 use crate::form::Form;
 use crate::log::Words;
 
 /// The command line of siltstone, an embedded key-value store.
 ///
-/// A store is a folder. One process has it open at a time.
-/// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check) or data lost (repair), 2 wrong usage, 3 failed.
+/// A store is a folder. One process writes to it at a time, or several read it.
+/// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump) or data lost (repair), 2 wrong usage, 3 failed.
 #[derive(Debug, Parser)]
 #[command(
     name = "silt",
@@ -75,8 +79,14 @@ pub enum Command {
     Options(OptionsArgs),
     /// Write a store as it is now as a second one, by links where that can be.
     Checkpoint(CheckpointArgs),
+    /// Take tables from outside in, over any keyspaces at once.
+    Ingest(IngestArgs),
+    /// Write a range of a keyspace as tables, for another store.
+    Export(ExportArgs),
     /// Verify every checksum and every invariant of a store that nobody has open.
     Check(CheckArgs),
+    /// Print what a log segment, a manifest or a table holds, with offsets.
+    Dump(DumpArgs),
     /// Make a new store of everything that can be read of a damaged one, and say what is lost.
     Repair(RepairArgs),
     /// Delete a store and all its files.
@@ -166,6 +176,9 @@ pub const FORMS_HELP: &str = "Forms: text prints what is UTF-8 as it is, but a t
 
 /// Arguments of `demo`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt demo --quick\n  \
+    silt demo --store big.silt --seed 7")]
 pub struct DemoArgs {
     /// All of it in a few seconds, with fewer particles.
     #[arg(long)]

@@ -12,7 +12,7 @@ pub enum Outcome {
     Fine,
     /// `get` found no such key.
     NotFound,
-    /// `check` found damage, or `repair` could not bring everything back.
+    /// `check` or `dump` found damage, or `repair` could not bring everything back.
     Damaged,
 }
 

@@ -1,7 +1,7 @@
 //! `silt`: the command line of siltstone.
 //!
 //! What it is: one binary over the library. [`args`] says what can be asked, `commands` answers, [`demo`] shows the whole store at
-//! work, [`report`] draws what it measured, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`) or data lost (`repair`), 2 wrong usage, 3 failed.
+//! work, [`report`] draws what it measured, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`) or data lost (`repair`), 2 wrong usage, 3 failed.
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
 //! a command that only reads never creates a store.
@@ -11,6 +11,7 @@
 mod args;
 mod commands;
 mod demo;
+mod dump;
 mod failure;
 mod form;
 mod load;
@@ -39,7 +40,10 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Stats(args) => commands::stats::run(&args),
         Command::Options(args) => commands::options::run(&args),
         Command::Checkpoint(args) => commands::checkpoint::run(&args),
+        Command::Ingest(args) => commands::ingest::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Dump(args) => commands::dump::run(&args),
         Command::Repair(args) => commands::repair::run(&args),
         Command::Destroy(args) => commands::destroy::run(&args),
         Command::Demo(args) => demo::run(&args),

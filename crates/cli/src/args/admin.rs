@@ -132,13 +132,17 @@ pub struct OptionsArgs {
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset), 3 if the store \
-    could not be looked at: there is none, it is open elsewhere, or its format is newer."
-)]
+#[command(after_help = "Examples:\n  \
+    silt check words.silt\n  \
+    silt check words.silt --json | jq .problems\n\n\
+    Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset), 3 if the store \
+    could not be looked at: there is none, it is open elsewhere, or its format is newer.")]
 pub struct CheckArgs {
     /// The store's folder.
     pub store: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `repair`.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::Storages;
 use siltstone::check::{CheckReport, CheckStorages, check};
+use siltstone_storage::ObjectMeta;
 
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
@@ -50,6 +51,11 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     bar.finish_and_clear();
     let report = report?;
     let mut out = Out::new();
+    if args.json {
+        outln!(out, "{}", json(&report))?;
+        out.finish()?;
+        return Ok(outcome(&report));
+    }
     print(&mut out, &report)?;
     if report.is_sound() {
         outln!(
@@ -68,10 +74,59 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
         }
     }
     out.finish()?;
-    Ok(if report.is_sound() {
+    Ok(outcome(&report))
+}
+
+fn outcome(report: &CheckReport) -> Outcome {
+    if report.is_sound() {
         Outcome::Fine
     } else {
         Outcome::Damaged
+    }
+}
+
+fn json(report: &CheckReport) -> serde_json::Value {
+    let files = |files: &[ObjectMeta]| {
+        files
+            .iter()
+            .map(|f| serde_json::json!({ "name": f.name, "file_bytes": f.len }))
+            .collect::<Vec<_>>()
+    };
+    let keyspaces = report.keyspaces.iter().map(|k| {
+        serde_json::json!({
+            "name": k.name, "table_count": k.table_count, "file_bytes": k.file_bytes,
+            "entry_count": k.entry_count, "problem_count": k.problem_count,
+        })
+    });
+    let problems = report.problems.iter().map(|e| {
+        serde_json::json!({
+            "kind": e.kind().word(), "file": e.file(), "offset": e.offset(), "what": e.message(),
+            "expected": e.expected_value(), "found": e.found_value(), "advice": e.advice_text(),
+        })
+    });
+    let log = report.log.as_ref().map(|log| {
+        serde_json::json!({
+            "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,
+            "entry_count": log.entry_count, "end_segment": log.end.segment, "end_offset": log.end.offset, "stop": log.stop,
+            "discarded_record_count": log.discarded_record_count, "discarded_bytes": log.discarded_bytes,
+        })
+    });
+    serde_json::json!({
+        "is_sound": report.is_sound(),
+        "store": report.store_id.to_string(),
+        "manifest": report.manifest,
+        "manifest_record_count": report.manifest_record_count,
+        "manifest_dropped_bytes": report.manifest_dropped_bytes,
+        "table_count": report.table_count,
+        "table_bytes": report.table_bytes,
+        "block_count": report.block_count,
+        "entry_count": report.entry_count,
+        "range_delete_count": report.range_delete_count,
+        "log": log,
+        "keyspaces": keyspaces.collect::<Vec<_>>(),
+        "orphans": files(&report.orphans),
+        "foreign": files(&report.foreign),
+        "problems": problems.collect::<Vec<_>>(),
     })
 }
 

@@ -6,7 +6,10 @@ pub mod compact;
 pub mod count;
 pub mod del;
 pub mod destroy;
+pub mod dump;
+pub mod export;
 pub mod get;
+pub mod ingest;
 pub mod keyspace;
 pub mod load;
 pub mod options;
@@ -19,6 +22,7 @@ pub mod stats;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use siltstone::{ErrorKind, IterOptions, Keyspace, Options, Store};
 
@@ -29,6 +33,12 @@ use crate::output::bytes;
 
 /// The user's settings, in the store's folder.
 const OPTIONS_FILE: &str = "OPTIONS.toml";
+
+/// How long an open waits for a store that another process has.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often it looks again.
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// Keyspaces whose names begin so are kept by tools for themselves.
 pub const OWN_PREFIX: &str = "silt.";
@@ -71,7 +81,8 @@ fn small_options(path: &Path, create: bool) -> Result<Options, Failure> {
 /// # Errors
 /// As [`Store::open_read_only`].
 fn open_to_read(path: &Path) -> Result<Store, Failure> {
-    told(Store::open_read_only(path, options_of(path)?))
+    let options = options_of(path)?;
+    told(patiently(&|| Store::open_read_only(path, options.clone())))
 }
 
 /// Opens a store that must be there, to change little.
@@ -98,7 +109,20 @@ fn open(path: &Path, options: Options) -> Result<Store, Failure> {
     if options.create_if_missing {
         refuse_foreign_folder(path)?;
     }
-    told(Store::open(path, options))
+    told(patiently(&|| Store::open(path, options.clone())))
+}
+
+/// Opens a store, and waits a moment for whoever has it: a process that was just killed keeps its locks until its memory is given back.
+fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<Store> {
+    let start = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.kind() == ErrorKind::Locked && start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_LOOK);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// What an open came to, with what users of the command line should know of it.

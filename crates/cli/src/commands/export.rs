@@ -1,0 +1,81 @@
+//! `silt export`: a range of a keyspace as tables.
+
+use siltstone::TableFolder;
+use siltstone_storage::name::is_object_name;
+
+use super::{bounds, open_keyspace};
+use crate::args::ExportArgs;
+use crate::failure::{Failure, Outcome};
+use crate::form::push_json_bytes;
+use crate::output::{Out, bytes, outln, plural};
+
+/// What tables are called whose keyspace's name cannot be a part of a file's.
+const PLAIN_NAME: &str = "table";
+
+/// Runs the command.
+pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
+    let range = bounds(&args.range, &args.form.key(), true)?;
+    let fits = |name: &str| is_object_name(&format!("{name}-00000.table"));
+    let name = match &args.name {
+        Some(name) if fits(name) => &name[..],
+        Some(name) => {
+            return Err(Failure::Usage(format!(
+                "tables cannot be called `{name}`: expected at most 88 of the characters A-Z a-z 0-9 . _ -, the first no dot"
+            )));
+        }
+        None if fits(&args.store.keyspace) => &args.store.keyspace,
+        None => PLAIN_NAME,
+    };
+    let (store, keyspace) = open_keyspace(&args.store)?;
+    let is_new = !args.folder.exists();
+    let folder = TableFolder::create(&args.folder)?;
+    let tables = keyspace.export(range, &folder, name).map_err(|error| {
+        if is_new {
+            // Only if nothing is in it.
+            let _ = std::fs::remove_dir(&args.folder);
+        }
+        error.context(format!("exporting into {}", args.folder.display()))
+    })?;
+    store.close()?;
+    let entries = tables.iter().map(|t| t.entry_count).sum::<u64>();
+    let file_bytes = tables.iter().map(|t| t.file_bytes).sum::<u64>();
+    let mut out = Out::new();
+    if args.json {
+        let key = |key: &[u8]| {
+            let mut line = Vec::new();
+            push_json_bytes(&mut line, key);
+            serde_json::from_slice::<serde_json::Value>(&line).unwrap_or_default()
+        };
+        let each: serde_json::Value = tables
+            .iter()
+            .map(|t| {
+                serde_json::json!({
+                    "name": t.file.name(), "entry_count": t.entry_count, "file_bytes": t.file_bytes,
+                    "smallest_key": key(&t.smallest_key), "largest_key": key(&t.largest_key),
+                })
+            })
+            .collect();
+        let all = serde_json::json!({
+            "keyspace": args.store.keyspace, "table_count": tables.len(), "entry_count": entries,
+            "file_bytes": file_bytes, "tables": each,
+        });
+        outln!(out, "{all}")?;
+    } else if let (Some(first), Some(last)) = (tables.first(), tables.last()) {
+        let names = match tables.len() {
+            1 => first.file.name().to_string(),
+            _ => format!("{} to {}", first.file.name(), last.file.name()),
+        };
+        outln!(
+            out,
+            "{}: {names}, {} with {} ({})",
+            args.folder.display(),
+            plural(tables.len() as u64, "table"),
+            plural(entries, "key"),
+            bytes(file_bytes)
+        )?;
+    } else {
+        outln!(out, "nothing to export: no table was written")?;
+    }
+    out.finish()?;
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,61 @@
+//! The small text files of a store's folder.
+
+use serde_json::json;
+use siltstone::inspect::purpose;
+use siltstone::{Error, ErrorKind, Options};
+
+use super::Dump;
+use crate::failure::Failure;
+use crate::output::push_text;
+
+/// Prints a text file that a store's folder holds, if it is one.
+pub fn print(dump: &mut Dump<'_>, name: &str, text: &[u8]) -> Result<(), Failure> {
+    let what = purpose(name).unwrap_or("a text");
+    if dump.args.json {
+        let text = String::from_utf8_lossy(text);
+        dump.object(&json!({ "type": "text", "offset": 0, "purpose": what, "text": text }))?;
+    } else {
+        dump.line(0, format_args!("{what}; {} bytes", text.len()))?;
+        lines(dump, text)?;
+    }
+    let wrong = |what: String| {
+        Error::new(ErrorKind::Corruption, what)
+            .in_file(name.to_string())
+            .at(0)
+    };
+    let read = String::from_utf8_lossy(text);
+    let error = if name.ends_with(".toml") {
+        Options::from_toml(&read)
+            .err()
+            .map(|e| wrong(e.to_string()))
+    } else if name.ends_with(".json") {
+        serde_json::from_str::<serde::de::IgnoredAny>(&read)
+            .err()
+            .map(|e| wrong(format!("it is no JSON: {e}")))
+    } else {
+        None
+    };
+    match error {
+        Some(error) => dump.damage(&error, None),
+        None => Ok(()),
+    }
+}
+
+/// Prints the lines of a text with their offsets, up to the zeros that fill a file.
+pub fn lines(dump: &mut Dump<'_>, text: &[u8]) -> Result<(), Failure> {
+    let used = text
+        .iter()
+        .rposition(|b| *b != 0)
+        .map_or(0, |last| last + 1);
+    let mut at = 0;
+    for line in text[..used].split_inclusive(|byte| *byte == b'\n') {
+        let mut shown = Vec::new();
+        push_text(&mut shown, line.strip_suffix(b"\n").unwrap_or(line));
+        dump.line(at, String::from_utf8_lossy(&shown))?;
+        at += line.len() as u64;
+    }
+    if used < text.len() {
+        dump.line(used as u64, format_args!("{} zeros", text.len() - used))?;
+    }
+    Ok(())
+}
