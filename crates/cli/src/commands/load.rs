@@ -175,6 +175,12 @@ impl Load<'_> {
                     self.bad += 1;
                     if self.bad <= NAMED_BAD {
                         bar.suspend(|| eprintln!("silt: {name}: {bad}; left out"));
+                    } else if self.bad == NAMED_BAD + 1 {
+                        bar.suspend(|| {
+                            eprintln!(
+                                "silt: {name}: more bad records are left out; they are counted"
+                            )
+                        });
                     }
                 }
                 Ok(Step::Bad(bad)) => {

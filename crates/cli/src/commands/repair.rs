@@ -24,7 +24,12 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
     let source = Storages::find(&args.store)?;
     let is_new = !target.exists();
     let made: Arc<dyn Storage> =
-        Arc::new(FileStorage::open_or_create(&target).map_err(|e| told(e, &target))?);
+        Arc::new(
+            FileStorage::open_or_create(&target).map_err(|e| match args.to {
+                Some(_) => told(e, &target),
+                None => Failure::Other(format!("{}; --to makes it elsewhere", told(e, &target))),
+            })?,
+        );
     let bar = ProgressBar::new(0);
     bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
     if let Ok(style) = ProgressStyle::with_template(

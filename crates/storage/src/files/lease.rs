@@ -88,10 +88,7 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
                     processes_with(&file)
                 )
             } else {
-                format!(
-                    "another writer holds it ({}); close that one first",
-                    holder(&file)
-                )
+                format!("another writer holds it ({})", holder(&file))
             };
             return Err(StorageError::new(
                 StorageErrorKind::LeaseHeld,
@@ -126,7 +123,7 @@ pub(super) fn share(file: Option<File>, shown: &str) -> Result<FileSharedLease> 
         match try_lock(file, Lock::Shared) {
             Ok(()) => {}
             Err(e) if is_refusal(&e) => {
-                let detail = format!("a writer holds it ({}); close that one first", holder(file));
+                let detail = format!("a writer holds it ({})", holder(file));
                 return Err(StorageError::new(
                     StorageErrorKind::LeaseHeld,
                     "lease_shared",

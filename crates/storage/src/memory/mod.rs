@@ -373,9 +373,7 @@ impl Storage for MemoryStorage {
                 StorageErrorKind::LeaseHeld,
                 "lease",
                 name,
-                format!(
-                    "another writer holds it (epoch {epoch} in this process); close that one first"
-                ),
+                format!("another writer holds it (epoch {epoch} in this process)"),
             ));
         }
         let readers = core
@@ -412,7 +410,7 @@ impl Storage for MemoryStorage {
                 StorageErrorKind::LeaseHeld,
                 "lease_shared",
                 name,
-                format!("a writer holds it (epoch {epoch} in this process); close that one first"),
+                format!("a writer holds it (epoch {epoch} in this process)"),
             ));
         }
         let share = Arc::clone(core.readers.entry(name.to_owned()).or_default());
