@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::stats::MemoryStats;
 use crate::view::Source;
 
-/// A memtable with less is not worth a run of its own, in bytes.
+/// A memtable with less is not worth a run of its own, in bytes of its entries.
 const SEALED_MIN_BYTES: u64 = 64 << 10;
 
 /// What is in memory now.
@@ -76,7 +76,7 @@ fn seal_largest(core: &Core) -> Result<()> {
         .by_id
         .values()
         .filter(|keyspace| keyspace.view().sealed_count == 0)
-        .map(|keyspace| (keyspace.view().active().mem.used_bytes(), keyspace))
+        .map(|keyspace| (keyspace.view().active().mem.raw_bytes(), keyspace))
         .filter(|(bytes, _)| *bytes >= SEALED_MIN_BYTES)
         .max_by_key(|(bytes, _)| *bytes);
     let Some((_, keyspace)) = largest else {

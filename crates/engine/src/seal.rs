@@ -2,7 +2,7 @@
 //!
 //! What it is: a range delete takes a few bytes of a memtable, so alone it would wait there for the memtable to fill, for days perhaps, while the
 //! tables that it covers keep their space. The maintenance task watches memtables with range deletes ([`Watch`]) and seals one that is *worth* it
-//! ([`is_worth`]) when nothing was written to it for [`QUIET`], or [`PATIENCE`] after its first range delete was seen: a flush writes little, and
+//! ([`is_worth`]) when nothing was written to it for [`QUIET`], or [`PATIENCE`] after the first change since it was looked at: a flush writes little, and
 //! what it covers is then dropped or compacted as ever (`compaction/pick_deletes.rs`).
 //!
 //! Invariants: what is written for it is at most an eighth of what it covers; a memtable is judged at most once in [`QUIET`], so a hundred thousand
@@ -44,7 +44,8 @@ struct Watch {
     /// Its source's id and its bytes, as they were when it was last looked at.
     source: u64,
     raw_bytes: u64,
-    first_seen: Instant,
+    /// When its bytes changed for the first time since it was judged, or it was first seen.
+    waits_since: Instant,
     /// When its bytes changed last.
     written: Instant,
     /// When it was judged last.
@@ -71,14 +72,13 @@ pub(crate) fn is_worth(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u
 impl Watch {
     /// Whether it is time to judge it.
     fn is_due(&self, now: Instant) -> bool {
-        let since = |then: Instant| now.since(then);
-        let waited = match self.judged {
-            // Judged since it was written: nothing is new.
-            Some(judged) if judged >= self.written => return false,
-            Some(judged) => since(judged) >= PATIENCE,
-            None => since(self.first_seen) >= PATIENCE,
-        };
-        waited || since(self.written) >= QUIET
+        !self.is_judged()
+            && (now.since(self.written) >= QUIET || now.since(self.waits_since) >= PATIENCE)
+    }
+
+    /// Whether nothing is new since it was judged.
+    fn is_judged(&self) -> bool {
+        self.judged.is_some_and(|judged| judged >= self.written)
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn for_deletes(core: &Core, watches: &mut Watches) -> Result<()> {
         let fresh = || Watch {
             source: active.id,
             raw_bytes,
-            first_seen: now,
+            waits_since: now,
             written: now,
             judged: None,
         };
@@ -106,6 +106,9 @@ pub(crate) fn for_deletes(core: &Core, watches: &mut Watches) -> Result<()> {
         if watch.source != active.id {
             *watch = fresh();
         } else if watch.raw_bytes != raw_bytes {
+            if watch.is_judged() {
+                watch.waits_since = now;
+            }
             (watch.raw_bytes, watch.written) = (raw_bytes, now);
         }
         if !watch.is_due(now) {

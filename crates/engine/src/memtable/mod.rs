@@ -52,6 +52,9 @@ pub const MAX_SEQ: u64 = (1 << 56) - 1;
 const ENTRY_RAW_BYTES: usize = 12;
 /// One byte in this many of the arena is the filter's: about 8 bits a key where an entry takes 64 bytes.
 const FILTER_SHARE: usize = 64;
+
+/// A page of a filter, in bytes.
+const FILTER_PAGE_BYTES: u64 = 4096;
 /// Offset 0 means none, so the first bytes of an arena stay free.
 const FIRST_RECORD_BYTES: usize = 64;
 const LINE_BYTES: usize = 64;
@@ -250,7 +253,12 @@ impl Memtable {
     /// what was written, and what range deletes take.
     pub fn beside_whole_arenas_bytes(&self) -> u64 {
         match self.arena.is_sparse() {
-            true => self.used_bytes(),
+            true => {
+                // A filter's pages come in one by one: at most one for each entry.
+                let filter = self.filter_bytes as u64;
+                let touched = filter.min(self.entry_count() * FILTER_PAGE_BYTES);
+                self.used_bytes() - filter + touched
+            }
             false => self.range_delete_held_bytes(),
         }
     }
