@@ -154,9 +154,9 @@ impl ManifestWriter {
         })?;
         if let Err(error) = storage.replace(epoch, CURRENT_NAME, &current.encode()) {
             // Without room the replacement is not written, and reading shows that the old one stands. After any
-            // other failure what reads as old may still become new.
+            // other failure what reads as old may still become new; what cannot be read may be either.
             let unchanged = error.is_no_space()
-                && !matches!(read_current(&*storage), Ok(Some(now)) if now == current);
+                && read_current(&*storage).is_ok_and(|now| now != Some(current));
             if unchanged {
                 let _ = match space {
                     Space::Fresh => storage.delete(epoch, &name),
