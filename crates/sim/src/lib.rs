@@ -10,6 +10,7 @@
 //! - [`world`]: an open store, and every operation on it with what it must give.
 //! - [`workload`]: option sets, keys, values, clients.
 //! - [`checker`]: whole contents against the model.
+//! - [`reduce`]: what is not needed for a failure is left out.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
 //!
 //! Threading: a run has one OS thread; runs share nothing.
@@ -19,6 +20,7 @@ pub mod coverage;
 pub mod model;
 pub mod noted;
 pub mod observe;
+pub mod reduce;
 pub mod rng;
 pub mod settings;
 pub mod trials;

@@ -33,16 +33,19 @@ const MODES: [IngestMode; 3] = [IngestMode::Link, IngestMode::Copy, IngestMode::
 pub struct Client {
     world: Arc<World>,
     rng: Rng,
+    /// Where its operations lie in the run: which work, which client.
+    place: (u32, u32),
     snapshots: Vec<Snapshot>,
     cursors: Vec<reads::HeldCursor>,
 }
 
 impl Client {
-    /// A client with its own random numbers.
-    pub fn new(world: &Arc<World>, rng: Rng) -> Client {
+    /// A client with its own random numbers, and its place in the run (for [`crate::reduce`]).
+    pub fn new(world: &Arc<World>, rng: Rng, place: (u32, u32)) -> Client {
         Client {
             world: world.clone(),
             rng,
+            place,
             snapshots: Vec::new(),
             cursors: Vec::new(),
         }
@@ -53,8 +56,16 @@ impl Client {
     /// # Errors
     /// The first wrong answer or unexpected error.
     pub fn work(&mut self, count: u64) -> Check {
+        // Each operation has numbers of its own, so that one that is left out changes no other.
+        let numbers = self.rng.clone();
         for i in 0..count {
+            self.rng = numbers.clone().fork(i);
             let action = self.world.plan.action(&mut self.rng);
+            let place = (self.place.0, self.place.1, i as u32);
+            let world = &self.world;
+            if !world.plan.cut.keeps(place, || format!("{action:?}")) {
+                continue;
+            }
             self.act(action)
                 .map_err(|e| format!("operation {i}, {action:?}: {e}"))?;
             self.world.reach(&format!("op.{action:?}"));

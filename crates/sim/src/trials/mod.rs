@@ -6,7 +6,7 @@
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use siltstone::{Components, Options, Store};
@@ -17,6 +17,7 @@ use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
 use crate::model::Model;
 use crate::observe::{History, Observed, SharedHistory, lock};
+use crate::reduce::{as_test, reduce};
 use crate::rng::Rng;
 use crate::workload::{Client, Plan};
 use crate::world::upkeep::Copy;
@@ -62,7 +63,8 @@ pub fn simulate<T: Send + 'static>(
 }
 
 /// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEEDS=N` so many percent of `count`.
-/// Prints each seed that fails with the command that repeats it.
+/// Prints each seed that fails with the command that repeats it. With `SILT_SEED=K` and `SILT_REDUCE=N` the seed is made small in at most N runs
+/// ([`crate::reduce`]).
 ///
 /// # Panics
 /// At the end, if a seed failed, or if something of `wanted` was never reached (not with a single seed).
@@ -80,6 +82,9 @@ pub fn seeds(
         })
     };
     let single = number("SILT_SEED");
+    if let (Some(seed), Some(runs_max)) = (single, number("SILT_REDUCE")) {
+        return reduced(test, seed, runs_max, trial);
+    }
     let range = match single {
         Some(seed) => seed..seed + 1,
         None => first..first + (count * number("SILT_SEEDS").unwrap_or(100) / 100).max(1),
@@ -117,6 +122,31 @@ pub fn seeds(
     coverage
 }
 
+/// Reduces a seed that fails and prints what is left of it as a test.
+///
+/// # Panics
+/// With that test, if the seed fails.
+fn reduced<F: Fn(u64) -> Coverage>(test: &str, seed: u64, runs_max: u64, trial: F) -> Coverage {
+    let fails = || {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial(seed)));
+        let payload = caught.err()?;
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
+        Some(text.unwrap_or_else(|| "it panics".to_string()))
+    };
+    let Some((cut, how)) = reduce(runs_max, fails) else {
+        println!("{test}: seed {seed} does not fail");
+        return Coverage::default();
+    };
+    // A trial that is a function is called by its name; one made in the test is to be put in.
+    let name = std::any::type_name::<F>();
+    let name = match name.rsplit("::").next() {
+        Some(function) if !name.contains("{{closure}}") => function,
+        _ => test,
+    };
+    panic!("reduced:\n{}", as_test(name, seed, &cut, &how));
+}
+
 /// What is carried from one life of a store to the next.
 pub(crate) struct Run {
     pub(crate) runtime: Runtime,
@@ -128,6 +158,8 @@ pub(crate) struct Run {
     pub(crate) outside: MemoryStorage,
     /// As it is given to those who work with it.
     pub(crate) outside_seen: Arc<dyn Storage>,
+    /// How often clients were let work.
+    works: Arc<AtomicU32>,
     /// Checkpoints of all lives.
     pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
 }
@@ -143,6 +175,7 @@ impl Run {
             next_name: Arc::default(),
             outside_seen: Arc::new(outside.clone()),
             outside,
+            works: Arc::default(),
             copies: Arc::default(),
         }
     }
@@ -158,6 +191,7 @@ impl Run {
             next_name: self.next_name.clone(),
             outside_seen: Arc::new(outside.clone()),
             outside,
+            works: self.works.clone(),
             copies: Arc::default(),
         }
     }
@@ -215,9 +249,10 @@ impl Run {
         count: u64,
         rng: &mut Rng,
     ) -> Check {
+        let work = self.works.fetch_add(1, Ordering::Relaxed);
         let tasks: Vec<_> = (0..clients)
             .map(|i| {
-                let mut client = Client::new(world, rng.fork(i));
+                let mut client = Client::new(world, rng.fork(i), (work, i as u32));
                 let task = self
                     .runtime
                     .spawn(&format!("client-{i}"), move || client.work(count));

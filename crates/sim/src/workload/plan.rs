@@ -13,6 +13,7 @@ use siltstone::{
 };
 
 use crate::model::{Bytes, Op};
+use crate::reduce::Cut;
 use crate::rng::Rng;
 
 /// Names that keyspaces are given, over and over.
@@ -194,6 +195,8 @@ pub struct Plan {
     pub value_bytes: u64,
     /// In how many of a hundred a value compresses.
     pub compressible_percent: u64,
+    /// What is left out.
+    pub cut: Cut,
     /// By [`Action`].
     weights: [u64; ACTIONS.len()],
 }
@@ -282,8 +285,15 @@ impl Plan {
             1 => weight * 3,
             _ => weight,
         });
+        let cut = Cut::present();
+        let mut keys = draw_keys(rng);
+        if cut.short_keys {
+            let short = (0..keys.len() as u16).map(|i| Bytes::from(&i.to_be_bytes()[..]));
+            keys = short.collect();
+        }
         Plan {
-            keys: draw_keys(rng),
+            cut,
+            keys,
             value_bytes: *rng.pick(&[40, 300, 1500, 4000]),
             compressible_percent: *rng.pick(&[0, 50, 100]),
             weights,
@@ -318,6 +328,10 @@ impl Plan {
             12 => 70_000,
             _ => rng.below(self.value_bytes),
         } as usize;
+        let len = match self.cut.value_bytes_max {
+            0 => len,
+            most => len.min(most as usize),
+        };
         let same = rng.chance(self.compressible_percent);
         let byte = rng.draw();
         let mut value: Vec<u8> = Vec::with_capacity(len + 8);

@@ -1,0 +1,203 @@
+//! Makes a failing seed small: fewer operations, fewer and shorter keys, smaller values; printed as a test that can be pasted.
+//!
+//! What it is: a [`Cut`] says what is left out of a run. Each operation of a client draws from numbers of its own, so leaving one out leaves the others
+//! as they were. [`reduce`] leaves out as much as it can while the seed still fails: whole lives' clients first, then ever smaller groups of
+//! operations (ddmin), then it tries short keys and small values.
+//!
+//! Invariants: the same seed and cut give the same run. A run that is cut may fail in another way than the whole one: what is printed says how.
+//!
+//! Threading: one thread; the cut in force is the thread's own, as its simulated runs are.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+
+/// One operation of a run: which call of `Run::work` (from 0), which client, which of its operations.
+pub type Place = (u32, u32, u32);
+
+/// What is left of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Only these operations; all, if `None`.
+    pub only: Option<BTreeSet<Place>>,
+    /// Keys are replaced by short ones, in the same order.
+    pub short_keys: bool,
+    /// Values have at most so many bytes; 0: as drawn.
+    pub value_bytes_max: u64,
+}
+
+thread_local! {
+    static CUT: RefCell<Cut> = RefCell::new(Cut::default());
+    /// What the run did so far.
+    static DONE: RefCell<BTreeSet<Place>> = const { RefCell::new(BTreeSet::new()) };
+    /// What stands at the places of all runs so far.
+    static NAMES: RefCell<BTreeMap<Place, String>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+impl Cut {
+    /// A cut that leaves only these operations.
+    pub fn only(places: &[Place]) -> Cut {
+        Cut {
+            only: Some(places.iter().copied().collect()),
+            ..Cut::default()
+        }
+    }
+
+    /// The one in force.
+    pub fn present() -> Cut {
+        CUT.with_borrow(Clone::clone)
+    }
+
+    /// Runs `trial` with this cut.
+    pub fn during<T>(&self, trial: impl FnOnce() -> T) -> T {
+        struct Back(Cut);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                CUT.set(std::mem::take(&mut self.0));
+            }
+        }
+        let _back = Back(CUT.replace(self.clone()));
+        DONE.with_borrow_mut(BTreeSet::clear);
+        trial()
+    }
+
+    /// Whether an operation is done. It is noted.
+    pub(crate) fn keeps(&self, place: Place, what: impl FnOnce() -> String) -> bool {
+        let kept = self.only.as_ref().is_none_or(|only| only.contains(&place));
+        if kept {
+            DONE.with_borrow_mut(|done| done.insert(place));
+            NAMES.with_borrow_mut(|names| names.insert(place, what()));
+        }
+        kept
+    }
+}
+
+impl fmt::Display for Cut {
+    /// As Rust.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Cut {{")?;
+        writeln!(f, "            short_keys: {},", self.short_keys)?;
+        writeln!(f, "            value_bytes_max: {},", self.value_bytes_max)?;
+        let Some(only) = &self.only else {
+            return write!(f, "            only: None,\n        }}");
+        };
+        let names = NAMES.with_borrow(Clone::clone);
+        writeln!(f, "            ..siltstone_sim::reduce::Cut::only(&[")?;
+        for place in only {
+            let what = names.get(place);
+            let what = what.map_or(String::new(), |what| format!(" // {what}"));
+            writeln!(f, "                {place:?},{what}")?;
+        }
+        write!(f, "            ])\n        }}")
+    }
+}
+
+/// Makes a failing run small. `fails` runs it under the cut in force and gives the failure, if it fails. Gives the smallest cut that was found and how it
+/// fails with it; none if the whole run does not fail. Runs it `runs_max` times at most.
+pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut, String)> {
+    let mut left = runs_max;
+    let mut attempt = |cut: &Cut| {
+        left = left.checked_sub(1)?;
+        let failure = cut.during(&fails)?;
+        Some((failure, DONE.with_borrow(Clone::clone)))
+    };
+    let mut best = Cut::default();
+    let (mut how, mut places): (String, BTreeSet<Place>) = attempt(&best)?;
+    best.only = Some(places.clone());
+    // Groups of operations, from halves down to single ones.
+    let mut parts = 2;
+    while places.len() > 1 {
+        let size = places.len().div_ceil(parts);
+        let all: Vec<Place> = places.iter().copied().collect();
+        let smaller = all.chunks(size).find_map(|out| {
+            let out: BTreeSet<&Place> = out.iter().collect();
+            let only: BTreeSet<Place> = all.iter().filter(|p| !out.contains(p)).copied().collect();
+            let cut = Cut {
+                only: Some(only),
+                ..best.clone()
+            };
+            let (failure, done) = attempt(&cut)?;
+            Some((cut, failure, done))
+        });
+        match smaller {
+            Some((cut, failure, done)) => {
+                best = cut;
+                (how, places) = (failure, done);
+                parts = (parts - 1).max(2);
+            }
+            None if size == 1 => break,
+            None => parts = (parts * 2).min(places.len()),
+        }
+    }
+    best.only = Some(places);
+    let short = Cut {
+        short_keys: true,
+        ..best.clone()
+    };
+    if let Some((failure, _)) = attempt(&short) {
+        (best, how) = (short, failure);
+    }
+    for value_bytes_max in [8, 100, 1000] {
+        let small = Cut {
+            value_bytes_max,
+            ..best.clone()
+        };
+        if let Some((failure, _)) = attempt(&small) {
+            (best, how) = (small, failure);
+            break;
+        }
+    }
+    Some((best, how))
+}
+
+/// A reduced seed as a test that can be pasted into `crates/sim/tests/trials.rs`.
+pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
+    let mut text = String::new();
+    for line in how.lines().take(6) {
+        let line: String = line.chars().take(300).collect();
+        let _ = writeln!(text, "    /// {line}");
+    }
+    let _ = write!(
+        text,
+        "    #[test]\n    fn {trial}_{seed}() {{\n        let cut = siltstone_sim::reduce::{cut};\n        cut.during(|| {trial}({seed}));\n    }}\n"
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of 40 operations that fails if two of them are there, unless values are tiny.
+    fn fails() -> Option<String> {
+        let cut = Cut::present();
+        let done: Vec<u32> = (0..40)
+            .filter(|i| cut.keeps((0, i % 3, *i), || format!("op {i}")))
+            .collect();
+        let small = cut.value_bytes_max != 0 && cut.value_bytes_max < 50;
+        (done.contains(&7) && done.contains(&31) && !small).then(|| format!("{} done", done.len()))
+    }
+
+    #[test]
+    fn what_is_not_needed_is_left_out() {
+        let (cut, how) = reduce(1000, fails).unwrap();
+        assert_eq!(how, "2 done");
+        let wanted = Cut {
+            short_keys: true,
+            value_bytes_max: 100,
+            ..Cut::only(&[(0, 1, 7), (0, 1, 31)])
+        };
+        assert_eq!(cut, wanted);
+        assert_eq!(Cut::present(), Cut::default());
+        let test = as_test("a_trial", 9, &cut, &how);
+        assert!(test.contains("(0, 1, 31), // op 31"), "{test}");
+        assert!(test.contains("cut.during(|| a_trial(9));"), "{test}");
+    }
+
+    #[test]
+    fn what_does_not_fail_is_not_reduced() {
+        assert_eq!(reduce(10, || None), None);
+        // And it ends when its runs are used up.
+        assert!(reduce(3, fails).is_some());
+    }
+}
