@@ -303,7 +303,7 @@ fn what_the_store_does_is_said_on_request() {
     let said = on("compact", &store, &["--log=debug"]);
     assert!(
         said.err
-            .contains("DEBUG flush keyspace=\"default\": flushed "),
+            .contains("DEBUG compaction keyspace=\"default\" from_level=0 "),
         "{}",
         said.err
     );

@@ -63,6 +63,7 @@ fn record(store: &str, stats: &Stats) {
         ("range_deletes", stats.memory.range_delete_bytes),
         ("block_cache", stats.memory.block_cache_bytes),
         ("tables", stats.memory.table_bytes),
+        ("jobs", stats.memory.job_bytes),
     ] {
         let labels = [label(), ("use", what.to_string())];
         gauge!("siltstone_memory_bytes", &labels).set(bytes as f64);
