@@ -19,23 +19,24 @@ use siltstone_storage::{
 };
 
 use crate::core::Storages;
+use crate::recovery::ReplayBudget;
 
 /// What is kept in memory, and how much of it may be.
 #[derive(Clone)]
 struct Kept {
     memory: MemoryStorage,
-    bytes_max: u64,
+    budget: ReplayBudget,
 }
 
 impl Kept {
     fn check_room(&self, op: &'static str, name: &str, more_bytes: u64) -> Result<()> {
-        if self.memory.used_bytes().saturating_add(more_bytes) <= self.bytes_max {
+        let bytes_max = self.budget.bytes();
+        if self.memory.used_bytes().saturating_add(more_bytes) <= bytes_max {
             return Ok(());
         }
         let detail = format!(
-            "what the log holds does not fit in memory: a reader keeps at most {} bytes (replay_bytes_max); allow more, or open the \
-             store for writing once, which makes tables of it",
-            self.bytes_max
+            "what the log holds does not fit in memory: a reader keeps at most {bytes_max} bytes; set replay_bytes_max to more, or open the \
+             store for writing once, which makes tables of it"
         );
         Err(StorageError::new(StorageErrorKind::Io, op, name, detail))
     }
@@ -51,15 +52,15 @@ struct Overlay {
     is_leased: Arc<AtomicBool>,
 }
 
-/// Lays an overlay over each storage; storages that are one stay one. Each keeps at most `bytes_max` bytes in memory.
-pub(crate) fn over(storages: &Storages, runtime: &Runtime, bytes_max: u64) -> Storages {
+/// Lays an overlay over each storage; storages that are one stay one. Each keeps to the budget by itself.
+pub(crate) fn over(storages: &Storages, runtime: &Runtime, budget: &ReplayBudget) -> Storages {
     let is_leased = Arc::new(AtomicBool::new(true));
     storages.map(|below| {
         Arc::new(Overlay {
             below: below.clone(),
             kept: Kept {
                 memory: MemoryStorage::new(runtime),
-                bytes_max,
+                budget: budget.clone(),
             },
             hidden: runtime.mutex(BTreeSet::new()),
             is_leased: is_leased.clone(),

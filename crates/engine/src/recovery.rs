@@ -55,16 +55,16 @@ pub(crate) use install::{Rest, install_rest, keyspace_edit};
 pub(crate) use orphans::open_number_of;
 use orphans::{delete_orphans, delete_segments_behind, next_open_number, sync_inherited};
 use replay::Replay;
+pub(crate) use replay::ReplayBudget;
 
 /// Name of the lease.
 pub(crate) const LEASE: &str = "store";
 
 /// What a store is opened for.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Writing,
-    /// On storages that change nothing (`overlay`): no tasks, and every change is refused.
-    Reading,
+    /// On storages that change nothing (`overlay`) and keep to this budget: no tasks, and every change is refused.
+    Reading(ReplayBudget),
 }
 
 /// Opens or creates.
@@ -129,7 +129,11 @@ pub(crate) fn open(
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 
-    let mut replay = Replay::new(&old, &jobs, &options, &arenas)?;
+    let (is_reading, budget) = match purpose {
+        Purpose::Writing => (false, ReplayBudget::of(&options)),
+        Purpose::Reading(budget) => (true, budget),
+    };
+    let mut replay = Replay::new(&old, &jobs, &options, &arenas, budget)?;
     if recovered.is_some() {
         let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
         let replay_options = ReplayOptions {
@@ -161,7 +165,7 @@ pub(crate) fn open(
             .add(report.discarded.record_bytes);
         // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
         delete_segments_behind(&storages, epoch, report.end.segment)?;
-        if purpose == Purpose::Writing {
+        if !is_reading {
             reserve::make_for_log(epoch, &*storages.log, &options)?;
         }
     }
@@ -285,7 +289,7 @@ pub(crate) fn open(
         runtime,
         options,
     });
-    if purpose == Purpose::Reading {
+    if is_reading {
         core.health.set_read_only();
         return Ok(core);
     }

@@ -22,7 +22,7 @@ use crate::event::{EventListener, Events};
 use crate::iter::{Cursor, IterOptions, Range};
 use crate::options::{KeyspaceOptions, KeyspaceSettings, Options, Value};
 use crate::read::{self, PinnedValue};
-use crate::recovery::Purpose;
+use crate::recovery::{Purpose, ReplayBudget};
 use crate::snapshot::Snapshot;
 use crate::stats::Stats;
 use crate::view::KeyspaceCore;
@@ -203,7 +203,7 @@ impl Store {
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(components: Components, options: Options) -> Result<Store> {
         options.validate()?;
-        let replay_bytes_max = (8 * options.memtable_bytes).max(options.log_bytes_max);
+        let budget = ReplayBudget::of(&options);
         let options = Options {
             create_if_missing: false,
             error_if_exists: false,
@@ -216,7 +216,7 @@ impl Store {
             manifest: components.manifest,
             tables: components.tables,
         };
-        let storages = crate::overlay::over(&below, &components.runtime, replay_bytes_max);
+        let storages = crate::overlay::over(&below, &components.runtime, &budget);
         let _span =
             tracing::info_span!("open", store = below.manifest.describe(), read_only = true)
                 .entered();
@@ -227,7 +227,7 @@ impl Store {
             Vec::new(),
             events,
             options,
-            Purpose::Reading,
+            Purpose::Reading(budget),
         )?;
         tell_opened(&core);
         Ok(Store::of(core))

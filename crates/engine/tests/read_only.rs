@@ -8,7 +8,9 @@ mod tmpfs;
 use std::sync::Arc;
 
 use common::{Dice, Disk, contents, key, live, small};
-use siltstone::{Batch, Components, ErrorKind, IterOptions, Options, Store, WriteOptions};
+use siltstone::{
+    Batch, Components, ErrorKind, IterOptions, KeyspaceOptions, Options, Store, WriteOptions,
+};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
@@ -195,14 +197,36 @@ fn what_does_not_fit_in_memory_is_refused_by_name() {
             log_bytes_max: 128 << 10,
             ..small()
         };
-        let error = open_reader(&disk, tight).unwrap_err();
+        let error = open_reader(&disk, tight.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
-        assert!(error.to_string().contains("replay_bytes_max"), "{error}");
-        let reader = open_reader(&disk, large).unwrap();
-        assert_eq!(
-            reader.default_keyspace().unwrap().iter().unwrap().count(),
-            60
+        assert!(
+            error.to_string().contains("set replay_bytes_max to more"),
+            "{error}"
         );
+        let allowed = Options {
+            replay_bytes_max: 16 << 20,
+            ..tight.clone()
+        };
+        for options in [large.clone(), allowed] {
+            let reader = open_reader(&disk, options).unwrap();
+            let ks = reader.default_keyspace().unwrap();
+            assert_eq!(ks.iter().unwrap().count(), 60);
+        }
+        // What a keyspace has set for itself counts.
+        let store = disk.open_with(large);
+        let own = KeyspaceOptions {
+            memtable_bytes: Some(8 << 20),
+            ..KeyspaceOptions::default()
+        };
+        let ks = store.create_keyspace_with("large", &own).unwrap();
+        for i in 0..60 {
+            ks.put(&key(i), &[i as u8; 50_000]).unwrap();
+        }
+        drop(ks);
+        store.close().unwrap();
+        let reader = open_reader(&disk, tight).unwrap();
+        let ks = reader.keyspace("large").unwrap();
+        assert_eq!(ks.iter().unwrap().count(), 60);
     });
     outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -285,6 +285,9 @@ settings_table! {
         table_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");
         /// Log bytes at which the keyspace that pins the oldest segment is flushed; at least two segments.
         log_bytes_max: u64 = 512 << 20, "bytes", within(128 << 10, 1 << 50), WhileOpen;
+        /// What replay may keep in memory: a reader all that the log holds, a writer what finds no room on the disk. At least eight of the largest memtables
+        /// and `log_bytes_max`, whatever is set.
+        replay_bytes_max: u64 = 0, "bytes", within(0, 1 << 50), AtOpen("the log is replayed when the store is opened");
         /// Bytes of cached blocks. Tables that are read through maps do not use it, compressed blocks do.
         block_cache_bytes: u64 = 64 << 20, "bytes", within(0, 1 << 50), AtOpen("the cache's shards are sized once");
         /// Memory for memtables, cached blocks, filters and indexes of open tables and buffers of jobs, all together; 0: as much as these are given one

@@ -16,7 +16,11 @@ fn stage() -> (FaultStorage, MemoryStorage, Storages) {
         manifest: below.clone(),
         tables: below,
     };
-    (faults, memory, over(&storages, &runtime, 64 << 10))
+    (
+        faults,
+        memory,
+        over(&storages, &runtime, &ReplayBudget::fixed(64 << 10)),
+    )
 }
 
 fn names(storage: &dyn Storage) -> Vec<String> {

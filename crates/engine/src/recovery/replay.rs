@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::Storage;
 use siltstone_table::job::outcome::OutputTable;
@@ -32,6 +33,34 @@ use crate::version::{
 
 /// Replayed data is kept in memory without room for tables up to this many memtables.
 const HELD_MEMTABLES: u64 = 8;
+
+/// What replay may keep in memory, in bytes. Grows with the keyspaces that it meets; the storages of a reader (`overlay`) keep to it too.
+#[derive(Clone)]
+pub(crate) struct ReplayBudget(Arc<AtomicU64>);
+
+impl ReplayBudget {
+    /// As the options say, before any keyspace is known.
+    pub(crate) fn of(options: &Options) -> ReplayBudget {
+        let memtables = options.memtable_bytes.saturating_mul(HELD_MEMTABLES);
+        let log = options.log_bytes_max.max(options.replay_bytes_max);
+        ReplayBudget::fixed(log.max(memtables))
+    }
+
+    /// So many bytes.
+    pub(crate) fn fixed(bytes: u64) -> ReplayBudget {
+        ReplayBudget(Arc::new(AtomicU64::new(bytes)))
+    }
+
+    /// A keyspace may have memtables of this size.
+    fn allow_memtables_of(&self, bytes: u64) {
+        let wanted = bytes.saturating_mul(HELD_MEMTABLES);
+        self.0.fetch_max(wanted, Ordering::AcqRel);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
 
 /// A keyspace's replayed data so far.
 struct Replayed {
@@ -66,7 +95,7 @@ pub(super) struct Replay<'a> {
     /// Set once a table found no room; from then on memtables are kept, up to the budget.
     no_space: Option<Error>,
     held_bytes: u64,
-    held_bytes_max: u64,
+    budget: ReplayBudget,
 }
 
 impl<'a> Replay<'a> {
@@ -75,6 +104,7 @@ impl<'a> Replay<'a> {
         jobs: &'a JobRunner,
         options: &'a Options,
         arenas: &'a Arenas,
+        budget: ReplayBudget,
     ) -> Result<Self> {
         let mut replay = Replay {
             jobs,
@@ -89,7 +119,7 @@ impl<'a> Replay<'a> {
             last_seq: 0,
             no_space: None,
             held_bytes: 0,
-            held_bytes_max: options.log_bytes_max,
+            budget,
         };
         for (id, keyspace) in &state.keyspaces {
             let covered = keyspace.version.covered().clone();
@@ -104,8 +134,8 @@ impl<'a> Replay<'a> {
     fn begin(&mut self, id: KeyspaceId, covered: SeqSet, stored: &StoredOptions) -> Result<()> {
         let own = KeyspaceOptions::from_stored(stored)?;
         let settings = Settings::new(own, self.options, self.arenas);
-        let budget = settings.arenas.arena_bytes() as u64 * HELD_MEMTABLES;
-        self.held_bytes_max = self.held_bytes_max.max(budget);
+        self.budget
+            .allow_memtables_of(settings.arenas.arena_bytes() as u64);
         self.keyspaces.insert(id, Replayed::new(covered, settings));
         Ok(())
     }
@@ -285,11 +315,12 @@ impl<'a> Replay<'a> {
             Some(tables) => replayed.runs.push((seqs, Sealed::Tables(tables))),
             None => {
                 self.held_bytes += mem.used_bytes();
-                if self.held_bytes > self.held_bytes_max {
+                if self.held_bytes > self.budget.bytes() {
                     let cause = self.no_space.clone().expect("set above");
                     return Err(cause
                         .context("the log holds more than fits in memory, and there is no room for tables")
-                        .expected(format!("at most {} bytes of replayed data without room", self.held_bytes_max)));
+                        .expected(format!("at most {} bytes of replayed data without room (replay_bytes_max)", self.budget.bytes()))
+                        .advice("free some space, or set replay_bytes_max to more and open again"));
                 }
                 replayed.runs.push((seqs, Sealed::Held(mem)));
             }
