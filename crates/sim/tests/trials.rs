@@ -23,6 +23,8 @@ const REACHED: &[&str] = &[
     "delay.LogBytes",
     "delay.SealedMemtables",
     "error.keyspace_dropped",
+    "destroy.gone",
+    "destroy.whole",
     "export.done",
     "export.in_another_store",
     "export.ingested",

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
-use siltstone::{Components, ErrorKind, Options, Store};
+use siltstone::{Components, ErrorKind, Options, Storages, Store};
 use siltstone_storage::{FaultStorage, MemoryStorage, Storage};
 
 use super::Run;
@@ -73,6 +73,62 @@ impl Looks {
         }
         Ok(())
     }
+}
+
+/// Destroys a copy of what the last life left; and another one, killed on the way: it is whole or no store, and what is left goes the next time.
+pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> Check {
+    let image = medium.kill_in(&run.runtime);
+    let objects = image.list().map_err(|e| e.to_string())?;
+    if !objects.iter().any(|o| o.name == "CURRENT") {
+        return Ok(());
+    }
+    let open = |image: &MemoryStorage| {
+        let storage: Arc<dyn Storage> = Arc::new(image.clone());
+        let components = Components::on(storage, run.runtime.clone());
+        Store::open_read_only_with(components, reading_options())
+    };
+    let told = |e: siltstone::Error| format!("destroy: {e}");
+    let store = open(&image).map_err(told)?;
+    let whole = contents(&store).map_err(told)?;
+    store.close().map_err(told)?;
+    image.start_journal();
+    let end = |image: &MemoryStorage| {
+        let storage: Arc<dyn Storage> = Arc::new(image.clone());
+        Store::destroy_on(&Storages::on(storage))
+    };
+    let is_empty = |image: &MemoryStorage| -> Check {
+        let left = image.list().map_err(|e| e.to_string())?;
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(format!("a destroyed store left {left:?}")),
+        }
+    };
+    end(&image).map_err(told)?;
+    is_empty(&image)?;
+    let mut replay = image.replay();
+    replay.advance_to(rng.below(replay.len() + 1));
+    let cut = replay.kill_in(&run.runtime);
+    match open(&cut) {
+        Ok(store) => {
+            let found = contents(&store).map_err(told)?;
+            found
+                .same_as(&whole)
+                .map_err(|e| format!("half destroyed: {e}"))?;
+            store.close().map_err(told)?;
+            run.coverage.add("destroy.whole");
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corruption) => {
+            run.coverage.add("destroy.gone");
+        }
+        Err(e) => return Err(format!("opening a store half destroyed: {e}")),
+    }
+    match end(&cut) {
+        Ok(_) => {}
+        // Nothing was left of it.
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(format!("destroying the rest: {e}")),
+    }
+    is_empty(&cut)
 }
 
 /// Two readers at once, and no writer beside them.

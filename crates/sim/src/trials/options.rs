@@ -2,7 +2,7 @@
 
 use siltstone_storage::{CrashPolicy, MemoryStorage};
 
-use super::looks::Looks;
+use super::looks::{Looks, destroy};
 use super::{Promised, Run, simulate};
 use crate::checker::find_prefix;
 use crate::coverage::Coverage;
@@ -75,6 +75,9 @@ pub fn options_trial(seed: u64) -> Coverage {
             }
         }
         run.check_copies()?;
+        if rng.chance(30) {
+            destroy(&mut run, &medium, &mut rng)?;
+        }
         Ok(run.coverage)
     })
 }

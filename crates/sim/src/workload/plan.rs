@@ -47,6 +47,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         level_targets: *more.pick(&[LevelTargets::Fixed, LevelTargets::Dynamic]),
         keyspaces: draw_own(&mut more, table_bytes),
         stats_publish_ms: *more.pick(&[1000, 1000, 0, 10]),
+        memory_bytes_max: *more.pick(&[0, 0, 128 << 10, 1 << 20]),
         verify: *rng.pick(&[Verify::Once, Verify::Always]),
         log_segment_bytes: segment,
         log_bytes_max: segment * (2 + rng.below(5)),
@@ -107,7 +108,7 @@ pub(crate) fn draw_own_of_one(rng: &mut Rng, table_bytes: u64) -> KeyspaceOption
 
 /// A setting and a value for it, which the store may refuse: some cannot change while it is open, and some do not fit the others.
 pub(crate) fn draw_setting(rng: &mut Rng) -> (&'static Setting, Value) {
-    let wanted: [(&str, &[Value]); 15] = [
+    let wanted: [(&str, &[Value]); 16] = [
         (
             "log_bytes_max",
             &[(128u64 << 10).into(), (512u64 << 10).into()],
@@ -129,6 +130,7 @@ pub(crate) fn draw_setting(rng: &mut Rng) -> (&'static Setting, Value) {
         ("block_bytes", &[(1u32 << 10).into(), (8u32 << 10).into()]),
         ("l0_trigger_count", &[1u32.into(), 4u32.into()]),
         ("l0_stop_count", &[6u32.into(), 12u32.into()]),
+        ("memory_bytes_max", &[0u64.into(), (256u64 << 10).into()]),
         ("stall_policy", &["slowdown".into(), "stop".into()]),
         ("level_factor", &[2u32.into(), 4u32.into()]),
         ("level_targets", &["fixed".into(), "dynamic".into()]),
