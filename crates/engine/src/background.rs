@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_storage::JoinHandle;
+use siltstone_storage::{Instant, JoinHandle};
 
 use crate::compaction::schedule::{self, Task};
 use crate::core::Core;
@@ -151,6 +151,8 @@ fn maintain(core: &Arc<Core>) {
     #[cfg(feature = "metrics")]
     let mut last_fed = last_sync;
     let mut watches = Watches::default();
+    // Since when there is space again that nobody was told of.
+    let mut space_since: Option<(u64, Instant)> = None;
     loop {
         let publish_every = crate::published::interval(core);
         {
@@ -196,6 +198,13 @@ fn maintain(core: &Arc<Core>) {
         }
         // Each of these failures is either told by what it poisons, or tried again with the next round.
         let _ = tidy_up(core, &mut watches);
+        space_since = match (core.health.owes_space_again(), space_since) {
+            (Some(count), Some((before, since))) if count == before => Some((count, since)),
+            (owed, _) => owed.map(|count| (count, now)),
+        };
+        if space_since.is_some_and(|(_, since)| now.since(since) >= LOOK_AGAIN) {
+            core.health.tell_space_again();
+        }
     }
 }
 

@@ -163,7 +163,7 @@ pub enum Event {
         /// What failed.
         error: Error,
     },
-    /// There is space again.
+    /// There is space again, and has been for a second.
     SpaceAgain,
     /// Tables from outside were taken in.
     #[non_exhaustive]

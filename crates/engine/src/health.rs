@@ -7,7 +7,7 @@
 //! falsely successful sync. Threading: `check` is one relaxed load on the good path.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use siltstone_storage::{Mutex, Runtime};
 
@@ -26,6 +26,10 @@ pub(crate) struct Health {
     state: AtomicU8,
     cause: Mutex<Option<Error>>,
     events: Arc<Events>,
+    /// It was told that there is no space, and not yet that there is again.
+    told_no_space: AtomicBool,
+    /// How often somebody met it.
+    no_space_count: AtomicU64,
 }
 
 impl Health {
@@ -34,6 +38,8 @@ impl Health {
             state: AtomicU8::new(GOOD),
             cause: runtime.mutex(None),
             events,
+            told_no_space: AtomicBool::new(false),
+            no_space_count: AtomicU64::new(0),
         }
     }
 
@@ -107,7 +113,9 @@ impl Health {
             return;
         }
         *slot = Some(cause.clone());
-        if self.state.swap(NO_SPACE, Ordering::AcqRel) == GOOD {
+        self.state.store(NO_SPACE, Ordering::Release);
+        self.no_space_count.fetch_add(1, Ordering::AcqRel);
+        if !self.told_no_space.swap(true, Ordering::AcqRel) {
             self.events.tell(|| Event::NoSpace {
                 error: cause.clone(),
             });
@@ -124,10 +132,27 @@ impl Health {
         }
         *slot = None;
         self.state.store(GOOD, Ordering::Release);
+        true
+    }
+
+    /// Whether [`Health::tell_space_again`] is due once this number has stayed the same for a while: on a disk with a little room, one thing
+    /// finds room and the next does not, many times a second, and nobody wants to be told of each.
+    pub(crate) fn owes_space_again(&self) -> Option<u64> {
+        let owes = self.told_no_space.load(Ordering::Acquire) && !self.is_no_space();
+        owes.then(|| self.no_space_count.load(Ordering::Acquire))
+    }
+
+    /// There has been space for a while.
+    pub(crate) fn tell_space_again(&self) {
+        let slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) != GOOD
+            || !self.told_no_space.swap(false, Ordering::AcqRel)
+        {
+            return;
+        }
         self.events.tell(|| Event::SpaceAgain);
         drop(slot);
         tracing::info!("there is space again");
-        true
     }
 
     /// The store was opened for reading: it takes no change, ever.

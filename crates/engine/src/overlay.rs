@@ -136,7 +136,12 @@ impl Overlay {
             return Err(self.error(StorageErrorKind::NotFound, "open", name));
         }
         open(&*self.below).map_err(|error| {
-            if error.kind != StorageErrorKind::NotFound || self.is_leased.load(Ordering::Acquire) {
+            // What no writer deletes was not there.
+            let stays = [crate::names::DIRECTORIES, crate::names::OWNER].contains(&name);
+            if error.kind != StorageErrorKind::NotFound
+                || self.is_leased.load(Ordering::Acquire)
+                || stays
+            {
                 return error;
             }
             let detail = "it is gone, and the store was opened without a lease, because the folder is mounted read-only and has none: \
