@@ -120,7 +120,7 @@ impl Limits {
 pub enum Decision {
     /// Join the queue.
     Pass,
-    /// Join when the keyspace's [`super::pace`] allows.
+    /// Join when the keyspace's pace (`stall/pace.rs`) allows.
     Slow {
         /// Why.
         cause: Cause,
