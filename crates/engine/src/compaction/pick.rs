@@ -18,81 +18,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets};
 use crate::version::{
     BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceVersion, LEVEL_COUNT, RemoveTable, Run, SeqRange,
     TABLE_NEEDS_REWRITE, TableMeta,
 };
-
-/// What decides when and how much to compact. Sizes in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PickOptions {
-    /// Level-0 runs that make a compaction due.
-    pub l0_trigger_count: usize,
-    /// Level-0 runs from which on newer runs are merged among themselves while older ones cannot move down.
-    pub l0_intra_count: usize,
-    /// Fewest runs that a merge within level 0 takes.
-    pub l0_intra_min_count: usize,
-    /// Target size of level 1.
-    pub level1_bytes: u64,
-    /// How many times larger each further level is.
-    pub level_factor: u64,
-    /// Target raw size of a table (T).
-    pub table_bytes: u64,
-    /// Largest job, in input bytes; a single table and what it overlaps may exceed it.
-    pub max_job_bytes: u64,
-    /// A table that overlaps more tables than this, two levels below, is cut anew instead of moved.
-    pub max_grandparent_count: usize,
-    /// How targets of levels are found.
-    pub level_targets: LevelTargets,
-    /// How tables of each level are compressed: a table does not move as it is to a level that is compressed otherwise.
-    pub compression: ByLevel<Compression>,
-}
-
-impl Default for PickOptions {
-    fn default() -> PickOptions {
-        PickOptions {
-            l0_trigger_count: 4,
-            l0_intra_count: 6,
-            l0_intra_min_count: 3,
-            level1_bytes: 256 << 20,
-            level_factor: 10,
-            table_bytes: 64 << 20,
-            max_job_bytes: 25 * (64 << 20),
-            max_grandparent_count: 40,
-            level_targets: LevelTargets::Fixed,
-            compression: Compression::None.into(),
-        }
-    }
-}
-
-impl PickOptions {
-    /// What a keyspace with these settings asks for.
-    pub fn of(settings: &KeyspaceSettings) -> PickOptions {
-        PickOptions {
-            l0_trigger_count: settings.l0_trigger_count as usize,
-            level1_bytes: settings.level1_bytes,
-            level_factor: settings.level_factor.into(),
-            table_bytes: settings.table_bytes,
-            max_job_bytes: 25 * settings.table_bytes,
-            level_targets: settings.level_targets,
-            compression: settings.compression,
-            ..PickOptions::default()
-        }
-    }
-
-    /// Fixed target bytes of a level; level 0 has none (it is counted in runs).
-    fn fixed_target_bytes(&self, level: u8) -> u64 {
-        match level {
-            0 => 0,
-            _ => self.level1_bytes.max(1).saturating_mul(
-                self.level_factor
-                    .max(1)
-                    .saturating_pow(u32::from(level) - 1),
-            ),
-        }
-    }
-}
 
 /// What a queued or running job keeps others from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,67 +45,6 @@ pub struct PickInput<'a> {
     /// Slots of sources whose numbers were given and which are not installed: memtables, active ones included,
     /// redirected runs, unfinished ingests. They may hold any key.
     pub unsettled: &'a [SeqRange],
-}
-
-/// Where level 0 goes, and what the levels are to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Targets {
-    /// The level that level 0 goes down to. Those between are empty, and no job makes tables there.
-    pub base: u8,
-    /// The first level that is needed. What lies above it (after a change of the settings, or when much was deleted) drains.
-    pub first_needed: u8,
-    /// Target bytes by level; level 0 has none.
-    pub bytes: [u64; LEVEL_COUNT],
-}
-
-/// The targets of a version, given what its queued and running jobs make.
-///
-/// Dynamic ones: whatever level is the largest is taken for the deepest one's content; from there upwards each level needs `level_factor` times
-/// less, until one is no larger than `level1_bytes`. So nine tenths of the data lie on the deepest level, and what is out of date is about a tenth.
-pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reservation]) -> Targets {
-    let mut bytes = [0; LEVEL_COUNT];
-    if options.level_targets == LevelTargets::Fixed {
-        for (level, bytes) in (0..).zip(&mut bytes) {
-            *bytes = options.fixed_target_bytes(level);
-        }
-        return Targets {
-            base: 1,
-            first_needed: 1,
-            bytes,
-        };
-    }
-    let (factor, least) = (options.level_factor.max(2), options.level1_bytes.max(1));
-    let mut size = version
-        .levels()
-        .map(|(_, level)| level.file_bytes())
-        .max()
-        .unwrap_or(0);
-    let mut first_needed = BOTTOM_LEVEL;
-    while first_needed > 1 && size > least {
-        first_needed -= 1;
-        size /= factor;
-    }
-    for level in first_needed..=BOTTOM_LEVEL {
-        bytes[usize::from(level)] = size.max(least);
-        size = size.saturating_mul(factor);
-    }
-    // Nothing is put below what is there or about to be there.
-    let made = jobs
-        .iter()
-        .filter_map(|job| job.spans.iter().map(|(level, _)| *level).max());
-    let held = version
-        .levels()
-        .filter(|(_, tables)| !tables.is_empty())
-        .map(|(level, _)| level);
-    let base = made
-        .chain(held)
-        .filter(|level| *level > 0)
-        .fold(first_needed, u8::min);
-    Targets {
-        base,
-        first_needed,
-        bytes,
-    }
 }
 
 /// What kind of work a choice is.
@@ -939,136 +807,16 @@ pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
     }
 }
 
-/// Soft cuts for outputs on level `to` within `range`: where the tables of the level below it start, strictly
-/// ascending, strictly inside the range. None for the bottom level.
-pub fn soft_cuts(version: &KeyspaceVersion, to: u8, range: &KeyRange) -> Vec<Key> {
-    if to >= BOTTOM_LEVEL {
-        return Vec::new();
-    }
-    let tables = version.level(to + 1).overlapping_tables(range);
-    let starts = tables.iter().map(|t| match &t.points {
-        Some((smallest, _)) => smallest,
-        None => &t.bounds.start,
-    });
-    let mut cuts: Vec<Key> = starts
-        .filter(|key| key[..] > range.start[..] && range.end.reaches(key))
-        .cloned()
-        .collect();
-    cuts.dedup();
-    cuts
-}
-
-/// Hard cuts that split a choice into at most `parallel` subjobs of about equal input bytes, each of at least
-/// `min_bytes`: strictly ascending, strictly inside the choice's range.
-///
-/// `anchors` may know more of a table than its bounds: keys inside it, ascending, that divide its bytes into equal
-/// parts (from its index). An empty answer is fine: then only table boundaries are used.
-pub fn hard_cuts(
-    choice: &Choice,
-    parallel: usize,
-    min_bytes: u64,
-    anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
-) -> Vec<Key> {
-    let parts = (parallel as u64).min(choice.input_bytes / min_bytes.max(1));
-    if parts < 2 {
-        return Vec::new();
-    }
-    // Pieces of bytes, each between two keys; where pieces start is where cuts may lie.
-    let mut pieces: Vec<(Key, End, u64)> = Vec::new();
-    for table in choice.tables() {
-        let inside = anchors(table);
-        let inside: Vec<&Key> = inside
-            .iter()
-            .filter(|key| table.bounds.contains(key) && **key != table.bounds.start)
-            .collect();
-        let share = table.file_bytes / (inside.len() as u64 + 1);
-        let mut start = &table.bounds.start;
-        for key in inside {
-            if key > start {
-                pieces.push((start.clone(), End::Excluded(key.clone()), share));
-                start = key;
-            }
-        }
-        pieces.push((start.clone(), table.bounds.end.clone(), share));
-    }
-    let mut keys: Vec<&Key> = pieces.iter().map(|(start, _, _)| start).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    // A piece's bytes lie evenly in the intervals between keys that it spans. `change[i]` is what interval i has
-    // more than the one before it.
-    let mut change = vec![0.0f64; keys.len() + 1];
-    for (start, end, bytes) in &pieces {
-        let from = keys.partition_point(|key| *key < start);
-        let to = keys.partition_point(|key| end.reaches(key)).max(from + 1);
-        let each = *bytes as f64 / (to - from) as f64;
-        change[from] += each;
-        change[to] -= each;
-    }
-    let step = choice.input_bytes as f64 / parts as f64;
-    let (mut each, mut before, mut cuts) = (0.0, 0.0, Vec::new());
-    let end = choice.input_bytes as f64 - step / 2.0;
-    for (i, key) in keys.iter().enumerate() {
-        // The cut goes to whichever key comes nearest to the wanted sum.
-        let wanted = step * (cuts.len() + 1) as f64;
-        let next = each + change[i];
-        let is_nearest = before >= wanted || (wanted - before) < (before + next - wanted);
-        let leaves_enough = before >= step / 2.0 && before <= end;
-        if is_nearest
-            && leaves_enough
-            && (cuts.len() as u64) < parts - 1
-            && key[..] > choice.range.start[..]
-        {
-            cuts.push((*key).clone());
-        }
-        each = next;
-        before += each;
-    }
-    cuts
-}
-
-/// The key ranges, within the choice's, that data older than its inputs and outside the job can hold: deeper levels,
-/// older runs that are no input, and everything as soon as an unsettled source is older than the newest input.
-/// Disjoint, ascending. Where no such range is, a tombstone may go.
-///
-/// What running jobs put out lies within the bounds of what they took in, so it is counted by its inputs.
-pub fn older_ranges(
-    version: &KeyspaceVersion,
-    choice: &Choice,
-    unsettled: &[SeqRange],
-) -> Vec<KeyRange> {
-    let newest = choice
-        .inputs
-        .iter()
-        .filter_map(|input| input.run)
-        .map(|(_, seqs)| seqs.hi)
-        .max();
-    if newest.is_some_and(|newest| unsettled.iter().any(|u| !u.is_empty() && u.lo < newest)) {
-        return vec![choice.range.clone()];
-    }
-    let inputs: BTreeSet<u64> = choice.tables().map(|t| t.id).collect();
-    let mut ranges = Ranges::default();
-    let mut count = |tables: &[Arc<TableMeta>]| {
-        for table in tables.iter().filter(|t| !inputs.contains(&t.id)) {
-            if let Some(range) = table.bounds.common(&choice.range) {
-                ranges.add(&range);
-            }
-        }
-    };
-    if let Some(newest) = newest {
-        for run in version.runs().iter().filter(|run| run.seqs.hi < newest) {
-            count(run.tables.overlapping_tables(&choice.range));
-        }
-    }
-    for level in (choice.from + 1).min(choice.to).max(1)..=BOTTOM_LEVEL {
-        count(version.level(level).overlapping_tables(&choice.range));
-    }
-    ranges.ranges
-}
-
+#[path = "pick_bounds.rs"]
+mod bounds;
 #[path = "pick_deletes.rs"]
 mod deletes;
+#[path = "pick_targets.rs"]
+mod level_targets;
 
+pub use bounds::{hard_cuts, older_ranges, soft_cuts};
 pub use deletes::{Deletes, covered_bytes, joined_ranges, pick_deletes};
+pub use level_targets::{PickOptions, Targets, targets};
 
 #[cfg(test)]
 #[path = "pick_tests.rs"]

@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 
 use super::*;
+use crate::options::{ByLevel, Compression, LevelTargets};
 use crate::version::{AddTable, KeyspaceEdit, RunSlot};
 
 const MIB: u64 = 1 << 20;
