@@ -5,6 +5,8 @@
 
 pub mod layout;
 
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -24,6 +26,19 @@ pub enum Form {
     Json,
     /// Fields of fixed widths.
     Layout(Layout),
+}
+
+/// As it is given on the command line.
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Form::Text => f.write_str("text"),
+            Form::Hex => f.write_str("hex"),
+            Form::Base64 => f.write_str("base64"),
+            Form::Json => f.write_str("json"),
+            Form::Layout(layout) => layout.fmt(f),
+        }
+    }
 }
 
 impl Form {

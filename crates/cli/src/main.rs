@@ -56,7 +56,18 @@ fn run(command: Command) -> Result<Outcome, Failure> {
 fn main() -> ExitCode {
     // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill the process.
     siltstone_storage::files::ignore_file_size_signal();
-    let args = Args::parse();
+    let args = Args::try_parse().unwrap_or_else(|error| {
+        if error.kind() != clap::error::ErrorKind::InvalidUtf8 {
+            error.exit()
+        }
+        let given = std::env::args_os().find(|arg| arg.to_str().is_none());
+        let given = given.unwrap_or_default();
+        let given = given.as_encoded_bytes().escape_ascii();
+        eprintln!(
+            "silt: the argument `{given}` is not UTF-8: keys and values with such bytes are given with \\xNN for each, or as digits with --hex or --base64; `silt put` takes a value from a file too, with --file"
+        );
+        std::process::exit(2)
+    });
     if let Some(words) = args.log {
         log::begin(words);
     }

@@ -58,6 +58,27 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
+fn an_argument_that_is_no_utf_8_is_named_with_what_to_do() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let put = [OsStr::new("put"), store.as_os_str()];
+    let said = silt(
+        put.into_iter()
+            .chain([b"a\xfe", b"vv"].map(|b| OsStr::from_bytes(b))),
+    )
+    .failed(2);
+    assert!(
+        said.contains(r"`a\xfe`") && said.contains(r"\xNN"),
+        "{said}"
+    );
+    assert!(!store.exists());
+    // As it says.
+    on("put", &store, &[r"a\xfe", "v"]).fine();
+    assert_eq!(on("get", &store, &["--hex", "61fe"]).fine(), "76\n");
+}
+
+#[test]
 fn no_store_there() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");

@@ -116,6 +116,28 @@ fn every_file_of_a_store_is_told() {
 }
 
 #[test]
+fn where_the_parts_of_a_store_lie_is_no_damaged_pointer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    on("options", &store, &["--set", "log_dir=log"]).fine();
+    on("put", &store, &["wren", "9 g"]).fine();
+    for (file, word) in [
+        ("DIRECTORIES", "where log and tables lie"),
+        ("log/OWNER", "whose log"),
+    ] {
+        let said = dump(&store.join(file), &[]).fine();
+        assert!(said.contains(word), "{said}");
+        assert_eq!(of_type(&objects(&store.join(file), &[]), "text").len(), 1);
+    }
+    // The pointer is one under any name, and by its name whatever it holds.
+    let other = dir.path().join("other");
+    fs::copy(store.join("CURRENT"), &other).unwrap();
+    assert!(dump(&other, &[]).fine().contains("the pointer"));
+    fs::copy(store.join("DIRECTORIES"), store.join("CURRENT")).unwrap();
+    assert_eq!(dump(&store.join("CURRENT"), &[]).code, Some(1));
+}
+
+#[test]
 fn content_counts_more_than_names_and_what_is_no_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of(dir.path());
@@ -263,7 +285,13 @@ fn it_needs_no_lease() {
     let mut found = String::new();
     for file in files(&store, "") {
         let ended = dump(&file, &["--entries"]);
-        assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.err);
+        // A compaction of the writer may have deleted it since.
+        let is_gone = ended.code == Some(3) && !file.exists();
+        assert!(
+            is_gone || matches!(ended.code, Some(0 | 1)),
+            "{}",
+            ended.err
+        );
         found += &ended.out;
     }
     assert!(found.contains("new 1\t1"));

@@ -320,6 +320,20 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
         said.contains("other flags") && said.contains("--restart"),
         "{said}"
     );
+    let layout = "id:u64be,_:f32le,x:i16,n:text4,y:bytes";
+    let said = on("load", &store, &[path, "--key-as", layout]).failed(3);
+    assert!(
+        said.contains("now --format csv --key-as id:u64be,_:f32,x:i16,n:text4,y:bytes)"),
+        "{said}"
+    );
+    // The default said is no other flag.
+    let ended = on("load", &store, &[path, "--value", "rest"]);
+    assert_eq!(ended.code, Some(3));
+    assert!(
+        ended.err.contains("going on") && ended.err.contains("record 2346 "),
+        "{}",
+        ended.err
+    );
     // Another keyspace is another load.
     let said = on("load", &store, &[path, "-k", "other"]).failed(3);
     assert!(said.contains("record 2346 "), "{said}");

@@ -165,6 +165,11 @@ fn a_store_is_destroyed_and_nothing_else() {
         "{}",
         ended.out
     );
+    let ended = on("check", &store, &["--json"]);
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    let said: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(said["is_sound"], false);
+    assert_eq!(said["problems"][0]["file"], "DIRECTORIES");
     fs::write(&file, text).unwrap();
     on("check", &store, &[]).fine();
     // What lies in the place of a file is named, by check and by an open.

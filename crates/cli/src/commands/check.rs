@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::Storages;
 use siltstone::check::{CheckReport, CheckStorages, check};
+use siltstone::{Error, Storages};
 use siltstone_storage::ObjectMeta;
 
 use crate::args::CheckArgs;
@@ -23,8 +23,13 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
         // The file that says where log and tables lie is damaged: nothing else can be looked at.
         Err(error) if error.is_corruption() => {
             let mut out = Out::new();
-            outln!(out, "DAMAGED: 1 problem")?;
-            outln!(out, "  {error}")?;
+            if args.json {
+                let value = serde_json::json!({ "is_sound": false, "problems": [problem(&error)] });
+                outln!(out, "{value}")?;
+            } else {
+                outln!(out, "DAMAGED: 1 problem")?;
+                outln!(out, "  {error}")?;
+            }
             out.finish()?;
             return Ok(Outcome::Damaged);
         }
@@ -58,11 +63,12 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     }
     print(&mut out, &report)?;
     if report.is_sound() {
-        outln!(
-            out,
-            "sound: nothing is wrong ({})",
-            duration(start.elapsed())
-        )?;
+        let torn = report.log.as_ref();
+        let what = match torn.is_some_and(|log| log.discarded_record_count > 0) {
+            true => "nothing that was synced is wrong",
+            false => "nothing is wrong",
+        };
+        outln!(out, "sound: {what} ({})", duration(start.elapsed()))?;
     } else {
         outln!(
             out,
@@ -70,7 +76,7 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
             plural(report.problems.len() as u64, "problem")
         )?;
         for problem in &report.problems {
-            outln!(out, "  {problem}")?;
+            outln!(out, "  {}", advised(problem))?;
         }
     }
     out.finish()?;
@@ -83,6 +89,25 @@ fn outcome(report: &CheckReport) -> Outcome {
     } else {
         Outcome::Damaged
     }
+}
+
+/// A problem that does not send whoever reads it to the command that they have just given.
+fn advised(problem: &Error) -> Error {
+    let own = problem.clone();
+    match problem.advice_text() {
+        Some(advice) if advice.starts_with("run `silt check`") => own.advice(
+            "restore the file from a copy, or make a new store of what can be read with `silt repair`",
+        ),
+        _ => own,
+    }
+}
+
+fn problem(e: &Error) -> serde_json::Value {
+    let e = advised(e);
+    serde_json::json!({
+        "kind": e.kind().word(), "file": e.file(), "offset": e.offset(), "what": e.message(),
+        "expected": e.expected_value(), "found": e.found_value(), "advice": e.advice_text(),
+    })
 }
 
 fn json(report: &CheckReport) -> serde_json::Value {
@@ -98,12 +123,7 @@ fn json(report: &CheckReport) -> serde_json::Value {
             "entry_count": k.entry_count, "problem_count": k.problem_count,
         })
     });
-    let problems = report.problems.iter().map(|e| {
-        serde_json::json!({
-            "kind": e.kind().word(), "file": e.file(), "offset": e.offset(), "what": e.message(),
-            "expected": e.expected_value(), "found": e.found_value(), "advice": e.advice_text(),
-        })
-    });
+    let problems = report.problems.iter().map(problem);
     let log = report.log.as_ref().map(|log| {
         serde_json::json!({
             "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,
@@ -168,7 +188,7 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
         if log.discarded_record_count > 0 {
             outln!(
                 out,
-                "          and {} ({}) behind a torn one, never synced; the next open discards them",
+                "          and {} ({}) behind a torn one, never synced; the next open discards them, `silt repair` before it keeps them",
                 plural(log.discarded_record_count, "record"),
                 bytes(log.discarded_bytes)
             )?;

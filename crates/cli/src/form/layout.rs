@@ -6,6 +6,8 @@
 //!
 //! Invariant: a record fits whole or not at all; nothing is read beyond it.
 
+use std::fmt;
+
 use super::{parse_hex, parse_text, push_json_bytes};
 use crate::output::{push_hex, push_text};
 
@@ -40,6 +42,18 @@ pub struct Layout {
 }
 
 const KINDS: &str = "u8 to u128, i8 to i128, f32, f64 (with `be` behind it: big-endian), bytesN, textN, or at the end bytes or text";
+
+/// As it is given on the command line: equal layouts give equal texts.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, field) in self.fields.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            let order = if field.big_endian { "be" } else { "" };
+            write!(f, "{comma}{}:{}{order}", field.name, field.type_name())?;
+        }
+        Ok(())
+    }
+}
 
 impl Field {
     fn parse(text: &str) -> Result<Field, String> {

@@ -24,7 +24,7 @@ use crate::build::BUILT_TABLE_SUFFIX;
 use crate::checkpoint::PARTIAL;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::format::{self as log_format, parse_segment_name};
-use crate::manifest::format::{self as manifest_format, CURRENT_HEAD};
+use crate::manifest::format::{self as manifest_format, CURRENT_WORD};
 use crate::manifest::{CURRENT_NAME, parse_manifest_name};
 use crate::options::KeyspaceOptions;
 use crate::reserve;
@@ -82,8 +82,15 @@ pub fn recognise(file: &dyn ReadFile) -> Result<Option<Recognised>> {
         match head {
             log_format::MAGIC => return Ok(by_content(FileKind::Log)),
             manifest_format::MAGIC => return Ok(by_content(FileKind::Manifest)),
-            _ if CURRENT_HEAD.as_bytes().starts_with(&head) => {
-                return Ok(by_content(FileKind::Pointer));
+            // DIRECTORIES and OWNER begin with the same eight bytes: its whole first word tells the pointer from them.
+            _ if CURRENT_WORD.as_bytes().starts_with(&head) => {
+                let mut word = [0; CURRENT_WORD.len()];
+                if file.len() >= word.len() as u64 {
+                    file.read_at(0, &mut word)?;
+                }
+                if word == *CURRENT_WORD.as_bytes() {
+                    return Ok(by_content(FileKind::Pointer));
+                }
             }
             _ => {}
         }

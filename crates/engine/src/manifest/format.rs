@@ -36,6 +36,8 @@ pub const MAX_MANIFEST_BYTES: u64 = 8 << 30;
 
 const PREFIX: &str = "MANIFEST-";
 pub(crate) const CURRENT_HEAD: &str = "siltstone-current 1";
+/// Its first word, which is the same in every version.
+pub(crate) const CURRENT_WORD: &str = "siltstone-current ";
 
 /// Identity of a store: in the manifest, in the pointer, in every log segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -122,8 +122,13 @@ impl Flags {
             }
         };
         flag("key", args.key.as_deref());
-        flag("value", self.value.as_deref());
-        let form = |form: &Option<Form>| form.as_ref().map(|f| format!("{f:?}"));
+        // What is meant if nobody says it is the same said.
+        let unsaid = match self.format {
+            Format::Jsonl => "whole",
+            _ => "rest",
+        };
+        flag("value", self.value.as_deref().filter(|v| *v != unsaid));
+        let form = |form: &Option<Form>| form.as_ref().map(Form::to_string);
         flag("key-as", form(&args.key_as).as_deref());
         flag("value-as", form(&args.value_as).as_deref());
         if args.join.0 != b"/" {
