@@ -1,5 +1,6 @@
 //! How bytes look: text where they are text, escapes where they are not; and numbers for people.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
@@ -169,6 +170,18 @@ pub fn push_text(line: &mut Vec<u8>, bytes: &[u8]) {
             }
         }
     }
+}
+
+/// The name of a keyspace on one line, whatever is in it: control characters are escaped.
+pub fn one_line(name: &str) -> Cow<'_, str> {
+    if !name.contains(char::is_control) {
+        return Cow::Borrowed(name);
+    }
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    Cow::Owned(name.chars().map(escaped).collect())
 }
 
 /// A number with its digits in groups.

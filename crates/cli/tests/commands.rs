@@ -261,3 +261,22 @@ fn bad_records_end_a_load_or_are_left_out() {
     );
     assert_eq!(on("get", &store, &["aa"]).fine(), "bb\n");
 }
+
+#[test]
+fn a_keyspace_is_one_line_whatever_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let name = "two\nlines\t\u{1b}[31m ä\\";
+    on("put", &store, &["-k", name, "a", "1"]).fine();
+    let said = silt([
+        OsStr::new("keyspace"),
+        OsStr::new("list"),
+        store.as_os_str(),
+    ])
+    .fine();
+    assert_eq!(said, "default\ntwo\\nlines\\t\\u{1b}[31m ä\\\n");
+    let said = on("levels", &store, &[]).fine();
+    assert!(said.contains("`two\\nlines\\t"), "{said}");
+    // It is given as it is.
+    assert_eq!(on("get", &store, &["-k", name, "a"]).fine(), "1\n");
+}

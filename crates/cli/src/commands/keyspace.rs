@@ -5,7 +5,7 @@ use siltstone::KeyspaceStats;
 use super::{OWN_PREFIX, open_existing, open_or_create, open_to_read};
 use crate::args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, KeyspaceListArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, confirm, count, on_terminal, outln};
+use crate::output::{Out, bytes, confirm, count, on_terminal, one_line, outln};
 
 /// Runs the command.
 pub fn run(command: &KeyspaceCommand) -> Result<Outcome, Failure> {
@@ -42,7 +42,7 @@ fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
             .collect();
         outln!(out, "{}", serde_json::Value::from(all))?;
     } else if on_terminal() {
-        let width = keyspaces.iter().map(|k| k.name.chars().count());
+        let width = keyspaces.iter().map(|k| one_line(&k.name).chars().count());
         let width = width.max().unwrap_or(0).max(8);
         outln!(
             out,
@@ -58,7 +58,7 @@ fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
             outln!(
                 out,
                 "{:<width$}  {:>16}  {:>8}  {:>12}  {:>12}",
-                k.name,
+                one_line(&k.name),
                 count(sizes.entries),
                 count(sizes.tables),
                 bytes(sizes.file_bytes),
@@ -67,7 +67,7 @@ fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
         }
     } else {
         for k in keyspaces {
-            outln!(out, "{}", k.name)?;
+            outln!(out, "{}", one_line(&k.name))?;
         }
     }
     out.finish()?;
@@ -112,7 +112,7 @@ fn drop_one(args: &KeyspaceDropArgs) -> Result<Outcome, Failure> {
         confirm(
             &format!(
                 "Drop keyspace `{}` and all of its data ({})?",
-                args.keyspace,
+                one_line(&args.keyspace),
                 bytes(sizes)
             ),
             false,

@@ -10,7 +10,7 @@ use siltstone::{Error, KeyspaceStats, LevelStats, Stats};
 
 use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, count, duration, nanos, on_terminal, outln};
+use crate::output::{Out, bytes, count, duration, nanos, on_terminal, one_line, outln};
 use rates::Rates;
 use source::Sample;
 
@@ -211,7 +211,7 @@ pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
     outln!(
         out,
         "keyspace `{}`: memtables {}, {} waiting for their flush",
-        keyspace.name,
+        one_line(&keyspace.name),
         bytes(keyspace.memtable_bytes),
         keyspace.sealed_memtable_count
     )?;
