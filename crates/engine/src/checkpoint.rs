@@ -70,6 +70,8 @@ struct Cut {
 fn cut(core: &Core) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
     let _ddl = core.ddl.lock();
+    // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
+    core.health.check_manifest()?;
     let (state, creates) = {
         let role = core.manifest.lock();
         let pending = role.pending.iter().flat_map(|p| &p.edit.create);

@@ -97,11 +97,12 @@ fn seeds_that_failed() {
     options_trial(4821);
     power_trial(4398);
     for seed in [
-        534, 5504, 6873, 7230, 8751, 9328, 13_193, 16_954, 19_928, 23_530,
+        534, 1861, 4776, 5504, 6873, 7230, 8751, 8940, 9328, 13_193, 16_954, 19_928, 23_530,
     ] {
         fault_trial(seed);
     }
     every_fault_of_seed(76);
+    repair_trial(1155);
 }
 
 #[test]

@@ -170,9 +170,9 @@ fn footer_of(file: &dyn ReadFile) -> Result<Option<Footer>> {
     Ok(Footer::decode(&raw, file.name(), file.len()).ok())
 }
 
-fn start_of(table: &KnownTable) -> (KeyspaceId, Option<&[u8]>) {
+fn first_key_of(table: &KnownTable) -> Option<&[u8]> {
     let points = table.meta.points.as_ref();
-    (table.keyspace, points.map(|(smallest, _)| &smallest[..]))
+    points.map(|(smallest, _)| &smallest[..])
 }
 
 /// The smallest key above `key`.
@@ -190,10 +190,12 @@ impl Tables {
     ) -> Result<()> {
         let mut starts: BTreeMap<_, u64> = BTreeMap::new();
         for table in known {
-            *starts.entry(start_of(table)).or_default() += 1;
+            *starts.entry(first_key_of(table)).or_default() += 1;
         }
         for table in known {
-            let is_alone = starts.get(&start_of(table)).is_none_or(|count| *count == 1);
+            let is_alone = starts
+                .get(&first_key_of(table))
+                .is_none_or(|count| *count == 1);
             let found = self.find(files, table.keyspace, &table.meta, is_alone)?;
             match found {
                 Some(found) => {
@@ -255,7 +257,7 @@ impl Tables {
                     let own = (p.entries, p.smallest_seq, p.largest_seq);
                     own == (meta.entries, meta.min_seq, meta.max_seq)
                 });
-                // A file that was cut proves by its first key that it is the table; another table of this keyspace may have the same.
+                // A file that was cut proves by its first key that it is the table; another table, of any keyspace, may have the same.
                 let first = salvaged.pieces.first().map(|p| &p.first_key[..]);
                 let proven = is_it
                     || salvaged.properties.is_some()

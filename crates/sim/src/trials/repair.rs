@@ -533,6 +533,12 @@ pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemorySt
     Ok((run, medium))
 }
 
+/// Whether nothing is left that a store could be made of (a pointer alone says nothing).
+fn is_nothing(folder: &Folder) -> bool {
+    let mut names = folder.keys();
+    !names.any(|n| n.starts_with("MANIFEST-") || n.ends_with(".log") || n.ends_with(".tbl"))
+}
+
 /// One seed: a history, and several damaged copies of it.
 ///
 /// # Panics
@@ -568,6 +574,10 @@ pub fn repair_trial(seed: u64) -> Coverage {
             let from = RepairSource::on(Arc::new(source.clone()));
             let report = match repair(&from, &storage, &runtime, &options, &mut |_| {}) {
                 Ok(report) => report,
+                Err(e) if e.kind() == siltstone::ErrorKind::NotFound && is_nothing(&folder) => {
+                    run.coverage.add("repair.nothing_there");
+                    continue;
+                }
                 Err(e) => return Err(format!("{what}: {e}")),
             };
             if read_folder(&source)? != folder {

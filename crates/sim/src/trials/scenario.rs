@@ -85,6 +85,15 @@ fn joint(replay: &Replay) -> Vec<(u64, u64)> {
     all
 }
 
+/// How far the target had come when its checkpoint was told to be there, if it was.
+fn copied_at(replay: &Replay) -> Option<u64> {
+    let marks = replay.marks_so_far();
+    let told = marks.iter().position(|mark| mark.label == "c1")?;
+    let place = |label: &str| label.strip_prefix('t')?.parse::<u64>().ok();
+    let before = marks[..told].iter().rev();
+    Some(before.filter_map(|m| place(&m.label)).next().unwrap_or(0))
+}
+
 fn crash(
     stage: &Stage,
     seed: u64,
@@ -95,7 +104,8 @@ fn crash(
     let runtime = &stage.run.runtime;
     let n = replay.position();
     let promised = Promised::at(replay, Promised::default());
-    let copied = replay.marks_so_far().iter().any(|m| m.label == "c1");
+    // The target may stand at a place of this same moment before its last one.
+    let copied = copied_at(replay).is_some_and(|place| target.position() >= place);
     let what = format!(
         "call {n} of {} ({:?}), {} of {} at the target, {} of {} outside",
         replay.len(),
