@@ -12,6 +12,7 @@
 //! - [`checker`]: whole contents against the model.
 //! - [`reduce`]: what is not needed for a failure is left out.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
+//! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it does not run on the simulated runtime.
 //!
 //! Threading: a run has one OS thread; runs share nothing.
 
@@ -20,6 +21,7 @@ pub mod coverage;
 pub mod model;
 pub mod noted;
 pub mod observe;
+pub mod process;
 pub mod reduce;
 pub mod rng;
 pub mod settings;

@@ -98,7 +98,8 @@ pub fn seeds(
             Ok(reached) => coverage.merge(&reached),
             Err(_) => {
                 eprintln!(
-                    "FAILED: {test}, seed {seed}; repeat: SILT_SEED={seed} cargo test -p siltstone-sim --test trials {test} -- --nocapture"
+                    "FAILED: {test}, seed {seed}; repeat: SILT_SEED={seed} cargo test -p siltstone-sim --test {} {test} -- --nocapture",
+                    test_binary()
                 );
                 failed.push(seed);
             }
@@ -120,6 +121,16 @@ pub fn seeds(
         "{test}: never reached: {missing:?}"
     );
     coverage
+}
+
+/// The file of tests that is running, as cargo's `--test` takes it.
+fn test_binary() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    match name.rsplit_once('-') {
+        Some((test, _)) => test.to_string(),
+        None => name.into_owned(),
+    }
 }
 
 /// Reduces a seed that fails and prints what is left of it as a test.

@@ -1,0 +1,422 @@
+//! The parent's hands: it starts victims, hears them, kills them, and has what they left verified by a process that knows nothing of it.
+//!
+//! What it is: [`Bench`] is one folder with a store, the state that it must hold, and a place for what victims write to their standard error;
+//! [`Victim`] is a running one, in a process group of its own, which dies with its owner.
+//!
+//! Invariants: every wait has an end: a victim that says nothing and does not end is a hang, and a failure that shows what it had said.
+//!
+//! Threading: a thread hears each victim's pipe; everything else is the caller's.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::expected::Expected;
+use super::script::Script;
+use super::talk::{Dump, Message, listen, read_dump};
+use super::victim::{NOT_OPEN, Order};
+use crate::coverage::Coverage;
+
+/// How long any process may take to its next step.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A place for a seed's store.
+pub struct Bench {
+    /// The program.
+    program: PathBuf,
+    /// Everything of the seed lies here.
+    folder: PathBuf,
+    /// Deletes the folder at the end, if it was made for this.
+    _temporary: Option<tempfile::TempDir>,
+    /// The seed.
+    pub seed: u64,
+    /// The store.
+    pub store: PathBuf,
+    /// What it must hold.
+    pub expected: Expected,
+    /// What was reached.
+    pub coverage: Coverage,
+    error_files: u32,
+}
+
+/// A running victim.
+pub struct Victim {
+    child: Child,
+    heard: Receiver<Result<Message, String>>,
+    /// Closing it asks the victim to end.
+    pub stdin: Option<ChildStdin>,
+    errors: PathBuf,
+    started: Instant,
+}
+
+/// What came of listening.
+#[derive(Debug)]
+pub enum Heard {
+    /// A message, or what was none.
+    Message(Result<Message, String>),
+    /// It says nothing more.
+    End,
+    /// Nothing came in time.
+    Silence,
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        self.signal(Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+impl Victim {
+    /// Sends a signal to the process and all of its children.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    /// Since it was started.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The next thing that it says.
+    pub fn next(&self, patience: Duration) -> Heard {
+        match self.heard.recv_timeout(patience) {
+            Ok(heard) => Heard::Message(heard),
+            Err(RecvTimeoutError::Disconnected) => Heard::End,
+            Err(RecvTimeoutError::Timeout) => Heard::Silence,
+        }
+    }
+
+    /// What it wrote to its standard error, the last of it.
+    pub fn errors(&self) -> String {
+        let text = std::fs::read(&self.errors).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(6000)..]).into_owned()
+    }
+
+    /// Whether it panicked, in any thread.
+    fn panicked(&self) -> bool {
+        let text = std::fs::read(&self.errors).unwrap_or_default();
+        String::from_utf8_lossy(&text).contains("panicked at")
+    }
+
+    /// Waits for its end. It must have been told to end, or be dead.
+    fn wait(&mut self) -> Result<ExitStatus, String> {
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(None) => return Err(format!("it does not end: {}", self.errors())),
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+}
+
+impl Bench {
+    /// A place in a folder of its own, or within `folder`.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    pub fn new(seed: u64, program: &Path, folder: Option<&Path>) -> Bench {
+        let temporary = folder
+            .is_none()
+            .then(|| tempfile::tempdir().expect("a folder for the store"));
+        let folder = match (&temporary, folder) {
+            (Some(t), _) => t.path().to_path_buf(),
+            (None, Some(folder)) => folder.to_path_buf(),
+            (None, None) => unreachable!("one of them is there"),
+        };
+        Bench {
+            program: program.to_path_buf(),
+            store: folder.join("store"),
+            folder,
+            _temporary: temporary,
+            seed,
+            expected: Expected::new(),
+            coverage: Coverage::default(),
+            error_files: 0,
+        }
+    }
+
+    /// An order for the store.
+    pub fn order(&self, cycle: u64) -> Order {
+        Order::new(&self.store, self.seed, cycle)
+    }
+
+    /// A file of the seed beside the store.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn error_file(&mut self) -> std::io::Result<(PathBuf, std::fs::File)> {
+        self.error_files += 1;
+        // Not on the disk that is being filled.
+        let place = match self._temporary {
+            Some(_) => self.folder.clone(),
+            None => std::env::temp_dir(),
+        };
+        let name = format!(
+            "victim-{}-{}-{}.err",
+            std::process::id(),
+            self.seed,
+            self.error_files
+        );
+        let path = place.join(name);
+        Ok((path.clone(), std::fs::File::create(path)?))
+    }
+
+    /// Starts a victim that works. `before`: what its command is put behind (`strace ...`).
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(
+        &mut self,
+        order: &Order,
+        script: Script,
+        before: &[String],
+    ) -> Result<Victim, String> {
+        // What an ingest of the victim before left.
+        let _ = std::fs::remove_dir_all(self.store.with_extension("outside"));
+        self.expected.begin(script);
+        let failed = |e: std::io::Error| format!("starting the victim: {e}");
+        let (errors, file) = self.error_file().map_err(failed)?;
+        let mut words = before.to_vec();
+        words.push(self.program.display().to_string());
+        words.extend(order.words("run"));
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let (pipe, stdin) = (child.stdout.take(), child.stdin.take());
+        let (tell, heard) = channel();
+        let victim = Victim {
+            child,
+            heard,
+            stdin,
+            errors,
+            started: Instant::now(),
+        };
+        let pipe = pipe.ok_or("the victim has no pipe")?;
+        std::thread::spawn(move || {
+            let listened = listen(pipe, |message| {
+                let _ = tell.send(Ok(message));
+            });
+            if let Err(e) = listened {
+                let _ = tell.send(Err(e));
+            }
+        });
+        Ok(victim)
+    }
+
+    /// Hears all that is left, after a kill or a word to end, and gives the process's status.
+    ///
+    /// # Errors
+    /// If it does not end, panicked, or said what cannot be.
+    pub fn end(&mut self, victim: &mut Victim) -> Result<ExitStatus, String> {
+        loop {
+            match victim.next(PATIENCE) {
+                Heard::Message(message) => self.expected.hear(message?)?,
+                Heard::End => break,
+                Heard::Silence => return Err(self.hang(victim, "does not end")),
+            }
+        }
+        let status = victim.wait()?;
+        self.expected.died();
+        if victim.panicked() {
+            return Err(format!("a panic: {}", victim.errors()));
+        }
+        Ok(status)
+    }
+
+    /// A hang, told. The victim's threads are shown if a debugger-less system can.
+    pub fn hang(&self, victim: &Victim, what: &str) -> String {
+        format!(
+            "HANG: the victim {what} for {} s; it is {} s old and said {:?}; {}",
+            PATIENCE.as_secs(),
+            victim.age().as_secs(),
+            self.expected.said(),
+            victim.errors()
+        )
+    }
+
+    /// Ends a victim that was killed.
+    ///
+    /// # Errors
+    /// As [`Bench::end`]; if it had ended by itself.
+    pub fn killed(&mut self, victim: &mut Victim) -> Result<(), String> {
+        let status = self.end(victim)?;
+        match status.signal() {
+            Some(9) => Ok(()),
+            _ => Err(format!(
+                "the victim ended by itself: {status}; {}",
+                victim.errors()
+            )),
+        }
+    }
+
+    /// Ends a victim that was told to end.
+    ///
+    /// # Errors
+    /// As [`Bench::end`]; if it ended otherwise than well.
+    pub fn ended_well(&mut self, victim: &mut Victim) -> Result<(), String> {
+        drop(victim.stdin.take());
+        let status = self.end(victim)?;
+        match status.code() {
+            Some(0) => Ok(()),
+            _ => Err(format!("the victim ended: {status}; {}", victim.errors())),
+        }
+    }
+
+    /// Runs another job of the program to its end: its status, what it wrote, and its errors.
+    ///
+    /// # Errors
+    /// If it cannot be started, does not end, or panicked.
+    pub fn other(
+        &mut self,
+        what: &str,
+        order: &Order,
+    ) -> Result<(ExitStatus, Vec<u8>, String), String> {
+        let mut victim = self.start_other(what, order)?;
+        let pipe = victim.child.stdout.take();
+        let mut pipe = pipe.ok_or("no pipe")?;
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let read = pipe.read_to_end(&mut bytes).map(|_| bytes);
+            let _ = tell.send(read.map_err(|e| e.to_string()));
+        });
+        let bytes = match told.recv_timeout(PATIENCE) {
+            Ok(bytes) => bytes?,
+            Err(_) => {
+                return Err(format!(
+                    "HANG: `victim {what}` has not ended after {} s: {}",
+                    PATIENCE.as_secs(),
+                    victim.errors()
+                ));
+            }
+        };
+        let status = victim.wait()?;
+        if victim.panicked() {
+            return Err(format!("`victim {what}` panicked: {}", victim.errors()));
+        }
+        Ok((status, bytes, victim.errors()))
+    }
+
+    /// Starts another job of the program; what it writes is for whoever takes its pipe.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_other(&mut self, what: &str, order: &Order) -> Result<Victim, String> {
+        let failed = |e: std::io::Error| format!("starting `victim {what}`: {e}");
+        let (errors, file) = self.error_file().map_err(failed)?;
+        let child = Command::new(&self.program)
+            .args(order.words(what))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let (_, heard) = channel();
+        Ok(Victim {
+            child,
+            heard,
+            stdin: None,
+            errors,
+            started: Instant::now(),
+        })
+    }
+
+    /// What a fresh process finds in the store; `None` if it could not be opened, with the reason.
+    ///
+    /// # Errors
+    /// A wrong answer, a hang, a panic.
+    pub fn dump(&mut self, order: &Order) -> Result<Result<Dump, String>, String> {
+        let (status, bytes, errors) = self.other("verify", order)?;
+        match status.code() {
+            Some(0) => read_dump(&bytes)
+                .map(Ok)
+                .ok_or_else(|| "the verifier's dump is torn".to_string()),
+            Some(NOT_OPEN) => Ok(Err(errors)),
+            _ => Err(format!("the verifier ended: {status}; {errors}")),
+        }
+    }
+
+    /// Has a fresh process verify the store that it opens for writing: that is a recovery.
+    ///
+    /// # Errors
+    /// What is lost, wrong, or keeps the store from being opened.
+    pub fn verify(&mut self, order: &Order) -> Result<(), String> {
+        let dump = self.dump(order)??;
+        self.expected.compare(&dump)?;
+        self.coverage.add("verified.by_a_writer");
+        Ok(())
+    }
+
+    /// The same by a reader, which changes nothing: the recovery is left for who comes next.
+    ///
+    /// # Errors
+    /// As [`Bench::verify`].
+    pub fn verify_by_reader(&mut self, order: &Order) -> Result<(), String> {
+        let reading = Order {
+            reader: true,
+            ..order.clone()
+        };
+        let dump = self.dump(&reading)?.map_err(|e| format!("a reader: {e}"))?;
+        self.expected
+            .compare(&dump)
+            .map_err(|e| format!("as a reader sees it: {e}"))?;
+        self.coverage.add("verified.by_a_reader");
+        Ok(())
+    }
+
+    /// `silt check`.
+    ///
+    /// # Errors
+    /// If it finds damage.
+    pub fn check(&mut self, order: &Order) -> Result<(), String> {
+        let (status, _, errors) = self.other("check", order)?;
+        match status.code() {
+            Some(0) => {
+                self.coverage.add("checked");
+                Ok(())
+            }
+            _ => Err(format!("check: {status}; {errors}")),
+        }
+    }
+}
+
+/// A seed's result, or its failure with what a person needs to look at it.
+///
+/// # Panics
+/// With the failure.
+pub fn settled(bench: Bench, row: &str, result: Result<(), String>, what: &str) -> Coverage {
+    let mut bench = bench;
+    if let Err(e) = result {
+        let seed = bench.seed;
+        // The folder is kept for whoever looks.
+        let kept = match bench._temporary.take() {
+            Some(folder) => folder.keep().display().to_string(),
+            None => bench.folder.display().to_string(),
+        };
+        panic!("{row}, seed {seed}, {what}: {e}\nthe store: {kept}/store");
+    }
+    let mut coverage = std::mem::take(&mut bench.coverage);
+    coverage.merge(&bench.expected.take_coverage());
+    coverage
+}

@@ -1,0 +1,742 @@
+//! The child process: it works on a real folder until it is killed, or opens the store and shows all that it holds.
+//!
+//! What it is: [`main`] is the program `victim`. `run` works through the script with a thread a lane, and tells its parent of every operation before it
+//! begins and after it was acknowledged; `verify` reads everything in every way and writes it to its standard output; `check` is `silt check`.
+//!
+//! Invariants: a lane compares what it reads with what it wrote, so a wrong answer before the kill is found too; whatever is unexpected ends the
+//! process with [`WRONG`] and a text on its standard error.
+//!
+//! Threading: a thread a lane; the first thread watches.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Read};
+use std::ops::Bound;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use siltstone::check::{CheckStorages, check};
+use siltstone::{
+    Batch, Cursor, Error, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Storages, Store,
+    TableBuilder, TableFile, TableFolder, TableOptions, WriteOptions,
+};
+use siltstone_storage::Storage;
+use siltstone_storage::files::FileStorage;
+
+use super::script::{
+    Entry, KEYS, LANES, LONG_KEYS, Lane, OWN, Op, SHARED, SPACES, Script, key, own_name, prefix,
+    space_name,
+};
+use super::talk::{Health, Message, Pipe, write_dump};
+use crate::model::{Bytes, Pairs};
+
+/// The store could not be opened; why is on the standard error.
+pub const NOT_OPEN: i32 = 2;
+/// Something unexpected: a wrong answer, an error without a cause.
+pub const WRONG: i32 = 3;
+/// Nobody listens any more.
+pub const ALONE: i32 = 4;
+/// `check` found damage.
+pub const DAMAGED: i32 = 5;
+
+/// How often the store's state is told.
+const STATE_EVERY: Duration = Duration::from_millis(5);
+/// Writes of a lane that may have failed without it being known whether they had an effect; then the lane ends.
+const UNSURE_MAX: u32 = 4;
+/// Writes of a lane that are refused by a full disk; then the lane ends, unless it is to be patient.
+const REFUSED_MAX: u32 = 60;
+
+/// What the program is to do.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The store's folder.
+    pub path: PathBuf,
+    /// The script's seed.
+    pub seed: u64,
+    /// The script's cycle.
+    pub cycle: u64,
+    /// Operations of a lane at most; 0: no end.
+    pub ops: u64,
+    /// System calls fail: errors are expected.
+    pub faulty: bool,
+    /// The disk fills and empties: a lane waits for room.
+    pub patient: bool,
+    /// `verify`: as a reader beside which nothing is changed.
+    pub reader: bool,
+}
+
+impl Order {
+    /// An order without anything special.
+    pub fn new(path: &Path, seed: u64, cycle: u64) -> Order {
+        Order {
+            path: path.to_path_buf(),
+            seed,
+            cycle,
+            ops: 0,
+            faulty: false,
+            patient: false,
+            reader: false,
+        }
+    }
+
+    /// As arguments.
+    pub fn words(&self, what: &str) -> Vec<String> {
+        let mut words = vec![
+            what.to_string(),
+            self.path.display().to_string(),
+            self.seed.to_string(),
+            self.cycle.to_string(),
+            self.ops.to_string(),
+        ];
+        let switches = [
+            (self.faulty, "faulty"),
+            (self.patient, "patient"),
+            (self.reader, "reader"),
+        ];
+        words.extend(
+            switches
+                .iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, w)| w.to_string()),
+        );
+        words
+    }
+
+    fn parse(words: &[String]) -> Option<Order> {
+        let number = |at: usize| words.get(at)?.parse().ok();
+        let has = |word: &str| words[1..].iter().any(|w| w == word);
+        Some(Order {
+            path: PathBuf::from(words.first()?),
+            seed: number(1)?,
+            cycle: number(2)?,
+            ops: number(3)?,
+            faulty: has("faulty"),
+            patient: has("patient"),
+            reader: has("reader"),
+        })
+    }
+
+    fn script(&self) -> Script {
+        let script = Script::new(self.seed, self.cycle);
+        match self.faulty || self.patient {
+            true => script.without_long_keys(),
+            false => script,
+        }
+    }
+
+    fn options(&self) -> Options {
+        // Asked of the folder above: the store's own is the store's to make.
+        let above = self.path.parent().unwrap_or(Path::new("."));
+        let direct = FileStorage::open_existing(above).is_ok_and(|s| s.check_direct().is_ok());
+        let mut options = self.script().options(direct);
+        if self.reader {
+            // A reader keeps all that the log holds; the largest keys may make that more than the least that it keeps.
+            options.replay_bytes_max = 256 << 20;
+        }
+        options
+    }
+}
+
+/// What ends the victim.
+#[derive(Debug)]
+enum End {
+    /// Nobody listens.
+    Alone,
+    /// With this status and text.
+    Status(i32, String),
+}
+
+impl From<std::io::Error> for End {
+    fn from(_: std::io::Error) -> End {
+        End::Alone
+    }
+}
+
+type Outcome<T = ()> = Result<T, End>;
+
+fn wrong(text: String) -> End {
+    End::Status(WRONG, text)
+}
+
+/// The program `victim`. Gives its exit status.
+pub fn main(words: &[String]) -> i32 {
+    let usage = "victim run|verify|check FOLDER SEED CYCLE OPERATIONS [faulty] [patient] [reader]";
+    let Some(order) = words.split_first().and_then(|(_, w)| Order::parse(w)) else {
+        eprintln!("usage: {usage}");
+        return 64;
+    };
+    let ended = match words[0].as_str() {
+        "run" => run(&order),
+        "verify" => verify(&order),
+        "check" => check_closed(&order.path),
+        _ => Err(End::Status(64, format!("usage: {usage}"))),
+    };
+    match ended {
+        Ok(()) => 0,
+        Err(End::Alone) => ALONE,
+        Err(End::Status(status, text)) => {
+            eprintln!("victim: {text}");
+            status
+        }
+    }
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| d.as_micros() as u64)
+}
+
+fn standard_output() -> Outcome<File> {
+    Ok(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+fn not_open(error: &Error) -> End {
+    End::Status(NOT_OPEN, format!("not open: [{}] {error}", error.kind()))
+}
+
+fn health_of(store: &Store) -> Health {
+    let health = store.stats().health;
+    if health == "good" {
+        Health::Good
+    } else if health.starts_with("no space") {
+        Health::NoSpace
+    } else {
+        Health::Poisoned
+    }
+}
+
+/// What the lanes share.
+struct Stage<'a> {
+    order: &'a Order,
+    script: Script,
+    store: Store,
+    pipe: Pipe,
+    stop: &'static AtomicBool,
+    at_work: AtomicU64,
+}
+
+fn run(order: &Order) -> Outcome {
+    let pipe = Pipe::new(standard_output()?);
+    let store = Store::open(&order.path, order.options()).map_err(|e| not_open(&e))?;
+    pipe.tell(Message::Opened {
+        at_us: now_us(),
+        replayed: store.stats().counter("replayed_record_count"),
+    })?;
+    for name in SHARED {
+        store.open_keyspace(name).map_err(|e| not_open(&e))?;
+    }
+    pipe.tell(Message::Ready)?;
+    let stop: &'static AtomicBool = Box::leak(Box::default());
+    // Not joined: the read ends with the parent's word, or with the process.
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0; 1]);
+        stop.store(true, Ordering::Release);
+    });
+    let stage = Stage {
+        order,
+        script: order.script(),
+        store,
+        pipe,
+        stop,
+        at_work: AtomicU64::new(LANES as u64),
+    };
+    std::thread::scope(|scope| {
+        let stage = &stage;
+        let lanes: Vec<_> = (0..LANES)
+            .map(|lane| {
+                scope.spawn(move || {
+                    let result = Worker::begin(stage, lane).and_then(|mut w| w.work());
+                    if result.is_err() {
+                        stage.stop.store(true, Ordering::Release);
+                    }
+                    stage.at_work.fetch_sub(1, Ordering::AcqRel);
+                    result
+                })
+            })
+            .collect();
+        let mut watched = Ok(());
+        while stage.at_work.load(Ordering::Acquire) > 0 && watched.is_ok() {
+            watched = stage.tell_state();
+            std::thread::sleep(STATE_EVERY);
+        }
+        if watched.is_err() {
+            stage.stop.store(true, Ordering::Release);
+        }
+        for lane in lanes {
+            lane.join()
+                .map_err(|_| wrong("a lane panicked".to_string()))??;
+        }
+        watched?;
+        stage.tell_state()
+    })?;
+    stage.pipe.tell(Message::Closing { at_us: now_us() })?;
+    let closed = stage.store.close();
+    stage.pipe.tell(Message::Closed {
+        fine: closed.is_ok(),
+    })?;
+    match closed {
+        Err(e) if !order.faulty && !order.patient => Err(wrong(format!("close: {e}"))),
+        Err(e) => {
+            eprintln!("victim: close: [{}] {e}", e.kind());
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+impl Stage<'_> {
+    fn tell_state(&self) -> Outcome {
+        let stats = self.store.stats();
+        let narrow = |name: &str| u32::try_from(stats.counter(name)).unwrap_or(u32::MAX);
+        let state = Message::State {
+            jobs: stats.jobs.len() as u64,
+            health: health_of(&self.store),
+            job_error: stats.last_job_error.is_some(),
+            flushes: narrow("flush_count"),
+            compactions: narrow("compaction_count"),
+            log_bytes: stats.log.appended_bytes,
+            ingests: narrow("ingest_count"),
+            log_syncs: narrow("log_sync_count"),
+        };
+        Ok(self.pipe.tell(state)?)
+    }
+
+    /// Whether an error may be.
+    fn allow(&self, error: &Error, what: &str) -> Outcome {
+        let expected = match error.kind() {
+            ErrorKind::InvalidArgument | ErrorKind::Locked | ErrorKind::ReadOnly => false,
+            ErrorKind::NoSpace => self.order.faulty || self.order.patient,
+            _ => self.order.faulty,
+        };
+        match expected {
+            true => {
+                eprintln!("victim: {what}: [{}] {error}", error.kind());
+                Ok(())
+            }
+            false => Err(wrong(format!(
+                "{what}: unexpected: [{}] {error}",
+                error.kind()
+            ))),
+        }
+    }
+}
+
+/// How a call went.
+enum Went {
+    Well,
+    /// It failed; whether it is known to have had no effect.
+    Wrong(Error, bool),
+}
+
+/// One lane at work.
+struct Worker<'a> {
+    stage: &'a Stage<'a>,
+    lane: usize,
+    shared: Vec<Keyspace>,
+    own: Option<Keyspace>,
+    /// What must be there.
+    wanted: Lane,
+    snapshots: Vec<(Snapshot, Lane)>,
+    outside: PathBuf,
+}
+
+impl<'a> Worker<'a> {
+    fn begin(stage: &'a Stage<'a>, lane: usize) -> Outcome<Worker<'a>> {
+        let shared: Result<Vec<_>, _> = SHARED.iter().map(|n| stage.store.keyspace(n)).collect();
+        let mut worker = Worker {
+            stage,
+            lane,
+            shared: shared.map_err(|e| not_open(&e))?,
+            own: stage.store.keyspace(&own_name(lane)).ok(),
+            wanted: Lane::default(),
+            snapshots: Vec::new(),
+            outside: stage.order.path.with_extension("outside"),
+        };
+        worker.wanted = match worker.found() {
+            Ok(found) => found,
+            Err(e) => {
+                stage.allow(&e, "reading at the start")?;
+                return Err(not_open(&e));
+            }
+        };
+        Ok(worker)
+    }
+
+    fn keyspace(&self, space: usize) -> Option<&Keyspace> {
+        self.shared.get(space).or(self.own.as_ref())
+    }
+
+    /// What is there of this lane.
+    fn found(&self) -> siltstone::Result<Lane> {
+        let mut found = Lane {
+            own: self.own.is_some(),
+            ..Lane::default()
+        };
+        for space in 0..SPACES {
+            if let Some(keyspace) = self.keyspace(space) {
+                found.spaces[space] = self.read(keyspace, None, false)?.into_iter().collect();
+            }
+        }
+        Ok(found)
+    }
+
+    /// The lane's pairs in the order in which a scan gives them, turned round for one from the end.
+    fn read(
+        &self,
+        keyspace: &Keyspace,
+        at: Option<&Snapshot>,
+        back: bool,
+    ) -> siltstone::Result<Vec<(Bytes, Bytes)>> {
+        let options = IterOptions::prefix(&prefix(self.lane));
+        let mut cursor = match at {
+            Some(snapshot) => keyspace.cursor_at(snapshot, options)?,
+            None => keyspace.cursor(options)?,
+        };
+        scan(&mut cursor, back)
+    }
+
+    fn work(&mut self) -> Outcome {
+        let (mut unsure, mut refused) = (0, 0);
+        for n in 0.. {
+            let limit = self.stage.order.ops;
+            if self.stage.stop.load(Ordering::Acquire) || (limit > 0 && n >= limit) {
+                break;
+            }
+            let op = self.stage.script.op(self.lane, n);
+            let lane = self.lane;
+            if !op.changes() {
+                if let Err(e) = self.look(&op)? {
+                    self.stage
+                        .allow(&e, &format!("lane {lane}, operation {n}, {}", op.word()))?;
+                    // What fails for good is not asked in a hurry.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                continue;
+            }
+            let own = self.own.is_some();
+            self.stage.pipe.tell(Message::Begun { lane, n, own })?;
+            match self.change(&op, n) {
+                Went::Well => {
+                    self.stage.pipe.tell(Message::Done { lane, n })?;
+                    self.wanted.apply(&op);
+                }
+                Went::Wrong(error, sure) => {
+                    let kind = error.kind();
+                    self.stage.pipe.tell(Message::Failed {
+                        lane,
+                        n,
+                        sure,
+                        kind,
+                    })?;
+                    self.stage.allow(
+                        &error,
+                        &format!("lane {lane}, operation {n}, {}", op.word()),
+                    )?;
+                    if sure {
+                        refused += 1;
+                        if refused > REFUSED_MAX && !self.stage.order.patient {
+                            break;
+                        }
+                        std::thread::sleep(Duration::from_millis(2));
+                    } else {
+                        unsure += 1;
+                        if unsure >= UNSURE_MAX || !self.settle(&op, n)? {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After a write of which nobody knows whether it had an effect: it is there as a whole or not at all. False if nothing can be read.
+    fn settle(&mut self, op: &Op, n: u64) -> Outcome<bool> {
+        self.own = self.stage.store.keyspace(&own_name(self.lane)).ok();
+        let found = match self.found() {
+            Ok(found) => found,
+            Err(e) => {
+                self.stage.allow(&e, "reading after a failure")?;
+                return Ok(false);
+            }
+        };
+        let mut after = self.wanted.clone();
+        after.apply(op);
+        if let Some(difference) = self.wanted.difference(&found, self.lane)
+            && after != found
+        {
+            return Err(wrong(format!(
+                "lane {}, operation {n}, {}: failed, and is there by half: {difference}",
+                self.lane,
+                op.word()
+            )));
+        }
+        self.wanted = found;
+        Ok(true)
+    }
+
+    fn change(&mut self, op: &Op, n: u64) -> Went {
+        let store = &self.stage.store;
+        let done = match op {
+            Op::Write { entries, sync } => self.write(entries, *sync),
+            Op::Ingest { space, pairs, mode } => {
+                let Some(keyspace) = self.keyspace(*space) else {
+                    return Went::Well;
+                };
+                let files = match self.build(pairs, n) {
+                    Ok(files) => files,
+                    Err(e) => return Went::Wrong(e, true),
+                };
+                store.ingest(&[(keyspace, files)], *mode).map(drop)
+            }
+            Op::Create if self.own.is_none() => {
+                let created = store.create_keyspace(&own_name(self.lane));
+                created.map(|keyspace| self.own = Some(keyspace))
+            }
+            Op::Drop if self.own.is_some() => {
+                let dropped = store.drop_keyspace(&own_name(self.lane));
+                dropped.map(|()| self.own = None)
+            }
+            _ => Ok(()),
+        };
+        match done {
+            Ok(()) => Went::Well,
+            // A full disk refuses before anything is written.
+            Err(e) => {
+                let sure = e.kind() == ErrorKind::NoSpace;
+                Went::Wrong(e, sure)
+            }
+        }
+    }
+
+    fn write(&self, entries: &[Entry], sync: bool) -> siltstone::Result<()> {
+        let entries = self.wanted.possible(entries);
+        let keyspace = |space: usize| {
+            self.keyspace(space)
+                .ok_or_else(|| Error::not_found("the lane's own keyspace"))
+        };
+        if let ([entry], false) = (&entries[..], sync) {
+            let keyspace = keyspace(entry.space())?;
+            return match entry {
+                Entry::Put(_, key, value) => keyspace.put(key, value),
+                Entry::Delete(_, key) => keyspace.delete(key),
+                Entry::DeleteRange(_, from, to) => keyspace.delete_range(from, to),
+            };
+        }
+        let mut batch = Batch::new();
+        for entry in entries {
+            let id = keyspace(entry.space())?.id();
+            match entry {
+                Entry::Put(_, key, value) => batch.put(id, key, value)?,
+                Entry::Delete(_, key) => batch.delete(id, key)?,
+                Entry::DeleteRange(_, from, to) => batch.delete_range(id, from, to)?,
+            }
+        }
+        self.stage.store.write(&mut batch, WriteOptions { sync })
+    }
+
+    fn build(&self, pairs: &[(Bytes, Option<Bytes>)], n: u64) -> siltstone::Result<Vec<TableFile>> {
+        let folder = TableFolder::create(&self.outside)?;
+        let name = format!("{}-{}-{n}", self.stage.order.cycle, self.lane);
+        let options = TableOptions {
+            table_bytes: 4096 << (n % 5),
+            block_bytes: 512 << (n % 4),
+            ..TableOptions::default()
+        };
+        let mut builder = TableBuilder::new(&folder, &name, options)?;
+        for (key, value) in pairs {
+            match value {
+                Some(value) => builder.put(key, value)?,
+                None => builder.delete(key)?,
+            }
+        }
+        Ok(builder.finish()?.into_iter().map(|t| t.file).collect())
+    }
+
+    /// An operation that changes nothing. An error of the store is given back inside.
+    fn look(&mut self, op: &Op) -> Outcome<siltstone::Result<()>> {
+        let store = &self.stage.store;
+        let differs = |what: &str, space: usize| {
+            let name = space_name(self.lane, space);
+            wrong(format!(
+                "lane {}: {what} of keyspace {name} is not what was written",
+                self.lane
+            ))
+        };
+        let looked = match op {
+            Op::Flush(space) => self.keyspace(*space).map_or(Ok(()), Keyspace::flush),
+            Op::FlushAll => match store.flush() {
+                // Another lane's keyspace may go meanwhile.
+                Err(e) if e.kind() == ErrorKind::KeyspaceDropped => Ok(()),
+                flushed => flushed,
+            },
+            Op::Compact(space, range) => match (self.keyspace(*space), range) {
+                (None, _) => Ok(()),
+                (Some(keyspace), None) => keyspace.compact_range(None, None),
+                (Some(keyspace), Some((from, to))) => keyspace.compact_range(Some(from), Some(to)),
+            },
+            Op::SyncLog => store.sync_log(),
+            Op::Verify => match store.verify(&mut |_| {}) {
+                Ok(report) if report.is_sound() || self.stage.order.faulty => Ok(()),
+                Ok(report) => {
+                    return Err(wrong(format!("verify finds damage: {:?}", report.problems)));
+                }
+                Err(e) => Err(e),
+            },
+            Op::Get(space, key) => match self.keyspace(*space) {
+                None => Ok(()),
+                Some(keyspace) => match keyspace.get(key) {
+                    Ok(found) => {
+                        if found.as_deref() != self.wanted.spaces[*space].get(key).map(|v| &v[..]) {
+                            return Err(differs(&key.escape_ascii().to_string(), *space));
+                        }
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
+                },
+            },
+            Op::Scan { space, back } => match self.keyspace(*space) {
+                None => Ok(()),
+                Some(keyspace) => match self.read(keyspace, None, *back) {
+                    Ok(found) => {
+                        if !same(&found, &self.wanted.spaces[*space]) {
+                            return Err(differs("a scan", *space));
+                        }
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
+                },
+            },
+            Op::TakeSnapshot => {
+                if self.snapshots.len() < 2 {
+                    self.snapshots.push((store.snapshot(), self.wanted.clone()));
+                }
+                Ok(())
+            }
+            Op::ReadSnapshot { space, drop } => {
+                let read = match self.snapshots.first() {
+                    None => Ok(()),
+                    Some((snapshot, wanted)) => {
+                        match self.read(&self.shared[*space], Some(snapshot), false) {
+                            Ok(found) => {
+                                if !same(&found, &wanted.spaces[*space]) {
+                                    return Err(differs("a snapshot", *space));
+                                }
+                                Ok(())
+                            }
+                            Err(e) => Err(e),
+                        }
+                    }
+                };
+                if *drop && !self.snapshots.is_empty() {
+                    self.snapshots.remove(0);
+                }
+                read
+            }
+            _ => Ok(()),
+        };
+        Ok(looked)
+    }
+}
+
+fn same(found: &[(Bytes, Bytes)], wanted: &Pairs) -> bool {
+    found.len() == wanted.len()
+        && found
+            .iter()
+            .zip(wanted)
+            .all(|(f, w)| (&f.0, &f.1) == (w.0, w.1))
+}
+
+/// All pairs of a cursor in ascending order, found forward or backward.
+fn scan(cursor: &mut Cursor, back: bool) -> siltstone::Result<Vec<(Bytes, Bytes)>> {
+    let mut pairs = Vec::new();
+    match back {
+        true => cursor.seek_to_last()?,
+        false => cursor.seek_to_first()?,
+    }
+    while cursor.valid() {
+        pairs.push((Bytes::from(cursor.key()), Bytes::from(cursor.value())));
+        match back {
+            true => cursor.prev()?,
+            false => cursor.next()?,
+        }
+    }
+    if back {
+        pairs.reverse();
+    }
+    Ok(pairs)
+}
+
+/// Reads everything: forward, backward, key by key, many keys at once; all must agree.
+fn verify(order: &Order) -> Outcome {
+    let open = match order.reader {
+        true => Store::open_read_only(&order.path, order.options()),
+        false => Store::open(&order.path, order.options()),
+    };
+    let store = open.map_err(|e| not_open(&e))?;
+    let failed = |e: Error| wrong(format!("reading everything: [{}] {e}", e.kind()));
+    let mut dump = BTreeMap::new();
+    let mut universe: Vec<Bytes> = Vec::new();
+    for lane in 0..LANES {
+        universe.extend((0..KEYS + LONG_KEYS).map(|n| key(lane, n)));
+    }
+    for name in store.keyspaces() {
+        let keyspace = store.keyspace(&name).map_err(failed)?;
+        let mut cursor = keyspace.cursor(IterOptions::default()).map_err(failed)?;
+        let pairs: Pairs = scan(&mut cursor, false)
+            .map_err(failed)?
+            .into_iter()
+            .collect();
+        if !same(&scan(&mut cursor, true).map_err(failed)?, &pairs) {
+            return Err(wrong(format!(
+                "keyspace {name} read backward differs from forward"
+            )));
+        }
+        let many = keyspace.multi_get(&universe).map_err(failed)?;
+        for (key, found) in universe.iter().zip(many) {
+            let got = keyspace.get(key).map_err(failed)?;
+            let wanted = pairs.get(key).map(|v| &v[..]);
+            if got.as_deref() != wanted || found.as_deref() != wanted {
+                return Err(wrong(format!(
+                    "{} of keyspace {name}: a get, a get of many and a scan differ",
+                    key[..key.len().min(12)].escape_ascii()
+                )));
+            }
+        }
+        dump.insert(name, pairs);
+    }
+    let out = BufWriter::with_capacity(64 << 10, standard_output()?);
+    write_dump(out, &dump)?;
+    match store.close() {
+        // Nothing was written but what the open wrote.
+        Err(e) if !order.patient => Err(wrong(format!("close: [{}] {e}", e.kind()))),
+        _ => Ok(()),
+    }
+}
+
+fn check_closed(path: &Path) -> Outcome {
+    let storages = Storages::find(path).map_err(|e| not_open(&e))?;
+    let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(|e| not_open(&e))?;
+    match report.problems.first() {
+        None => Ok(()),
+        Some(problem) => Err(End::Status(DAMAGED, format!("damage: {problem}"))),
+    }
+}
+
+/// What a lane's part of a dump is.
+pub(super) fn lane_of_dump(dump: &BTreeMap<String, Pairs>, lane: usize) -> Lane {
+    let mut found = Lane::default();
+    let from = prefix(lane);
+    for (space, pairs) in found.spaces.iter_mut().enumerate() {
+        let Some(all) = dump.get(&space_name(lane, space)) else {
+            continue;
+        };
+        let own = all.range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded));
+        let own = own.take_while(|(key, _)| key.starts_with(&from));
+        *pairs = own.map(|(k, v)| (k.clone(), v.clone())).collect();
+        found.own |= space == OWN;
+    }
+    found
+}
