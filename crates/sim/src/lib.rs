@@ -10,6 +10,7 @@
 //! - [`world`]: an open store, and every operation on it with what it must give.
 //! - [`workload`]: option sets, keys, values, clients.
 //! - [`checker`]: whole contents against the model.
+//! - [`linear`]: whether a history of overlapping operations has an order.
 //! - [`reduce`]: what is not needed for a failure is left out.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
 //! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it does not run on the simulated runtime.
@@ -18,6 +19,7 @@
 
 pub mod checker;
 pub mod coverage;
+pub mod linear;
 pub mod model;
 pub mod noted;
 pub mod observe;

@@ -25,6 +25,7 @@ use crate::world::{Errors, World};
 
 mod every_fault;
 mod faults;
+mod linearizable;
 mod looks;
 mod looks_fail;
 mod options;
@@ -36,6 +37,8 @@ mod stories;
 
 pub use every_fault::every_fault;
 pub use faults::fault_trial;
+pub use linearizable::linearizable_trial;
+pub use linearizable::threads::linearizable_threads_trial;
 pub use looks_fail::{reader_at_every_call, repair_at_every_call};
 pub use options::options_trial;
 pub use power::power_trial;

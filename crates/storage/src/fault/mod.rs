@@ -80,6 +80,7 @@ struct Verdict {
     short_read: bool,
     failed_map: bool,
     panic: bool,
+    die: bool,
     /// Bits to flip at offsets of the object.
     flips: Vec<(u64, u8)>,
     /// Seeds of flips whose place is drawn from what is read.
@@ -183,12 +184,16 @@ impl Shared {
                     }
                     Fault::FailedMap => verdict.failed_map = true,
                     Fault::Panic => verdict.panic = true,
+                    Fault::Die => verdict.die = true,
                     Fault::Delay(delay) => verdict.delay = verdict.delay.saturating_add(delay),
                 }
             }
         }
         if !verdict.delay.is_zero() {
             self.runtime.sleep(verdict.delay);
+        }
+        if verdict.die {
+            self.runtime.die();
         }
         assert!(!verdict.panic, "injected panic: {} {name}", kind.name());
         verdict

@@ -62,6 +62,8 @@ pub enum Fault {
     FailedMap,
     /// The call panics before it does anything: a bug below, as its caller meets it.
     Panic,
+    /// The caller's simulated process dies before the call does anything ([`Runtime::die`](crate::Runtime::die)).
+    Die,
     /// The call takes this much longer (on the runtime's clock), before it does anything.
     Delay(Duration),
 }
@@ -169,7 +171,7 @@ impl Rule {
                     OpKind::FreeBytes | OpKind::StartWriteback | OpKind::Advise
                 )
             }
-            Fault::Delay(_) | Fault::Panic => true,
+            Fault::Delay(_) | Fault::Panic | Fault::Die => true,
         }
     }
 }
