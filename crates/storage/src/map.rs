@@ -15,7 +15,7 @@
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{self, AtomicBool};
+use std::sync::atomic::{self, AtomicBool, AtomicU8};
 
 use crate::storage::Access;
 
@@ -63,6 +63,60 @@ struct HeapOwner {
 }
 
 impl MapOwner for HeapOwner {
+    fn failed(&self) -> &AtomicBool {
+        &self.failed
+    }
+}
+
+/// Heap bytes behind maps, of which some can be taken away again, as pages of a mapped file can (a file that is cut, a page that cannot be
+/// read): the mark first, then zeros.
+///
+/// Threading: bytes may be lost beside reads; what a reader gets then is disowned by the mark.
+pub(crate) struct LosableBytes {
+    failed: AtomicBool,
+    bytes: Box<[AtomicU8]>,
+}
+
+impl LosableBytes {
+    pub(crate) fn new(bytes: Vec<u8>) -> LosableBytes {
+        let mut bytes = std::mem::ManuallyDrop::new(bytes.into_boxed_slice());
+        let slice = std::ptr::slice_from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len());
+        // SAFETY: the allocation is given over once (`ManuallyDrop`), and an `AtomicU8` has the size, alignment and values of a `u8`.
+        #[allow(unsafe_code)]
+        let bytes = unsafe { Box::<[AtomicU8]>::from_raw(slice) };
+        LosableBytes {
+            failed: AtomicBool::new(false),
+            bytes,
+        }
+    }
+
+    /// A view of all of it.
+    pub(crate) fn map(self: &Arc<Self>) -> Map {
+        let (ptr, len) = (self.bytes.as_ptr().cast(), self.bytes.len());
+        // SAFETY: the box is neither moved nor freed while the owner is held, and its bytes stay readable.
+        #[allow(unsafe_code)]
+        unsafe {
+            Map::new(ptr, len, Arc::clone(self) as Arc<dyn MapOwner>)
+        }
+    }
+
+    /// Turns the bytes from `from` on and before `to` (as far as there are any) to zeros, and marks all views failed.
+    pub(crate) fn lose(&self, from: u64, to: u64) {
+        let at = |offset: u64| {
+            usize::try_from(offset).map_or(self.bytes.len(), |o| o.min(self.bytes.len()))
+        };
+        let (from, to) = (at(from), at(to));
+        if from >= to {
+            return;
+        }
+        self.failed.store(true, atomic::Ordering::SeqCst);
+        for byte in &self.bytes[from..to] {
+            byte.store(0, atomic::Ordering::Release);
+        }
+    }
+}
+
+impl MapOwner for LosableBytes {
     fn failed(&self) -> &AtomicBool {
         &self.failed
     }
@@ -510,6 +564,23 @@ mod tests {
         assert_eq!(m.crc32c(1, 20_000), None);
         m.prefetch(0);
         m.prefetch(usize::MAX);
+    }
+
+    #[test]
+    fn lost_bytes_are_zeros_and_marked() {
+        let bytes = Arc::new(LosableBytes::new(vec![7; 100]));
+        let map = bytes.map();
+        bytes.lose(100, 200);
+        bytes.lose(50, 50);
+        assert!(!map.failed(), "nothing was lost");
+        assert!(map.view().equals(&[7; 100]));
+        bytes.lose(60, u64::MAX);
+        drop(bytes);
+        assert!(map.failed());
+        assert_eq!(
+            (map.read_u8(59), map.read_u8(60), map.read_u8(99)),
+            (Some(7), Some(0), Some(0))
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::inode::{Inode, PAGE_BYTES, Page, SECTOR_BYTES, pages_for, zero_page};
-use super::state::{DirChange, State};
+use super::state::{DirChange, Effect, State};
 use crate::prng::Prng;
 
 /// What happens to unsynced things at a power loss.
@@ -23,68 +23,72 @@ pub enum CrashPolicy {
     Seeded(u64),
 }
 
-/// How often each kind of outcome happened in one crash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CrashReport {
-    /// Unsynced pages that survived.
-    pub pages_kept_count: u64,
-    /// Unsynced pages that fell back to their durable bytes, or to zeros.
-    pub pages_lost_count: u64,
-    /// Pages with some sectors new and some old.
-    pub pages_torn_count: u64,
-    /// Pages that hold bytes from between the last sync and the crash.
-    pub pages_older_count: u64,
-    /// Fresh pages that hold bytes of a deleted object.
-    pub pages_stale_count: u64,
-    /// A lost page below a surviving one of the same object.
-    pub holes_count: u64,
-    /// Objects whose unsynced length survived.
-    pub lengths_kept_count: u64,
-    /// Objects that fell back to their durable length.
-    pub lengths_lost_count: u64,
-    /// Objects with a length from in between.
-    pub lengths_between_count: u64,
-    /// Unsynced creations (and links) that survived, and that were lost.
-    pub creates_kept_count: u64,
-    /// See `creates_kept_count`.
-    pub creates_lost_count: u64,
-    /// Unsynced renames that survived.
-    pub renames_kept_count: u64,
-    /// Unsynced renames that were lost.
-    pub renames_lost_count: u64,
-    /// Unsynced deletions that survived.
-    pub deletes_kept_count: u64,
-    /// Unsynced deletions that were lost.
-    pub deletes_lost_count: u64,
-    /// A change of the directory that survived although an earlier one was lost.
-    pub names_reordered_count: u64,
-    /// An object's name survived, all its unsynced pages did not.
-    pub names_without_bytes_count: u64,
+/// Makes a report of its lines: a count each, listed and added up by name.
+macro_rules! counted {
+    ($( $(#[doc = $doc:literal])+ $field:ident $name:literal; )+) => {
+        /// How often each kind of outcome happened in one crash.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct CrashReport {
+            $( $(#[doc = $doc])+ pub $field: u64, )+
+        }
+
+        impl CrashReport {
+            /// All counts by name.
+            pub fn counts(&self) -> [(&'static str, u64); [$($name),+].len()] {
+                [$( ($name, self.$field) ),+]
+            }
+
+            /// Adds up.
+            pub fn merge(&mut self, other: &CrashReport) {
+                $( self.$field += other.$field; )+
+            }
+        }
+    };
 }
 
-impl CrashReport {
-    /// All counts by name.
-    pub fn counts(&self) -> [(&'static str, u64); 17] {
-        [
-            ("pages_kept", self.pages_kept_count),
-            ("pages_lost", self.pages_lost_count),
-            ("pages_torn", self.pages_torn_count),
-            ("pages_older", self.pages_older_count),
-            ("pages_stale", self.pages_stale_count),
-            ("holes", self.holes_count),
-            ("lengths_kept", self.lengths_kept_count),
-            ("lengths_lost", self.lengths_lost_count),
-            ("lengths_between", self.lengths_between_count),
-            ("creates_kept", self.creates_kept_count),
-            ("creates_lost", self.creates_lost_count),
-            ("renames_kept", self.renames_kept_count),
-            ("renames_lost", self.renames_lost_count),
-            ("deletes_kept", self.deletes_kept_count),
-            ("deletes_lost", self.deletes_lost_count),
-            ("names_reordered", self.names_reordered_count),
-            ("names_without_bytes", self.names_without_bytes_count),
-        ]
-    }
+counted! {
+    /// Unsynced pages that survived.
+    pages_kept_count "pages_kept";
+    /// Unsynced pages that fell back to their durable bytes, or to zeros.
+    pages_lost_count "pages_lost";
+    /// Pages with some sectors new and some old.
+    pages_torn_count "pages_torn";
+    /// Pages that hold bytes from between the last sync and the crash.
+    pages_older_count "pages_older";
+    /// Fresh pages that hold bytes of a deleted object.
+    pages_stale_count "pages_stale";
+    /// A lost page below a surviving one of the same object.
+    holes_count "holes";
+    /// Objects whose unsynced length survived.
+    lengths_kept_count "lengths_kept";
+    /// Objects that fell back to their durable length.
+    lengths_lost_count "lengths_lost";
+    /// Objects with a length from in between.
+    lengths_between_count "lengths_between";
+    /// Unsynced creations (and links) that survived, and that were lost.
+    creates_kept_count "creates_kept";
+    /// See `creates_kept_count`.
+    creates_lost_count "creates_lost";
+    /// Unsynced renames that survived.
+    renames_kept_count "renames_kept";
+    /// Unsynced renames that were lost.
+    renames_lost_count "renames_lost";
+    /// Unsynced deletions that survived.
+    deletes_kept_count "deletes_kept";
+    /// Unsynced deletions that were lost.
+    deletes_lost_count "deletes_lost";
+    /// A change of the directory that survived although an earlier one was lost.
+    names_reordered_count "names_reordered";
+    /// An object's name survived, all its unsynced pages did not.
+    names_without_bytes_count "names_without_bytes";
+    /// Pages that were written back while bytes were being stored to them: new up to some byte, older from there on.
+    pages_cut_count "pages_cut";
+    /// Appends in the middle of which it happened, of which a first part had landed.
+    writes_cut_count "writes_cut";
+    /// Appends in the middle of which it happened, stored through a map, of which any bytes had landed.
+    writes_scattered_count "writes_scattered";
+    /// Reservations in the middle of which it happened.
+    reserves_cut_count "reserves_cut";
 }
 
 /// Chances in per mille. Drawn anew for each seed, and for some objects anew: uniform chances would hardly ever lose
@@ -94,6 +98,7 @@ struct Rates {
     page_kept: u32,
     page_torn: u32,
     page_older: u32,
+    page_cut: u32,
     page_stale: u32,
     length_kept: u32,
     length_between: u32,
@@ -105,6 +110,7 @@ impl Rates {
         page_kept: 0,
         page_torn: 0,
         page_older: 0,
+        page_cut: 0,
         page_stale: 0,
         length_kept: 0,
         length_between: 0,
@@ -124,6 +130,7 @@ impl Rates {
             page_kept: some(&SOME),
             page_torn: some(&[0, 0, 100, 500]),
             page_older: some(&[0, 0, 200, 500]),
+            page_cut: some(&[0, 0, 100, 400]),
             page_stale: some(&[0, 0, 0, 300]),
             length_kept: some(&SOME),
             length_between: some(&[0, 200, 500]),
@@ -261,7 +268,16 @@ fn crash_inode(
         let page = if rng.chance(rates.page_torn) {
             report.pages_torn_count += 1;
             lost_below = true;
-            tear(&old, written, dirty.older.last(), rng)
+            let between = match dirty.older.len() as u64 {
+                0 => None,
+                count => Some(&dirty.older[rng.below(count) as usize]),
+            };
+            tear(&old, written, between, rng)
+        } else if rng.chance(rates.page_cut) {
+            report.pages_cut_count += 1;
+            lost_below = true;
+            let before = dirty.older.last().unwrap_or(&old);
+            cut(before, written, rng)
         } else if !dirty.older.is_empty() && rng.chance(rates.page_older) {
             report.pages_older_count += 1;
             lost_below = true;
@@ -296,12 +312,21 @@ fn crash_len(inode: &Inode, rates: Rates, rng: &mut Prng, report: &mut CrashRepo
         return inode.durable_len;
     }
     if rng.chance(rates.length_between) {
-        let between: Vec<u64> = inode
+        let mut between: Vec<u64> = inode
             .older_lens
             .iter()
             .copied()
             .filter(|l| *l != inode.len && *l != inode.durable_len)
             .collect();
+        // File systems move the end as pages are written back.
+        let (page, grown) = (
+            PAGE_BYTES as u64,
+            inode.len.saturating_sub(inode.durable_len),
+        );
+        let end = (inode.durable_len + rng.below(grown)) / page * page;
+        if end > inode.durable_len {
+            between.push(end);
+        }
         if !between.is_empty() {
             report.lengths_between_count += 1;
             return between[rng.below(between.len() as u64) as usize];
@@ -313,6 +338,69 @@ fn crash_len(inode: &Inode, rates: Rates, rng: &mut Prng, report: &mut CrashRepo
     } else {
         report.lengths_lost_count += 1;
         inode.durable_len
+    }
+}
+
+/// The new bytes up to some place, the old ones from there on. Drawn where they differ, or nothing would be cut.
+fn cut(old: &Page, new: &Page, rng: &mut Prng) -> Page {
+    let differs = |at: &usize| old[*at] != new[*at];
+    let first = (0..PAGE_BYTES).find(differs).unwrap_or(0);
+    let last = (0..PAGE_BYTES).rfind(differs).unwrap_or(0);
+    let at = first + rng.below((last - first) as u64 + 1) as usize;
+    let mut page = **old;
+    page[..at].copy_from_slice(&new[..at]);
+    Arc::new(page)
+}
+
+/// Appends up to this size may be stored through a map (as the files storage does): their bytes land in any order.
+const MAP_APPEND_BYTES: usize = 16 << 10;
+/// What a processor stores at once, in bytes.
+const LINE_BYTES: usize = 64;
+
+/// What has happened of an effect when it is cut off in its middle. `None`: it has no middle.
+pub(super) fn part_of(
+    effect: &Effect,
+    state: &State,
+    rng: &mut Prng,
+    report: &mut CrashReport,
+) -> Option<Vec<Effect>> {
+    match effect {
+        Effect::Write { ino, offset, bytes } if bytes.len() > 1 => {
+            let len = state.inodes.get(ino)?.len;
+            let within = offset + bytes.len() as u64 <= len && bytes.len() <= MAP_APPEND_BYTES;
+            let piece = |from: usize, to: usize| Effect::Write {
+                ino: *ino,
+                offset: offset + from as u64,
+                bytes: bytes[from..to].into(),
+            };
+            if within && rng.chance(500) {
+                report.writes_scattered_count += 1;
+                let rate = [100, 500, 900][rng.below(3) as usize];
+                // Lines of the memory, not of the append.
+                let shift = (offset % LINE_BYTES as u64) as usize;
+                let mut starts = vec![0];
+                starts.extend((LINE_BYTES - shift..bytes.len()).step_by(LINE_BYTES));
+                starts.push(bytes.len());
+                let landed = starts.windows(2).filter(|_| rng.chance(rate));
+                return Some(landed.map(|line| piece(line[0], line[1])).collect());
+            }
+            report.writes_cut_count += 1;
+            let mut to = rng.below(bytes.len() as u64) as usize;
+            // A call is cut off between pages, stores through a map anywhere.
+            if !within || rng.chance(300) {
+                let end = (offset + to as u64) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+                to = end.saturating_sub(*offset) as usize;
+            }
+            Some(vec![piece(0, to)])
+        }
+        Effect::Reserve { ino, len } => {
+            let old = state.inodes.get(ino)?.len;
+            let more = len.checked_sub(old).filter(|more| *more > 1)?;
+            report.reserves_cut_count += 1;
+            let len = old + 1 + rng.below(more - 1);
+            Some(vec![Effect::Reserve { ino: *ino, len }])
+        }
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use super::Inner;
 use super::inode::{PAGE_BYTES, pages_for};
 use super::state::Effect;
 use crate::error::{Result, StorageError, StorageErrorKind};
-use crate::map::Map;
+use crate::map::{LosableBytes, Map};
 use crate::op::OpKind;
 use crate::storage::{Access, Epoch, InjectedFault, ReadFile, WriteFile};
 
@@ -204,7 +204,7 @@ pub(super) struct MemoryReader {
     name: String,
     len: u64,
     /// The object in one piece, made by the first `map`.
-    mapped: OnceLock<Arc<[u8]>>,
+    mapped: OnceLock<Arc<LosableBytes>>,
     _handles: Arc<()>,
 }
 
@@ -243,12 +243,22 @@ impl ReadFile for MemoryReader {
             .inodes
             .get(&self.ino)
             .ok_or_else(|| super::not_found(OpKind::Read, &self.name))?;
-        match offset.checked_add(buf.len() as u64) {
+        let end = offset.checked_add(buf.len() as u64);
+        if let Some(at) = core.unreadable_within(self.ino, offset, end.unwrap_or(u64::MAX)) {
+            buf.fill(0);
+            let detail = format!("injected: the page at {at} cannot be read");
+            return Err(
+                StorageError::new(StorageErrorKind::Io, "read", &self.name, detail).at(offset),
+            );
+        }
+        match end {
             Some(end) if end <= inode.len || buf.is_empty() => {
                 inode.read(offset, buf);
                 Ok(())
             }
             _ => {
+                // The rest of the buffer must not look like an answer.
+                buf.fill(0);
                 let detail = format!("wanted {} bytes, the object has {}", buf.len(), inode.len);
                 Err(
                     StorageError::new(StorageErrorKind::UnexpectedEof, "read", &self.name, detail)
@@ -263,7 +273,8 @@ impl ReadFile for MemoryReader {
     }
 
     fn map(&self) -> Result<Option<Map>> {
-        let core = self.inner.enter(OpKind::Map);
+        let mut core = self.inner.enter(OpKind::Map);
+        let core = &mut *core;
         let inode = core
             .state
             .inodes
@@ -272,11 +283,21 @@ impl ReadFile for MemoryReader {
         let Ok(len) = usize::try_from(self.len) else {
             return Ok(None);
         };
+        let maps = &mut core.maps;
+        let unreadable = &core.unreadable;
         let bytes = self.mapped.get_or_init(|| {
             let mut bytes = vec![0; len];
             inode.read(0, &mut bytes);
-            bytes.into()
+            let bytes = Arc::new(LosableBytes::new(bytes));
+            bytes.lose(inode.len, u64::MAX);
+            for (_, range) in unreadable.iter().filter(|(ino, _)| *ino == self.ino) {
+                bytes.lose(range.start, range.end);
+            }
+            // Whoever is cut later finds its maps here.
+            maps.retain(|(_, map)| map.strong_count() > 0);
+            maps.push((self.ino, Arc::downgrade(&bytes)));
+            bytes
         });
-        Ok(Some(Map::from_bytes(Arc::clone(bytes), false)))
+        Ok(Some(bytes.map()))
     }
 }

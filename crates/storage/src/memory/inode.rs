@@ -49,6 +49,8 @@ pub(super) struct Inode {
     /// Lengths since the last sync.
     pub(super) older_lens: Vec<u64>,
     len_changes: u64,
+    /// Written past the page cache: a kill loses what is not synced.
+    pub(super) direct: bool,
     /// Moves with every change: tells whether anything happened while a sync ran.
     pub(super) version: u64,
     /// One more reference per open handle.
@@ -70,6 +72,14 @@ impl Inode {
             durable_len: len,
             pages,
             len,
+            ..Inode::default()
+        }
+    }
+
+    /// An empty object.
+    pub(super) fn fresh(direct: bool) -> Inode {
+        Inode {
+            direct,
             ..Inode::default()
         }
     }
@@ -179,6 +189,32 @@ impl Inode {
             self.touch(count - 1)[within..].fill(0);
         }
         self.set_len(len);
+    }
+
+    /// Somebody else cuts it, and that is durable.
+    pub(super) fn cut(&mut self, len: u64) {
+        self.truncate(len);
+        self.durable.truncate(pages_for(len));
+        let within = (len % PAGE_BYTES as u64) as usize;
+        if within > 0
+            && self.durable.len() == pages_for(len)
+            && let Some(last) = self.durable.last_mut()
+        {
+            Arc::make_mut(last)[within..].fill(0);
+        }
+        self.durable_len = self.durable_len.min(len);
+        self.older_lens.retain(|older| *older <= len);
+    }
+
+    /// Falls back to what is durable.
+    pub(super) fn forget_unsynced(&mut self) {
+        let mut pages = self.durable.clone();
+        pages.resize_with(pages_for(self.durable_len), zero_page);
+        *self = Inode {
+            direct: self.direct,
+            handles: Arc::clone(&self.handles),
+            ..Inode::durable_from(pages, self.durable_len)
+        };
     }
 
     /// Copies from the written bytes; the caller checked the range.

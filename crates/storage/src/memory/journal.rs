@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use super::MemoryStorage;
-use super::crash::{CrashPolicy, CrashReport, crash};
+use super::crash::{CrashPolicy, CrashReport, crash, part_of};
 use super::state::{Effect, State};
 use crate::op::OpKind;
+use crate::prng::Prng;
 use crate::runtime::Runtime;
 
 /// A mark in a journal, for example an acknowledgement.
@@ -100,6 +101,43 @@ impl Replay {
     /// The storage as a kill of the process right here leaves it: everything is there, unsynced things are still
     /// unsynced.
     pub fn kill_in(&self, runtime: &Runtime) -> MemoryStorage {
-        MemoryStorage::from_state(runtime, &self.name, self.state.image(), self.capacity)
+        MemoryStorage::from_state(runtime, &self.name, self.state.killed(), self.capacity)
+    }
+
+    /// The state in the middle of the next change, if it is one that has a middle: an append (by a call that is cut off, or by stores through a
+    /// map, which land in any order), or space that is being reserved.
+    fn within(&self, seed: u64, report: &mut CrashReport) -> Option<State> {
+        let change = self.changes.get(usize::try_from(self.at).ok()?)?;
+        let parts = part_of(&change.effect, &self.state, &mut Prng::new(seed), report)?;
+        let mut state = self.state.image();
+        parts.iter().for_each(|part| state.apply(part));
+        Some(state)
+    }
+
+    /// The storage as a kill in the middle of the next change leaves it, with what became of that change. `None` if it has no middle.
+    pub fn kill_within(
+        &self,
+        runtime: &Runtime,
+        seed: u64,
+    ) -> Option<(MemoryStorage, CrashReport)> {
+        let mut report = CrashReport::default();
+        let state = self.within(seed, &mut report)?.killed();
+        let storage = MemoryStorage::from_state(runtime, &self.name, state, self.capacity);
+        Some((storage, report))
+    }
+
+    /// The storage as a power loss in the middle of the next change leaves it. `None` if it has no middle.
+    pub fn crash_within(
+        &self,
+        runtime: &Runtime,
+        policy: CrashPolicy,
+        seed: u64,
+    ) -> Option<(MemoryStorage, CrashReport)> {
+        let mut part = CrashReport::default();
+        let state = self.within(seed, &mut part)?;
+        let (state, mut report) = crash(&state, policy);
+        report.merge(&part);
+        let storage = MemoryStorage::from_state(runtime, &self.name, state, self.capacity);
+        Some((storage, report))
     }
 }

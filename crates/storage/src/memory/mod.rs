@@ -9,7 +9,9 @@
 //! - S1-S5 of [`crate::storage`] hold, and no more than these: a sync covers what was appended before it was called,
 //!   `replace` makes its own name durable and no other.
 //! - Images share nothing that changes with the storage they came from; leases are not part of an image.
-//! - A map shows the object as it was when it was mapped first through its handle, and keeps that memory alive.
+//! - A map shows the object as it was when it was mapped first through its handle, and keeps that memory alive. What [`MemoryStorage::cut`] or
+//!   [`MemoryStorage::set_unreadable`] takes away turns to zeros in it, and marks it failed.
+//! - A kill keeps what was written and not synced, but for objects that were created to be written past the page cache.
 //! - With [`MemoryStorage::set_leases_expire`], a lease may be taken over while its holder lives; its changing calls
 //!   then fail with `Fenced`.
 //!
@@ -17,10 +19,12 @@
 //! (a sync passes it a second time, between seeing what it must cover and covering it).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::map::LosableBytes;
 use crate::name::{check_lease_name, check_object_name};
 use crate::op::{CallCounts, OpKind};
 use crate::runtime::Runtime;
@@ -70,6 +74,12 @@ struct Core {
     epochs: BTreeMap<u64, String>,
     /// By lease name: one reference more than there are readers.
     readers: BTreeMap<String, Arc<()>>,
+    /// The maps of objects, as long as somebody has them.
+    maps: Vec<(u64, Weak<LosableBytes>)>,
+    /// Bytes of objects that cannot be read.
+    unreadable: Vec<(u64, Range<u64>)>,
+    /// When so many calls have been made, the capacity becomes what is used then and so many bytes more.
+    full_at: Option<(u64, u64)>,
 }
 
 impl Core {
@@ -98,6 +108,23 @@ impl Core {
                 ),
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// The first byte of the object in `from..to` that cannot be read.
+    fn unreadable_within(&self, ino: u64, from: u64, to: u64) -> Option<u64> {
+        let hit = |(of, bad): &(u64, Range<u64>)| {
+            (*of == ino && bad.start < to && from < bad.end).then_some(bad.start.max(from))
+        };
+        self.unreadable.iter().filter_map(hit).min()
+    }
+
+    /// Turns bytes of the object's maps to zeros.
+    fn lose_mapped(&mut self, ino: u64, from: u64, to: u64) {
+        for (of, map) in &self.maps {
+            if let Some(map) = map.upgrade().filter(|_| *of == ino) {
+                map.lose(from, to);
+            }
         }
     }
 
@@ -131,6 +158,12 @@ impl Inner {
         self.runtime.yield_point_at(kind as u64);
         let mut core = self.lock();
         core.counts.add(kind);
+        if let Some((calls, free_bytes)) = core.full_at
+            && core.counts.total() > calls
+        {
+            core.full_at = None;
+            core.capacity = Some(core.state.used_pages() * PAGE_BYTES as u64 + free_bytes);
+        }
         core
     }
 }
@@ -203,6 +236,9 @@ impl MemoryStorage {
             leases: BTreeMap::new(),
             epochs: BTreeMap::new(),
             readers: BTreeMap::new(),
+            maps: Vec::new(),
+            unreadable: Vec::new(),
+            full_at: None,
         };
         MemoryStorage {
             inner: Arc::new(Inner {
@@ -236,7 +272,8 @@ impl MemoryStorage {
     /// As [`kill`](Self::kill), for another runtime.
     pub fn kill_in(&self, runtime: &Runtime) -> MemoryStorage {
         let core = self.inner.lock();
-        MemoryStorage::from_state(runtime, &self.inner.name, core.state.image(), core.capacity)
+        let state = core.state.killed();
+        MemoryStorage::from_state(runtime, &self.inner.name, state, core.capacity)
     }
 
     /// Starts recording changes, from the present state; an older journal is thrown away.
@@ -305,7 +342,55 @@ impl MemoryStorage {
 
     /// Limits the bytes (in whole pages) of all objects together; `None`: no limit. Objects already there stay.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.inner.lock().capacity = bytes;
+        let mut core = self.inner.lock();
+        core.capacity = bytes;
+        core.full_at = None;
+    }
+
+    /// Lets the disk become full when `calls` more calls have been made: from then on there is room for what is stored at that moment and
+    /// `free_bytes` more, until [`set_capacity`](Self::set_capacity) says otherwise.
+    pub fn fill_after(&self, calls: u64, free_bytes: u64) {
+        let mut core = self.inner.lock();
+        core.full_at = Some((core.counts.total() + calls, free_bytes));
+    }
+
+    /// The limit in force, in bytes.
+    pub fn capacity(&self) -> Option<u64> {
+        self.inner.lock().capacity
+    }
+
+    /// Cuts an object at `len` bytes behind the back of whoever has it open: what lies beyond is gone for good, also from maps, which turn to
+    /// zeros there and are marked failed. False if there is no such object, or it is not longer.
+    pub fn cut(&self, name: &str, len: u64) -> bool {
+        let mut core = self.inner.lock();
+        let Some((ino, inode)) = core.state.inode(name) else {
+            return false;
+        };
+        if inode.len <= len {
+            return false;
+        }
+        core.change(OpKind::Truncate, Effect::Cut { ino, len });
+        core.lose_mapped(ino, len, u64::MAX);
+        true
+    }
+
+    /// From now on the pages that these bytes lie in cannot be read: a read fails with `Io`, maps turn to zeros there and are marked failed.
+    /// Writes succeed. Images are readable: the medium was changed. False if there is no such object.
+    pub fn set_unreadable(&self, name: &str, bytes: Range<u64>) -> bool {
+        let mut core = self.inner.lock();
+        let Some((ino, _)) = core.state.inode(name) else {
+            return false;
+        };
+        let page = PAGE_BYTES as u64;
+        let (from, to) = (bytes.start / page * page, bytes.end.next_multiple_of(page));
+        core.unreadable.push((ino, from..to));
+        core.lose_mapped(ino, from, to);
+        true
+    }
+
+    /// Everything can be read again. Maps that were marked stay so.
+    pub fn set_readable(&self) {
+        self.inner.lock().unreadable.clear();
     }
 
     /// Bytes of all objects that have a name or are open, in whole pages.
@@ -321,6 +406,24 @@ impl MemoryStorage {
     /// Has [`Storage::check_direct`] say that there is no way past a page cache, as some file systems do.
     pub fn set_refuses_direct(&self, refuses: bool) {
         self.inner.lock().refuses_direct = refuses;
+    }
+
+    fn create_as(&self, epoch: Epoch, name: &str, direct: bool) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("create", name)?;
+        let mut core = self.inner.enter(OpKind::Create);
+        core.check_epoch(OpKind::Create, name, epoch)?;
+        if core.state.names.contains_key(name) {
+            return Err(exists(OpKind::Create, name));
+        }
+        let ino = core.state.next_ino;
+        core.change(
+            OpKind::Create,
+            Effect::Create {
+                name: name.to_owned(),
+                direct,
+            },
+        );
+        Ok(self.writer(&core, ino, name, epoch))
     }
 
     fn writer(&self, core: &Core, ino: u64, name: &str, epoch: Epoch) -> Arc<dyn WriteFile> {
@@ -418,20 +521,11 @@ impl Storage for MemoryStorage {
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        check_object_name("create", name)?;
-        let mut core = self.inner.enter(OpKind::Create);
-        core.check_epoch(OpKind::Create, name, epoch)?;
-        if core.state.names.contains_key(name) {
-            return Err(exists(OpKind::Create, name));
-        }
-        let ino = core.state.next_ino;
-        core.change(
-            OpKind::Create,
-            Effect::Create {
-                name: name.to_owned(),
-            },
-        );
-        Ok(self.writer(&core, ino, name, epoch))
+        self.create_as(epoch, name, false)
+    }
+
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.create_as(epoch, name, true)
     }
 
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {

@@ -60,6 +60,8 @@ pub(super) enum Effect {
     Epoch,
     Create {
         name: String,
+        /// Written past the page cache.
+        direct: bool,
     },
     Rename {
         old: String,
@@ -103,6 +105,11 @@ pub(super) enum Effect {
         ino: u64,
         len: u64,
     },
+    /// Somebody else cut it, for good.
+    Cut {
+        ino: u64,
+        len: u64,
+    },
     /// A sync of everything written so far.
     Sync {
         ino: u64,
@@ -139,6 +146,14 @@ impl State {
             inode.handles = Arc::new(());
         }
         image.collect();
+        image
+    }
+
+    /// What a kill leaves: an image, without what is still on its way past the page cache.
+    pub(super) fn killed(&self) -> State {
+        let mut image = self.image();
+        let direct = image.inodes.values_mut().filter(|inode| inode.direct);
+        direct.for_each(Inode::forget_unsynced);
         image
     }
 
@@ -179,10 +194,10 @@ impl State {
     pub(super) fn apply(&mut self, effect: &Effect) {
         match effect {
             Effect::Epoch => self.epoch += 1,
-            Effect::Create { name } => {
+            Effect::Create { name, direct } => {
                 let ino = self.next_ino;
                 self.next_ino += 1;
-                self.inodes.insert(ino, Inode::default());
+                self.inodes.insert(ino, Inode::fresh(*direct));
                 self.pend(DirChange::Set {
                     name: name.clone(),
                     ino,
@@ -286,6 +301,11 @@ impl State {
             Effect::Truncate { ino, len } => {
                 if let Some(inode) = self.inodes.get_mut(ino) {
                     inode.truncate(*len);
+                }
+            }
+            Effect::Cut { ino, len } => {
+                if let Some(inode) = self.inodes.get_mut(ino) {
+                    inode.cut(*len);
                 }
             }
             Effect::Sync { ino } => {

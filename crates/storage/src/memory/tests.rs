@@ -334,3 +334,187 @@ fn readers_and_a_writer_exclude_each_other() {
     drop(readers);
     assert!(s.lease("writer").is_ok());
 }
+
+/// Images of a kill and of a power loss in the middle of the journal's change number `at`, for many seeds.
+fn within(s: &MemoryStorage, at: u64) -> (Vec<Vec<u8>>, CrashReport) {
+    let mut replay = s.replay();
+    replay.advance_to(at);
+    let runtime = Runtime::threads();
+    let mut all = CrashReport::default();
+    let images = (0..300).map(|seed| {
+        let (killed, report) = replay.kill_within(&runtime, seed).expect("it has a middle");
+        all.merge(&report);
+        let policy = CrashPolicy::Seeded(seed);
+        let lost = replay.crash_within(&runtime, policy, seed);
+        assert!(lost.is_some());
+        killed.read_small("a").unwrap()
+    });
+    (images.collect(), all)
+}
+
+#[test]
+fn a_call_in_its_middle_leaves_a_part() {
+    let (s, e) = storage();
+    s.start_journal();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[&[1; 10_000]]).unwrap();
+    w.reserve(40_000).unwrap();
+    w.append(&[&[2; 5_000]]).unwrap();
+    let mut replay = s.replay();
+    assert!(
+        replay.kill_within(&Runtime::threads(), 1).is_none(),
+        "a creation has no middle"
+    );
+    replay.advance_to(1);
+
+    let (images, report) = within(&s, 1);
+    assert_eq!(
+        (report.writes_cut_count, report.writes_scattered_count),
+        (300, 0)
+    );
+    let lens: std::collections::BTreeSet<usize> = images.iter().map(Vec::len).collect();
+    assert_eq!(
+        lens,
+        [0, 4096, 8192].into(),
+        "a call that makes it longer, between pages"
+    );
+
+    let (images, report) = within(&s, 2);
+    assert_eq!(report.reserves_cut_count, 300);
+    assert!(images.iter().all(|i| i.len() > 10_000 && i.len() < 40_000));
+
+    let (images, report) = within(&s, 3);
+    assert!(report.writes_cut_count > 50 && report.writes_scattered_count > 50);
+    let ends_in_the_middle = |i: &[u8]| {
+        let count = i[10_000..15_000].iter().take_while(|b| **b == 2).count();
+        count > 0 && count % 512 != 0 && i[10_000 + count..].iter().all(|b| *b == 0)
+    };
+    assert!(images.iter().any(|i| ends_in_the_middle(i)));
+    let last_first = |i: &[u8]| i[10_000] == 0 && i[14_999] == 2;
+    assert!(
+        images.iter().any(|i| last_first(i)),
+        "stored in another order"
+    );
+    assert!(
+        images
+            .iter()
+            .all(|i| i.len() == 40_000 && i[..10_000] == [1; 10_000])
+    );
+}
+
+#[test]
+fn a_page_may_be_written_back_while_it_is_stored_to() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[&[1; 4096]]).unwrap();
+    w.sync().unwrap();
+    s.sync_dir(e).unwrap();
+    let w = s.recycle(e, "a", "b").unwrap();
+    w.append(&[&[2; 4096]]).unwrap();
+    s.sync_dir(e).unwrap();
+    let mut cut = 0;
+    for seed in 0..500 {
+        let (image, report) = s.crash_in(&Runtime::threads(), CrashPolicy::Seeded(seed));
+        if report.pages_cut_count == 1 {
+            let bytes = image.read_small("b").unwrap();
+            let at = bytes.iter().take_while(|b| **b == 2).count();
+            assert!(bytes[at..].iter().all(|b| *b == 1));
+            cut += u32::from(at % 512 != 0);
+        }
+    }
+    assert!(cut > 10, "{cut}");
+}
+
+#[test]
+fn a_kill_loses_what_is_on_its_way_past_the_page_cache() {
+    let (s, e) = storage();
+    let direct = s.create_direct(e, "a").unwrap();
+    let plain = s.create(e, "b").unwrap();
+    for w in [&direct, &plain] {
+        w.append(&[b"synced"]).unwrap();
+        w.sync().unwrap();
+        w.append(&[b" and not"]).unwrap();
+    }
+    let killed = s.kill();
+    assert_eq!(killed.read_small("a").unwrap(), b"synced");
+    assert_eq!(killed.read_small("b").unwrap(), b"synced and not");
+    assert_eq!(s.read_small("a").unwrap(), b"synced and not");
+}
+
+#[test]
+fn a_cut_object_is_cut_for_all() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[&[7; 10_000]]).unwrap();
+    w.sync().unwrap();
+    s.sync_dir(e).unwrap();
+    s.start_journal();
+    let reader = s.open("a").unwrap();
+    let map = reader.map().unwrap().unwrap();
+    assert!(!s.cut("b", 0) && !s.cut("a", 10_000));
+    assert!(s.cut("a", 5_000));
+    assert!(map.failed());
+    assert_eq!((map.read_u8(4_999), map.read_u8(5_000)), (Some(7), Some(0)));
+    let mut buf = [1; 2];
+    assert_eq!(
+        kind(reader.read_at(4_999, &mut buf)),
+        StorageErrorKind::UnexpectedEof
+    );
+    assert_eq!(buf, [0; 2]);
+    reader.read_at(4_998, &mut buf).unwrap();
+    assert!(reader.map().unwrap().unwrap().failed());
+    let late = s.open("a").unwrap();
+    assert_eq!(late.len(), 5_000);
+    assert!(!late.map().unwrap().unwrap().failed(), "of what is there");
+    for image in [
+        s.crash(CrashPolicy::LoseUnsynced),
+        s.kill(),
+        s.crash_at(1, CrashPolicy::KeepUnsynced),
+    ] {
+        assert_eq!(image.read_small("a").unwrap(), [7; 5_000]);
+    }
+    // Who goes on writing leaves zeros in between, as on real files.
+    w.append(&[b"x"]).unwrap();
+    let bytes = s.read_small("a").unwrap();
+    assert_eq!(
+        (bytes.len(), bytes[6_000], bytes[10_000]),
+        (10_001, 0, b'x')
+    );
+}
+
+#[test]
+fn a_page_that_cannot_be_read() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    w.append(&[&[7; 10_000]]).unwrap();
+    let reader = s.open("a").unwrap();
+    let map = reader.map().unwrap().unwrap();
+    assert!(s.set_unreadable("a", 5_000..5_001));
+    let mut buf = [1; 2];
+    reader.read_at(4_094, &mut buf).unwrap();
+    assert_eq!(kind(reader.read_at(4_095, &mut buf)), StorageErrorKind::Io);
+    reader.read_at(8_192, &mut buf).unwrap();
+    assert!(map.failed() && s.open("a").unwrap().map().unwrap().unwrap().failed());
+    assert_eq!(
+        (map.read_u8(4_095), map.read_u8(4_096), map.read_u8(8_192)),
+        (Some(7), Some(0), Some(7))
+    );
+    assert_eq!(s.kill().read_small("a").unwrap(), [7; 10_000]);
+    s.set_readable();
+    reader.read_at(4_095, &mut buf).unwrap();
+    assert_eq!(buf, [7; 2]);
+}
+
+#[test]
+fn a_disk_that_fills_up_after_so_many_calls() {
+    let (s, e) = storage();
+    let w = s.create(e, "a").unwrap();
+    s.fill_after(1, 4096);
+    w.append(&[&[1; 4096]]).unwrap();
+    assert_eq!(s.capacity(), None);
+    w.append(&[&[1; 4096]]).unwrap();
+    assert_eq!(s.capacity(), Some(8192));
+    assert_eq!(kind(w.append(&[b"x"])), StorageErrorKind::NoSpace);
+    s.set_capacity(None);
+    w.append(&[b"x"]).unwrap();
+}

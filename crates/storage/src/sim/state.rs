@@ -184,6 +184,14 @@ pub struct Counters {
     pub leaked: u64,
     /// Largest number of tasks alive at one time.
     pub peak_tasks: u64,
+    by_point: [u64; Point::Kill as usize + 1],
+}
+
+impl Counters {
+    /// How often a decision was made at points of this kind: who runs next.
+    pub fn at(&self, point: Point) -> u64 {
+        self.by_point[point as usize]
+    }
 }
 
 pub(super) struct State {
@@ -316,6 +324,7 @@ impl State {
     }
 
     pub(super) fn note(&mut self, task: TaskId, point: Point, value: u64) {
+        self.counters.by_point[point as usize] += 1;
         self.trace.push(task, point, value);
     }
 
