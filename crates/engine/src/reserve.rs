@@ -57,8 +57,12 @@ pub(crate) fn make(core: &Core) -> Result<()> {
     make_one(core.epoch, &*core.storages.log, LOG, small)
 }
 
-/// Makes the log's reserve, out of space that a failed open has just given back.
+/// Makes the log's reserve, out of space that a failed open has just given back. One that is there is kept, whatever its size: on a full disk
+/// there is no other.
 pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage, options: &Options) -> Result<()> {
+    if find(storage, LOG)?.is_some() {
+        return Ok(());
+    }
     make_one(
         epoch,
         storage,
@@ -69,20 +73,33 @@ pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage, options: &Option
 
 fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<()> {
     match storage.list()?.into_iter().find(|o| o.name == name) {
-        Some(found) if found.len >= bytes => return Ok(()),
-        Some(_) => storage.delete(epoch, name)?,
-        None => {}
+        Some(found) if found.len >= bytes => {}
+        Some(found) => {
+            storage.delete(epoch, name)?;
+            // Without room for more than there was, as much as there was.
+            if !write_one(epoch, storage, name, bytes)? {
+                write_one(epoch, storage, name, found.len)?;
+            }
+        }
+        None => {
+            write_one(epoch, storage, name, bytes)?;
+        }
     }
+    Ok(())
+}
+
+/// Whether there was room.
+fn write_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<bool> {
     let file = storage.create(epoch, name)?;
     let made = file.reserve(bytes).and_then(|()| file.sync());
     drop(file);
     match made {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(error) => {
             // Its space is worth more to others.
             let _ = storage.delete(epoch, name);
             if error.is_no_space() {
-                Ok(())
+                Ok(false)
             } else {
                 Err(Error::from(error).context("reserving space for a full disk"))
             }

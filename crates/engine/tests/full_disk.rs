@@ -8,9 +8,11 @@ mod tmpfs;
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::{ErrorKind, Options, Store};
+use siltstone::{Components, ErrorKind, Options, Store};
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use tmpfs::on_tmpfs;
 
 fn options() -> Options {
@@ -143,4 +145,38 @@ fn full_disk() {
 #[test]
 fn a_full_disk_at_open() {
     on_tmpfs("a_full_disk_at_open", 16, open_without_room);
+}
+
+/// What is put by for a full disk was thrown away by an open whose options wanted more of it, and which found no room for that: it, and every open after
+/// it, was refused.
+#[test]
+fn a_reserve_that_cannot_grow_is_kept() {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let try_open = |memtable_bytes| {
+        let options = Options {
+            memtable_bytes,
+            ..options()
+        };
+        let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+        Store::open_with(Components::on(storage, runtime.clone()), options)
+    };
+    let store = try_open(64 << 10).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..50 {
+        ks.put(&key(i), &[7; 900]).unwrap();
+    }
+    drop(ks);
+    store.close().unwrap();
+    memory.set_capacity(Some(memory.used_bytes()));
+    for round in 0..3 {
+        let store =
+            try_open(64 << (10 + 2 * round)).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        let ks = store.default_keyspace().unwrap();
+        for i in 0..50 {
+            assert_eq!(ks.get(&key(i)).unwrap().unwrap(), [7; 900]);
+        }
+        drop(ks);
+        store.close().unwrap();
+    }
 }
