@@ -107,6 +107,16 @@ impl TestHooks {
         self.core.epoch
     }
 
+    /// Has the manifest written anew from this length on, in bytes.
+    pub fn roll_manifest_from(&self, bytes: u64) {
+        self.core.manifest.lock().manifest.set_roll_min_bytes(bytes);
+    }
+
+    /// How often the manifest was written anew since the open, because it had grown.
+    pub fn manifest_roll_count(&self) -> u64 {
+        self.core.manifest.lock().manifest.roll_count()
+    }
+
     /// What the manifest says of the whole store.
     pub fn state(&self) -> Arc<StoreState> {
         self.core.manifest.lock().manifest.state().clone()

@@ -274,10 +274,9 @@ impl ManifestWriter {
         }
     }
 
-    /// Whether the manifest has grown so long that it should be written anew.
-    pub fn should_roll(&self) -> bool {
-        self.failed.is_none()
-            && self.end > ROLL_MIN_BYTES.max(self.whole_end.saturating_mul(ROLL_FACTOR))
+    /// Whether the manifest has grown so long that it should be written anew: to more than `bytes`, at least.
+    fn is_longer_than(&self, bytes: u64) -> bool {
+        self.failed.is_none() && self.end > bytes.max(self.whole_end.saturating_mul(ROLL_FACTOR))
     }
 
     /// Goes on in a new manifest that begins with `state`, the state after the last acknowledged edit. Gives the
@@ -327,6 +326,9 @@ pub struct Manifest {
     roll_failure_count: u64,
     /// Do not try to roll again before the manifest is this long.
     next_roll_bytes: u64,
+    /// What a manifest's length is at least when it is written anew, in bytes.
+    roll_min_bytes: u64,
+    roll_count: u64,
 }
 
 impl Manifest {
@@ -361,6 +363,8 @@ impl Manifest {
             obsolete,
             roll_failure_count: 0,
             next_roll_bytes: 0,
+            roll_min_bytes: ROLL_MIN_BYTES,
+            roll_count: 0,
         })
     }
 
@@ -412,16 +416,19 @@ impl Manifest {
         let next = Arc::new(self.state.apply(edit)?);
         self.writer.append(edit)?;
         self.state = next;
-        if self.writer.should_roll() && self.writer.end >= self.next_roll_bytes {
+        if self.writer.is_longer_than(self.roll_min_bytes)
+            && self.writer.end >= self.next_roll_bytes
+        {
             match self.writer.roll(&self.state) {
                 Ok(old) => {
+                    self.roll_count += 1;
                     self.obsolete.push(old);
                     self.next_roll_bytes = 0;
                 }
                 // The edit stands. If the roll poisoned the writer, the next call says so.
                 Err(_) => {
                     self.roll_failure_count += 1;
-                    self.next_roll_bytes = self.writer.end.saturating_add(ROLL_MIN_BYTES);
+                    self.next_roll_bytes = self.writer.end.saturating_add(self.roll_min_bytes);
                 }
             }
         }
@@ -431,6 +438,16 @@ impl Manifest {
     /// Names of manifests that are no longer current: delete them, once nothing else needs doing first.
     pub fn take_obsolete(&mut self) -> Vec<String> {
         std::mem::take(&mut self.obsolete)
+    }
+
+    /// Writes the manifest anew from this length on, in bytes, instead of 4 MiB: for tests, which have no time for so many edits.
+    pub fn set_roll_min_bytes(&mut self, bytes: u64) {
+        self.roll_min_bytes = bytes;
+    }
+
+    /// How often the manifest was written anew since the open, because it had grown.
+    pub fn roll_count(&self) -> u64 {
+        self.roll_count
     }
 
     /// How often writing the manifest anew failed (no room, usually) and the old one went on.
