@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use siltstone::Stats;
+use siltstone_storage::CrashReport;
 
 /// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,13 @@ impl Coverage {
             .max();
         if let Some(level) = deepest {
             self.add(&format!("deepest_level.{level}"));
+        }
+    }
+
+    /// Takes over what a crash did.
+    pub fn take_crash(&mut self, report: &CrashReport) {
+        for (name, count) in report.counts() {
+            self.add_count(&format!("crash.{name}"), count);
         }
     }
 

@@ -11,6 +11,7 @@
 //! - [`workload`]: option sets, keys, values, clients.
 //! - [`checker`]: whole contents against the model.
 //! - [`linear`]: whether a history of overlapping operations has an order.
+//! - [`executors`]: executors that fail and lie.
 //! - [`reduce`]: what is not needed for a failure is left out.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
 //! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it does not run on the simulated runtime.
@@ -19,6 +20,7 @@
 
 pub mod checker;
 pub mod coverage;
+pub mod executors;
 pub mod linear;
 pub mod model;
 pub mod noted;

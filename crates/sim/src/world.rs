@@ -11,7 +11,7 @@
 pub mod outside;
 pub mod upkeep;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex as StdMutex};
 
@@ -32,6 +32,8 @@ pub enum Errors {
     Fatal,
     /// Storage faults are injected: calls may fail, but never lie.
     Expected,
+    /// Files were damaged behind the store's back: calls may fail, naming one of them, but never lie.
+    Damaged,
 }
 
 /// See the module.
@@ -54,6 +56,8 @@ pub struct World {
     pub coverage: StdMutex<Coverage>,
     /// How errors are taken.
     pub errors: Errors,
+    /// Files that were damaged.
+    pub damaged: StdMutex<BTreeSet<String>>,
     /// The store syncs every write.
     pub synced_writes: bool,
     /// What the store was opened with for single keyspaces.
@@ -111,7 +115,15 @@ impl World {
             error.kind(),
             ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
         );
-        if self.errors == Errors::Expected && injected {
+        let told = match self.errors {
+            Errors::Fatal => false,
+            Errors::Expected => injected,
+            Errors::Damaged => {
+                (injected || error.kind() == ErrorKind::Corruption)
+                    && self.names_damage(&error.to_string())
+            }
+        };
+        if told {
             self.reach(&format!("fault.error.{}", error.kind()));
             return Ok(());
         }
@@ -242,7 +254,7 @@ impl World {
         }
         let number = number.or_else(|| {
             // Without room the manifest alone says it.
-            let silent = gone && self.errors == Errors::Expected;
+            let silent = gone && self.errors != Errors::Fatal;
             silent.then(|| {
                 history.model.push(Record {
                     first: 0,
@@ -259,9 +271,24 @@ impl World {
         Ok(())
     }
 
+    /// Whether a message names a file that was damaged.
+    fn names_damage(&self, message: &str) -> bool {
+        let damaged = self.damaged.lock().unwrap_or_else(|e| e.into_inner());
+        damaged.iter().any(|name| message.contains(name.as_str()))
+    }
+
+    /// Whether a message is of a fault that was injected.
+    pub(crate) fn is_excused(&self, message: &str) -> bool {
+        match self.errors {
+            Errors::Fatal => false,
+            Errors::Expected => message.contains("injected"),
+            Errors::Damaged => self.names_damage(message),
+        }
+    }
+
     /// Ok if a message is of a fault that was injected.
     pub(crate) fn excuse(&self, message: String) -> Check {
-        if self.errors == Errors::Expected && message.contains("injected") {
+        if self.is_excused(&message) {
             self.reach("fault.excused");
             return Ok(());
         }

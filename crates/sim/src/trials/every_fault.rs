@@ -23,8 +23,11 @@ pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage
     let mut coverage = Coverage::default();
     let mut nth = seed % share;
     loop {
-        let (fired, reached) = one(seed, story, place, nth);
-        if !fired {
+        let (fired, reached) = one(seed, story, place, nth, false);
+        if fired {
+            // The same call, and all from it on.
+            coverage.merge(&one(seed, story, place, nth, true).1);
+        } else {
             coverage.add_count(&format!("every_fault.calls.{story:?}.{place}"), nth);
             return coverage;
         }
@@ -33,26 +36,25 @@ pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage
     }
 }
 
-fn draw_fault(rng: &mut Rng) -> (Fault, bool) {
+fn draw_fault(rng: &mut Rng) -> Fault {
     let kind = *rng.pick(&[StorageErrorKind::Io, StorageErrorKind::NoSpace]);
-    let fault = match rng.below(4) {
+    match rng.below(4) {
         0 => Fault::FailAfter(kind),
         1 => Fault::ShortAppend {
             per_mille: rng.below(1001) as u32,
             kind,
         },
         _ => Fault::Fail(kind),
-    };
-    (fault, rng.chance(30))
+    }
 }
 
 /// Whether the fault was met, and what was reached.
-fn one(seed: u64, story: Story, place: char, nth: u64) -> (bool, Coverage) {
+fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool, Coverage) {
     simulate(seed << 20 | nth, move |runtime| {
         let mut rng = Rng::new(seed << 20 | nth);
         let run = Run::new(&runtime, &mut rng);
         let (mut stage, faults) = Stage::with_faults(run, place);
-        let (fault, for_good) = draw_fault(&mut rng);
+        let fault = draw_fault(&mut rng);
         let rule = Rule::on_any(fault).nth(nth);
         faults.add(if for_good { rule.for_good() } else { rule });
         let what =
@@ -72,7 +74,10 @@ fn one(seed: u64, story: Story, place: char, nth: u64) -> (bool, Coverage) {
         let what = format!("{what}: {:?} {}", fired.kind, fired.name);
         let told = |e: String| format!("{what}: {e}");
         let mut coverage = std::mem::take(&mut stage.run.coverage);
-        coverage.add("every_fault.fired");
+        coverage.add(match for_good {
+            true => "every_fault.fired_for_good",
+            false => "every_fault.fired",
+        });
         coverage.add(&format!("every_fault.{}", fired.kind.name()));
 
         // It comes back when it is opened again, whatever was lost besides.
@@ -110,12 +115,29 @@ fn one(seed: u64, story: Story, place: char, nth: u64) -> (bool, Coverage) {
             }
             None => {}
         }
+        // What it showed stays, also when the power fails after the reopen: pages of a failed sync look as if they were there.
+        let policy = match rng.chance(50) {
+            true => CrashPolicy::LoseUnsynced,
+            false => CrashPolicy::Seeded(rng.draw()),
+        };
+        let later = image.crash_in(&runtime, policy).0;
         world
             .store
             .clone()
             .close()
             .map_err(|e| told(e.to_string()))?;
         coverage.add("every_fault.reopened");
+        let last = run.fork();
+        last.restart_settings(0);
+        let world = last.must_open(&later, &options(), &what)?;
+        find_prefix(&world.store, &mut last.model(), end)
+            .map_err(|e| told(format!("{policy:?} after the reopen: {e}")))?;
+        world
+            .store
+            .clone()
+            .close()
+            .map_err(|e| told(e.to_string()))?;
+        coverage.add("every_fault.power_lost_after_the_reopen");
         Ok((true, coverage))
     })
 }

@@ -7,7 +7,7 @@ use siltstone::ErrorKind;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
 
-use super::{Run, simulate};
+use super::{Run, STEPS, simulate_counted};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::observe::lock;
@@ -54,7 +54,7 @@ fn draw_rule(rng: &mut Rng) -> (Rule, String) {
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn fault_trial(seed: u64) -> Coverage {
-    simulate(seed, move |runtime| {
+    simulate_counted(seed, STEPS, move |runtime| {
         let mut rng = Rng::new(seed ^ 0xFA17);
         let mut run = Run::new(&runtime, &mut rng);
         let medium = MemoryStorage::new(&runtime);

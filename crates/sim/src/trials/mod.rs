@@ -2,16 +2,18 @@
 //!
 //! What it is: [`options_trial`] (random operations under random option sets, reopened and killed in between), [`power_trial`] (power loss at random
 //! calls, with random losses, and again during the recovery), [`scenario`] (a fixed story, crashed at every call), [`every_fault`] (the same, with every
-//! call failing in turn), [`fault_trial`] (random storage calls that fail). [`seeds`] runs many of them.
+//! call failing in turn), [`fault_trial`] (random storage calls that fail), [`failed_syncs_trial`] (syncs that fail), [`disk_full_trial`] (a disk
+//! that fills up), [`cut_files_trial`] (files cut under an open store), [`same_operations_trial`] (one list of operations under several
+//! option sets). [`seeds`] runs many of them.
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use siltstone::{Components, Options, Store};
-use siltstone_storage::sim::{SimConfig, run};
-use siltstone_storage::{MemoryStorage, Replay, Runtime, Storage};
+use siltstone::{Components, Options, Storages, Store};
+use siltstone_storage::sim::{Counters, Point, SimConfig, run};
+use siltstone_storage::{Mark, MemoryStorage, Replay, Runtime, Storage};
 
 use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
@@ -22,28 +24,38 @@ use crate::rng::Rng;
 use crate::workload::{Client, Plan};
 use crate::world::upkeep::Copy;
 use crate::world::{Errors, World};
+use siltstone_table::exec::Executor;
 
+mod cut_files;
+mod disk_full;
 mod every_fault;
+mod failed_syncs;
 mod faults;
 mod linearizable;
 mod looks;
 mod looks_fail;
+mod media;
 mod options;
 mod power;
 mod repair;
 mod replay;
+mod same_operations;
 mod scenario;
 mod stories;
 
+pub use cut_files::cut_files_trial;
+pub use disk_full::disk_full_trial;
 pub use every_fault::every_fault;
+pub use failed_syncs::failed_syncs_trial;
 pub use faults::fault_trial;
 pub use linearizable::linearizable_trial;
 pub use linearizable::threads::linearizable_threads_trial;
 pub use looks_fail::{reader_at_every_call, repair_at_every_call};
-pub use options::options_trial;
+pub use options::{options_trial, options_trial_long};
 pub use power::power_trial;
 pub use repair::repair_trial;
 pub use replay::{Trace, trace};
+pub use same_operations::same_operations_trial;
 pub use scenario::{Share, scenario};
 pub use stories::Story;
 
@@ -55,15 +67,50 @@ pub fn simulate<T: Send + 'static>(
     seed: u64,
     trial: impl FnOnce(Runtime) -> Result<T, String> + Send + 'static,
 ) -> T {
+    simulate_long(seed, STEPS, trial).0
+}
+
+/// As [`simulate`], with at most so many points; says how often tasks could have handed over, by kind of point.
+fn simulate_long<T: Send + 'static>(
+    seed: u64,
+    max_steps: u64,
+    trial: impl FnOnce(Runtime) -> Result<T, String> + Send + 'static,
+) -> (T, Counters) {
     let config = SimConfig {
-        max_steps: 3_000_000,
+        max_steps,
         ..SimConfig::new(seed)
     };
-    run(config, |runtime| {
+    let outcome = run(config, |runtime| {
         trial(runtime).unwrap_or_else(|e| panic!("{e}"))
-    })
-    .unwrap()
+    });
+    let counters = outcome.counters;
+    (outcome.unwrap(), counters)
 }
+
+/// As [`simulate`], and counts the points at which tasks could have handed over.
+fn simulate_counted(
+    seed: u64,
+    max_steps: u64,
+    trial: impl FnOnce(Runtime) -> Result<Coverage, String> + Send + 'static,
+) -> Coverage {
+    let (mut coverage, counters) = simulate_long(seed, max_steps, trial);
+    let points = [
+        ("point.storage_call", Point::Yield),
+        ("point.lock", Point::Lock),
+        ("point.lock_wait", Point::LockWait),
+        ("point.condvar_wait", Point::CondvarWait),
+        ("point.sleep", Point::Sleep),
+        ("point.join", Point::Join),
+    ];
+    for (name, point) in points {
+        coverage.add_count(name, counters.at(point));
+    }
+    coverage.add_count("point.switches", counters.switches);
+    coverage
+}
+
+/// Points of a run that is no longer than usual.
+const STEPS: u64 = 3_000_000;
 
 /// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEEDS=N` so many percent of `count`.
 /// Prints each seed that fails with the command that repeats it. With `SILT_SEED=K` and `SILT_REDUCE=N` the seed is made small in at most N runs
@@ -218,13 +265,41 @@ impl Run {
         options: &Options,
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
-        let storage: Arc<dyn Storage> = Arc::new(Observed::new(storage, self.history.clone()));
+        self.open_on(medium, Storages::on(storage), Vec::new(), options, errors)
+    }
+
+    /// As `open`, where the log or the tables may lie on storages of their own, with executors that are offered jobs. `medium`: that of
+    /// the manifest, in whose journal marks are made.
+    pub(crate) fn open_on(
+        &self,
+        medium: &MemoryStorage,
+        storages: Storages,
+        executors: Vec<Arc<dyn Executor>>,
+        options: &Options,
+        errors: Errors,
+    ) -> siltstone::Result<Arc<World>> {
+        let log: Arc<dyn Storage> =
+            Arc::new(Observed::new(storages.log.clone(), self.history.clone()));
+        // What lies with the log stays with it.
+        let beside = |storage: &Arc<dyn Storage>| match Arc::ptr_eq(storage, &storages.log) {
+            true => log.clone(),
+            false => storage.clone(),
+        };
+        let seen = Storages {
+            manifest: beside(&storages.manifest),
+            tables: beside(&storages.tables),
+            log,
+        };
+        let storage = seen.tables.clone();
         {
             let mut history = lock(&self.history);
             let names = history.model.all_keyspaces();
             history.settings.wish(&names, &options.keyspaces);
         }
-        let components = Components::on(storage.clone(), self.runtime.clone());
+        let components = Components {
+            executors,
+            ..Components::of(seen, self.runtime.clone())
+        };
         let store = Store::open_with(components, options.clone())?;
         Ok(Arc::new(World {
             runtime: self.runtime.clone(),
@@ -235,6 +310,7 @@ impl Run {
             plan: self.plan.clone(),
             coverage: Mutex::default(),
             errors,
+            damaged: Mutex::default(),
             synced_writes: options.sync == siltstone::SyncMode::Always,
             next_name: self.next_name.clone(),
             outside: self.outside_seen.clone(),
@@ -363,8 +439,13 @@ pub(crate) struct Promised {
 impl Promised {
     /// `before`: what was promised before the journal began.
     pub(crate) fn at(replay: &Replay, before: Promised) -> Promised {
+        Promised::by(replay.marks_so_far(), before)
+    }
+
+    /// What these marks say.
+    pub(crate) fn by(marks: &[Mark], before: Promised) -> Promised {
         let mut promised = before;
-        for mark in replay.marks_so_far() {
+        for mark in marks {
             let (kind, number) = mark.label.split_at(1);
             let number: u64 = number.parse().expect("a mark of ours");
             match kind {

@@ -1,51 +1,97 @@
 //! Random operations under random option sets, in several lives: closed, killed, or cut off from power in between.
+//!
+//! What a seed draws: options, where log and tables lie, executors that fail and lie, when the manifest is written anew, clients, operations.
 
-use siltstone_storage::{CrashPolicy, MemoryStorage};
+use siltstone_storage::CrashPolicy;
 
 use super::looks::{Looks, destroy};
-use super::{Promised, Run, simulate};
+use super::media::{End, Media};
+use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::find_prefix;
 use crate::coverage::Coverage;
+use crate::executors;
 use crate::observe::lock;
 use crate::rng::Rng;
 use crate::workload::draw_options;
+use crate::world::Errors;
 
 /// One seed: up to three lives of one store, each with other options.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn options_trial(seed: u64) -> Coverage {
-    simulate(seed, move |runtime| {
+    lives(seed, 20, 170, STEPS)
+}
+
+/// One seed with up to 5,000 operations: levels fill up, the log goes round, settings change on the way.
+///
+/// # Panics
+/// As [`options_trial`].
+pub fn options_trial_long(seed: u64) -> Coverage {
+    lives(seed ^ 0x10E6, 1000, 5000, STEPS * 20)
+}
+
+/// `least` to `most`: operations of a client; of all clients of a seed together, where `most` is more than clients are few.
+fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
+    simulate_counted(seed, max_steps, move |runtime| {
         let mut rng = Rng::new(seed);
         let mut run = Run::new(&runtime, &mut rng);
-        let mut medium = MemoryStorage::new(&runtime);
+        // What came later draws from numbers of its own.
+        let mut more = rng.clone().fork(2);
+        let mut media = Media::draw(&runtime, &mut more);
+        run.coverage.add(&format!("layout.{}", media.describe()));
         let lives = 1 + rng.below(3);
         // Of what a kill left, power may still take what was not synced, until the store is open again.
         let mut before = Promised::default();
+        let is_long = max_steps > STEPS;
         for life in 0..lives {
             let options = draw_options(&mut rng);
-            let what = format!("life {life} of {lives}, {options:?}");
+            let what = format!("life {life} of {lives}, {}, {options:?}", media.describe());
             let told = |e: String| format!("{what}: {e}");
             run.restart_settings(before.settings);
             before.settings = 0;
-            let seen = Looks::at(&mut run, &medium, &mut rng).map_err(told)?;
-            medium.start_journal();
-            let world = run.must_open(&medium, &options, &what)?;
+            let seen = match media.only() {
+                Some(medium) => Looks::at(&mut run, medium, &mut rng).map_err(told)?,
+                None => Looks::default(),
+            };
+            media.start_journals();
+            let executors = executors::draw(&mut more);
+            let world = run
+                .open_on(
+                    media.main(),
+                    media.storages(),
+                    executors,
+                    &options,
+                    Errors::Fatal,
+                )
+                .map_err(|e| format!("{what}: open: {e}"))?;
             let mut model = run.model();
             let end = find_prefix(&world.store, &mut model, before.acked).map_err(told)?;
             seen.compare(&run.model(), end, &world.store)
                 .map_err(told)?;
             run.settle_at(end);
             world.settings_after_open().map_err(told)?;
-            medium.mark(format!("s{end}"));
+            media.main().mark(format!("s{end}"));
+            let hooks = world.store.core_for_tests();
+            if more.chance(50) {
+                hooks.roll_manifest_from(1 << more.below(14));
+            }
             let clients = 1 + rng.below(4);
-            let count = 20 + rng.below(150);
+            let count = least + rng.below(most - least);
+            let count = if is_long {
+                count / lives / clients
+            } else {
+                count
+            };
+            run.coverage.add_count("operations", clients * count);
             run.work(&world, clients, count, &mut rng).map_err(told)?;
             if rng.chance(60) {
                 run.check_all(&world, &mut rng).map_err(told)?;
             }
+            let rolls = hooks.manifest_roll_count();
+            run.coverage.add_count("manifest.rolled", rolls);
             run.close(&world).map_err(|e| told(format!("close: {e}")))?;
-            drop(world);
+            drop((hooks, world));
             let last = run.model().last();
             let settled = lock(&run.history).settings.settled();
             let after = Promised {
@@ -53,30 +99,32 @@ pub fn options_trial(seed: u64) -> Coverage {
                 synced: last,
                 settings: settled,
             };
-            match rng.below(3) {
-                0 => {
-                    run.coverage.add("life.closed");
-                    before = after;
-                }
-                way => {
-                    let mut replay = medium.replay();
-                    replay.advance_to(rng.below(replay.len() + 1));
-                    let promised = Promised::at(&replay, before);
-                    before = promised;
-                    if way == 1 {
-                        run.coverage.add("life.killed");
-                        medium = replay.kill_in(&runtime);
-                    } else {
-                        run.coverage.add("life.power_lost");
-                        medium = replay.crash_in(&runtime, CrashPolicy::Seeded(rng.draw())).0;
-                        before.acked = promised.synced;
-                    }
-                }
+            let way = match rng.below(3) {
+                0 => None,
+                1 => Some(End::Kill),
+                _ => Some(End::Power(CrashPolicy::Seeded(rng.draw()))),
+            };
+            let Some(way) = way else {
+                run.coverage.add("life.closed");
+                before = after;
+                continue;
+            };
+            let left = media.end(&runtime, way, before, &mut rng);
+            run.coverage.take_crash(&left.report);
+            before = left.promised;
+            media = left.media;
+            if matches!(way, End::Kill) {
+                run.coverage.add("life.killed");
+            } else {
+                run.coverage.add("life.power_lost");
+                before.acked = before.synced;
             }
         }
         run.check_copies()?;
-        if rng.chance(30) {
-            destroy(&mut run, &medium, &mut rng)?;
+        if let Some(medium) = media.only()
+            && rng.chance(30)
+        {
+            destroy(&mut run, medium, &mut rng)?;
         }
         Ok(run.coverage)
     })

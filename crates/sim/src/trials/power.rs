@@ -1,8 +1,8 @@
 //! Power loss at random calls of a run, with random losses; again during the recovery from it; and once more after work on what came back.
 
-use siltstone_storage::{CrashPolicy, MemoryStorage};
+use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
 
-use super::{Promised, Run, simulate};
+use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::observe::lock;
@@ -25,16 +25,23 @@ fn draw_policy(rng: &mut Rng) -> CrashPolicy {
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn power_trial(seed: u64) -> Coverage {
-    simulate(seed, move |runtime| {
+    simulate_counted(seed, STEPS, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5057);
         let mut run = Run::new(&runtime, &mut rng);
         let medium = MemoryStorage::new(&runtime);
         let options = draw_options(&mut rng);
         medium.start_journal();
         let world = run.must_open(&medium, &options, "first life")?;
+        let hooks = world.store.core_for_tests();
+        if rng.chance(30) {
+            hooks.roll_manifest_from(1 << rng.below(14));
+        }
         let (clients, count) = (1 + rng.below(3), 20 + rng.below(80));
         run.work(&world, clients, count, &mut rng)
             .map_err(|e| format!("{options:?}: {e}"))?;
+        let rolls = hooks.manifest_roll_count();
+        run.coverage.add_count("manifest.rolled", rolls);
+        drop(hooks);
         run.close(&world).map_err(|e| format!("close: {e}"))?;
         let mut places: Vec<u64> = (0..CRASHES)
             .map(|_| rng.below(medium.journal_len() + 1))
@@ -46,20 +53,40 @@ pub fn power_trial(seed: u64) -> Coverage {
             let policy = draw_policy(&mut rng);
             let promised = Promised::at(&replay, Promised::default());
             let killed = rng.chance(20);
-            let (image, least) = if killed {
-                (replay.kill_in(&runtime), promised.acked)
+            // In the middle of the next call, where it has one.
+            let middle = rng.chance(40).then(|| rng.draw());
+            let least = if killed {
+                promised.acked
             } else {
-                let (image, report) = replay.crash_in(&runtime, policy);
-                for (name, count) in report.counts() {
-                    run.coverage.add_count(&format!("crash.{name}"), count);
-                }
-                (image, promised.synced)
+                promised.synced
             };
+            let within = middle.and_then(|seed| match killed {
+                true => replay.kill_within(&runtime, seed),
+                false => replay.crash_within(&runtime, policy, seed),
+            });
+            if within.is_some() {
+                run.coverage.add("crash.in_the_middle");
+            }
             let what = format!(
-                "{options:?}: {} at call {n} of {}, {policy:?}",
+                "{options:?}: {} {} call {n} of {}, {policy:?}",
                 if killed { "kill" } else { "power loss" },
+                if within.is_some() {
+                    "in the middle of"
+                } else {
+                    "before"
+                },
                 replay.len()
             );
+            let (image, report) = within.unwrap_or_else(|| match killed {
+                true => (replay.kill_in(&runtime), CrashReport::default()),
+                false => replay.crash_in(&runtime, policy),
+            });
+            run.coverage.take_crash(&report);
+            run.coverage.add(if killed {
+                "crash.kills"
+            } else {
+                "crash.power_losses"
+            });
             let reached = recover(&run, image, least, promised, &what, &mut rng)?;
             run.coverage.merge(&reached);
             run.coverage.add("crash.recovered");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use siltstone::check::{CheckStorages, check};
 use siltstone::{Components, ErrorKind, KeyspaceOptions, Store};
-use siltstone_storage::{CrashPolicy, MemoryStorage, Replay, Storage};
+use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Replay, Storage};
 
 use super::stories::{Stage, Story, check_moved, options};
 use super::{Promised, Run, simulate};
@@ -55,21 +55,24 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
         let mut pair = seed;
         for n in (0..=replay.len()).filter(|n| (n + seed).is_multiple_of(share.calls)) {
             replay.advance_to(n);
+            stage.run.coverage.add(&format!("{story:?}.calls"));
+            if let Some(kind) = replay.kind(n) {
+                let kind = format!("scenario.before.{}", kind.name());
+                stage.run.coverage.add(&kind);
+            }
             for (at_target, at_outside) in joint(&replay) {
                 target.advance_to(at_target);
                 outside.advance_to(at_outside);
-                for crashed in crash(&stage, seed, &replay, &target, &outside) {
+                for crashed in crash(&mut stage, seed, &replay, &target, &outside) {
                     let what = format!("{story:?}, {}", crashed.what);
                     crashed
-                        .recover(&mut stage, share.pairs, &mut pair)
+                        .recover(&mut stage, story, share.pairs, &mut pair)
                         .map_err(|e| format!("{what}: {e}"))?;
                 }
             }
         }
-        stage
-            .run
-            .coverage
-            .add_count("scenario.calls", replay.len() + 1);
+        let calls = format!("{story:?}.calls_of_all_seeds");
+        stage.run.coverage.add_count(&calls, replay.len() + 1);
         Ok(stage.run.coverage)
     })
 }
@@ -95,13 +98,13 @@ fn copied_at(replay: &Replay) -> Option<u64> {
 }
 
 fn crash(
-    stage: &Stage,
+    stage: &mut Stage,
     seed: u64,
     replay: &Replay,
     target: &Replay,
     outside: &Replay,
 ) -> Vec<Crashed> {
-    let runtime = &stage.run.runtime;
+    let runtime = &stage.run.runtime.clone();
     let n = replay.position();
     let promised = Promised::at(replay, Promised::default());
     // The target may stand at a place of this same moment before its last one.
@@ -132,24 +135,51 @@ fn crash(
             copied,
         })
         .into();
-    all.push(Crashed {
-        what: format!("{what}, kill"),
-        image: replay.kill_in(runtime),
+    let killed = |what: String, image| Crashed {
+        what,
+        image,
         target: target.kill_in(runtime),
         outside: outside.kill_in(runtime),
         outside_place: outside.position(),
         promised,
         least: promised.acked,
         copied,
-    });
+    };
+    all.push(killed(format!("{what}, kill"), replay.kill_in(runtime)));
+    // In the middle of the next call, if it has one.
+    let seed = seed << 32 | n;
+    if let Some((image, report)) = replay.kill_within(runtime, seed) {
+        all.push(killed(
+            format!("{what}, kill in the next call's middle"),
+            image,
+        ));
+        stage.run.coverage.take_crash(&report);
+        stage.run.coverage.add("scenario.killed_in_the_middle");
+    }
+    let policy = CrashPolicy::Seeded(seed);
+    if let Some((image, report)) = replay.crash_within(runtime, policy, seed) {
+        all.push(Crashed {
+            what: format!("{what}, {policy:?} in the next call's middle"),
+            image,
+            target: target.crash_in(runtime, policy).0,
+            outside: outside.crash_in(runtime, policy).0,
+            outside_place: outside.position(),
+            promised,
+            least: promised.synced,
+            copied,
+        });
+        stage.run.coverage.take_crash(&report);
+        stage.run.coverage.add("scenario.power_lost_in_the_middle");
+    }
     all
 }
 
 impl Crashed {
-    fn recover(&self, stage: &mut Stage, share: u64, pair: &mut u64) -> Check {
+    fn recover(&self, stage: &mut Stage, story: Story, share: u64, pair: &mut u64) -> Check {
         self.image.start_journal();
         let (world, end) = recovered(&stage.run, &self.image, self.least, self.promised.settings)?;
         stage.run.coverage.add("scenario.recovered");
+        stage.run.coverage.add(&format!("{story:?}.crashes"));
         self.check_copy(stage, &world, end)?;
         check_moved(
             &stage.moved,
@@ -175,21 +205,34 @@ impl Crashed {
             }
             again.advance_to(m);
             let promised = Promised::at(&again, self.promised);
-            let policy = match m % 3 {
+            let seed = *pair << 24 | m;
+            let policy = match *pair / share % 3 {
                 0 => CrashPolicy::LoseUnsynced,
-                _ => CrashPolicy::Seeded(*pair << 24 | m),
+                _ => CrashPolicy::Seeded(seed),
             };
-            let (image, _) = again.crash_in(&stage.run.runtime, policy);
+            // Also in the middle of the recovery's next call, and not only by power.
+            let runtime = &stage.run.runtime;
+            let killed = *pair / share % 4 == 1;
+            let (image, _) = match *pair / share % 4 {
+                0 => again.crash_within(runtime, policy, seed),
+                1 => Some((again.kill_in(runtime), CrashReport::default())),
+                _ => None,
+            }
+            .unwrap_or_else(|| again.crash_in(runtime, policy));
+            // A kill takes nothing that the first crash had left.
+            let least = match killed {
+                true => promised.synced.max(self.least),
+                false => promised.synced,
+            };
             let settings = self.promised.settings;
-            let (world, _) = recovered(&stage.run, &image, promised.synced, settings)
+            let (world, _) = recovered(&stage.run, &image, least, settings)
                 .map_err(|e| format!("recovery crashed at call {m} of {}: {e}", again.len()))?;
             world.store.clone().close().map_err(told)?;
             stage.run.coverage.add("scenario.recovered_twice");
+            stage.run.coverage.add(&format!("{story:?}.pairs"));
         }
-        stage
-            .run
-            .coverage
-            .add_count("scenario.pairs", again.len() + 1);
+        let pairs = format!("{story:?}.pairs_there_are");
+        stage.run.coverage.add_count(&pairs, again.len() + 1);
         Ok(())
     }
 

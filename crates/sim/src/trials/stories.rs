@@ -1,5 +1,5 @@
 //! Fixed stories, to be crashed at every call and to meet a fault at every call: loading, tables from outside, keyspaces and their settings,
-//! checkpoints, exports.
+//! checkpoints, exports; flushes, compactions, manifests that are written anew.
 //!
 //! What it is: a [`Story`] is a list of steps on a [`Stage`]. Each step takes errors as the stage does, so one story serves both trials.
 //!
@@ -29,6 +29,12 @@ use crate::world::{Errors, World};
 pub enum Story {
     /// Load, flush, compact, delete ranges, drop, create again, reopen.
     Load,
+    /// Memtables of several keyspaces become tables, while more is written.
+    Flush,
+    /// Compactions: of whole keyspaces, of ranges, by themselves; moves; deletes that reach the bottom.
+    Compaction,
+    /// The manifest is written anew, time after time, because it has grown.
+    ManifestRoll,
     /// Ingests into one keyspace and several, overlapping, by link, copy and move.
     Ingest,
     /// Create with settings, set, unset, drop, create again, wishes of an open.
@@ -41,8 +47,11 @@ pub enum Story {
 
 impl Story {
     /// All of them.
-    pub const ALL: [Story; 5] = [
+    pub const ALL: [Story; 8] = [
         Story::Load,
+        Story::Flush,
+        Story::Compaction,
+        Story::ManifestRoll,
         Story::Ingest,
         Story::Keyspaces,
         Story::Checkpoint,
@@ -216,6 +225,9 @@ impl Stage {
     pub(crate) fn play(&mut self, story: Story, rng: &mut Rng) -> Check {
         let lives = match story {
             Story::Load => [load_first, load_second],
+            Story::Flush => [flush_first, flush_second],
+            Story::Compaction => [compaction_first, compaction_second],
+            Story::ManifestRoll => [roll_first, roll_second],
             Story::Ingest => [ingest_first, ingest_second],
             Story::Keyspaces => [keyspaces_first, keyspaces_second],
             Story::Checkpoint => [checkpoint_first, checkpoint_second],
@@ -233,7 +245,14 @@ impl Stage {
                 options.keyspaces = BTreeMap::from([(name.to_string(), own(9))]);
             }
             let world = self.open(&options)?;
+            let hooks = world.store.core_for_tests();
+            if story == Story::ManifestRoll {
+                hooks.roll_manifest_from(0);
+            }
             play(self, &world).map_err(|e| format!("life {life}: {e}"))?;
+            let rolls = hooks.manifest_roll_count();
+            self.run.coverage.add_count("story.manifest_rolled", rolls);
+            drop(hooks);
             self.end(world, rng)
                 .map_err(|e| format!("end of life {life}: {e}"))?;
         }
@@ -347,6 +366,92 @@ fn load_second(_: &mut Stage, world: &Arc<World>) -> Check {
     }
     compact(world, "default")?;
     load(world, &["a", "b"], 64, 3, false)
+}
+
+fn flush_first(_: &mut Stage, world: &Arc<World>) -> Check {
+    keyspace(world, "a")?;
+    for round in 0..3 {
+        load(world, &["default", "a", "b"], round * 9, 8, round == 1)?;
+        delete_range(world, "a", "key010", "key020")?;
+        // Beside it, more is written.
+        let writer = world.clone();
+        let beside = world.runtime.spawn("beside", move || {
+            (0..3).try_for_each(|i| load(&writer, &["default", "b"], 50 + i, 2, i == 1))
+        });
+        flush(world)?;
+        let written = beside.map_err(|e| e.to_string())?.join();
+        written.map_err(|_| "the writer beside ended without an answer")??;
+    }
+    idle(world)?;
+    load(world, &["a", "b"], 70, 3, false)
+}
+
+fn flush_second(_: &mut Stage, world: &Arc<World>) -> Check {
+    // The first thing that is flushed is what the log held.
+    flush(world)?;
+    load(world, &["default", "a"], 5, 6, false)?;
+    delete_range(world, "b", "key000", "key999")?;
+    flush(world)?;
+    load(world, &["b"], 5, 2, false)
+}
+
+fn compaction_first(_: &mut Stage, world: &Arc<World>) -> Check {
+    for round in 0..3 {
+        load(world, &["default", "a"], round * 15, 25, false)?;
+        flush(world)?;
+    }
+    idle(world)?;
+    let held = world.store.snapshot();
+    delete_range(world, "a", "key005", "key040")?;
+    load(world, &["a"], 3, 6, true)?;
+    compact(world, "a")?;
+    drop(held);
+    load(world, &["default"], 200, 30, false)?;
+    flush(world)?;
+    compact(world, "a")?;
+    compact(world, "default")?;
+    load(world, &["default", "a"], 11, 2, false)
+}
+
+fn compaction_second(_: &mut Stage, world: &Arc<World>) -> Check {
+    load(world, &["default", "a"], 30, 12, false)?;
+    delete_range(world, "default", "key000", "key025")?;
+    compact(world, "default")?;
+    idle(world)?;
+    load(world, &["a"], 1, 3, false)
+}
+
+/// Changes of settings are short edits that need no table.
+fn turn_settings(world: &World, name: &str, from: u32, count: u32) -> Check {
+    if let Some(keyspace) = keyspace(world, name)? {
+        for i in from..from + count {
+            world.set_keyspace(&keyspace, &own(2 + i % 7), &[])?;
+        }
+    }
+    Ok(())
+}
+
+fn roll_first(_: &mut Stage, world: &Arc<World>) -> Check {
+    world.create("a", &own(5))?;
+    for round in 0..2 {
+        load(world, &["default", "a"], round * 10, 6, false)?;
+        turn_settings(world, "a", round as u32, 9)?;
+        flush(world)?;
+        turn_settings(world, "default", round as u32, 9)?;
+    }
+    load(world, &["default", "b"], 40, 4, true)?;
+    compact(world, "a")?;
+    drop_named(world, "b")?;
+    turn_settings(world, "a", 3, 6)?;
+    load(world, &["default", "a"], 60, 4, false)
+}
+
+fn roll_second(_: &mut Stage, world: &Arc<World>) -> Check {
+    load(world, &["a"], 60, 4, false)?;
+    turn_settings(world, "a", 1, 16)?;
+    flush(world)?;
+    turn_settings(world, "default", 1, 8)?;
+    load(world, &["default"], 62, 2, false)
 }
 
 /// Tables of the pairs `from` on, with a delete.

@@ -10,7 +10,6 @@ use super::Client;
 use crate::checker::{Check, check_keyspace, show, walk};
 use crate::model::{Bytes, Pairs};
 use crate::observe::{SharedHistory, lock};
-use crate::world::Errors;
 
 /// A cursor that lives through other operations, and what it must show.
 pub(super) struct HeldCursor {
@@ -130,7 +129,7 @@ impl Client {
         match check_keyspace(keyspace, snapshot, &wanted, &keys, &mut self.rng) {
             // A keyspace may be dropped on the way, a read may meet an injected fault.
             Err(e) if e.contains("was dropped") => Ok(()),
-            Err(e) if world.errors == Errors::Expected && e.contains("injected") => Ok(()),
+            Err(e) if world.is_excused(&e) => Ok(()),
             result => result,
         }
     }
@@ -199,7 +198,7 @@ impl Client {
             &mut self.rng,
             10,
         ) {
-            Err(e) if self.world.errors == Errors::Expected && e.contains("injected") => Ok(()),
+            Err(e) if self.world.is_excused(&e) => Ok(()),
             result => result,
         }
     }

@@ -120,7 +120,7 @@ impl World {
                         let allowed = match self.errors {
                             Errors::Fatal => history.settings.allowed(id, settled),
                             // What found no room counts without being kept.
-                            Errors::Expected => Vec::new(),
+                            Errors::Expected | Errors::Damaged => Vec::new(),
                         };
                         (name, (id, pairs, allowed))
                     })
@@ -156,7 +156,10 @@ impl World {
         let Some(copy) = self.checkpoint_to(Arc::new(medium.clone()), &medium)? else {
             return Ok(());
         };
-        copy.verify(&self.runtime)?;
+        if let Err(e) = copy.verify(&self.runtime) {
+            // Of a file that was damaged, it has the damage.
+            return self.excuse(e);
+        }
         let mut copies = self.copies.lock().unwrap_or_else(|e| e.into_inner());
         if copies.len() < 3 {
             copies.push(copy);

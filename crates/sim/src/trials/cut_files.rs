@@ -1,0 +1,284 @@
+//! Files cut under an open store, and pages that can no longer be read: whoever asks gets an error that names the file, or what is right; never a panic,
+//! never a wrong answer, and no hang. Also afterwards, when the store is opened again.
+//!
+//! Threading: one task, its clients, and one that damages files meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use siltstone::{ErrorKind, IterOptions, Store};
+use siltstone_storage::{MemoryStorage, Storage};
+
+use super::{Run, STEPS, simulate_counted};
+use crate::checker::{Check, show};
+use crate::coverage::Coverage;
+use crate::model::{Bytes, Model};
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::workload::draw_options;
+use crate::world::{Errors, World};
+
+/// What a damaged file is.
+fn part_of(name: &str) -> &'static str {
+    match name {
+        name if name.ends_with(".tbl") => "table",
+        name if name.ends_with(".log") => "log",
+        name if name.starts_with("MANIFEST") => "manifest",
+        "CURRENT" => "current",
+        _ => "other",
+    }
+}
+
+/// Damages one file; gives what it is.
+fn damage(world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Option<&'static str> {
+    let objects = medium.list().ok()?;
+    let objects: Vec<_> = objects.into_iter().filter(|o| o.len > 0).collect();
+    // Mostly tables: these are read.
+    let tables: Vec<_> = objects
+        .iter()
+        .filter(|o| part_of(&o.name) == "table")
+        .cloned()
+        .collect();
+    let among = match rng.chance(75) && !tables.is_empty() {
+        true => tables,
+        false => objects,
+    };
+    if among.is_empty() {
+        return None;
+    }
+    let object = rng.pick(&among);
+    {
+        let mut damaged = world.damaged.lock().unwrap_or_else(|e| e.into_inner());
+        damaged.insert(object.name.clone());
+    }
+    let from = rng.below(object.len);
+    if rng.chance(60) {
+        let to = match rng.below(4) {
+            0 => 0,
+            1 => from / 4096 * 4096,
+            _ => from,
+        };
+        medium.cut(&object.name, to);
+        world.reach("damage.cut");
+    } else {
+        let to = from + 1 + rng.below(20_000);
+        medium.set_unreadable(&object.name, from..to);
+        world.reach("damage.unreadable");
+    }
+    Some(part_of(&object.name))
+}
+
+/// What every key is, or that the error named a damaged file.
+type Seen = BTreeMap<String, (u32, BTreeMap<Bytes, Option<Option<Bytes>>>)>;
+
+/// Asks for every key, by itself.
+fn read_all(store: &Store, model: &Model, damaged: &BTreeSet<String>) -> Result<Seen, String> {
+    let mut all = Seen::new();
+    let names = |text: &str| damaged.iter().any(|name| text.contains(name.as_str()));
+    for name in store.keyspaces() {
+        let keyspace = store.keyspace(&name).map_err(|e| e.to_string())?;
+        let mut keys = BTreeMap::new();
+        for key in model.keys(keyspace.id()) {
+            let seen = match keyspace.get(&key) {
+                Ok(value) => Some(value.map(Bytes::from)),
+                Err(e) if names(&e.to_string()) => None,
+                Err(e) => return Err(format!("get {}: {e}", show(&key))),
+            };
+            keys.insert(key, seen);
+        }
+        // And by a scan: everything that comes before its error is right.
+        let mut cursor = keyspace
+            .cursor(IterOptions::default())
+            .map_err(|e| e.to_string());
+        let scanned = cursor.as_mut().map_err(|e| e.clone()).and_then(|cursor| {
+            let mut step = cursor.seek_to_first();
+            while step.is_ok() && cursor.valid() {
+                let (key, value) = (cursor.key(), cursor.value());
+                match keys.get(key) {
+                    Some(None) => {}
+                    Some(Some(Some(by_get))) if by_get[..] == *value => {}
+                    by_get => {
+                        return Err(format!(
+                            "a scan shows {} = {}, a get {by_get:?}",
+                            show(key),
+                            show(value)
+                        ));
+                    }
+                }
+                step = cursor.next();
+            }
+            step.map_err(|e| e.to_string())
+        });
+        if let Err(e) = scanned
+            && !names(&e)
+        {
+            return Err(format!("scan of {name}: {e}"));
+        }
+        all.insert(name, (keyspace.id(), keys));
+    }
+    Ok(all)
+}
+
+/// Whether this may be the store at `number`.
+fn is_at(seen: &Seen, model: &Model, number: u64) -> Check {
+    let ids: BTreeMap<String, u32> = seen.iter().map(|(n, (id, _))| (n.clone(), *id)).collect();
+    if ids != model.keyspaces(number) {
+        return Err(format!("keyspaces {ids:?}"));
+    }
+    for (name, (id, keys)) in seen {
+        for (key, value) in keys {
+            let wanted = model.get(*id, key, number);
+            if let Some(value) = value
+                && *value != wanted
+            {
+                return Err(format!(
+                    "{name}: {} is {value:?}, expected {wanted:?}",
+                    show(key)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn errors(seen: &Seen) -> u64 {
+    let keys = seen.values().flat_map(|(_, keys)| keys.values());
+    keys.filter(|value| value.is_none()).count() as u64
+}
+
+/// One seed.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn cut_files_trial(seed: u64) -> Coverage {
+    simulate_counted(seed, STEPS, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0xC07);
+        let mut run = Run::new(&runtime, &mut rng);
+        let medium = MemoryStorage::new(&runtime);
+        let mut options = draw_options(&mut rng);
+        options.map_tables = rng.chance(70);
+        let what = format!("{options:?}");
+        let told = |e: String| format!("{what}: {e}");
+        // Something to lose, in tables, before anything happens.
+        let world = run.must_open(&medium, &options, "first life")?;
+        world.settings_after_open()?;
+        let (clients, count) = (1 + rng.below(2), 20 + rng.below(80));
+        run.work(&world, clients, count, &mut rng).map_err(told)?;
+        run.close(&world).map_err(|e| format!("close: {e}"))?;
+        drop(world);
+        let storage: Arc<dyn Storage> = Arc::new(medium.clone());
+        let world = run
+            .open(&medium, storage, &options, Errors::Damaged)
+            .map_err(|e| told(format!("open: {e}")))?;
+        world.settings_after_open()?;
+        // Tables are open, and some of their blocks were verified.
+        run.work(&world, 1, 20, &mut rng).map_err(told)?;
+
+        // Some damage is done while clients work.
+        let mut rng_of_damage = rng.clone().fork(7);
+        let (at_work, of_damage) = (world.clone(), medium.clone());
+        let damaging = runtime.spawn("damage", move || {
+            let mut parts = Vec::new();
+            for _ in 0..1 + rng_of_damage.below(3) {
+                for _ in 0..rng_of_damage.below(2000) {
+                    at_work.runtime.yield_point();
+                }
+                parts.extend(damage(&at_work, &of_damage, &mut rng_of_damage));
+            }
+            parts
+        });
+        let damaging = damaging.map_err(|e| e.to_string())?;
+        // What is damaged for good stalls writers for good, visibly; no client waits for that in this trial.
+        let (clients, count) = (1 + rng.below(2), 20 + rng.below(40));
+        let closer = world.store.clone();
+        let clock = runtime.clone();
+        let ends = runtime.spawn("ends", move || {
+            clock.sleep(std::time::Duration::from_secs(60));
+            let _ = closer.close();
+        });
+        drop(ends.map_err(|e| e.to_string())?);
+        let worked = run.work(&world, clients, count, &mut rng);
+        let stalled = worked.as_ref().is_err_and(|e| e.contains("clos"));
+        match worked {
+            Err(e) if !stalled => return Err(told(e)),
+            _ => {}
+        }
+        let parts = damaging
+            .join()
+            .map_err(|_| "damage ended without an answer")?;
+        for part in &parts {
+            run.coverage.add(&format!("damage.{part}"));
+        }
+        if stalled {
+            run.coverage.add("damage.stalled");
+        } else {
+            let model = run.model();
+            let damaged = world
+                .damaged
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .clone();
+            let seen = read_all(&world.store, &model, &damaged).map_err(told)?;
+            let now = world.store.snapshot().number();
+            is_at(&seen, &model, now).map_err(|e| told(format!("at {now}: {e}")))?;
+            run.coverage
+                .add_count("damage.told_by_a_get", errors(&seen));
+            for name in world.store.keyspaces() {
+                let keyspace = world.store.keyspace(&name).map_err(|e| e.to_string())?;
+                if let Err(e) = keyspace.compact_range(None, None) {
+                    world.allow(&e, &[], "compact_range").map_err(told)?;
+                    run.coverage.add("damage.told_by_a_compaction");
+                }
+            }
+            world.verify().map_err(told)?;
+            let seen = read_all(&world.store, &model, &damaged).map_err(told)?;
+            is_at(&seen, &model, now).map_err(|e| told(format!("compacted, at {now}: {e}")))?;
+            if let Err(e) = run.close(&world) {
+                world.allow(&e, &[], "close").map_err(told)?;
+                run.coverage.add("damage.told_by_close");
+            }
+        }
+        run.coverage
+            .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        let damaged = world
+            .damaged
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
+        drop(world);
+
+        // Opened again: what was only unreadable is there.
+        let image = medium.kill_in(&runtime);
+        let acked = lock(&run.history).acked;
+        let storage: Arc<dyn Storage> = Arc::new(image.clone());
+        let world = match run.open(&image, storage, &draw_options(&mut rng), Errors::Damaged) {
+            Ok(world) => world,
+            Err(e) => {
+                let text = e.to_string();
+                let named = damaged.iter().any(|name| text.contains(name.as_str()));
+                let kinds = [ErrorKind::Corruption, ErrorKind::Io, ErrorKind::NotFound];
+                if !named || !kinds.contains(&e.kind()) {
+                    return Err(told(format!("open of a damaged store: {e}")));
+                }
+                run.coverage.add("damage.told_by_open");
+                return Ok(run.coverage);
+            }
+        };
+        let model = run.model();
+        let seen = read_all(&world.store, &model, &damaged).map_err(told)?;
+        let log_is_whole = !damaged.iter().any(|name| part_of(name) == "log");
+        let least = if log_is_whole { acked } else { 0 };
+        let ends = model.ends_from(least);
+        if !ends.iter().any(|end| is_at(&seen, &model, *end).is_ok()) {
+            let nearest = is_at(&seen, &model, model.last());
+            return Err(told(format!(
+                "opened again it shows no moment from {least} to {}; damaged: {damaged:?}; against the last: {nearest:?}",
+                model.last()
+            )));
+        }
+        run.coverage.add("damage.opened_again");
+        run.coverage
+            .add_count("damage.told_by_a_get_later", errors(&seen));
+        Ok(run.coverage)
+    })
+}

@@ -1,0 +1,247 @@
+//! A disk that is full from some call on: writes are refused with `NoSpace` and nothing else, reads go on and are right, keyspaces can be dropped; when
+//! there is room again writing resumes by itself. A full disk at open is opened all the same.
+//!
+//! Threading: one task, its clients, and one that makes room after a while (what waits for room keeps writers waiting).
+
+use std::time::Duration;
+
+use siltstone::{ErrorKind, Options};
+use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, Storage};
+use std::sync::Arc;
+
+use super::failed_syncs::try_put;
+use super::{Run, STEPS, simulate_counted};
+use crate::checker::{Check, check_now, find_prefix};
+use crate::coverage::Coverage;
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::workload::draw_options;
+use crate::world::{Errors, World};
+
+/// Limits what is free, in bytes.
+fn leave(medium: &MemoryStorage, free_bytes: u64) {
+    medium.set_capacity(Some(medium.used_bytes() + free_bytes));
+}
+
+fn draw_free(rng: &mut Rng) -> u64 {
+    *rng.pick(&[0, 0, 4 << 10, 20 << 10, 64 << 10, 200 << 10, 1 << 20])
+}
+
+/// Whether what is put by for a full disk is there.
+fn has_reserves(there: &[ObjectMeta]) -> bool {
+    let has = |name: &str| there.iter().any(|o| o.name == name);
+    ["RESERVE", "RESERVE-LOG", "RESERVE-CURRENT"]
+        .into_iter()
+        .all(has)
+}
+
+/// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power took it, or it was used up) it may be refused,
+/// and opens when there is room.
+fn open_full(
+    run: &mut Run,
+    medium: &MemoryStorage,
+    options: &Options,
+) -> Result<Arc<World>, String> {
+    let storage: Arc<dyn Storage> = Arc::new(medium.clone());
+    let before = medium.list().map_err(|e| e.to_string())?;
+    match run.open(medium, storage.clone(), options, Errors::Expected) {
+        Ok(world) => Ok(world),
+        Err(e) if e.kind() == ErrorKind::NoSpace && !has_reserves(&before) => {
+            run.coverage.add("disk_full.open_refused_without_reserves");
+            medium.set_capacity(None);
+            run.open(medium, storage, options, Errors::Expected)
+                .map_err(|e| format!("open when there was room: {e}"))
+        }
+        Err(e) => Err(format!("open: {e}; there was {before:?}")),
+    }
+}
+
+/// Reads everything, writes something, drops something, on a disk that is (still) full.
+fn while_full(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Check {
+    if medium.capacity().is_none() {
+        return Ok(());
+    }
+    check_now(&world.store, &run.history, &world.plan.keys, rng)
+        .map_err(|e| format!("on the full disk: {e}"))?;
+    run.coverage.add("disk_full.read_while_full");
+    match try_put(run, world)? {
+        None => run.coverage.add("disk_full.written_while_full"),
+        Some(e) if e.kind() == ErrorKind::NoSpace => run.coverage.add("disk_full.refused"),
+        Some(e) => return Err(format!("a write on the full disk: {e}")),
+    }
+    let names = world.store.keyspaces();
+    if let Some(name) = names.last().filter(|_| rng.chance(40)) {
+        let keyspace = world.store.keyspace(name).map_err(|e| e.to_string())?;
+        world.drop_keyspace(&keyspace)?;
+        let names = world.store.keyspaces();
+        run.coverage
+            .add(match names.iter().any(|n| n == keyspace.name()) {
+                true => "disk_full.drop_refused",
+                false => "disk_full.dropped_while_full",
+            });
+        check_now(&world.store, &run.history, &world.plan.keys, rng)
+            .map_err(|e| format!("on the full disk after a drop: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Somebody makes room: a little first, half of the time. Writing resumes, by itself, and everything is right.
+fn resume(run: &mut Run, world: &Arc<World>, medium: &MemoryStorage, rng: &mut Rng) -> Check {
+    if medium.capacity().is_some() && rng.chance(50) {
+        leave(medium, draw_free(rng));
+        run.runtime.sleep(Duration::from_secs(2));
+    }
+    medium.set_capacity(None);
+    let mut patience = 0;
+    while let Some(error) = try_put(run, world)? {
+        patience += 1;
+        if patience > 100 || error.kind() != ErrorKind::NoSpace {
+            return Err(format!("writes do not resume: {error}"));
+        }
+        run.runtime.sleep(Duration::from_millis(500));
+    }
+    if patience > 0 {
+        run.coverage.add("disk_full.resumed_after_a_while");
+    }
+    run.check_all(world, rng)
+        .map_err(|e| format!("after there was room: {e}"))?;
+    let health = world.store.stats().health;
+    match health == "good" {
+        true => Ok(()),
+        false => Err(format!("there is room, and the store says: {health}")),
+    }
+}
+
+fn never_poisoned(world: &World) -> Check {
+    let coverage = world.coverage.lock().unwrap_or_else(|e| e.into_inner());
+    match coverage.of("fault.error.poisoned") {
+        0 => Ok(()),
+        count => Err(format!("{count} calls were refused as poisoned")),
+    }
+}
+
+/// One seed: the disk is full from the call on that the seed says.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn disk_full_trial(seed: u64) -> Coverage {
+    simulate_counted(seed, STEPS, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0xD15C);
+        let mut run = Run::new(&runtime, &mut rng);
+        let medium = MemoryStorage::new(&runtime);
+        let options = draw_options(&mut rng);
+        let world = run.must_open(&medium, &options, "first life")?;
+        world.settings_after_open()?;
+        let count = 10 + rng.below(60);
+        run.work(&world, 1, count, &mut rng)?;
+        run.close(&world).map_err(|e| format!("close: {e}"))?;
+        drop(world);
+
+        // Full before the open, or from some call of it or of what comes after it.
+        let free = draw_free(&mut rng);
+        let options = draw_options(&mut rng);
+        let most = *rng.pick(&[30, 200, 1000]);
+        let at = rng.below(most);
+        let at_open = rng.chance(20);
+        let what = match at_open {
+            true => format!("{options:?}; {free} bytes free at open"),
+            false => format!("{options:?}; {free} bytes free after {at} calls"),
+        };
+        let told = |e: String| format!("{what}: {e}");
+        match at_open {
+            true => leave(&medium, free),
+            false => medium.fill_after(at, free),
+        }
+        let world = open_full(&mut run, &medium, &options).map_err(told)?;
+        if medium.capacity().is_some() {
+            run.coverage.add("disk_full.at_open");
+        }
+        world.settings_after_open()?;
+        let (roomy, clock) = (medium.clone(), runtime.clone());
+        let mender = runtime.spawn("room", move || {
+            clock.sleep(Duration::from_secs(30));
+            roomy.set_capacity(None);
+        });
+        mender.map_err(|e| e.to_string())?;
+        let (clients, count) = (1 + rng.below(3), 20 + rng.below(100));
+        run.work(&world, clients, count, &mut rng).map_err(told)?;
+        if medium.capacity().is_some() {
+            run.coverage.add("disk_full.met");
+        }
+        while_full(&mut run, &world, &medium, &mut rng).map_err(told)?;
+        if rng.chance(60) {
+            resume(&mut run, &world, &medium, &mut rng).map_err(told)?;
+        }
+        never_poisoned(&world).map_err(told)?;
+        let closes = rng.chance(50);
+        if closes {
+            let close = run.close(&world);
+            if let Err(e) = &close
+                && e.kind() != ErrorKind::NoSpace
+            {
+                return Err(told(format!("close: {e}")));
+            }
+        } else {
+            run.coverage
+                .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        }
+
+        // Opened again on a full disk, twice; then there is room.
+        let (acked, synced) = {
+            let history = lock(&run.history);
+            (history.acked, history.synced)
+        };
+        let (mut image, mut least) = match rng.chance(50) {
+            true => (medium.kill_in(&runtime), acked),
+            false => {
+                let policy = CrashPolicy::Seeded(rng.draw());
+                (medium.crash_in(&runtime, policy).0, synced)
+            }
+        };
+        drop(world);
+        for round in 0..2 {
+            let options = draw_options(&mut rng);
+            let free = draw_free(&mut rng);
+            leave(&image, free);
+            let told = |e: String| {
+                told(format!(
+                    "reopened, round {round}, {free} bytes free, {options:?}: {e}"
+                ))
+            };
+            let world = open_full(&mut run, &image, &options).map_err(told)?;
+            let end = find_prefix(&world.store, &mut run.model(), least).map_err(told)?;
+            run.settle_at(end);
+            world.take_settings(false)?;
+            run.coverage.add(match world.store.stats().health.as_str() {
+                "good" => "disk_full.reopened_good",
+                _ => "disk_full.reopened_without_room",
+            });
+            let (roomy, clock) = (image.clone(), runtime.clone());
+            let mender = runtime.spawn("room", move || {
+                clock.sleep(Duration::from_secs(30));
+                roomy.set_capacity(None);
+            });
+            mender.map_err(|e| e.to_string())?;
+            run.work(&world, 1, 10, &mut rng).map_err(told)?;
+            while_full(&mut run, &world, &image, &mut rng).map_err(told)?;
+            if round == 1 {
+                resume(&mut run, &world, &image, &mut rng).map_err(told)?;
+            }
+            never_poisoned(&world).map_err(told)?;
+            (image, least) = match rng.chance(50) {
+                true => (image.kill_in(&runtime), lock(&run.history).acked),
+                false => {
+                    let least = lock(&run.history).synced;
+                    (image.crash_in(&runtime, CrashPolicy::LoseUnsynced).0, least)
+                }
+            };
+            run.coverage
+                .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        }
+        image.set_capacity(None);
+        let world = run.must_open(&image, &draw_options(&mut rng), &what)?;
+        find_prefix(&world.store, &mut run.model(), least)
+            .map_err(|e| told(format!("opened at last: {e}")))?;
+        Ok(run.coverage)
+    })
+}

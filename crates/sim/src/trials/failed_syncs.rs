@@ -1,0 +1,267 @@
+//! Syncs that fail. Of a log segment, a manifest or the folder: the store takes no more writes and says why, that sync is never made again, reads go on,
+//! and what a reopen shows stays, also when the power fails after it (what a failed sync covered is still shown by the page cache, and will never
+//! be durable). Of a table: its job runs again, and nothing else happens.
+//!
+//! Threading: one task, its clients, and one that repairs the disk after a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::ErrorKind;
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
+use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
+
+use super::{Run, STEPS, simulate_counted};
+use crate::checker::{check_now, find_prefix};
+use crate::coverage::Coverage;
+use crate::observe::lock;
+use crate::rng::Rng;
+use crate::workload::draw_options;
+use crate::world::{Errors, World};
+
+/// A sync that failed.
+struct Failed {
+    /// Where in the trace.
+    at: usize,
+    /// Of what.
+    part: &'static str,
+    /// As the trace shows it: what was called, and on which object.
+    call: String,
+    /// As an error names the object.
+    named: String,
+    /// Whether it is to end writing.
+    is_bad: bool,
+}
+
+/// The syncs in a trace that failed, from line `from` on.
+fn failed_syncs(trace: &[String], from: usize) -> Vec<Failed> {
+    let mut all = Vec::new();
+    for (at, line) in trace.iter().enumerate().skip(from) {
+        let mut words = line.split(' ').skip(1);
+        let (Some(kind), Some(name)) = (words.next(), words.next()) else {
+            continue;
+        };
+        if !line.ends_with(" Io") || !["sync", "sync_dir"].contains(&kind) {
+            continue;
+        }
+        let named = name.trim_matches('"').to_string();
+        // A segment that is being made ready holds nothing yet, and nothing refers to it.
+        let has_records = || {
+            let append = format!(" append {name} at ");
+            trace[..at].iter().any(|line| line.contains(&append))
+        };
+        let (part, is_bad) = match named.as_str() {
+            _ if kind == "sync_dir" => ("folder", true),
+            name if name.ends_with(".log") => match has_records() {
+                true => ("log", true),
+                false => ("spare_segment", false),
+            },
+            name if name.starts_with("MANIFEST") => ("manifest", true),
+            name if name.ends_with(".tbl") => ("table", false),
+            _ => ("other", false),
+        };
+        all.push(Failed {
+            at,
+            part,
+            call: format!(" {kind} {name} at "),
+            named: match part {
+                "folder" => "directory".into(),
+                _ => named,
+            },
+            is_bad,
+        });
+    }
+    all
+}
+
+/// Tries to write; the error, if it fails. Where there is no keyspace, creating one is tried.
+pub(super) fn try_put(run: &Run, world: &World) -> Result<Option<siltstone::Error>, String> {
+    let Some(name) = world.store.keyspaces().first().cloned() else {
+        lock(&run.history)
+            .settings
+            .announce_create(world.wishes.get("default").cloned().unwrap_or_default());
+        return Ok(match world.store.create_keyspace("default") {
+            Ok(keyspace) => {
+                let id = keyspace.id();
+                let created = |e: &crate::model::Event| matches!(e, crate::model::Event::Create(i, _) if *i == id);
+                let number = lock(&run.history).model.number_of_change(created);
+                world.synced(number.ok_or("a create left no record")?);
+                None
+            }
+            Err(e) => Some(e),
+        });
+    };
+    let keyspace = world.store.keyspace(&name).map_err(|e| e.to_string())?;
+    let op = crate::model::Op::Put(
+        keyspace.id(),
+        b"after".as_slice().into(),
+        b"all".as_slice().into(),
+    );
+    lock(&run.history).announce(vec![op.clone()]);
+    let result = keyspace.put(b"after", b"all");
+    if result.is_err() {
+        lock(&run.history).withdraw(&[op]);
+    }
+    Ok(result.err())
+}
+
+/// One seed.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn failed_syncs_trial(seed: u64) -> Coverage {
+    simulate_counted(seed, STEPS, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0x5F9C);
+        let mut run = Run::new(&runtime, &mut rng);
+        let medium = MemoryStorage::new(&runtime);
+        let options = draw_options(&mut rng);
+        let world = run.must_open(&medium, &options, "first life")?;
+        world.settings_after_open()?;
+        run.work(&world, 1, 20, &mut rng)?;
+        run.close(&world).map_err(|e| format!("close: {e}"))?;
+        drop(world);
+
+        let faulty = FaultStorage::new(Arc::new(medium.clone()), &runtime);
+        faulty.start_trace(true);
+        faulty.disarm();
+        let fault = match rng.chance(25) {
+            true => Fault::FailAfter(StorageErrorKind::Io),
+            false => Fault::Fail(StorageErrorKind::Io),
+        };
+        let rule = match rng.below(4) {
+            0 => Rule::on(OpKind::SyncDir, fault),
+            1 => Rule::on(OpKind::Sync, fault).named("MANIFEST"),
+            _ => Rule::on(OpKind::Sync, fault),
+        };
+        let most = *rng.pick(&[2, 10, 40]);
+        let mut rule = rule.nth(rng.below(most));
+        if rng.chance(40) {
+            rule = rule.for_good();
+        }
+        let what = format!("{options:?}; {rule:?}");
+        let told = |e: String| format!("{what}: {e}");
+        faulty.add(rule);
+        let storage = Arc::new(faulty.clone());
+        let world = run
+            .open(&medium, storage, &options, Errors::Expected)
+            .map_err(|e| told(format!("open: {e}")))?;
+        world.settings_after_open()?;
+        if rng.chance(50) {
+            world
+                .store
+                .core_for_tests()
+                .roll_manifest_from(1 << rng.below(14));
+        }
+        let opened = faulty.trace_log().len();
+        faulty.arm();
+        let (repaired, clock) = (faulty.clone(), runtime.clone());
+        let repair = runtime.spawn("repair", move || {
+            clock.sleep(Duration::from_secs(5));
+            repaired.disarm();
+        });
+        repair.map_err(|e| e.to_string())?;
+        let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
+        run.work(&world, clients, count, &mut rng).map_err(told)?;
+        // Whoever met it has had time to say so.
+        runtime.sleep(Duration::from_millis(100));
+        faulty.disarm();
+        let fired = faulty.fired();
+        let failed = failed_syncs(&faulty.trace_log(), opened);
+        for f in &failed {
+            run.coverage.add(&format!("failed_sync.{}", f.part));
+        }
+        let bad = failed.iter().find(|f| f.is_bad);
+        check_now(&world.store, &run.history, &world.plan.keys, &mut rng)
+            .map_err(|e| told(format!("after the fault: {e}")))?;
+        let health = world.store.stats().health;
+        match bad {
+            Some(bad) => {
+                let error = try_put(&run, &world)?
+                    .ok_or_else(|| told(format!("a write after the failed{}", bad.call)))?;
+                let text = error.to_string();
+                if error.kind() != ErrorKind::Poisoned
+                    || !text.contains("injected")
+                    || !text.contains(&bad.named)
+                    || health == "good"
+                {
+                    let call = &bad.call;
+                    return Err(told(format!(
+                        "after the failed{call}: {error}; health: {health}"
+                    )));
+                }
+            }
+            None => {
+                // Tables alone: it passes.
+                if health.contains("poison") {
+                    return Err(told(format!("{fired:?} poisoned: {health}")));
+                }
+                let mut patience = 0;
+                while let Some(error) = try_put(&run, &world)? {
+                    patience += 1;
+                    if patience > 50 || error.kind() == ErrorKind::Poisoned {
+                        return Err(told(format!("{fired:?}: writes do not resume: {error}")));
+                    }
+                    runtime.sleep(Duration::from_millis(500));
+                }
+                run.check_all(&world, &mut rng).map_err(told)?;
+                run.coverage.add(match fired.is_empty() {
+                    true => "failed_sync.not_met",
+                    false => "failed_sync.passed",
+                });
+            }
+        }
+        let close = run.close(&world);
+        if let (Err(e), None) = (&close, bad) {
+            return Err(told(format!("close: {e}")));
+        }
+        drop(world);
+        if let Some(bad) = bad {
+            // Never made again: neither by others, nor by the close.
+            let trace = faulty.trace_log();
+            if let Some(again) = trace[bad.at + 1..].iter().find(|l| l.contains(&bad.call)) {
+                return Err(told(format!(
+                    "the failed{} was made again: {again}",
+                    bad.call
+                )));
+            }
+            run.coverage
+                .add(&format!("failed_sync.{}.poisoned", bad.part));
+        }
+
+        let (acked, synced) = {
+            let history = lock(&run.history);
+            (history.acked, history.synced)
+        };
+        let power = rng.chance(30);
+        let (image, mut least) = match power {
+            true => {
+                let policy = CrashPolicy::Seeded(rng.draw());
+                (medium.crash_in(&runtime, policy).0, synced)
+            }
+            false => (medium.kill_in(&runtime), acked),
+        };
+        let mut image = image;
+        for round in 0..3 {
+            let options = draw_options(&mut rng);
+            let world = run.must_open(&image, &options, &what)?;
+            let end = find_prefix(&world.store, &mut run.model(), least)
+                .map_err(|e| told(format!("reopened, round {round}, power lost: {power}: {e}")))?;
+            run.settle_at(end);
+            world.take_settings(false)?;
+            // Power fails right after the reopen, then after some work.
+            if round > 0 {
+                run.work(&world, 1, 10, &mut rng).map_err(told)?;
+            }
+            least = lock(&run.history).synced;
+            let policy = match rng.chance(50) {
+                true => CrashPolicy::LoseUnsynced,
+                false => CrashPolicy::Seeded(rng.draw()),
+            };
+            image = image.crash_in(&runtime, policy).0;
+            if bad.is_some() {
+                run.coverage.add("failed_sync.power_lost_after_the_reopen");
+            }
+        }
+        Ok(run.coverage)
+    })
+}

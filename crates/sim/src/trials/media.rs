@@ -1,0 +1,144 @@
+//! Where the parts of a store lie: on one medium, or log and tables on media of their own, which lose power at the same moment.
+//!
+//! What it is: changes of the other media are noted in the journal of the store's own ([`Noted`]), so one journal orders all.
+//!
+//! Threading: one task.
+
+use std::sync::Arc;
+
+use siltstone::Storages;
+use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Replay, Runtime, Storage};
+
+use super::Promised;
+use crate::noted::Noted;
+use crate::rng::Rng;
+
+/// Which medium has the log, and which has the tables; 0 is the store's own.
+const LAYOUTS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)];
+const LETTERS: [char; 3] = ['m', 'l', 'x'];
+
+/// See the module.
+pub(crate) struct Media {
+    all: Vec<MemoryStorage>,
+    layout: (usize, usize),
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Kill,
+    Power(CrashPolicy),
+}
+
+/// What is left of a life.
+pub(crate) struct Left {
+    pub(crate) media: Media,
+    pub(crate) promised: Promised,
+    pub(crate) report: CrashReport,
+}
+
+impl Media {
+    /// New ones, half of the time only one.
+    pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> Media {
+        let layout = match rng.chance(50) {
+            true => LAYOUTS[0],
+            false => *rng.pick(&LAYOUTS),
+        };
+        let names = ["/store", "/second", "/third"].iter();
+        let count = 1 + layout.0.max(layout.1);
+        Media {
+            all: names
+                .take(count)
+                .map(|name| MemoryStorage::named(runtime, name))
+                .collect(),
+            layout,
+        }
+    }
+
+    /// The store's own, which has the manifest and the marks.
+    pub(crate) fn main(&self) -> &MemoryStorage {
+        &self.all[0]
+    }
+
+    /// The one medium, if there is only one.
+    pub(crate) fn only(&self) -> Option<&MemoryStorage> {
+        (self.all.len() == 1).then(|| self.main())
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!("log on {}, tables on {}", self.layout.0, self.layout.1)
+    }
+
+    pub(crate) fn storages(&self) -> Storages {
+        let seen = |at: usize| -> Arc<dyn Storage> {
+            match at {
+                0 => Arc::new(self.main().clone()),
+                at => {
+                    let medium = self.all[at].clone();
+                    Arc::new(Noted::new(medium, self.main().clone(), LETTERS[at]))
+                }
+            }
+        };
+        let all: Vec<_> = (0..self.all.len()).map(seen).collect();
+        Storages {
+            log: all[self.layout.0].clone(),
+            manifest: all[0].clone(),
+            tables: all[self.layout.1].clone(),
+        }
+    }
+
+    pub(crate) fn start_journals(&self) {
+        self.all.iter().for_each(MemoryStorage::start_journal);
+    }
+
+    /// What is left when the life whose journals were kept ended at some moment, in the middle of a call one time in three. `before`: what was
+    /// promised before it.
+    pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
+        let mut replays: Vec<Replay> = self.all.iter().map(MemoryStorage::replay).collect();
+        let n = rng.below(replays[0].len() + 1);
+        replays[0].advance_to(n);
+        let marks = replays[0].marks_so_far().to_vec();
+        // With several media, any moment between two changes of the store's own.
+        let cut = match self.all.len() {
+            1 => marks.len(),
+            _ => {
+                let least = marks.partition_point(|mark| mark.at < n);
+                least + rng.index(marks.len() - least + 1)
+            }
+        };
+        let marks = &marks[..cut];
+        for (replay, letter) in replays.iter_mut().zip(LETTERS).skip(1) {
+            let place = |label: &str| label.strip_prefix(letter)?.parse::<u64>().ok();
+            let last = marks.iter().rev().find_map(|mark| place(&mark.label));
+            replay.advance_to(last.unwrap_or(0));
+        }
+        let promised = Promised::by(marks, before);
+        let middle = rng.chance(33).then(|| rng.index(replays.len()));
+        let seed = rng.draw();
+        let mut report = CrashReport::default();
+        let left = replays.iter().enumerate().map(|(i, replay)| {
+            let part = match end {
+                End::Kill if middle == Some(i) => replay.kill_within(runtime, seed),
+                End::Power(policy) if middle == Some(i) => {
+                    replay.crash_within(runtime, policy, seed)
+                }
+                _ => None,
+            };
+            let (image, part) = part.unwrap_or_else(|| match end {
+                End::Kill => (replay.kill_in(runtime), CrashReport::default()),
+                End::Power(policy) => replay.crash_in(runtime, policy),
+            });
+            report.merge(&part);
+            image
+        });
+        let all = left.collect();
+        Left {
+            media: Media {
+                all,
+                layout: self.layout,
+            },
+            promised,
+            report,
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! One list of operations under several option sets: in the end all hold the same.
+//!
+//! Threading: one client; what it does depends on nothing but its own numbers.
+
+use siltstone::Options;
+
+use super::media::Media;
+use super::{Run, STEPS, simulate_counted};
+use crate::checker::contents;
+use crate::coverage::Coverage;
+use crate::executors;
+use crate::rng::Rng;
+use crate::workload::draw_options;
+use crate::world::Errors;
+
+/// One seed: up to 2,000 operations under three option sets, of which one is the default one.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn same_operations_trial(seed: u64) -> Coverage {
+    simulate_counted(seed, STEPS * 20, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0x5A3E);
+        let count = 50 + rng.below(*rng.clone().pick(&[200, 200, 2000]));
+        let mut first = None;
+        let mut coverage = Coverage::default();
+        for set in 0..3 {
+            let mut own = rng.clone().fork(set);
+            let options = match set {
+                0 => Options::default(),
+                _ => draw_options(&mut own),
+            };
+            let media = Media::draw(&runtime, &mut own);
+            let what = format!("set {set}, {}, {options:?}", media.describe());
+            let told = |e: String| format!("{what}: {e}");
+            // The same numbers for all.
+            let mut rng = rng.clone();
+            let mut run = Run::new(&runtime, &mut rng);
+            let executors = executors::draw(&mut own);
+            let world = run
+                .open_on(
+                    media.main(),
+                    media.storages(),
+                    executors,
+                    &options,
+                    Errors::Fatal,
+                )
+                .map_err(|e| told(format!("open: {e}")))?;
+            run.work(&world, 1, count, &mut rng).map_err(told)?;
+            run.check_all(&world, &mut rng).map_err(told)?;
+            let found = contents(&world.store).map_err(|e| told(e.to_string()))?;
+            run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+            coverage.merge(&run.coverage);
+            match &first {
+                None => first = Some(found),
+                Some(first) => found.same_as(first).map_err(|e| {
+                    told(format!(
+                        "another content than with the default options: {e}"
+                    ))
+                })?,
+            }
+            coverage.add("same_operations.compared");
+        }
+        coverage.add_count("operations", 3 * count);
+        Ok(coverage)
+    })
+}
