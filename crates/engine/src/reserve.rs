@@ -25,6 +25,9 @@ const POINTER_BYTES: u64 = 16 << 10;
 /// The largest part of the disk that each takes in a small store.
 const MIN_BYTES: u64 = 256 << 10;
 
+/// The smallest segment that is worth having: what stores with the smallest memtables put by.
+const LEAST_BYTES: u64 = 16 << 10;
+
 /// The reserve's name, if it is there.
 pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     Ok(storage
@@ -63,12 +66,12 @@ pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage, options: &Option
     if find(storage, LOG)?.is_some() {
         return Ok(());
     }
-    make_one(
-        epoch,
-        storage,
-        LOG,
-        MIN_BYTES.min(options.memtable_bytes / 4),
-    )
+    // What was given back may be a segment that came of a smaller reserve.
+    let mut bytes = MIN_BYTES.min(options.memtable_bytes / 4);
+    while !write_one(epoch, storage, LOG, bytes)? && bytes > LEAST_BYTES {
+        bytes = (bytes / 2).max(LEAST_BYTES);
+    }
+    Ok(())
 }
 
 fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<()> {

@@ -153,7 +153,7 @@ fn a_full_disk_at_open() {
 fn a_reserve_that_cannot_grow_is_kept() {
     let runtime = Runtime::threads();
     let memory = MemoryStorage::new(&runtime);
-    let try_open = |memtable_bytes| {
+    let try_open = |memory: &MemoryStorage, memtable_bytes| {
         let options = Options {
             memtable_bytes,
             ..options()
@@ -161,17 +161,18 @@ fn a_reserve_that_cannot_grow_is_kept() {
         let storage: Arc<dyn Storage> = Arc::new(memory.clone());
         Store::open_with(Components::on(storage, runtime.clone()), options)
     };
-    let store = try_open(64 << 10).unwrap();
+    let store = try_open(&memory, 64 << 10).unwrap();
     let ks = store.default_keyspace().unwrap();
     for i in 0..50 {
         ks.put(&key(i), &[7; 900]).unwrap();
     }
     drop(ks);
     store.close().unwrap();
-    memory.set_capacity(Some(memory.used_bytes()));
-    for round in 0..3 {
-        let store =
-            try_open(64 << (10 + 2 * round)).unwrap_or_else(|e| panic!("round {round}: {e}"));
+    let full = memory.kill();
+    full.set_capacity(Some(full.used_bytes()));
+    for memtable_bytes in [64 << 10, 256 << 10, 8 << 20] {
+        let store = try_open(&full, memtable_bytes)
+            .unwrap_or_else(|e| panic!("memtables of {memtable_bytes} bytes: {e}"));
         let ks = store.default_keyspace().unwrap();
         for i in 0..50 {
             assert_eq!(ks.get(&key(i)).unwrap().unwrap(), [7; 900]);

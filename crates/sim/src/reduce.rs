@@ -6,11 +6,12 @@
 //!
 //! Invariants: the same seed and cut give the same run. A run that is cut may fail in another way than the whole one: what is printed says how.
 //!
-//! Threading: one thread; the cut in force is the thread's own, as its simulated runs are.
+//! Threading: the cut in force is the thread's own; a simulated run, which has a thread of its own, takes it along ([`InForce`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One operation of a run: which call of `Run::work` (from 0), which client, which of its operations.
 pub type Place = (u32, u32, u32);
@@ -26,12 +27,44 @@ pub struct Cut {
     pub value_bytes_max: u64,
 }
 
+/// A cut while it is in force, and what was done under it.
+#[derive(Clone, Debug, Default)]
+pub struct InForce {
+    /// What is left out.
+    pub cut: Cut,
+    done: Arc<Mutex<BTreeMap<Place, String>>>,
+}
+
 thread_local! {
-    static CUT: RefCell<Cut> = RefCell::new(Cut::default());
-    /// What the run did so far.
-    static DONE: RefCell<BTreeSet<Place>> = const { RefCell::new(BTreeSet::new()) };
+    static IN_FORCE: RefCell<InForce> = RefCell::new(InForce::default());
     /// What stands at the places of all runs so far.
     static NAMES: RefCell<BTreeMap<Place, String>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+impl InForce {
+    /// This thread's.
+    pub fn present() -> InForce {
+        IN_FORCE.with_borrow(Clone::clone)
+    }
+
+    /// Makes it this thread's: for the thread of a simulated run.
+    pub fn take_along(self) {
+        IN_FORCE.set(self);
+    }
+
+    fn done(&self) -> MutexGuard<'_, BTreeMap<Place, String>> {
+        self.done.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether an operation is done. It is noted.
+    pub(crate) fn keeps(&self, place: Place, what: impl FnOnce() -> String) -> bool {
+        let only = self.cut.only.as_ref();
+        let kept = only.is_none_or(|only| only.contains(&place));
+        if kept {
+            self.done().insert(place, what());
+        }
+        kept
+    }
 }
 
 impl Cut {
@@ -43,32 +76,29 @@ impl Cut {
         }
     }
 
-    /// The one in force.
-    pub fn present() -> Cut {
-        CUT.with_borrow(Clone::clone)
-    }
-
     /// Runs `trial` with this cut.
     pub fn during<T>(&self, trial: impl FnOnce() -> T) -> T {
-        struct Back(Cut);
-        impl Drop for Back {
-            fn drop(&mut self) {
-                CUT.set(std::mem::take(&mut self.0));
-            }
-        }
-        let _back = Back(CUT.replace(self.clone()));
-        DONE.with_borrow_mut(BTreeSet::clear);
-        trial()
+        self.watched(trial).0
     }
 
-    /// Whether an operation is done. It is noted.
-    pub(crate) fn keeps(&self, place: Place, what: impl FnOnce() -> String) -> bool {
-        let kept = self.only.as_ref().is_none_or(|only| only.contains(&place));
-        if kept {
-            DONE.with_borrow_mut(|done| done.insert(place));
-            NAMES.with_borrow_mut(|names| names.insert(place, what()));
+    /// Runs `trial` with this cut, and says what was done of it.
+    fn watched<T>(&self, trial: impl FnOnce() -> T) -> (T, BTreeSet<Place>) {
+        struct Back(InForce);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                IN_FORCE.set(std::mem::take(&mut self.0));
+            }
         }
-        kept
+        let own = InForce {
+            cut: self.clone(),
+            ..InForce::default()
+        };
+        let _back = Back(IN_FORCE.replace(own.clone()));
+        let value = trial();
+        let done = own.done().clone();
+        let places = done.keys().copied().collect();
+        NAMES.with_borrow_mut(|names| names.extend(done));
+        (value, places)
     }
 }
 
@@ -98,8 +128,8 @@ pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut,
     let mut left = runs_max;
     let mut attempt = |cut: &Cut| {
         left = left.checked_sub(1)?;
-        let failure = cut.during(&fails)?;
-        Some((failure, DONE.with_borrow(Clone::clone)))
+        let (failure, done) = cut.watched(&fails);
+        Some((failure?, done))
     };
     let mut best = Cut::default();
     let (mut how, mut places): (String, BTreeSet<Place>) = attempt(&best)?;
@@ -153,8 +183,25 @@ pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut,
 /// A reduced seed as a test that can be pasted into `crates/sim/tests/trials.rs`.
 pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
     let mut text = String::new();
-    for line in how.lines().take(6) {
-        let line: String = line.chars().take(300).collect();
+    // Without the stack, and without the middle of long lines (options, of which the seed says the same).
+    let is_frame = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with("at ")
+            || line
+                .split(':')
+                .next()
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+    };
+    for line in how.lines().filter(|line| !is_frame(line)).take(6) {
+        let all: Vec<char> = line.chars().collect();
+        let line: String = match all.len() {
+            0..500 => all.iter().collect(),
+            len => all[..120]
+                .iter()
+                .chain(&[' ', '.', '.', ' '])
+                .chain(&all[len - 360..])
+                .collect(),
+        };
         let _ = writeln!(text, "    /// {line}");
     }
     let _ = write!(
@@ -170,10 +217,15 @@ mod tests {
 
     /// A run of 40 operations that fails if two of them are there, unless values are tiny.
     fn fails() -> Option<String> {
-        let cut = Cut::present();
-        let done: Vec<u32> = (0..40)
-            .filter(|i| cut.keeps((0, i % 3, *i), || format!("op {i}")))
-            .collect();
+        // In a thread of its own, as a simulated run is.
+        let own = InForce::present();
+        let run = std::thread::spawn(move || {
+            own.take_along();
+            let own = InForce::present();
+            let done = (0..40).filter(|i| own.keeps((0, i % 3, *i), || format!("op {i}")));
+            (done.collect::<Vec<u32>>(), own.cut)
+        });
+        let (done, cut) = run.join().unwrap();
         let small = cut.value_bytes_max != 0 && cut.value_bytes_max < 50;
         (done.contains(&7) && done.contains(&31) && !small).then(|| format!("{} done", done.len()))
     }
@@ -188,10 +240,19 @@ mod tests {
             ..Cut::only(&[(0, 1, 7), (0, 1, 31)])
         };
         assert_eq!(cut, wanted);
-        assert_eq!(Cut::present(), Cut::default());
+        assert_eq!(InForce::present().cut, Cut::default());
         let test = as_test("a_trial", 9, &cut, &how);
         assert!(test.contains("(0, 1, 31), // op 31"), "{test}");
         assert!(test.contains("cut.during(|| a_trial(9));"), "{test}");
+        let long = format!(
+            "life 0, {}: the end\n   3: main\n      at here\nmore",
+            "x".repeat(900)
+        );
+        let test = as_test("a_trial", 9, &cut, &long);
+        assert!(
+            test.contains(": the end\n    /// more\n    #[test]"),
+            "{test}"
+        );
     }
 
     #[test]

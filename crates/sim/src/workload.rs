@@ -63,7 +63,7 @@ impl Client {
             let action = self.world.plan.action(&mut self.rng);
             let place = (self.place.0, self.place.1, i as u32);
             let world = &self.world;
-            if !world.plan.cut.keeps(place, || format!("{action:?}")) {
+            if !world.plan.in_force.keeps(place, || format!("{action:?}")) {
                 continue;
             }
             self.act(action)

@@ -50,13 +50,23 @@ fn failed_syncs(trace: &[String], from: usize) -> Vec<Failed> {
             let append = format!(" append {name} at ");
             trace[..at].iter().any(|line| line.contains(&append))
         };
+        // Nor does anything refer to a manifest that is being written anew, before the pointer names it.
+        let is_current = || {
+            let append = format!(" append {name} at ");
+            let begun = trace[..at].iter().position(|line| line.contains(&append));
+            let named = |line: &&String| line.contains(" replace \"CURRENT\" at ");
+            begun.is_some_and(|begun| trace[begun..at].iter().any(|line| named(&line)))
+        };
         let (part, is_bad) = match named.as_str() {
             _ if kind == "sync_dir" => ("folder", true),
             name if name.ends_with(".log") => match has_records() {
                 true => ("log", true),
                 false => ("spare_segment", false),
             },
-            name if name.starts_with("MANIFEST") => ("manifest", true),
+            name if name.starts_with("MANIFEST") => match is_current() {
+                true => ("manifest", true),
+                false => ("spare_manifest", false),
+            },
             name if name.ends_with(".tbl") => ("table", false),
             _ => ("other", false),
         };

@@ -19,7 +19,7 @@ use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
 use crate::model::Model;
 use crate::observe::{History, Observed, SharedHistory, lock};
-use crate::reduce::{as_test, reduce};
+use crate::reduce::{InForce, as_test, reduce};
 use crate::rng::Rng;
 use crate::workload::{Client, Plan};
 use crate::world::upkeep::Copy;
@@ -80,7 +80,9 @@ fn simulate_long<T: Send + 'static>(
         max_steps,
         ..SimConfig::new(seed)
     };
+    let in_force = InForce::present();
     let outcome = run(config, |runtime| {
+        in_force.take_along();
         trial(runtime).unwrap_or_else(|e| panic!("{e}"))
     });
     let counters = outcome.counters;
@@ -460,5 +462,53 @@ impl Promised {
             }
         }
         promised
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Event, Op};
+
+    /// A run with two clients that fails if anybody deletes a range.
+    fn fails() -> Option<String> {
+        let run = || {
+            simulate(3, |runtime| {
+                let mut rng = Rng::new(3);
+                let run = Run::new(&runtime, &mut rng);
+                let medium = MemoryStorage::new(&runtime);
+                let world = run.must_open(&medium, &Options::default(), "open")?;
+                run.work(&world, 2, 40, &mut rng)?;
+                let model = run.model();
+                let deletes = |op: &Op| matches!(op, Op::DeleteRange(..));
+                let has =
+                    |event: &Event| matches!(event, Event::Group(ops) if ops.iter().any(deletes));
+                match model.records().iter().any(|record| has(&record.event)) {
+                    true => Err("somebody deleted a range".into()),
+                    false => Ok(()),
+                }
+            })
+        };
+        let payload = std::panic::catch_unwind(run).err()?;
+        payload.downcast_ref::<String>().cloned()
+    }
+
+    #[test]
+    fn a_simulated_run_is_made_small() {
+        let (cut, how) = reduce(200, fails).expect("the whole run fails");
+        assert!(how.contains("somebody deleted a range"), "{how}");
+        let only = cut.only.clone().unwrap_or_default();
+        assert_eq!(only.len(), 1, "{cut}");
+        assert!(cut.during(fails).is_some(), "as it is printed, it fails");
+        let nothing = crate::reduce::Cut::only(&[]);
+        assert!(
+            nothing.during(fails).is_none(),
+            "what is left out is not done"
+        );
+        let text = as_test("a_trial", 3, &cut, &how);
+        assert!(
+            text.contains("// DeleteRange") || text.contains("// Batch"),
+            "{text}"
+        );
     }
 }

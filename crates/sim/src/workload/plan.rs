@@ -13,7 +13,7 @@ use siltstone::{
 };
 
 use crate::model::{Bytes, Op};
-use crate::reduce::Cut;
+use crate::reduce::InForce;
 use crate::rng::Rng;
 
 /// Names that keyspaces are given, over and over.
@@ -198,7 +198,7 @@ pub struct Plan {
     /// In how many of a hundred a value compresses.
     pub compressible_percent: u64,
     /// What is left out.
-    pub cut: Cut,
+    pub in_force: InForce,
     /// By [`Action`].
     weights: [u64; ACTIONS.len()],
 }
@@ -287,14 +287,14 @@ impl Plan {
             1 => weight * 3,
             _ => weight,
         });
-        let cut = Cut::present();
+        let in_force = InForce::present();
         let mut keys = draw_keys(rng);
-        if cut.short_keys {
+        if in_force.cut.short_keys {
             let short = (0..keys.len() as u16).map(|i| Bytes::from(&i.to_be_bytes()[..]));
             keys = short.collect();
         }
         Plan {
-            cut,
+            in_force,
             keys,
             value_bytes: *rng.pick(&[40, 300, 1500, 4000]),
             compressible_percent: *rng.pick(&[0, 50, 100]),
@@ -330,7 +330,7 @@ impl Plan {
             12 => 70_000,
             _ => rng.below(self.value_bytes),
         } as usize;
-        let len = match self.cut.value_bytes_max {
+        let len = match self.in_force.cut.value_bytes_max {
             0 => len,
             most => len.min(most as usize),
         };
