@@ -1,12 +1,13 @@
-//! The store's own tasks: workers for jobs, one maintenance task; starting, waiting for, and stopping them.
+//! The store's own tasks: workers for jobs, one maintenance task, one for the interval's sync; starting, waiting for, and stopping them.
 //!
 //! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
-//! compaction never keeps a memtable from its flush. The maintenance task syncs at intervals, prepares log segments and arenas, raises the ceiling,
+//! compaction never keeps a memtable from its flush. The maintenance task prepares log segments and arenas, raises the ceiling,
 //! bounds the log, keeps the memory budget, seals memtables whose range deletes would give space back, deletes what no view holds, publishes
-//! statistics, and leaves `NoSpace` when there is room again.
+//! statistics, and leaves `NoSpace` when there is room again. It does slow things, so what has a time to keep is no part of it: the sync of
+//! `SyncMode::Interval` is a task of its own ([`crate::interval`]).
 //!
 //! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
-//! task may want. Every loop waits on a condition with a bound, so a missed event costs a delay, never a hang.
+//! task may want. Every loop here waits on a condition with a bound, so a missed event costs a delay, never a hang.
 //!
 //! Threading: runtime tasks.
 
@@ -68,7 +69,19 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
         .runtime
         .spawn("silt-maintenance", move || maintain(&task_core))
         .map_err(failed);
-    let result = maintenance.map(|handle| handles.push(handle));
+    let mut result = maintenance.map(|handle| handles.push(handle));
+    if result.is_ok()
+        && let Some(interval) = core.interval_sync.interval()
+    {
+        let task_core = core.clone();
+        let syncing = core
+            .runtime
+            .spawn("silt-sync", move || {
+                crate::interval::run(&task_core, interval)
+            })
+            .map_err(failed);
+        result = syncing.map(|handle| handles.push(handle));
+    }
     core.tasks.lock().handles = handles;
     if result.is_err() {
         stop(core);
@@ -144,12 +157,10 @@ fn pause(core: &Core, duration: Duration) {
 }
 
 fn maintain(core: &Arc<Core>) {
-    let interval = core.sync_interval();
-    let mut last_sync = core.runtime.now();
     // Those who open, do little and close need not publish anything: the first time is an interval after the open.
-    let mut last_published = last_sync;
+    let mut last_published = core.runtime.now();
     #[cfg(feature = "metrics")]
-    let mut last_fed = last_sync;
+    let mut last_fed = last_published;
     let mut watches = Watches::default();
     // Since when there is space again that nobody was told of.
     let mut space_since: Option<(u64, Instant)> = None;
@@ -159,16 +170,9 @@ fn maintain(core: &Arc<Core>) {
             let mut tidy = core.tidy.lock();
             if !tidy.wanted && !tidy.closing {
                 let now = core.runtime.now();
-                let due = [
-                    interval.map(|i| last_sync + i),
-                    publish_every.map(|i| last_published + i),
-                ];
-                let wait = due
-                    .into_iter()
-                    .flatten()
-                    .map(|due| due.since(now))
-                    .fold(LOOK_AGAIN, Duration::min)
-                    .max(Duration::from_micros(50));
+                let wait = publish_every
+                    .map_or(LOOK_AGAIN, |every| (last_published + every).since(now))
+                    .clamp(Duration::from_micros(50), LOOK_AGAIN);
                 tidy = core.tidy_wake.wait_timeout(tidy, wait).0;
             }
             if tidy.closing {
@@ -188,13 +192,6 @@ fn maintain(core: &Arc<Core>) {
         }
         if core.health.is_poisoned() {
             continue;
-        }
-        if let Some(interval) = interval
-            && core.runtime.now().since(last_sync) >= interval
-        {
-            last_sync = core.runtime.now();
-            // A failure has poisoned the store: whoever writes next is told.
-            let _ = core.sync_log_through(core.log.end());
         }
         // Each of these failures is either told by what it poisons, or tried again with the next round.
         let _ = tidy_up(core, &mut watches);
@@ -398,6 +395,7 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
         core.tidy_pause.notify_all();
     }
     core.wake_background();
+    core.interval_sync.wake();
     core.stalls.relieve();
     let handles = std::mem::take(&mut core.tasks.lock().handles);
     for handle in handles {

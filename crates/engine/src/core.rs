@@ -20,11 +20,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Events;
 use crate::health::{Health, closed};
 use crate::ingest::Guests;
+use crate::interval::IntervalSync;
 use crate::log::{LogWriter, Position};
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
-use crate::options::{Options, SyncMode};
+use crate::options::Options;
 use crate::planted::{self, Bug};
 use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
@@ -93,6 +94,7 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     pub(crate) queue: WriteQueue,
     pub(crate) log: LogWriter,
+    pub(crate) interval_sync: IntervalSync,
     pub(crate) keyspaces: ArcSwap<KeyspaceMap>,
     /// Held over a create, drop or ingest, from its record to its edit.
     pub(crate) ddl: Mutex<()>,
@@ -316,14 +318,6 @@ impl Core {
         if !tidy.wanted {
             tidy.wanted = true;
             self.tidy_wake.notify_all();
-        }
-    }
-
-    /// The interval of the background sync, if there is one.
-    pub(crate) fn sync_interval(&self) -> Option<std::time::Duration> {
-        match self.options.sync {
-            SyncMode::Interval(interval) => Some(interval),
-            _ => None,
         }
     }
 

@@ -65,6 +65,7 @@ mod health;
 mod ingest;
 mod ingest_check;
 pub mod inspect;
+mod interval;
 mod iter;
 pub mod log;
 pub mod manifest;

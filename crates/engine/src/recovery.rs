@@ -31,6 +31,7 @@ use crate::event::Events;
 use crate::guard;
 use crate::health::Health;
 use crate::ingest::Guests;
+use crate::interval::IntervalSync;
 use crate::log::{LogConfig, LogOptions, LogWriter, Position, ReplayOptions, StopReason};
 use crate::manifest::{self, StoreId};
 use crate::metrics::Metrics;
@@ -250,6 +251,13 @@ pub(crate) fn open(
     let core = Arc::new(Core {
         live: ArcSwap::from_pointee(options.clone()),
         sync_every_write: options.sync == SyncMode::Always,
+        interval_sync: IntervalSync::new(
+            &runtime,
+            match options.sync {
+                SyncMode::Interval(interval) => Some(interval),
+                SyncMode::Always | SyncMode::Never => None,
+            },
+        ),
         stalls: Stalls::new(&runtime, events.clone()),
         snapshots: SnapshotRegistry::new(&runtime, published),
         queue: WriteQueue::new(&runtime, &health, published + 1, source_id),

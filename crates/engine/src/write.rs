@@ -602,6 +602,9 @@ pub(crate) fn append(
     sync: bool,
 ) -> Result<Position> {
     let end = core.log.append(kind, first, count, parts)?;
+    if !sync {
+        core.interval_sync.written();
+    }
     core.metrics
         .log_bytes
         .add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);

@@ -100,4 +100,5 @@ stories! {
     power_is_lost_in_a_second_attempt
     the_last_handle_in_a_job
     a_drop_in_a_job
+    the_intervals_sync_waits_for_nobody
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use siltstone::log::format::segment_name;
-use siltstone::{Batch, ErrorKind, Keyspace, Options, WriteOptions};
+use siltstone::{Batch, ErrorKind, Keyspace, Options, SyncMode, WriteOptions};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
 
@@ -73,6 +73,11 @@ pub const ALL: &[Story] = &[
         runs_of_several_keyspaces_meet,
     ),
     ("full_disk_and_writers", 30, full_disk_and_writers),
+    (
+        "the_intervals_sync_waits_for_nobody",
+        3,
+        the_intervals_sync_waits_for_nobody,
+    ),
 ];
 
 /// The first promise of all: what was acknowledged as synced survives power loss.
@@ -695,4 +700,78 @@ fn a_drop_of_what_only_the_log_knows(rt: Runtime, seed: u64) {
         assert_eq!(fresh.iter().unwrap().count(), 0);
     }
     creator.join().unwrap();
+}
+
+/// The interval's sync was one step of the task that does all maintenance: while that zeroed a segment, unlinked what was dropped or waited for the
+/// manifest, nothing was synced, and power took what was acknowledged long before.
+fn the_intervals_sync_waits_for_nobody(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options {
+        sync: SyncMode::Interval(Duration::from_millis(10)),
+        memtable_bytes: 8 << 20,
+        log_segment_bytes: 1 << 20,
+        ..small()
+    });
+    let ks = store.keyspace("default").unwrap();
+    let doomed = store.create_keyspace("doomed").unwrap();
+    doomed.put(b"k", b"v").unwrap();
+    store.flush().unwrap();
+    rt.sleep(Duration::from_secs(3));
+    let slow = Fault::Delay(Duration::from_secs(20));
+    let mut count = 0;
+    let mut put = || {
+        ks.put(&key(count), &[1; 1000]).unwrap();
+        count += 1;
+        count
+    };
+    let mut flusher = None;
+    match seed {
+        0 => {
+            disk.faults
+                .add(Rule::on(OpKind::Reserve, slow).named(LOG).for_good());
+            while disk.faults.fired().is_empty() {
+                if put() % 50 == 0 {
+                    rt.sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        1 => {
+            disk.faults.add(Rule::on(OpKind::Delete, slow).for_good());
+            store.drop_keyspace("doomed").unwrap();
+            drop(doomed);
+            while disk.faults.fired().is_empty() {
+                rt.sleep(Duration::from_millis(1));
+            }
+        }
+        _ => {
+            disk.faults
+                .add(Rule::on(OpKind::Sync, slow).named("MANIFEST").for_good());
+            put();
+            let store = store.clone();
+            let flush = move || {
+                let _ = store.flush();
+            };
+            flusher = Some(rt.spawn("flusher", flush).unwrap());
+            while disk.faults.fired().is_empty() {
+                rt.sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    rt.sleep(Duration::from_millis(500));
+    let acknowledged = put();
+    rt.sleep(Duration::from_millis(11));
+    // Nothing is written any more: nothing is to be synced, and nobody wakes for it.
+    let syncs = store.stats().log.sync_count;
+    let back = disk.lose_power().open();
+    rt.sleep(Duration::from_secs(1));
+    assert_eq!(store.stats().log.sync_count, syncs, "synced for nothing");
+    let found = prefix_len(&back.keyspace("default").unwrap());
+    assert_eq!(
+        found, acknowledged,
+        "what was acknowledged longer ago than the interval is gone"
+    );
+    disk.faults.disarm();
+    if let Some(flusher) = flusher {
+        flusher.join().unwrap();
+    }
 }
