@@ -11,6 +11,7 @@
 //!
 //! Threading: runtime tasks.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -77,7 +78,13 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
         let syncing = core
             .runtime
             .spawn("silt-sync", move || {
-                crate::interval::run(&task_core, interval)
+                let run = || crate::interval::run(&task_core, interval);
+                // The sync that it was in is of unknown outcome.
+                if let Err(error) = guarded(&task_core, || "the sync of the log".into(), run) {
+                    task_core
+                        .health
+                        .poison(&error.with_kind(ErrorKind::Poisoned));
+                }
             })
             .map_err(failed);
         result = syncing.map(|handle| handles.push(handle));
@@ -89,63 +96,130 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
     result
 }
 
-fn worker(core: &Arc<Core>, flush_only: bool) {
-    loop {
-        let task = {
-            let mut schedule = core.schedule.lock();
-            loop {
-                if core.closing.load(Ordering::Acquire) {
-                    drop(schedule);
-                    schedule::end_unfinished(core);
-                    return;
-                }
-                let seen = schedule.events;
-                drop(schedule);
-                let task = if core.health.check_manifest().is_ok() {
-                    schedule::next(core, flush_only)
-                } else {
-                    None
-                };
-                if let Some(task) = task {
-                    break task;
-                }
-                schedule = core.schedule.lock();
-                if schedule.events == seen {
-                    core.settled.notify_all();
-                    schedule = core.work.wait_timeout(schedule, LOOK_AGAIN).0;
-                }
-            }
-        };
-        run(core, task);
+/// Panics in a row of one task, or of one keyspace's flushes or compactions, after which the store takes no more writes: what they do not do stays
+/// undone.
+const PANICS_MAX: u32 = LASTING_FAILURES;
+
+/// Runs `work`; a panic in it is an error that says so. In a simulated run a panic is the run's end, and the stack of a killed process is unwound
+/// to its end: neither is caught.
+///
+/// What is seen of what `work` had in hand: locks are released, so whatever lies under one must be whole between any two calls that may panic, or say
+/// that it is not, as the manifest does ([`Core::check_manifest_is_whole`]) and the leader's role.
+fn guarded<T>(core: &Core, what: impl FnOnce() -> String, work: impl FnOnce() -> T) -> Result<T> {
+    if core.runtime.is_simulated() {
+        return Ok(work());
+    }
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(|s| &**s))
+            .unwrap_or("no message");
+        Error::new(ErrorKind::Io, format!("{} panicked: {said}", what())).advice(
+            "this is a bug: report it, with what stands on standard error; nothing that was acknowledged is lost",
+        )
+    })
+}
+
+/// A task has panicked, for the `count`-th time in a row.
+fn panicked(core: &Core, error: &Error, count: u32) {
+    core.check_manifest_is_whole();
+    if count >= PANICS_MAX {
+        let again = format!("{count} times in a row, and what it does stays undone");
+        core.health
+            .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
     }
 }
 
-fn run(core: &Arc<Core>, mut task: Task) {
-    let result = match &mut task {
-        Task::Flush(flush) => crate::flush::run(core, flush),
-        Task::Compaction(compaction) => crate::compaction::install::run(core, compaction),
+fn worker(core: &Arc<Core>, flush_only: bool) {
+    let mut panics = 0;
+    loop {
+        match guarded(core, || "a worker".into(), || work(core, flush_only)) {
+            Ok(true) => panics = 0,
+            Ok(false) => return,
+            Err(error) => {
+                panics += 1;
+                panicked(core, &error, panics);
+                if core.closing.load(Ordering::Acquire) {
+                    return;
+                }
+                failed(core, error);
+            }
+        }
+    }
+}
+
+/// Waits for one task and runs it. False: the store closes.
+fn work(core: &Arc<Core>, flush_only: bool) -> bool {
+    let task = {
+        let mut schedule = core.schedule.lock();
+        loop {
+            if core.closing.load(Ordering::Acquire) {
+                drop(schedule);
+                schedule::end_unfinished(core);
+                return false;
+            }
+            let seen = schedule.events;
+            drop(schedule);
+            let task = if core.health.check_manifest().is_ok() {
+                schedule::next(core, flush_only)
+            } else {
+                None
+            };
+            if let Some(task) = task {
+                break task;
+            }
+            schedule = core.schedule.lock();
+            if schedule.events == seen {
+                core.settled.notify_all();
+                schedule = core.work.wait_timeout(schedule, LOOK_AGAIN).0;
+            }
+        }
     };
+    run(core, task);
+    true
+}
+
+fn run(core: &Arc<Core>, mut task: Task) {
+    let what = task.what();
+    let guarded = guarded(
+        core,
+        || what,
+        || match &mut task {
+            Task::Flush(flush) => crate::flush::run(core, flush),
+            Task::Compaction(compaction) => crate::compaction::install::run(core, compaction),
+        },
+    );
+    let result = guarded.unwrap_or_else(|error| {
+        panicked(core, &error, schedule::count_panic(core, &task));
+        Err(error)
+    });
     schedule::finish(core, task, &result);
     if let Err(error) = result
         && error.kind() != ErrorKind::Closed
     {
-        core.metrics.job_failed_count.add(1);
         if planted::is(Bug::TableSyncPoisons) {
             core.health.poison(&error);
         }
         if error.kind() == ErrorKind::NoSpace {
             core.health.set_no_space(&error);
         }
-        tracing::warn!(%error, "a flush or compaction failed, it runs again");
-        core.events.tell(|| Event::JobFailed {
-            error: error.clone(),
-        });
-        core.last_job_error.lock().replace(error);
-        // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
-        pause(core, Duration::from_millis(100));
+        failed(core, error);
     }
     core.stalls.relieve();
     core.wake_tidy();
+}
+
+/// Counts and tells a failure of a task, and pauses.
+fn failed(core: &Core, error: Error) {
+    core.metrics.job_failed_count.add(1);
+    tracing::warn!(%error, "a flush or compaction failed, it runs again");
+    core.events.tell(|| Event::JobFailed {
+        error: error.clone(),
+    });
+    core.last_job_error.lock().replace(error);
+    // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
+    pause(core, Duration::from_millis(100));
 }
 
 /// Sleeps, but not through a close.
@@ -157,6 +231,7 @@ fn pause(core: &Core, duration: Duration) {
 }
 
 fn maintain(core: &Arc<Core>) {
+    let mut panics = 0;
     // Those who open, do little and close need not publish anything: the first time is an interval after the open.
     let mut last_published = core.runtime.now();
     #[cfg(feature = "metrics")]
@@ -180,27 +255,41 @@ fn maintain(core: &Arc<Core>) {
             }
             tidy.wanted = false;
         }
-        let now = core.runtime.now();
-        if publish_every.is_some_and(|every| now.since(last_published) >= every) {
-            last_published = now;
-            crate::published::publish(core);
-        }
-        #[cfg(feature = "metrics")]
-        if now.since(last_fed) >= LOOK_AGAIN {
-            last_fed = now;
-            crate::facade::feed(core);
-        }
-        if core.health.is_poisoned() {
-            continue;
-        }
-        // Each of these failures is either told by what it poisons, or tried again with the next round.
-        let _ = tidy_up(core, &mut watches);
-        space_since = match (core.health.owes_space_again(), space_since) {
-            (Some(count), Some((before, since))) if count == before => Some((count, since)),
-            (owed, _) => owed.map(|count| (count, now)),
-        };
-        if space_since.is_some_and(|(_, since)| now.since(since) >= LOOK_AGAIN) {
-            core.health.tell_space_again();
+        let round = guarded(
+            core,
+            || "maintenance".into(),
+            || {
+                let now = core.runtime.now();
+                if publish_every.is_some_and(|every| now.since(last_published) >= every) {
+                    last_published = now;
+                    crate::published::publish(core);
+                }
+                #[cfg(feature = "metrics")]
+                if now.since(last_fed) >= LOOK_AGAIN {
+                    last_fed = now;
+                    crate::facade::feed(core);
+                }
+                if core.health.is_poisoned() {
+                    return;
+                }
+                // Each of these failures is either told by what it poisons, or tried again with the next round.
+                let _ = tidy_up(core, &mut watches);
+                space_since = match (core.health.owes_space_again(), space_since) {
+                    (Some(count), Some((before, since))) if count == before => Some((count, since)),
+                    (owed, _) => owed.map(|count| (count, now)),
+                };
+                if space_since.is_some_and(|(_, since)| now.since(since) >= LOOK_AGAIN) {
+                    core.health.tell_space_again();
+                }
+            },
+        );
+        match round {
+            Ok(()) => panics = 0,
+            Err(error) => {
+                panics += 1;
+                panicked(core, &error, panics);
+                failed(core, error);
+            }
         }
     }
 }
@@ -399,7 +488,7 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
     core.stalls.relieve();
     let handles = std::mem::take(&mut core.tasks.lock().handles);
     for handle in handles {
-        // A task that panicked has told so on standard error; the store's data is in log and tables.
+        // A task that panicked beyond what `guarded` covers has told so on standard error; the store's data is in log and tables.
         let _ = handle.join();
     }
     // Callers that bring files in see the close soon; what they began to write they delete again.

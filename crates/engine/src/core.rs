@@ -43,6 +43,8 @@ pub(crate) struct ManifestRole {
     pub(crate) manifest: Manifest,
     /// Creates, drops and ingests whose edit failed for want of room: part of the next edit, before it.
     pub(crate) pending: Vec<PendingEdit>,
+    /// An edit is being written: whoever finds it set has the role from a task that panicked in it.
+    pub(crate) writing: bool,
 }
 
 /// An edit of a create, drop or ingest that waits for room.
@@ -236,7 +238,11 @@ impl Core {
         .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
         edit.next_table_id =
             Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
-        match role.manifest.commit(&edit) {
+        self.check_whole(role)?;
+        role.writing = true;
+        let committed = role.manifest.commit(&edit);
+        role.writing = false;
+        match committed {
             Ok(_) => {
                 // The edit stands, but a manifest that was to replace this one is in doubt: nothing more may be written.
                 if let Some(error) = role.manifest.writer().failed() {
@@ -254,6 +260,25 @@ impl Core {
                 Err(error)
             }
         }
+    }
+
+    /// What a task left that panicked while it wrote an edit is unknown: poison.
+    fn check_whole(&self, role: &ManifestRole) -> Result<()> {
+        if !role.writing {
+            return Ok(());
+        }
+        let error = Error::new(
+            ErrorKind::Poisoned,
+            "a task panicked while it wrote the manifest",
+        )
+        .advice("this is a bug: report it; reopen the store");
+        self.health.poison(&error);
+        Err(error)
+    }
+
+    /// After a panic: poisons if it came while an edit was being written.
+    pub(crate) fn check_manifest_is_whole(&self) {
+        let _ = self.check_whole(&self.manifest.lock());
     }
 
     /// Syncs the log through `position`; poison is set before anybody is answered.

@@ -269,6 +269,7 @@ pub(crate) fn open(
         manifest: runtime.mutex(ManifestRole {
             manifest,
             pending: Vec::new(),
+            writing: false,
         }),
         ceiling: AtomicU64::new(ceiling),
         schedule: runtime.mutex(Schedule::new()),

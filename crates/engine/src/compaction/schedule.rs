@@ -11,7 +11,7 @@
 //!
 //! Threading: one mutex (`Core::schedule`); no I/O under it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,6 +31,31 @@ use crate::view::{KeyspaceCore, KeyspaceView};
 pub(crate) enum Task {
     Flush(FlushTask),
     Compaction(Box<CompactionTask>),
+}
+
+impl Task {
+    /// Place in the counts of failures.
+    fn kind(&self) -> usize {
+        match self {
+            Task::Flush(_) => 0,
+            Task::Compaction(_) => 1,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn what(&self) -> String {
+        match self {
+            Task::Flush(task) => format!("a flush of keyspace `{}`", task.keyspace.name),
+            Task::Compaction(task) => format!("a compaction of keyspace `{}`", task.keyspace.name),
+        }
+    }
+
+    fn keyspace(&self) -> KeyspaceId {
+        match self {
+            Task::Flush(task) => task.keyspace.id,
+            Task::Compaction(task) => task.keyspace.id,
+        }
+    }
 }
 
 /// A running job as `stats` shows it.
@@ -74,6 +99,8 @@ pub(crate) struct Schedule {
     /// Raised whenever something may have become possible.
     pub(crate) events: u64,
     pub(crate) failures_in_a_row: u32,
+    /// By kind (as below) and keyspace, the jobs in a row that panicked.
+    panicked: BTreeMap<(usize, KeyspaceId), u32>,
     /// The same of flushes, and of compactions: what writers wait for.
     pub(crate) failed_in_a_row: [u32; 2],
     /// Those that wait for their next attempt are among them: their reservations stand.
@@ -96,6 +123,7 @@ impl Schedule {
             events: 0,
             failures_in_a_row: 0,
             failed_in_a_row: [0; 2],
+            panicked: BTreeMap::new(),
             running: Vec::new(),
             unfinished: Vec::new(),
             manual: Vec::new(),
@@ -420,6 +448,21 @@ pub(crate) fn end_unfinished(core: &Core) {
     end(core, given_up);
 }
 
+/// A task panicked: what it made is of no use, no further attempt goes on behind it. How many of its kind and keyspace have, in a row.
+pub(crate) fn count_panic(core: &Core, task: &Task) -> u32 {
+    match task {
+        Task::Flush(flush) => flush.cancel.cancel(),
+        Task::Compaction(compaction) => compaction.cancel.cancel(),
+    }
+    let mut schedule = core.schedule.lock();
+    let count = schedule
+        .panicked
+        .entry((task.kind(), task.keyspace()))
+        .or_insert(0);
+    *count = count.saturating_add(1);
+    *count
+}
+
 /// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
 pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
     let goes_on = match &mut task {
@@ -445,14 +488,14 @@ pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
     if !goes_on {
         schedule.running.retain(|r| r.id != id);
     }
-    let of_its_kind = match &task {
-        Task::Flush(_) => 0,
-        Task::Compaction(_) => 1,
-    };
+    let of_its_kind = task.kind();
     let after = |failures: u32| match result {
         Ok(()) => 0,
         Err(_) => failures.saturating_add(1),
     };
+    if result.is_ok() {
+        schedule.panicked.remove(&(of_its_kind, task.keyspace()));
+    }
     schedule.failures_in_a_row = after(schedule.failures_in_a_row);
     schedule.failed_in_a_row[of_its_kind] = after(schedule.failed_in_a_row[of_its_kind]);
     schedule.events += 1;

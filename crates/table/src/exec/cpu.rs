@@ -4,6 +4,7 @@
 //! `max_parallel - 1` helpers, which take subjobs in order from one counter.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -135,10 +136,23 @@ impl Executor for CpuExecutor {
                 Err(_) => break,
             }
         }
-        shared.work();
-        let mut panicked = false;
+        let mut panic = None;
+        if ctx.runtime.is_simulated() {
+            shared.work();
+        } else {
+            // What unwinds here goes on below, when no helper writes any more. Subjobs share lists under locks only, each change of which is one
+            // call, and of a job that panicked nothing is used.
+            panic = catch_unwind(AssertUnwindSafe(|| shared.work())).err();
+            if panic.is_some() {
+                shared.abandoned.store(true, Ordering::Relaxed);
+            }
+        }
+        let mut panicked = panic.is_some();
         for helper in helpers {
-            panicked |= helper.join().is_err();
+            if let Err(payload) = helper.join() {
+                panicked = true;
+                panic.get_or_insert(payload);
+            }
         }
         let mut ended = std::mem::take(&mut *shared.results.lock());
         ended.sort_by_key(|e| e.part.subjob);
@@ -147,6 +161,9 @@ impl Executor for CpuExecutor {
             let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
             parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
             leave(&shared, error, panicked, parts);
+        }
+        if let Some(payload) = panic {
+            resume_unwind(payload);
         }
         result
     }
