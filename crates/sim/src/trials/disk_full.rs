@@ -46,8 +46,15 @@ fn open_full(
     let before = medium.list().map_err(|e| e.to_string())?;
     match run.open(medium, storage.clone(), options, Errors::Expected) {
         Ok(world) => Ok(world),
-        Err(e) if e.kind() == ErrorKind::NoSpace && !has_reserves(&before) => {
-            run.coverage.add("disk_full.open_refused_without_reserves");
+        // Nor where the log holds more than may be kept in memory, which is an option.
+        Err(e)
+            if !has_reserves(&before) && e.kind() == ErrorKind::NoSpace
+                || e.to_string().contains("replay_bytes_max") =>
+        {
+            run.coverage.add(match has_reserves(&before) {
+                true => "disk_full.open_refused_beyond_replay_bytes",
+                false => "disk_full.open_refused_without_reserves",
+            });
             medium.set_capacity(None);
             run.open(medium, storage, options, Errors::Expected)
                 .map_err(|e| format!("open when there was room: {e}"))
