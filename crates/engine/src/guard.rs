@@ -113,6 +113,12 @@ impl Storage for GuardedStorage {
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.inner.sync_object(self.own(epoch), name)
     }
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.rewrite_object(self.own(epoch), name)
+    }
+    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+        self.inner.sync_place(self.own(epoch))
+    }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.inner.open(name)
     }

@@ -130,6 +130,10 @@ impl Storage for Noted {
         let result = self.medium.sync_object(epoch, name);
         self.note(result)
     }
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let result = self.medium.rewrite_object(epoch, name);
+        self.note(result)
+    }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         let result = self.medium.sync_dir(epoch);
         self.note(result)
@@ -143,6 +147,10 @@ impl Storage for Noted {
     }
     fn inject_lost_names(&self) -> bool {
         let done = self.medium.inject_lost_names();
+        self.note(done)
+    }
+    fn inject_lost_bytes(&self, name: &str) -> bool {
+        let done = self.medium.inject_lost_bytes(name);
         self.note(done)
     }
 }

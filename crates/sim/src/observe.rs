@@ -259,6 +259,12 @@ impl Storage for Observed {
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.inner.sync_object(epoch, name)
     }
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.rewrite_object(epoch, name)
+    }
+    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+        self.inner.sync_place(epoch)
+    }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.inner.sync_dir(epoch)
     }
@@ -270,6 +276,9 @@ impl Storage for Observed {
     }
     fn inject_lost_names(&self) -> bool {
         self.inner.inject_lost_names()
+    }
+    fn inject_lost_bytes(&self, name: &str) -> bool {
+        self.inner.inject_lost_bytes(name)
     }
 }
 

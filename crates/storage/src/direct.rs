@@ -53,6 +53,12 @@ impl Storage for DirectStorage {
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.0.sync_object(epoch, name)
     }
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.0.rewrite_object(epoch, name)
+    }
+    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+        self.0.sync_place(epoch)
+    }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.0.open_direct(name)
     }
@@ -97,5 +103,8 @@ impl Storage for DirectStorage {
     }
     fn inject_lost_names(&self) -> bool {
         self.0.inject_lost_names()
+    }
+    fn inject_lost_bytes(&self, name: &str) -> bool {
+        self.0.inject_lost_bytes(name)
     }
 }

@@ -123,6 +123,14 @@ pub trait Storage: Send + Sync + 'static {
     /// still be in memory only.
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()>;
 
+    /// Writes the bytes of an existing object, as they read now, once more over themselves, and makes them durable. For bytes of which an earlier
+    /// sync may have failed: its failure was told once, and what it did not write is no longer waiting to be written, so that
+    /// [`Storage::sync_object`] would succeed and do nothing. Costs a read and a write of the object. Nobody else may write to it meanwhile. A
+    /// storage that cannot do this syncs.
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.sync_object(epoch, name)
+    }
+
     /// Opens an object for reading.
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>>;
 
@@ -170,6 +178,13 @@ pub trait Storage: Send + Sync + 'static {
     /// Makes creations, renames and deletions that returned before this call durable.
     fn sync_dir(&self, epoch: Epoch) -> Result<()>;
 
+    /// Makes the names durable that lead to this storage (a folder's name in the folder above it, and so on), whoever made them. Costs a few
+    /// syncs; for whoever founds something in it.
+    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+        let _ = epoch;
+        Ok(())
+    }
+
     /// Replaces a small object atomically and durably (S2).
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()>;
 
@@ -191,6 +206,12 @@ pub trait Storage: Send + Sync + 'static {
     /// deletions that it should have made durable: they show, but never become durable. False: not supported.
     #[doc(hidden)]
     fn inject_lost_names(&self) -> bool {
+        false
+    }
+
+    /// As [`InjectedFault::LoseUnsynced`], of the object `name`. False if the storage cannot do that.
+    fn inject_lost_bytes(&self, name: &str) -> bool {
+        let _ = name;
         false
     }
 }

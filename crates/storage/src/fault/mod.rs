@@ -327,6 +327,30 @@ impl FaultStorage {
             .unwrap_or_default()
     }
 
+    /// A sync of an object by its name: when it fails, what it covered is lost.
+    fn sync_named(&self, name: &str, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        let kind = OpKind::Sync;
+        let verdict = self.shared.enter(kind, name);
+        let result = match verdict.failure {
+            None => sync(),
+            Some(failure) if failure.after => sync().and_then(|()| Err(failure.error(kind, name))),
+            Some(failure) => {
+                self.shared.inner.inject_lost_bytes(name);
+                Err(failure.error(kind, name))
+            }
+        };
+        let outcome = result.as_ref().map(|_| ()).map_err(|e| e.kind);
+        self.shared.record(&Event {
+            kind,
+            name,
+            at: 0,
+            len: 0,
+            bytes: 0,
+            outcome,
+        });
+        result
+    }
+
     fn writer(&self, inner: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
         Arc::new(FaultWriter::new(Arc::clone(&self.shared), inner))
     }
@@ -342,6 +366,9 @@ impl std::fmt::Debug for FaultStorage {
             .finish_non_exhaustive()
     }
 }
+
+/// The name under which rules meet [`Storage::sync_place`], a sync of folders ([`OpKind::SyncDir`]).
+pub const PLACE: &str = "..";
 
 /// Tells the second names of two renames apart in a trace.
 fn second(name: &str) -> u64 {
@@ -402,8 +429,16 @@ impl Storage for FaultStorage {
     }
 
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.shared.call(OpKind::Sync, name, 0, || {
-            self.shared.inner.sync_object(epoch, name)
+        self.sync_named(name, || self.shared.inner.sync_object(epoch, name))
+    }
+
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.sync_named(name, || self.shared.inner.rewrite_object(epoch, name))
+    }
+
+    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+        self.shared.call(OpKind::SyncDir, PLACE, 0, || {
+            self.shared.inner.sync_place(epoch)
         })
     }
 
@@ -492,5 +527,9 @@ impl Storage for FaultStorage {
 
     fn inject_lost_names(&self) -> bool {
         self.shared.inner.inject_lost_names()
+    }
+
+    fn inject_lost_bytes(&self, name: &str) -> bool {
+        self.shared.inner.inject_lost_bytes(name)
     }
 }

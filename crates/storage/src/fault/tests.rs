@@ -230,3 +230,39 @@ fn delays_use_the_runtime() {
     assert!(s.shared.runtime.now().since(before) >= Duration::from_millis(4));
     assert_eq!(s.fired().len(), 2);
 }
+
+#[test]
+fn a_failed_sync_by_name_loses_and_only_rewriting_helps() {
+    let (memory, s, e) = setup();
+    let w = s.create(e, "000001.log").unwrap();
+    w.append(&[&[7; 9000]]).unwrap();
+    drop(w);
+    s.sync_dir(e).unwrap();
+    s.add(Rule::on(OpKind::Sync, IO).times(2));
+    assert_eq!(kind(s.sync_object(e, "000001.log")), StorageErrorKind::Io);
+    s.sync_object(e, "other").unwrap_err();
+    s.sync_object(e, "000001.log").unwrap();
+    assert_eq!(
+        s.read_small("000001.log").unwrap(),
+        [7; 9000],
+        "it still shows"
+    );
+    let after_power = memory.crash(CrashPolicy::LoseUnsynced);
+    assert_ne!(
+        after_power.read_small("000001.log").unwrap(),
+        [7; 9000],
+        "a second sync saved what the first one lost"
+    );
+    s.rewrite_object(e, "000001.log").unwrap();
+    let after_power = memory.crash(CrashPolicy::LoseUnsynced);
+    assert_eq!(after_power.read_small("000001.log").unwrap(), [7; 9000]);
+}
+
+#[test]
+fn rules_meet_the_sync_of_a_place() {
+    let (_, s, e) = setup();
+    s.add(Rule::on(OpKind::SyncDir, IO).named(PLACE));
+    s.sync_dir(e).unwrap();
+    assert_eq!(kind(s.sync_place(e)), StorageErrorKind::Io);
+    s.sync_place(e).unwrap();
+}

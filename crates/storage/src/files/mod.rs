@@ -64,6 +64,9 @@ pub fn open_file(path: impl AsRef<Path>) -> Result<Arc<dyn ReadFile>> {
 
 const TEMP_SUFFIX: &str = ".tmp";
 
+/// How much is written over itself at once, in bytes.
+const REWRITE_BYTES: usize = 1 << 20;
+
 /// A directory of the local file system as a [`Storage`].
 #[derive(Debug)]
 pub struct FileStorage {
@@ -364,6 +367,44 @@ pub fn remove_folder(path: &Path) -> Result<()> {
     sync_parent(path)
 }
 
+/// Makes the names durable that lead to the folder `path`: its own, those of the folders above it as far as its file system goes, and that of a link
+/// by which it was named. What lies above a mounted file system was there when it was mounted.
+fn sync_names_of(path: &Path) -> Result<()> {
+    let fail = |e: io::Error| StorageError::from_io("sync_place", path.display().to_string(), &e);
+    let tolerant = |folder: &Path| match File::open(folder).and_then(|f| f.sync_all()) {
+        // Where we may not look we have made no name; where nothing can be written there is none to lose.
+        Err(e)
+            if !matches!(
+                e.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
+            ) =>
+        {
+            let shown = folder.display().to_string();
+            Err(StorageError::from_io("sync_place", shown, &e))
+        }
+        _ => Ok(()),
+    };
+    let full = std::fs::canonicalize(path).map_err(fail)?;
+    let named = std::path::absolute(path).map_err(fail)?;
+    if named != full
+        && let Some(parent) = named.parent()
+    {
+        tolerant(parent)?;
+    }
+    let device = |folder: &Path| rustix::fs::stat(folder).map(|s| s.st_dev).ok();
+    let own = device(&full);
+    for folder in full.ancestors().skip(1) {
+        tolerant(folder)?;
+        if device(folder) != own {
+            break;
+        }
+    }
+    Ok(())
+}
+
 fn sync_parent(path: &Path) -> Result<()> {
     let parent = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
@@ -432,7 +473,11 @@ fn create_dir_durably(path: &Path) -> Result<()> {
             }
             Err(e) => return Err(fail(dir, &e)),
         }
-        sync_parent(dir)?;
+        if let Err(error) = sync_parent(dir) {
+            // The failure is told once: whoever tries again makes it anew.
+            let _ = std::fs::remove_dir(dir);
+            return Err(error);
+        }
     }
     Ok(())
 }
@@ -560,6 +605,34 @@ impl Storage for FileStorage {
         let file = self.open_at("sync_object", name, OFlags::RDONLY)?;
         file.sync_all()
             .map_err(|e| StorageError::from_io("sync_object", self.shown(name), &e))
+    }
+
+    fn rewrite_object(&self, _epoch: Epoch, name: &str) -> Result<()> {
+        const OP: &str = "rewrite_object";
+        check_object_name(OP, name)?;
+        let file = self.open_at(OP, name, OFlags::RDWR)?;
+        let failed = |e: io::Error| StorageError::from_io(OP, self.shown(name), &e);
+        let len = file.metadata().map_err(failed)?.len();
+        let mut buf = vec![0; REWRITE_BYTES.min(len as usize)];
+        let mut at = 0;
+        while at < len {
+            let bytes = (len - at).min(REWRITE_BYTES as u64) as usize;
+            let written = file
+                .read_exact_at(&mut buf[..bytes], at)
+                .and_then(|()| file.write_all_at(&buf[..bytes], at));
+            match written {
+                Ok(()) => at += bytes as u64,
+                // A file system that never writes in place wants room for this; without any, what is still waiting to be written is all that
+                // can be made durable.
+                Err(e) if e.kind() == io::ErrorKind::StorageFull => break,
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        file.sync_all().map_err(failed)
+    }
+
+    fn sync_place(&self, _epoch: Epoch) -> Result<()> {
+        sync_names_of(&self.path)
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {

@@ -624,3 +624,37 @@ fn direct_files_are_reserved_and_cut() {
     w.sync().unwrap();
     assert_eq!(s.read_small("t").unwrap(), b"abcdef");
 }
+
+#[test]
+fn bytes_are_written_over_themselves() {
+    let (_dir, s, lease) = fresh();
+    let e = lease.epoch();
+    for len in [0, 1, REWRITE_BYTES, REWRITE_BYTES * 2 + 77] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+        let name = format!("f{len}");
+        s.create(e, &name).unwrap().append(&[&bytes]).unwrap();
+        s.rewrite_object(e, &name).unwrap();
+        assert_eq!(s.read_small(&name).unwrap(), bytes);
+    }
+    assert_eq!(
+        kind(s.rewrite_object(e, "none")),
+        StorageErrorKind::NotFound
+    );
+}
+
+#[test]
+fn the_names_of_a_folder_are_synced_however_it_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("a").join("b");
+    std::fs::create_dir_all(&deep).unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&deep, &link).unwrap();
+    let relative = deep.join("..").join("b");
+    for path in [&*deep, &link, &relative, Path::new("/"), Path::new(".")] {
+        sync_names_of(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+    assert_eq!(
+        kind(sync_names_of(&dir.path().join("none"))),
+        StorageErrorKind::NotFound
+    );
+}

@@ -561,6 +561,20 @@ impl Storage for MemoryStorage {
         file.sync()
     }
 
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        check_object_name("rewrite_object", name)?;
+        let bytes = self.read_small(name)?;
+        let file = {
+            let core = self.inner.enter(OpKind::Open);
+            let Some(&ino) = core.state.names.get(name) else {
+                return Err(not_found(OpKind::Open, name));
+            };
+            self.writer(&core, ino, name, epoch)
+        };
+        file.append(&[&bytes])?;
+        file.sync()
+    }
+
     fn check_direct(&self) -> Result<()> {
         if self.inner.lock().refuses_direct {
             let detail = "this storage was told to have no direct I/O";
@@ -744,6 +758,15 @@ impl Storage for MemoryStorage {
 
     fn inject_lost_names(&self) -> bool {
         self.inner.lock().change(OpKind::SyncDir, Effect::LoseNames);
+        true
+    }
+
+    fn inject_lost_bytes(&self, name: &str) -> bool {
+        let mut core = self.inner.lock();
+        let Some(&ino) = core.state.names.get(name) else {
+            return false;
+        };
+        core.change(OpKind::Sync, Effect::LoseUnsynced { ino });
         true
     }
 }
