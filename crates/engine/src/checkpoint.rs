@@ -322,6 +322,8 @@ pub(crate) fn found(
     let state = state.apply(edit)?;
     // Names of tables and of the segment; `create` syncs the manifest, its name, and sets the pointer.
     target.sync_dir(epoch)?;
+    // The folder may be one that somebody has just made.
+    target.sync_place(epoch)?;
     Manifest::create(target.clone(), epoch, id, Arc::new(state), Space::Fresh)?;
     Ok(id)
 }

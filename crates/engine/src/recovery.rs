@@ -118,6 +118,10 @@ pub(crate) fn open(
     let claim = Claim::inspect(&storages.folders(), current, || random_id(&runtime))?;
     if recovered.is_none() {
         refuse_headless_data(&storages)?;
+        // Whoever made the folders, an earlier open that was killed or a user, need not have made their names durable.
+        for (folder, _) in storages.folders() {
+            folder.sync_place(epoch)?;
+        }
         claim.write(&storages.folders(), epoch)?;
     }
     let store_id = claim.id();

@@ -11,7 +11,7 @@ use common::{Dice, contents, key, small};
 use siltstone::check::{CheckStorages, check};
 use siltstone::repair::{RepairOptions, RepairSource, repair};
 use siltstone::{ErrorKind, Options, Storages, Store, WriteOptions};
-use siltstone_storage::fault::{Fault, FaultStorage, Rule};
+use siltstone_storage::fault::{Fault, FaultStorage, PLACE, Rule};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
@@ -519,5 +519,56 @@ fn leases_are_taken_in_every_folder_and_orphans_go_only_where_they_belong() {
             assert_eq!(has(names[0]), i != 2, "folder {i}: {all:?}");
             assert!(has(names[1]) && has(names[2]), "folder {i}: {all:?}");
         }
+    });
+}
+
+/// A folder that a killed open had made, or a user, was found by the next one, which made durable what lies in it, never its name: power took the whole
+/// store, with all that was acknowledged.
+#[test]
+fn founding_a_store_syncs_the_names_of_its_folders() {
+    in_simulation(1, |rt| {
+        let folders = Folders::new(&rt);
+        for failing in 0..3 {
+            folders.clear();
+            let fail = Fault::Fail(StorageErrorKind::Io);
+            let rule = Rule::on(OpKind::SyncDir, fail).named(PLACE);
+            folders.add(rule.nth(failing));
+            let error = folders.try_open(THREE, small()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+            assert_eq!(folders.fired(), 1);
+            // Nothing may be acknowledged: there is no store yet.
+            assert!(folders.memory[0].read_small("CURRENT").is_err());
+        }
+        folders.clear();
+        let never = Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)).named(PLACE);
+        let store = folders.try_open(THREE, small()).unwrap();
+        live(&store, &mut Dice::new(1));
+        store.close().unwrap();
+        // They are durable once and for all.
+        folders.add(never.for_good());
+        let store = folders.try_open(THREE, small()).unwrap();
+        assert_eq!(folders.fired(), 0);
+        let lonely = || {
+            let target = MemoryStorage::new(&rt);
+            FaultStorage::new(Arc::new(target), &rt)
+        };
+        // What is founded as a whole asks for it as well.
+        let target = lonely();
+        target.add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)).named(PLACE));
+        let error = store.checkpoint_to(Arc::new(target.clone())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        store.checkpoint_to(Arc::new(target.clone())).unwrap();
+        assert_eq!(target.fired_count(0), 1);
+        store.close().unwrap();
+        let target = lonely();
+        target.add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)).named(PLACE));
+        let made: Arc<dyn Storage> = Arc::new(target.clone());
+        let again = || {
+            let source = RepairSource::of(folders.storages(THREE));
+            repair(&source, &made, &rt, &RepairOptions::default(), &mut |_| ())
+        };
+        assert_eq!(again().unwrap_err().kind(), ErrorKind::Io);
+        again().unwrap();
+        assert_eq!(target.fired_count(0), 1);
     });
 }

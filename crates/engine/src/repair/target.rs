@@ -172,6 +172,8 @@ impl Target {
         };
         state.check()?;
         self.storage.sync_dir(self.epoch)?;
+        // The folder may be one that somebody has just made.
+        self.storage.sync_place(self.epoch)?;
         Manifest::create(
             self.storage.clone(),
             self.epoch,
