@@ -103,6 +103,8 @@ pub(crate) struct Core {
     pub(crate) pins: Mutex<Pins>,
     /// Ingests that bring files in; closing waits for them.
     pub(crate) guests: Guests,
+    /// A table that an ingest linked could not be synced: from then on they are copied.
+    pub(crate) links_fail: AtomicBool,
     pub(crate) manifest: Mutex<ManifestRole>,
     /// The highest number that may be given.
     pub(crate) ceiling: AtomicU64,

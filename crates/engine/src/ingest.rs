@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use siltstone_storage::storage::copy_object;
-use siltstone_storage::{Condvar, Mutex, Runtime, StorageErrorKind};
+use siltstone_storage::{Condvar, Mutex, Runtime, Storage, StorageErrorKind};
 
 use crate::build::{TableFile, no_table};
 use crate::core::Core;
@@ -413,6 +413,28 @@ pub(crate) fn runs_of(tables: Vec<Arc<TableMeta>>) -> Vec<Vec<Arc<TableMeta>>> {
     runs
 }
 
+/// Takes a file in under a second name. Bytes that somebody else wrote may not have been synced yet. If that sync fails, no later one of the same
+/// file can be believed, whoever asks for it: the file is written anew, under the store's name only, and so are those that come after it.
+fn link(
+    core: &Core,
+    name: &str,
+    from: &dyn Storage,
+    from_name: &str,
+) -> siltstone_storage::Result<()> {
+    let tables = &core.storages.tables;
+    tables.import(core.epoch, name, from, from_name)?;
+    let Err(error) = tables.sync_object(core.epoch, name) else {
+        return Ok(());
+    };
+    if error.kind == StorageErrorKind::Fenced {
+        return Err(error);
+    }
+    core.links_fail.store(true, Ordering::Release);
+    tracing::warn!(%error, file = from_name, "a linked table could not be synced, tables are copied from here on");
+    tables.delete(core.epoch, name)?;
+    copy_object(&**tables, core.epoch, name, from, from_name)
+}
+
 /// What was imported so far.
 struct Imported<'a> {
     core: &'a Core,
@@ -428,11 +450,10 @@ impl Imported<'_> {
         // Noted before the call: an import that fails may leave a part behind.
         self.names.push(name.clone());
         let imported = match how {
-            IngestMode::Copy => copy_object(&**tables, core.epoch, &name, &**from, file.name()),
-            // Bytes that somebody else wrote may not have been synced yet.
-            IngestMode::Link | IngestMode::Move => tables
-                .import(core.epoch, &name, &**from, file.name())
-                .and_then(|()| tables.sync_object(core.epoch, &name)),
+            IngestMode::Link | IngestMode::Move if !core.links_fail.load(Ordering::Acquire) => {
+                link(core, &name, &**from, file.name())
+            }
+            _ => copy_object(&**tables, core.epoch, &name, &**from, file.name()),
         };
         imported.map_err(|error| no_table(file, error))?;
         let id = core.next_table_id.fetch_add(1, Ordering::AcqRel);

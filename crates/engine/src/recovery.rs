@@ -269,6 +269,7 @@ pub(crate) fn open(
         ddl: runtime.mutex(()),
         pins: runtime.mutex(Pins::default()),
         guests: Guests::new(&runtime),
+        links_fail: AtomicBool::new(false),
         next_table_id: AtomicU64::new(state.next_table_id),
         manifest: runtime.mutex(ManifestRole {
             manifest,

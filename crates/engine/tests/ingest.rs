@@ -401,6 +401,54 @@ fn a_failing_call_changes_nothing() {
     });
 }
 
+/// A table that its maker copied and did not sync is linked, its sync fails, the ingest is tried again: the second sync of the same file had nothing
+/// left to write, said Ok, and power took what was acknowledged.
+#[test]
+fn a_link_whose_sync_failed_is_not_believed_later() {
+    play(4, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let outside = Outside::new(&rt);
+        let store = disk.open();
+        let (a, _) = two(&store);
+        let table = outside.keys("a", 0..500, "a").remove(0);
+        let bytes = outside.memory.read_small(table.name()).unwrap();
+        let mut copies = (0..3).map(|i| {
+            let name = format!("copy{i}.tbl");
+            let file = outside.memory.create(Epoch::default(), &name).unwrap();
+            file.append(&[&bytes]).unwrap();
+            outside.folder.file(&name)
+        });
+        let how = [IngestMode::Link, IngestMode::Move][seed as usize % 2];
+        let failures = 1 + seed / 2;
+        let fail = Fault::Fail(StorageErrorKind::Io);
+        disk.faults.add(
+            Rule::on(OpKind::Sync, fail)
+                .named("00000001-")
+                .times(failures),
+        );
+        let file = copies.next().unwrap();
+        let first = store.ingest(&[(&a, vec![file.clone()])], how);
+        // A copy has bytes of its own; when that cannot be synced either, it is as if nothing had been tried.
+        assert_eq!(first.is_ok(), failures == 1, "{first:?}");
+        if first.is_err() {
+            assert_eq!(tables_of(&disk), Vec::<String>::new());
+            store.ingest(&[(&a, vec![file])], how).unwrap();
+        }
+        let links = disk.faults.counts().of(OpKind::Import);
+        store
+            .ingest(&[(&a, vec![copies.next().unwrap()])], how)
+            .unwrap();
+        assert_eq!(
+            disk.faults.counts().of(OpKind::Import),
+            links,
+            "linked again"
+        );
+        let back = disk.lose_power().open();
+        let a = back.keyspace("a").unwrap();
+        assert_eq!(state(&a).len(), 500, "an acknowledged ingest");
+    });
+}
+
 /// A table written by hand: entries as given, in one block or several.
 fn raw_table(
     outside: &Outside,

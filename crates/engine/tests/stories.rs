@@ -101,4 +101,5 @@ stories! {
     the_last_handle_in_a_job
     a_drop_in_a_job
     the_intervals_sync_waits_for_nobody
+    a_failed_sync_of_the_inherited_log_is_not_believed_later
 }

@@ -60,11 +60,12 @@ pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u3
     }
 }
 
-/// Makes what was read from the inherited log durable, oldest segment first.
+/// Makes what was read from the inherited log durable, oldest segment first. It is written anew: an earlier open may have tried this sync and have
+/// been told that it failed, and a second one would succeed without writing anything (STORIES 10).
 pub(super) fn sync_inherited(storages: &Storages, epoch: Epoch, start: u32) -> Result<()> {
     for object in storages.log.list()? {
         if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n >= start) {
-            storages.log.sync_object(epoch, &object.name)?;
+            storages.log.rewrite_object(epoch, &object.name)?;
         }
     }
     Ok(())

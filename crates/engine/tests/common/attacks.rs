@@ -78,6 +78,11 @@ pub const ALL: &[Story] = &[
         3,
         the_intervals_sync_waits_for_nobody,
     ),
+    (
+        "a_failed_sync_of_the_inherited_log_is_not_believed_later",
+        2,
+        a_failed_sync_of_the_inherited_log_is_not_believed_later,
+    ),
 ];
 
 /// The first promise of all: what was acknowledged as synced survives power loss.
@@ -773,5 +778,51 @@ fn the_intervals_sync_waits_for_nobody(rt: Runtime, seed: u64) {
     disk.faults.disarm();
     if let Some(flusher) = flusher {
         flusher.join().unwrap();
+    }
+}
+
+/// An open on a full disk syncs the log that it inherited, because the manifest is about to name what was created in it. The sync fails, the open too;
+/// the next open's sync found nothing left to write and succeeded, and power took the records before a create that the manifest had.
+fn a_failed_sync_of_the_inherited_log_is_not_believed_later(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    rt.sleep(Duration::from_secs(3));
+    let (a, b) = two(&store);
+    let slow = Fault::Delay(Duration::from_secs(600));
+    disk.faults
+        .add(Rule::on(OpKind::Sync, slow).named(LOG).for_good());
+    let count = 250;
+    for i in 0..count {
+        put_in_all(&store, &[&a, &b], &key(i), &[7; 900], NO_SYNC);
+    }
+    let creating = store.clone();
+    let _creator = rt
+        .spawn("creator", move || {
+            let _ = creating.create_keyspace("c");
+        })
+        .unwrap();
+    while store.keyspace("c").is_err() {
+        rt.sleep(Duration::from_millis(10));
+    }
+    let full = disk.kill();
+    disk.faults.disarm();
+    full.memory.set_capacity(Some(full.memory.used_bytes()));
+    for _ in 0..=seed {
+        full.faults.clear();
+        let fail = Fault::Fail(StorageErrorKind::Io);
+        full.faults.add(Rule::on(OpKind::Sync, fail).named(LOG));
+        let error = full.try_open(small()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert_eq!(full.faults.fired_count(0), 1);
+    }
+    let again = full.open();
+    assert_ne!(again.stats().health, "good", "there was room");
+    let dark = full.lose_power();
+    dark.memory.set_capacity(None);
+    let back = dark.open();
+    assert!(back.keyspace("c").is_ok(), "the manifest had it");
+    for name in ["a", "b"] {
+        let found = prefix_len(&back.keyspace(name).unwrap());
+        assert_eq!(found, count, "records before the create of `c`");
     }
 }
