@@ -20,7 +20,7 @@ pub enum Command {
     },
     /// The unsafe islands and the simulator's thread back end under Miri.
     Miri,
-    /// The memtable's node protocol under loom.
+    /// The cores that are made of atomics under loom: the memtable's nodes, views and numbers.
     Loom,
     /// Print what there is.
     Help,
@@ -55,7 +55,7 @@ cargo xtask COMMAND
   soak ROW --minutes N    one row with ever new seeds for N minutes; prints the seed that failed
   bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
-  loom                    the memtable's node protocol under loom
+  loom                    the cores that are made of atomics under loom: memtable nodes, views and numbers
   help                    this text
 
 ROW is a test of crates/sim/tests: {rows}

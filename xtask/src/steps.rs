@@ -87,7 +87,7 @@ pub fn of(command: &Command) -> Vec<Step> {
                 .with("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks"),
         ],
         Command::Loom => vec![
-            Step::new("cargo test --release -p siltstone --test memtable_loom")
+            Step::new("cargo test --release -p siltstone --test memtable_loom --test pinning_loom")
                 .with("RUSTFLAGS", "--cfg loom"),
         ],
         Command::Soak { .. } | Command::Help => Vec::new(),
@@ -140,7 +140,9 @@ mod tests {
         assert_eq!(typed(&Command::Ci), [".ci/run"]);
         assert_eq!(
             typed(&Command::Loom),
-            ["RUSTFLAGS='--cfg loom' cargo test --release -p siltstone --test memtable_loom"]
+            [
+                "RUSTFLAGS='--cfg loom' cargo test --release -p siltstone --test memtable_loom --test pinning_loom"
+            ]
         );
         assert_eq!(
             typed(&Command::Bench {

@@ -26,13 +26,14 @@ use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::pinning;
 use crate::planted::{self, Bug};
 use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
 use crate::stall::Stalls;
 use crate::tables::TableSet;
 use crate::version::{Edit, KeyspaceId, LogPosition};
-use crate::view::{KeyspaceCore, NO_SEGMENT, Source};
+use crate::view::{KeyspaceCore, Source};
 use crate::write::WriteQueue;
 
 /// How far the ceiling of sequence numbers is raised at once.
@@ -315,21 +316,19 @@ impl Core {
     /// The writer's segment is read first: a leader pins its sources with a segment that it read before its append, so whatever is pinned
     /// after we looked at a source lies in this segment or a later one.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> u32 {
-        let mut start = self.log.end().segment;
-        if let Some(pinned) = self.pins.lock().pinned.values().min() {
-            start = start.min(*pinned);
-        }
-        for keyspace in self.keyspaces.load().by_id.values() {
-            for source in &keyspace.view().sources {
-                if let Source::Memtable(m) = source
-                    && !done.contains(&m.id)
-                    && m.first_segment() != NO_SEGMENT
-                {
-                    start = start.min(m.first_segment());
+        pinning::log_start(
+            || self.log.end().segment,
+            || {
+                let mut pinned: Vec<u32> = self.pins.lock().pinned.values().copied().collect();
+                for keyspace in self.keyspaces.load().by_id.values() {
+                    pinned.extend(keyspace.view().sources.iter().filter_map(|s| match s {
+                        Source::Memtable(m) if !done.contains(&m.id) => Some(m.first_segment()),
+                        _ => None,
+                    }));
                 }
-            }
-        }
-        start
+                pinned
+            },
+        )
     }
 
     /// Wakes flush and compaction.

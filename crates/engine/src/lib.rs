@@ -41,6 +41,7 @@
 
 mod allocator;
 mod approximate;
+mod atomics;
 mod background;
 pub mod batch;
 mod budget;
@@ -75,6 +76,7 @@ mod metrics;
 mod names;
 mod options;
 mod overlay;
+mod pinning;
 #[cfg(feature = "planted")]
 #[doc(hidden)]
 pub mod planted;

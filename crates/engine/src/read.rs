@@ -17,9 +17,10 @@ use siltstone_table::reader::Value as TableValue;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SAMPLE;
+use crate::pinning;
 use crate::planted::{self, Bug};
 use crate::tables::TableHandle;
-use crate::view::{KeyspaceCore, KeyspaceView, LevelView, Source};
+use crate::view::{Kept, KeyspaceCore, KeyspaceView, LevelView, Source};
 
 pub(crate) use many::multi_get;
 
@@ -59,24 +60,18 @@ pub(crate) fn pin(
     keyspace: &KeyspaceCore,
     number: Option<u64>,
 ) -> Result<(Arc<KeyspaceView>, u64)> {
-    loop {
-        #[cfg(feature = "planted")]
-        let number = planted_number(core, number);
-        let view = keyspace.pin();
-        // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
-        if !planted::is(Bug::CheckBeforePin) {
-            keyspace.check()?;
-        }
-        // View first, then number, then the check that nothing was put on top between the two (RFC 1, section 5). A snapshot's number is older
-        // than the view, so it needs no check.
-        let seq = match number {
-            Some(number) => number,
-            None => core.snapshots.published(),
-        };
-        if number.is_some() || keyspace.is_current(&view) {
-            return Ok((view, seq));
-        }
+    #[cfg(feature = "planted")]
+    let number = planted_number(core, number);
+    let check = || check(keyspace);
+    pinning::pin(&Kept(keyspace), core.snapshots.place(), number, check)
+}
+
+#[inline]
+fn check(keyspace: &KeyspaceCore) -> Result<()> {
+    if planted::is(Bug::CheckBeforePin) {
+        return Ok(());
     }
+    keyspace.check()
 }
 
 /// A number above all numbers in an ingested table's file. Not the highest of all: its trailer would be the one that separates blocks in an
@@ -118,24 +113,13 @@ pub(crate) fn get_into(
         .add(1)
         .is_multiple_of(SAMPLE)
         .then(|| core.runtime.now());
-    let found = loop {
-        #[cfg(feature = "planted")]
-        let number = planted_number(core, number);
-        let view = keyspace.view();
-        // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
-        if !planted::is(Bug::CheckBeforePin) {
-            keyspace.check()?;
-        }
-        let seq = match number {
-            Some(number) => number,
-            None => core.snapshots.published(),
-        };
-        if number.is_none() && !keyspace.is_current(&view) {
-            continue;
-        }
-        value.clear();
-        break search(core, &view, key, seq, value)?;
-    };
+    #[cfg(feature = "planted")]
+    let number = planted_number(core, number);
+    let published = core.snapshots.place();
+    let (view, seq) = pinning::pin(keyspace, published, number, || check(keyspace))?;
+    value.clear();
+    let found = search(core, &view, key, seq, value)?;
+    drop(view);
     if found {
         core.metrics.get_hit_count.add(1);
     }

@@ -264,7 +264,7 @@ pub(crate) fn open(
         ),
         stalls: Stalls::new(&runtime, events.clone()),
         snapshots: SnapshotRegistry::new(&runtime, published),
-        queue: WriteQueue::new(&runtime, &health, published + 1, source_id),
+        queue: WriteQueue::of_store(&runtime, &health, published + 1, source_id),
         keyspaces: ArcSwap::from_pointee(keyspaces),
         ddl: runtime.mutex(()),
         pins: runtime.mutex(Pins::default()),

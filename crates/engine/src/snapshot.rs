@@ -8,20 +8,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{Mutex, Runtime};
 
+use crate::pinning::Published;
+
 /// Registered numbers with their counts, and the published number.
 pub(crate) struct SnapshotRegistry {
-    published: AtomicU64,
+    published: Published,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
 impl SnapshotRegistry {
     pub(crate) fn new(runtime: &Runtime, published: u64) -> Arc<Self> {
         Arc::new(SnapshotRegistry {
-            published: AtomicU64::new(published),
+            published: Published::new(published),
             held: runtime.mutex(BTreeMap::new()),
         })
     }
@@ -29,14 +30,19 @@ impl SnapshotRegistry {
     /// The newest number whose entries are all readable.
     #[inline]
     pub(crate) fn published(&self) -> u64 {
-        self.published.load(Ordering::Acquire)
+        self.published.number()
+    }
+
+    /// The same, for a read that pins a view with it.
+    #[inline]
+    pub(crate) fn place(&self) -> &Published {
+        &self.published
     }
 
     /// Publishes everything up to `number`. Only the leader calls it, in rising order.
     #[inline]
     pub(crate) fn publish(&self, number: u64) {
-        debug_assert!(number >= self.published.load(Ordering::Relaxed));
-        self.published.store(number, Ordering::Release);
+        self.published.publish(number);
     }
 
     pub(crate) fn take(self: &Arc<Self>) -> Snapshot {

@@ -13,7 +13,7 @@
 //! Threading: views are immutable; replacing one needs the keyspace's `change` lock, under which no I/O happens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Mutex, Runtime};
@@ -21,6 +21,8 @@ use siltstone_storage::{Mutex, Runtime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Position;
 use crate::memtable::Memtable;
+pub(crate) use crate::pinning::NO_SEGMENT;
+use crate::pinning::{FirstSegment, Present};
 use crate::planted::{self, Bug};
 use crate::settings::Settings;
 use crate::tables::{TableHandle, TableSet};
@@ -28,9 +30,6 @@ use crate::version::{KeyspaceId, KeyspaceVersion, Level, Run, SeqRange};
 
 /// The `hi` of a source that still takes writes.
 pub(crate) const OPEN: u64 = u64::MAX;
-
-/// No segment is pinned.
-pub(crate) const NO_SEGMENT: u32 = u32::MAX;
 
 /// A memtable in its slot.
 pub(crate) struct MemSource {
@@ -41,7 +40,7 @@ pub(crate) struct MemSource {
     pub(crate) lo: u64,
     hi: AtomicU64,
     /// The oldest segment with a record for it; set by the leader before the record is appended.
-    first_segment: AtomicU32,
+    first_segment: FirstSegment,
     /// Where its last record ends.
     last: AtomicU64,
     /// A job holds it (set and cleared under the schedule lock).
@@ -57,7 +56,7 @@ impl MemSource {
             mem,
             lo,
             hi: AtomicU64::new(OPEN),
-            first_segment: AtomicU32::new(NO_SEGMENT),
+            first_segment: FirstSegment::new(),
             last: AtomicU64::new(0),
             flushing: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -80,21 +79,18 @@ impl MemSource {
 
     /// The leader is about to append a record for it to `segment` or a later one.
     pub(crate) fn pin_segment(&self, segment: u32) {
-        // Sequentially consistent: whoever computes the log's start reads the writer's segment first, then the pins.
-        if self.first_segment.load(Ordering::Relaxed) > segment {
-            self.first_segment.store(segment, Ordering::SeqCst);
-        }
+        self.first_segment.pin(segment);
     }
 
     /// An append failed cleanly: a source without entries pins nothing. Only the leader calls it.
     pub(crate) fn unpin_if_empty(&self) {
         if self.mem.is_empty() {
-            self.first_segment.store(NO_SEGMENT, Ordering::SeqCst);
+            self.first_segment.unpin();
         }
     }
 
     pub(crate) fn first_segment(&self) -> u32 {
-        self.first_segment.load(Ordering::SeqCst)
+        self.first_segment.segment()
     }
 
     /// The leader appended a record that ends here.
@@ -331,12 +327,6 @@ impl KeyspaceCore {
         self.view.load_full()
     }
 
-    /// Whether `view` is still the present one.
-    #[inline]
-    pub(crate) fn is_current(&self, view: &Arc<KeyspaceView>) -> bool {
-        Arc::ptr_eq(&self.view.load(), view)
-    }
-
     /// Replaces the view by what `f` makes of the present one.
     pub(crate) fn replace_view(&self, f: impl FnOnce(&Arc<KeyspaceView>) -> Arc<KeyspaceView>) {
         let _change = self.change.lock();
@@ -376,5 +366,35 @@ impl KeyspaceCore {
             format!("keyspace `{}` was dropped", self.name),
         )
         .advice("create it again, or use another one")
+    }
+}
+
+/// The present view, held for as long as a read takes.
+impl Present for KeyspaceCore {
+    type View = arc_swap::Guard<Arc<KeyspaceView>>;
+
+    #[inline]
+    fn view(&self) -> Self::View {
+        self.view.load()
+    }
+
+    #[inline]
+    fn is_present(&self, view: &Self::View) -> bool {
+        Arc::ptr_eq(&self.view.load(), view)
+    }
+}
+
+/// The present view, to keep.
+pub(crate) struct Kept<'a>(pub(crate) &'a KeyspaceCore);
+
+impl Present for Kept<'_> {
+    type View = Arc<KeyspaceView>;
+
+    fn view(&self) -> Self::View {
+        self.0.pin()
+    }
+
+    fn is_present(&self, view: &Self::View) -> bool {
+        Arc::ptr_eq(&self.0.view.load(), view)
     }
 }

@@ -10,12 +10,13 @@
 //! - **W3** A group is numbered only after every keyspace in it has room, so no record straddles two memtables of a keyspace (RFC 1, V1).
 //! - **W4** A writer waits for pressure before it joins; whoever is in the queue waits for nothing but the leader's own I/O.
 //!
-//! Threading: `queue` (mutex) to join and leave; the leader's state is behind a mutex that only the leader takes.
+//! Threading: that of [`queue`].
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::sync::Arc;
 
-use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
+use siltstone_storage::Runtime;
 
 use crate::batch::{Batch, Entry, EntryKind};
 use crate::core::{Core, first_memtable, next_memtable};
@@ -29,9 +30,7 @@ use crate::settings::Settings;
 use crate::stall::{Load, policy};
 use crate::version::KeyspaceId;
 use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
-
-/// A group takes at most this many bytes of waiting batches beside the leader's own.
-const GROUP_BYTES: usize = 1 << 20;
+use queue::{Crew, Queue};
 
 /// How a write wants to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -40,38 +39,18 @@ pub struct WriteOptions {
     pub sync: bool,
 }
 
-enum Slot {
-    /// Waits for a leader; `None` asks for the lead itself (rotation, ingest, create, drop).
-    Waiting(Option<Batch>),
-    /// A leader works on it.
-    Taken,
-    /// Answered; the batch's memory comes back.
-    Done(Result<()>, Batch),
-    /// It is the leader now, with its own batch back.
-    Lead(Option<Batch>),
-}
-
-struct Waiter {
-    slot: Mutex<Slot>,
-    answered: Condvar,
-    sync: bool,
-    /// Bytes of its batch; 0 with `lead_only`.
-    bytes: usize,
-    /// It asks for the lead itself and is never taken into a group.
-    lead_only: bool,
-}
-
-struct QueueState {
-    led: bool,
-    waiting: VecDeque<Arc<Waiter>>,
-}
-
 /// The queue of writers.
-pub(crate) struct WriteQueue {
-    runtime: Runtime,
+pub(crate) type WriteQueue = Queue<Writers>;
+
+/// The leader's role.
+pub(crate) type Lead<'a> = queue::Lead<'a, Writers>;
+
+/// A group's batches with their answers.
+type Batches = queue::Batches<Writers>;
+
+/// Those who write to one store.
+pub(crate) struct Writers {
     health: Arc<Health>,
-    state: Mutex<QueueState>,
-    leader: Mutex<LeaderState>,
 }
 
 /// What only the leader touches.
@@ -79,168 +58,48 @@ pub(crate) struct LeaderState {
     /// The number that the next entry gets.
     pub(crate) next_seq: u64,
     next_source_id: u64,
-    group: Vec<Arc<Waiter>>,
-    batches: Vec<(Batch, Result<()>)>,
     /// Memory for the next group.
     needs: Vec<Need>,
 }
 
-impl WriteQueue {
-    pub(crate) fn new(
-        runtime: &Runtime,
-        health: &Arc<Health>,
-        next_seq: u64,
-        next_source_id: u64,
-    ) -> WriteQueue {
-        WriteQueue {
-            runtime: runtime.clone(),
-            health: health.clone(),
-            state: runtime.mutex(QueueState {
-                led: false,
-                waiting: VecDeque::new(),
-            }),
-            leader: runtime.mutex(LeaderState {
-                next_seq,
-                next_source_id,
-                group: Vec::new(),
-                batches: Vec::new(),
-                needs: Vec::new(),
-            }),
-        }
+impl Crew for Writers {
+    type Batch = Batch;
+    type Error = Error;
+    type State = LeaderState;
+
+    fn bytes(batch: &Batch) -> usize {
+        batch.bytes()
     }
 
-    /// Becomes the leader, in turn. Batches that wait meanwhile keep their order.
-    pub(crate) fn lead(&self) -> Lead<'_> {
-        let mut state = self.state.lock();
-        if state.led {
-            let waiter = self.waiter(None, false);
-            state.waiting.push_back(waiter.clone());
-            drop(state);
-            let mut slot = waiter.slot.lock();
-            while !matches!(*slot, Slot::Lead(_)) {
-                slot = waiter.answered.wait(slot);
-            }
-        } else {
-            state.led = true;
-        }
-        Lead {
-            queue: self,
-            state: Some(self.leader.lock()),
-        }
-    }
-
-    fn waiter(&self, batch: Option<Batch>, sync: bool) -> Arc<Waiter> {
-        Arc::new(Waiter {
-            sync,
-            bytes: batch.as_ref().map_or(0, Batch::bytes),
-            lead_only: batch.is_none(),
-            slot: self.runtime.mutex(Slot::Waiting(batch)),
-            answered: self.runtime.condvar(),
-        })
-    }
-
-    /// Who waits for the lead or for a leader's answer and is in no group yet.
-    pub(crate) fn waiting_count(&self) -> usize {
-        self.state.lock().waiting.len()
-    }
-
-    /// Gives the lead to the first who waits.
-    fn pass_on(&self) {
-        let next = {
-            let mut state = self.state.lock();
-            let next = state.waiting.pop_front();
-            state.led = next.is_some();
-            next
-        };
-        if let Some(waiter) = next {
-            let mut slot = waiter.slot.lock();
-            let Slot::Waiting(batch) = std::mem::replace(&mut *slot, Slot::Taken) else {
-                unreachable!("who is in the queue waits")
-            };
-            *slot = Slot::Lead(batch);
-            waiter.answered.notify_one();
-        }
-    }
-
-    /// Takes waiting batches into the leader's group.
-    fn gather(&self, leader: &mut LeaderState) -> bool {
-        let mut sync = false;
-        let mut bytes = 0;
-        {
-            let mut state = self.state.lock();
-            while let Some(first) = state.waiting.front() {
-                if first.lead_only || bytes + first.bytes > GROUP_BYTES {
-                    break;
-                }
-                bytes += first.bytes;
-                sync |= first.sync;
-                let waiter = state.waiting.pop_front().expect("looked at it");
-                leader.group.push(waiter);
-            }
-        }
-        for waiter in &leader.group {
-            let Slot::Waiting(Some(batch)) =
-                std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken)
-            else {
-                unreachable!("who is in the queue waits with a batch")
-            };
-            leader.batches.push((batch, Ok(())));
-        }
-        sync
-    }
-}
-
-/// The leader's role, given on by [`Lead::finish`].
-pub(crate) struct Lead<'a> {
-    queue: &'a WriteQueue,
-    state: Option<MutexGuard<'a, LeaderState>>,
-}
-
-impl std::ops::Deref for Lead<'_> {
-    type Target = LeaderState;
-    fn deref(&self) -> &LeaderState {
-        self.state
-            .as_ref()
-            .expect("held until the role is given on")
-    }
-}
-
-impl std::ops::DerefMut for Lead<'_> {
-    fn deref_mut(&mut self) -> &mut LeaderState {
-        self.state
-            .as_mut()
-            .expect("held until the role is given on")
-    }
-}
-
-impl Lead<'_> {
-    /// Gives the role on.
-    pub(crate) fn finish(mut self) {
-        self.state = None;
-        self.queue.pass_on();
-    }
-}
-
-impl Drop for Lead<'_> {
-    /// A leader that goes without giving the role on has panicked: log and memtables may disagree. The store takes no more writes,
-    /// and nobody is left waiting.
-    fn drop(&mut self) {
-        let Some(mut state) = self.state.take() else {
-            return;
-        };
+    /// Log and memtables may disagree: the store takes no more writes.
+    fn deserted(&self) -> Error {
         let error = Error::new(
             ErrorKind::Poisoned,
             "the writer that led the group panicked",
         )
         .advice("this is a bug: report it; reopen the store");
-        self.queue.health.poison(&error);
-        for waiter in std::mem::take(&mut state.group) {
-            *waiter.slot.lock() = Slot::Done(Err(error.clone()), Batch::new());
-            waiter.answered.notify_one();
-        }
-        state.batches.clear();
-        drop(state);
-        self.queue.pass_on();
+        self.health.poison(&error);
+        error
+    }
+}
+
+impl WriteQueue {
+    /// The queue of a store that gives its next entry `next_seq`.
+    pub(crate) fn of_store(
+        runtime: &Runtime,
+        health: &Arc<Health>,
+        next_seq: u64,
+        next_source_id: u64,
+    ) -> WriteQueue {
+        let crew = Writers {
+            health: health.clone(),
+        };
+        let state = LeaderState {
+            next_seq,
+            next_source_id,
+            needs: Vec::new(),
+        };
+        Queue::new(runtime, crew, state)
     }
 }
 
@@ -257,60 +116,12 @@ pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Re
         wait_for_pressure(core, batch)?;
     }
 
-    let queue = &core.queue;
-    let mut state = queue.state.lock();
-    let mut own = std::mem::take(batch);
-    if state.led {
-        let waiter = queue.waiter(Some(own), sync);
-        state.waiting.push_back(waiter.clone());
-        drop(state);
-        let mut slot = waiter.slot.lock();
-        loop {
-            match std::mem::replace(&mut *slot, Slot::Taken) {
-                Slot::Done(result, returned) => {
-                    *batch = returned;
-                    if let Some(start) = timed {
-                        core.metrics
-                            .put_time
-                            .record(core.runtime.now().since(start));
-                    }
-                    return result;
-                }
-                Slot::Lead(Some(returned)) => {
-                    own = returned;
-                    break;
-                }
-                other => *slot = other,
-            }
-            slot = waiter.answered.wait(slot);
+    let result = core.queue.join(batch, sync, |leader, batches, sync| {
+        if planted::is(Bug::StallInQueue) {
+            let _ = wait_for_pressure(core, &batches[0].0);
         }
-    } else {
-        state.led = true;
-        drop(state);
-    }
-
-    if planted::is(Bug::StallInQueue) {
-        let _ = wait_for_pressure(core, &own);
-    }
-    let mut lead = Lead {
-        queue,
-        state: Some(queue.leader.lock()),
-    };
-    let leader = &mut *lead;
-    leader.batches.push((own, Ok(())));
-    let sync = queue.gather(leader) | sync;
-    commit_group(core, leader, sync);
-    let mut batches = std::mem::take(&mut leader.batches);
-    let mut group = std::mem::take(&mut leader.group);
-    for (waiter, (batch, result)) in group.drain(..).zip(batches.drain(1..)) {
-        *waiter.slot.lock() = Slot::Done(result, batch);
-        waiter.answered.notify_one();
-    }
-    let (returned, result) = batches.pop().expect("the leader's own batch");
-    *batch = returned;
-    leader.batches = batches;
-    leader.group = group;
-    lead.finish();
+        commit_group(core, leader, batches, sync);
+    });
     if let Some(start) = timed {
         core.metrics
             .put_time
@@ -404,26 +215,26 @@ struct Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(core: &Core, leader: &mut LeaderState, sync: bool) {
+fn commit_group(core: &Core, leader: &mut LeaderState, batches: &mut Batches, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
-    let start = (sync || leader.batches.len() > 1).then(|| core.runtime.now());
+    let start = (sync || batches.len() > 1).then(|| core.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
-    for (batch, result) in &mut leader.batches {
+    for (batch, result) in batches.iter_mut() {
         *result = core
             .health
             .check()
             .and_then(|()| add_needs(core, &mut needs, batch));
     }
-    let outcome = commit(core, leader, &mut needs, sync);
+    let outcome = commit(core, leader, batches, &mut needs, sync);
     needs.clear();
     leader.needs = needs;
     if let Err(error) = outcome {
-        for (_, result) in leader.batches.iter_mut().filter(|(_, r)| r.is_ok()) {
+        for (_, result) in batches.iter_mut().filter(|(_, r)| r.is_ok()) {
             *result = Err(error.clone());
         }
     }
     core.metrics.group_count.add(1);
-    core.metrics.batch_count.add(leader.batches.len() as u64);
+    core.metrics.batch_count.add(batches.len() as u64);
     if let Some(start) = start {
         core.metrics
             .commit_time
@@ -474,13 +285,13 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
 
 /// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
 /// that touch it, and no others.
-fn make_room(core: &Core, leader: &mut LeaderState, needs: &mut Vec<Need>) {
+fn make_room(core: &Core, leader: &mut LeaderState, batches: &mut Batches, needs: &mut Vec<Need>) {
     // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
     while let Err((refused, error)) = make_room_for_all(core, leader, needs) {
         // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
         // for them is found with room.)
         needs.clear();
-        for (batch, result) in leader.batches.iter_mut().filter(|(_, r)| r.is_ok()) {
+        for (batch, result) in batches.iter_mut().filter(|(_, r)| r.is_ok()) {
             let touches = |entry: Entry<'_>| {
                 entry.keyspace == refused || planted::is(Bug::OneRefusalFailsAll)
             };
@@ -520,15 +331,15 @@ fn make_room_for_all(
     Ok(())
 }
 
-fn commit(core: &Core, leader: &mut LeaderState, needs: &mut Vec<Need>, sync: bool) -> Result<()> {
-    make_room(core, leader, needs);
-    let accepted = || {
-        leader
-            .batches
-            .iter()
-            .filter(|(_, r)| r.is_ok())
-            .map(|(b, _)| b)
-    };
+fn commit(
+    core: &Core,
+    leader: &mut LeaderState,
+    batches: &mut Batches,
+    needs: &mut Vec<Need>,
+    sync: bool,
+) -> Result<()> {
+    make_room(core, leader, batches, needs);
+    let accepted = || batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
         return Ok(());
@@ -541,7 +352,7 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut Vec<Need>, sync: bo
         need.source.pin_segment(before.segment);
     }
     let (one, many);
-    let bodies: &[&[u8]] = match &leader.batches[..] {
+    let bodies: &[&[u8]] = match &batches[..] {
         [(batch, _)] => {
             one = [batch.body()];
             &one
@@ -566,7 +377,7 @@ fn commit(core: &Core, leader: &mut LeaderState, needs: &mut Vec<Need>, sync: bo
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
     core.metrics.user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
-    apply(leader, needs, first).inspect_err(|error| core.health.poison(error))?;
+    apply(batches, needs, first).inspect_err(|error| core.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
     }
@@ -615,7 +426,7 @@ pub(crate) fn append(
 }
 
 /// Applies the group's entries, in number order, to their memtables.
-fn apply(leader: &LeaderState, needs: &[Need], first: u64) -> Result<()> {
+fn apply(batches: &Batches, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -624,8 +435,7 @@ fn apply(leader: &LeaderState, needs: &[Need], first: u64) -> Result<()> {
         .advice("this is a bug; the log has the entry, reopen the store")
     };
     let numbered = || {
-        let accepted = leader
-            .batches
+        let accepted = batches
             .iter()
             .filter(|(_, r)| r.is_ok())
             .flat_map(|(b, _)| b.iter());

@@ -1,0 +1,286 @@
+//! The queue of writers: who leads, whom the leader takes along, who hears what.
+//!
+//! What it is: a writer that finds nobody leading leads at once: no hand-over, no wake-up. Others wait until a leader has done their work or hands
+//! them the lead. A leader takes what waits ([`Queue::join`]), does the work of all, answers each, and gives the lead to the first who came
+//! meanwhile. Who needs the lead for itself (rotation, ingest, create, drop) takes its turn in the same order ([`Queue::lead`]).
+//!
+//! Invariants: one leader at a time; every batch is worked on once, by its own writer or by a leader that took it, and its writer hears of it after
+//! that; batches are worked on in the order in which they joined, whoever leads; nobody waits while nobody leads; a leader that panics leaves nobody
+//! without an answer.
+//!
+//! It knows nothing of logs and memtables ([`Crew`] says what is carried), so that its schedules are explored by themselves:
+//! `crates/sim/tests/schedules.rs` compiles this very file.
+//!
+//! Threading: `state` (mutex) to join and leave; what the leader works on is behind a mutex that only the leader takes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
+
+/// A group takes at most this many bytes of waiting batches beside the leader's own.
+pub(crate) const GROUP_BYTES: usize = 1 << 20;
+
+/// What a queue carries, and what becomes of it without a leader.
+pub(crate) trait Crew {
+    /// What a writer brings. The default is an empty one.
+    type Batch: Default;
+    /// Why a batch was not done.
+    type Error: Clone;
+    /// What only the leader touches.
+    type State;
+    /// The size that counts for a group.
+    fn bytes(batch: &Self::Batch) -> usize;
+    /// A leader has panicked with the group's work half done: what the others are told.
+    fn deserted(&self) -> Self::Error;
+}
+
+/// Batches with their answers.
+pub(crate) type Batches<C> = Vec<(
+    <C as Crew>::Batch,
+    std::result::Result<(), <C as Crew>::Error>,
+)>;
+
+enum Slot<C: Crew> {
+    /// Waits for a leader; `None` asks for the lead itself.
+    Waiting(Option<C::Batch>),
+    /// A leader works on it.
+    Taken,
+    /// Answered; the batch's memory comes back.
+    Done(Result<(), C::Error>, C::Batch),
+    /// It is the leader now, with its own batch back.
+    Lead(Option<C::Batch>),
+}
+
+struct Waiter<C: Crew> {
+    slot: Mutex<Slot<C>>,
+    answered: Condvar,
+    sync: bool,
+    /// Bytes of its batch; 0 with `lead_only`.
+    bytes: usize,
+    /// It asks for the lead itself and is never taken into a group.
+    lead_only: bool,
+}
+
+struct QueueState<C: Crew> {
+    led: bool,
+    waiting: VecDeque<Arc<Waiter<C>>>,
+}
+
+/// See the module.
+pub(crate) struct Queue<C: Crew> {
+    runtime: Runtime,
+    crew: C,
+    state: Mutex<QueueState<C>>,
+    leader: Mutex<Desk<C>>,
+}
+
+/// What the leader works at.
+struct Desk<C: Crew> {
+    state: C::State,
+    group: Vec<Arc<Waiter<C>>>,
+    batches: Batches<C>,
+}
+
+impl<C: Crew> Queue<C> {
+    pub(crate) fn new(runtime: &Runtime, crew: C, state: C::State) -> Queue<C> {
+        Queue {
+            runtime: runtime.clone(),
+            crew,
+            state: runtime.mutex(QueueState {
+                led: false,
+                waiting: VecDeque::new(),
+            }),
+            leader: runtime.mutex(Desk {
+                state,
+                group: Vec::new(),
+                batches: Vec::new(),
+            }),
+        }
+    }
+
+    /// Becomes the leader, in turn. Batches that wait meanwhile keep their order.
+    pub(crate) fn lead(&self) -> Lead<'_, C> {
+        let mut state = self.state.lock();
+        if state.led {
+            let waiter = self.waiter(None, false);
+            state.waiting.push_back(waiter.clone());
+            drop(state);
+            let mut slot = waiter.slot.lock();
+            while !matches!(*slot, Slot::Lead(_)) {
+                slot = waiter.answered.wait(slot);
+            }
+        } else {
+            state.led = true;
+        }
+        Lead {
+            queue: self,
+            desk: Some(self.leader.lock()),
+        }
+    }
+
+    /// Has a batch worked on, and waits for its answer. If it comes to lead, `commit` works on its own batch, which is the first, and on those that
+    /// it took along; the flag says whether any of them asked for `sync`.
+    pub(crate) fn join(
+        &self,
+        batch: &mut C::Batch,
+        sync: bool,
+        commit: impl FnOnce(&mut C::State, &mut Batches<C>, bool),
+    ) -> Result<(), C::Error> {
+        let mut state = self.state.lock();
+        let mut own = std::mem::take(batch);
+        if state.led {
+            let waiter = self.waiter(Some(own), sync);
+            state.waiting.push_back(waiter.clone());
+            drop(state);
+            let mut slot = waiter.slot.lock();
+            loop {
+                match std::mem::replace(&mut *slot, Slot::Taken) {
+                    Slot::Done(result, returned) => {
+                        *batch = returned;
+                        return result;
+                    }
+                    Slot::Lead(Some(returned)) => {
+                        own = returned;
+                        break;
+                    }
+                    other => *slot = other,
+                }
+                slot = waiter.answered.wait(slot);
+            }
+        } else {
+            state.led = true;
+            drop(state);
+        }
+
+        let mut lead = Lead {
+            queue: self,
+            desk: Some(self.leader.lock()),
+        };
+        let desk = lead.desk_mut();
+        desk.batches.push((own, Ok(())));
+        let sync = self.gather(desk) | sync;
+        commit(&mut desk.state, &mut desk.batches, sync);
+        let mut batches = std::mem::take(&mut desk.batches);
+        let mut group = std::mem::take(&mut desk.group);
+        for (waiter, (batch, result)) in group.drain(..).zip(batches.drain(1..)) {
+            *waiter.slot.lock() = Slot::Done(result, batch);
+            waiter.answered.notify_one();
+        }
+        let (returned, result) = batches.pop().expect("the leader's own batch");
+        *batch = returned;
+        desk.batches = batches;
+        desk.group = group;
+        lead.finish();
+        result
+    }
+
+    fn waiter(&self, batch: Option<C::Batch>, sync: bool) -> Arc<Waiter<C>> {
+        Arc::new(Waiter {
+            sync,
+            bytes: batch.as_ref().map_or(0, C::bytes),
+            lead_only: batch.is_none(),
+            slot: self.runtime.mutex(Slot::Waiting(batch)),
+            answered: self.runtime.condvar(),
+        })
+    }
+
+    /// Who waits for the lead or for a leader's answer and is in no group yet.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// Gives the lead to the first who waits.
+    fn pass_on(&self) {
+        let next = {
+            let mut state = self.state.lock();
+            let next = state.waiting.pop_front();
+            state.led = next.is_some();
+            next
+        };
+        if let Some(waiter) = next {
+            let mut slot = waiter.slot.lock();
+            let Slot::Waiting(batch) = std::mem::replace(&mut *slot, Slot::Taken) else {
+                unreachable!("who is in the queue waits")
+            };
+            *slot = Slot::Lead(batch);
+            waiter.answered.notify_one();
+        }
+    }
+
+    /// Takes waiting batches into the leader's group; whether any of them is to be synced.
+    fn gather(&self, desk: &mut Desk<C>) -> bool {
+        let mut sync = false;
+        let mut bytes = 0;
+        {
+            let mut state = self.state.lock();
+            while let Some(first) = state.waiting.front() {
+                if first.lead_only || bytes + first.bytes > GROUP_BYTES {
+                    break;
+                }
+                bytes += first.bytes;
+                sync |= first.sync;
+                let waiter = state.waiting.pop_front().expect("looked at it");
+                desk.group.push(waiter);
+            }
+        }
+        for waiter in &desk.group {
+            let Slot::Waiting(Some(batch)) =
+                std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken)
+            else {
+                unreachable!("who is in the queue waits with a batch")
+            };
+            desk.batches.push((batch, Ok(())));
+        }
+        sync
+    }
+}
+
+/// The leader's role, given on by [`Lead::finish`].
+pub(crate) struct Lead<'a, C: Crew> {
+    queue: &'a Queue<C>,
+    desk: Option<MutexGuard<'a, Desk<C>>>,
+}
+
+impl<C: Crew> Lead<'_, C> {
+    fn desk_mut(&mut self) -> &mut Desk<C> {
+        self.desk.as_mut().expect("held until the role is given on")
+    }
+
+    /// Gives the role on.
+    pub(crate) fn finish(mut self) {
+        self.desk = None;
+        self.queue.pass_on();
+    }
+}
+
+impl<C: Crew> std::ops::Deref for Lead<'_, C> {
+    type Target = C::State;
+    fn deref(&self) -> &C::State {
+        let desk = self.desk.as_ref();
+        &desk.expect("held until the role is given on").state
+    }
+}
+
+impl<C: Crew> std::ops::DerefMut for Lead<'_, C> {
+    fn deref_mut(&mut self) -> &mut C::State {
+        &mut self.desk_mut().state
+    }
+}
+
+impl<C: Crew> Drop for Lead<'_, C> {
+    /// A leader that goes without giving the role on has panicked: what it worked on may be half done. Nobody is left waiting.
+    fn drop(&mut self) {
+        let Some(mut desk) = self.desk.take() else {
+            return;
+        };
+        let error = self.queue.crew.deserted();
+        for waiter in std::mem::take(&mut desk.group) {
+            *waiter.slot.lock() = Slot::Done(Err(error.clone()), C::Batch::default());
+            waiter.answered.notify_one();
+        }
+        desk.batches.clear();
+        drop(desk);
+        self.queue.pass_on();
+    }
+}

@@ -1,0 +1,164 @@
+//! View and number under loom: all interleavings of a leader, a job and a reader, with every value that the memory model lets a load return.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p siltstone --test pinning_loom --release`
+//!
+//! The file under test is `pinning.rs` itself, on loom's atomics. The pointer to the present view is an atomic with acquire and release, which is what
+//! `arc_swap` promises at least. Entries are relaxed words, so that only the order of views and numbers makes them seen.
+//!
+//! Tried by hand, each makes a test fail: see docs/reliability.md, row 12.
+#![cfg(loom)]
+#![allow(dead_code, missing_docs)]
+
+#[path = "../src/pinning.rs"]
+mod pinning;
+
+mod atomics {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::thread;
+use pinning::{FirstSegment, Present, Published};
+
+/// Views by their place. Each shows some of the entries.
+struct Place(AtomicU64);
+
+impl Present for Place {
+    type View = u64;
+    fn view(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+    fn is_present(&self, view: &u64) -> bool {
+        self.0.load(Ordering::Acquire) == *view
+    }
+}
+
+/// Whether an entry was inserted.
+struct Entry(AtomicU64);
+
+impl Entry {
+    fn new() -> Entry {
+        Entry(AtomicU64::new(0))
+    }
+    fn insert(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+    fn is_there(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 1
+    }
+}
+
+fn pin(place: &Place, published: &Published) -> (u64, u64) {
+    pinning::pin(place, published, None, || Ok::<(), ()>(())).expect("nothing refuses")
+}
+
+/// One key, whose versions 1 and 2 lie in two memtables, the second of which is put on top between them: a read at a number finds that version.
+#[test]
+fn a_rotation_hides_nothing() {
+    loom::model(|| {
+        let store = Arc::new((
+            Place(AtomicU64::new(0)),
+            Published::new(0),
+            [Entry::new(), Entry::new()],
+        ));
+        let leader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let (place, published, entries) = &*store;
+                entries[0].insert();
+                published.publish(1);
+                place.0.store(1, Ordering::Release);
+                entries[1].insert();
+                published.publish(2);
+            })
+        };
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let (place, published, entries) = &*store;
+                let (view, number) = pin(place, published);
+                // View 1 shows both memtables, view 0 the first alone.
+                let newest = (0..=view.min(1))
+                    .rev()
+                    .find(|i| i + 1 <= number && entries[*i as usize].is_there());
+                let found = newest.map_or(0, |i| i + 1);
+                assert_eq!(found, number, "in view {view}");
+            })
+        };
+        reader.join().expect("reader");
+        leader.join().expect("leader");
+    });
+}
+
+/// A job replaces a memtable with versions 1 and 2 by a run that has what the published number sees: a read finds its version in the memtable or
+/// in the run.
+#[test]
+fn an_installed_run_shows_what_its_readers_see() {
+    loom::model(|| {
+        let store = Arc::new((
+            Place(AtomicU64::new(0)),
+            Published::new(1),
+            // The older version that the run keeps; 0: the run has version 2 alone.
+            AtomicU64::new(0),
+        ));
+        let leader = {
+            let store = store.clone();
+            thread::spawn(move || store.1.publish(2))
+        };
+        let job = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let (place, published, kept) = &*store;
+                if published.number() == 1 {
+                    kept.store(1, Ordering::Relaxed);
+                }
+                place.0.store(1, Ordering::Release);
+            })
+        };
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let (place, published, kept) = &*store;
+                let (view, number) = pin(place, published);
+                if view == 1 && number == 1 {
+                    assert_eq!(kept.load(Ordering::Relaxed), 1, "version 1 was dropped");
+                }
+            })
+        };
+        reader.join().expect("reader");
+        leader.join().expect("leader");
+        job.join().expect("job");
+    });
+}
+
+/// The leader pins and appends while a job computes where the log starts: not behind the leader's record.
+#[test]
+fn a_log_keeps_what_is_pinned() {
+    loom::model(|| {
+        let log = Arc::new((AtomicU32::new(1), FirstSegment::new()));
+        let leader = {
+            let log = log.clone();
+            thread::spawn(move || {
+                let (end, first) = &*log;
+                let before = end.load(Ordering::Acquire);
+                first.pin(before);
+                // The record goes to the segment where the log ended, and the log to the next one; then another record into that.
+                end.store(before + 1, Ordering::Release);
+                first.pin(before + 1);
+                end.store(before + 2, Ordering::Release);
+            })
+        };
+        let job = {
+            let log = log.clone();
+            thread::spawn(move || {
+                let (end, first) = &*log;
+                let start =
+                    pinning::log_start(|| end.load(Ordering::Acquire), || [first.segment()]);
+                assert!(start <= 1, "the record in segment 1 is behind {start}");
+            })
+        };
+        job.join().expect("job");
+        leader.join().expect("leader");
+    });
+}

@@ -1,0 +1,690 @@
+//! Row 12: schedules of the small concurrent cores of the engine, thousands a second. The files under test are the engine's own, compiled
+//! into this test: `write/queue.rs` (who leads, who answers whom), `pinning.rs` and `snapshot.rs` (view and number, what a log keeps).
+//!
+//! Tasks hand over at runtime locks and waits, as everywhere in simulation, and here also at every access to an atomic: `atomics` below stands in the
+//! place of the engine's module of that name. Weak memory is loom's part (`cargo xtask loom`).
+//!
+//! What was broken by hand, and after how many seeds it was found: docs/reliability.md, row 12.
+
+#![allow(dead_code)] // The engine uses more of these files than a model does.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use siltstone_sim::coverage::Coverage;
+use siltstone_sim::rng::Rng;
+use siltstone_sim::trials::{seeds, simulate};
+use siltstone_storage::Runtime;
+
+#[path = "../../engine/src/pinning.rs"]
+mod pinning;
+#[path = "../../engine/src/write/queue.rs"]
+mod queue;
+#[path = "../../engine/src/snapshot.rs"]
+mod snapshot;
+
+use pinning::{FirstSegment, Present};
+use queue::{Batches, Crew, Queue};
+use snapshot::SnapshotRegistry;
+
+/// Atomics at which tasks hand over.
+mod atomics {
+    use std::cell::RefCell;
+    pub(crate) use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU32 as Plain32, AtomicU64 as Plain64};
+
+    use siltstone_storage::Runtime;
+
+    thread_local! {
+        /// The run of this OS thread.
+        static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+    }
+
+    /// The calling OS thread's run.
+    pub(crate) fn explore(runtime: &Runtime) {
+        RUNTIME.set(Some(runtime.clone()));
+    }
+
+    fn point() {
+        // Taken out of the cell first: nothing is borrowed while others run.
+        let runtime = RUNTIME.with_borrow(Clone::clone);
+        if let Some(runtime) = runtime {
+            runtime.yield_point();
+        }
+    }
+
+    macro_rules! stepping {
+        ($name:ident, $plain:ident, $number:ty) => {
+            pub(crate) struct $name($plain);
+
+            impl $name {
+                pub(crate) fn new(value: $number) -> Self {
+                    $name($plain::new(value))
+                }
+                pub(crate) fn load(&self, _: Ordering) -> $number {
+                    point();
+                    self.0.load(Ordering::SeqCst)
+                }
+                pub(crate) fn store(&self, value: $number, _: Ordering) {
+                    point();
+                    self.0.store(value, Ordering::SeqCst);
+                }
+            }
+        };
+    }
+    stepping!(AtomicU32, Plain32, u32);
+    stepping!(AtomicU64, Plain64, u64);
+}
+
+use atomics::{AtomicU64, Ordering};
+
+/// Runs `body` as one schedule.
+fn explore(
+    seed: u64,
+    body: impl FnOnce(Runtime, Rng) -> Result<Coverage, String> + Send + 'static,
+) -> Coverage {
+    simulate(seed, move |runtime| {
+        atomics::explore(&runtime);
+        body(runtime, Rng::new(seed))
+    })
+}
+
+fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+type Task = siltstone_storage::JoinHandle<Result<(), String>>;
+
+fn join_all(tasks: Vec<Task>) -> Result<(), String> {
+    for task in tasks {
+        task.join().map_err(|_| "a task ended".to_string())??;
+    }
+    Ok(())
+}
+
+// ---- The queue of writers. ----
+
+/// One batch: who wrote it, its number among the writer's, whether it asks for a sync, and its size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Parcel {
+    writer: u64,
+    number: u64,
+    sync: bool,
+    bytes: usize,
+}
+
+impl Parcel {
+    /// Some are refused.
+    fn is_refused(&self) -> bool {
+        (self.writer + self.number).is_multiple_of(5)
+    }
+}
+
+struct Carriers;
+
+impl Crew for Carriers {
+    type Batch = Parcel;
+    type Error = Parcel;
+    type State = Shop;
+    fn bytes(batch: &Parcel) -> usize {
+        batch.bytes
+    }
+    fn deserted(&self) -> Parcel {
+        // Only after a check has failed in a leader.
+        Parcel::default()
+    }
+}
+
+/// What only the leader touches.
+#[derive(Default)]
+struct Shop {
+    busy: bool,
+}
+
+#[derive(Default)]
+struct Ledger {
+    done: Vec<Parcel>,
+    coverage: Coverage,
+}
+
+struct Market {
+    runtime: Runtime,
+    queue: Queue<Carriers>,
+    ledger: Mutex<Ledger>,
+}
+
+impl Market {
+    /// What a leader does with its group.
+    fn commit(&self, shop: &mut Shop, batches: &mut Batches<Carriers>, sync: bool, rng: &mut Rng) {
+        assert!(!std::mem::replace(&mut shop.busy, true), "two leaders");
+        assert!(batches.iter().all(|(_, result)| result.is_ok()));
+        let along = &batches[1..];
+        let bytes: usize = along.iter().map(|(batch, _)| batch.bytes).sum();
+        assert!(bytes <= queue::GROUP_BYTES, "a group of {bytes} bytes");
+        assert_eq!(
+            sync,
+            batches.iter().any(|(batch, _)| batch.sync),
+            "a sync that was asked for, and by nobody else"
+        );
+        for _ in 0..rng.below(4) {
+            self.runtime.yield_point();
+        }
+        let mut ledger = held(&self.ledger);
+        let kind = if along.is_empty() {
+            "group.alone"
+        } else {
+            "group.several"
+        };
+        ledger.coverage.add(kind);
+        for (batch, result) in batches {
+            assert!(!ledger.done.contains(batch), "{batch:?} is done twice");
+            ledger.done.push(batch.clone());
+            if batch.is_refused() {
+                *result = Err(batch.clone());
+            }
+        }
+        drop(ledger);
+        shop.busy = false;
+    }
+
+    fn write(&self, writer: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
+        for number in 0..count {
+            let mine = Parcel {
+                writer,
+                number,
+                sync: rng.chance(20),
+                bytes: *rng.pick(&[1, 100, queue::GROUP_BYTES / 3, queue::GROUP_BYTES + 1]),
+            };
+            let mut batch = mine.clone();
+            let mut led = false;
+            let answer = self
+                .queue
+                .join(&mut batch, mine.sync, |shop, batches, sync| {
+                    led = true;
+                    assert_eq!(batches[0].0, mine, "a leader's own batch comes first");
+                    self.commit(shop, batches, sync, rng);
+                });
+            if batch != mine {
+                return Err(format!("{mine:?} came back as {batch:?}"));
+            }
+            let mut ledger = held(&self.ledger);
+            if !ledger.done.contains(&mine) {
+                return Err(format!("{mine:?} is answered and not done"));
+            }
+            let expected = match mine.is_refused() {
+                true => Err(mine),
+                false => Ok(()),
+            };
+            if answer != expected {
+                return Err(format!("answer {answer:?}, expected {expected:?}"));
+            }
+            ledger.coverage.add(if led {
+                "batch.led"
+            } else {
+                "batch.taken_along"
+            });
+        }
+        Ok(())
+    }
+
+    fn lead_alone(&self, count: u64, rng: &mut Rng) -> Result<(), String> {
+        for _ in 0..count {
+            let mut lead = self.queue.lead();
+            assert!(!std::mem::replace(&mut lead.busy, true), "two leaders");
+            for _ in 0..rng.below(4) {
+                self.runtime.yield_point();
+            }
+            lead.busy = false;
+            lead.finish();
+            held(&self.ledger).coverage.add("lead.alone");
+            self.runtime.yield_point();
+        }
+        Ok(())
+    }
+}
+
+/// Writers of [`in_turn`].
+const IN_TURN: u64 = 4;
+
+/// With the lead taken, writers queue up one after the other: they are done in that order.
+fn in_turn(market: &Arc<Market>, rng: &mut Rng) -> Result<(), String> {
+    let lead = market.queue.lead();
+    let mut tasks: Vec<Task> = Vec::new();
+    for i in 0..IN_TURN {
+        let (market_of, mut rng) = (market.clone(), rng.fork(200 + i));
+        let write = move || market_of.write(1000 + i, 1, &mut rng);
+        let task = market.runtime.spawn("in turn", write);
+        tasks.push(task.map_err(|e| e.to_string())?);
+        while market.queue.waiting_count() as u64 <= i {
+            market.runtime.sleep(Duration::from_micros(1));
+        }
+    }
+    lead.finish();
+    join_all(tasks)?;
+    let ledger = held(&market.ledger);
+    let late = ledger.done.iter().filter(|batch| batch.writer >= 1000);
+    let order: Vec<u64> = late.map(|batch| batch.writer - 1000).collect();
+    match order.is_sorted() {
+        true => Ok(()),
+        false => Err(format!("joined in turn, done in the order {order:?}")),
+    }
+}
+
+/// Writers and those who lead for themselves, in all kinds of turns: one leader at a time, every batch done once and then answered, nobody left.
+#[test]
+fn schedules_commit_queue() {
+    let wanted = [
+        "batch.led",
+        "batch.taken_along",
+        "group.alone",
+        "group.several",
+        "lead.alone",
+    ];
+    seeds("schedules_commit_queue", 1, 10_000, &wanted, |seed| {
+        explore(seed, |runtime, mut rng| {
+            let market = Arc::new(Market {
+                runtime: runtime.clone(),
+                queue: Queue::new(&runtime, Carriers, Shop::default()),
+                ledger: Mutex::default(),
+            });
+            let mut tasks: Vec<Task> = Vec::new();
+            let mut total = 0;
+            for writer in 0..2 + rng.below(4) {
+                let (market, mut rng, count) = (market.clone(), rng.fork(writer), 1 + rng.below(4));
+                total += count;
+                let task = runtime.spawn("writer", move || market.write(writer, count, &mut rng));
+                tasks.push(task.map_err(|e| e.to_string())?);
+            }
+            for leader in 0..rng.below(3) {
+                let (market, mut rng) = (market.clone(), rng.fork(100 + leader));
+                let task = runtime.spawn("leader", move || market.lead_alone(2, &mut rng));
+                tasks.push(task.map_err(|e| e.to_string())?);
+            }
+            join_all(tasks)?;
+            in_turn(&market, &mut rng)?;
+            market.queue.lead().finish();
+            total += IN_TURN;
+            if market.queue.waiting_count() != 0 {
+                return Err("somebody waits while nobody leads".to_string());
+            }
+            let mut ledger = held(&market.ledger);
+            if ledger.done.len() as u64 != total {
+                return Err(format!("{} of {total} batches are done", ledger.done.len()));
+            }
+            // A writer has one batch at a time, so its own come in its order.
+            for (i, batch) in ledger.done.iter().enumerate() {
+                let late = ledger.done[i..].iter();
+                let mut late = late.filter(|o| o.writer == batch.writer);
+                if late.any(|other| other.number < batch.number) {
+                    return Err(format!("{batch:?} overtook an earlier one"));
+                }
+            }
+            Ok(std::mem::take(&mut ledger.coverage))
+        })
+    });
+}
+
+// ---- Views and numbers. ----
+
+type Entries = Vec<(u8, u64)>;
+
+/// A memtable or a run: entries as (key, number), which only grow.
+struct Piece {
+    entries: Mutex<Entries>,
+    sealed: AtomicBool,
+}
+
+impl Piece {
+    fn new(entries: Entries) -> Arc<Piece> {
+        Arc::new(Piece {
+            entries: Mutex::new(entries),
+            sealed: AtomicBool::new(false),
+        })
+    }
+    fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::SeqCst)
+    }
+}
+
+/// Newest first.
+type View = Vec<Arc<Piece>>;
+
+/// A keyspace: as `KeyspaceCore` has an atomic pointer to its view, replaced under a lock.
+struct Keyspace {
+    runtime: Runtime,
+    /// Place of the present view in `views`.
+    present: AtomicU64,
+    views: Mutex<Vec<Arc<View>>>,
+    change: siltstone_storage::Mutex<()>,
+    registry: Arc<SnapshotRegistry>,
+    /// Every entry ever, in order of numbers.
+    all: Mutex<Entries>,
+    /// Numbers that batches ended at.
+    ends: Mutex<BTreeSet<u64>>,
+    coverage: Mutex<Coverage>,
+}
+
+impl Present for Keyspace {
+    type View = (u64, Arc<View>);
+    fn view(&self) -> Self::View {
+        let at = self.present.load(Ordering::Acquire);
+        (at, held(&self.views)[at as usize].clone())
+    }
+    fn is_present(&self, view: &Self::View) -> bool {
+        self.present.load(Ordering::Acquire) == view.0
+    }
+}
+
+const KEYS: u8 = 2;
+
+fn newest(entries: &[(u8, u64)], key: u8, number: u64) -> Option<u64> {
+    let of_key = entries.iter().filter(|(k, n)| *k == key && *n <= number);
+    of_key.map(|(_, n)| *n).max()
+}
+
+impl Keyspace {
+    fn new(runtime: &Runtime) -> Arc<Keyspace> {
+        Arc::new(Keyspace {
+            runtime: runtime.clone(),
+            present: AtomicU64::new(0),
+            views: Mutex::new(vec![Arc::new(vec![Piece::new(Vec::new())])]),
+            change: runtime.mutex(()),
+            registry: SnapshotRegistry::new(runtime, 0),
+            all: Mutex::default(),
+            ends: Mutex::new(BTreeSet::from([0])),
+            coverage: Mutex::default(),
+        })
+    }
+
+    fn reached(&self, what: &str) {
+        held(&self.coverage).add(what);
+    }
+
+    fn replace(&self, f: impl FnOnce(&View) -> View) {
+        let _change = self.change.lock();
+        let (_, old) = self.view();
+        let at = {
+            let mut views = held(&self.views);
+            views.push(Arc::new(f(&old)));
+            views.len() as u64 - 1
+        };
+        self.present.store(at, Ordering::Release);
+    }
+
+    /// The leader: rotates, fills, publishes.
+    fn lead(&self, batches: u64, rng: &mut Rng) -> Result<(), String> {
+        let mut next = 1;
+        for _ in 0..batches {
+            if rng.chance(50) && !held(&self.view().1[0].entries).is_empty() {
+                self.replace(|old| {
+                    old[0].sealed.store(true, Ordering::SeqCst);
+                    let mut view = vec![Piece::new(Vec::new())];
+                    view.extend(old.iter().cloned());
+                    view
+                });
+                self.reached("rotated");
+            }
+            let active = self.view().1[0].clone();
+            for _ in 0..1 + rng.below(3) {
+                let entry = (rng.below(KEYS.into()) as u8, next);
+                next += 1;
+                held(&self.all).push(entry);
+                self.runtime.yield_point();
+                held(&active.entries).push(entry);
+            }
+            held(&self.ends).insert(next - 1);
+            self.registry.publish(next - 1);
+        }
+        Ok(())
+    }
+
+    /// The background: a sealed memtable becomes a run that has only what somebody may still see, in its place.
+    fn flush(&self, rounds: u64) -> Result<(), String> {
+        for _ in 0..rounds {
+            self.runtime.yield_point();
+            let (_, view) = self.view();
+            let Some(sealed) = view.iter().rev().find(|piece| piece.is_sealed()).cloned() else {
+                continue;
+            };
+            let (published, snapshots) = self.registry.for_job();
+            let entries = held(&sealed.entries).clone();
+            let seen: Vec<u64> = snapshots.iter().copied().chain([published]).collect();
+            let kept = entries.iter().copied().filter(|(key, number)| {
+                let for_some = seen
+                    .iter()
+                    .any(|at| newest(&entries, *key, *at) == Some(*number));
+                *number > published || for_some
+            });
+            let kept: Entries = kept.collect();
+            if kept.len() < entries.len() {
+                self.reached("dropped");
+            }
+            let run = Piece::new(kept);
+            self.replace(|old| {
+                let same = |piece: &Arc<Piece>| match Arc::ptr_eq(piece, &sealed) {
+                    true => run.clone(),
+                    false => piece.clone(),
+                };
+                old.iter().map(same).collect()
+            });
+            self.reached("installed");
+        }
+        Ok(())
+    }
+
+    /// Compares what a view shows at a number with every entry that there ever was.
+    fn compare(&self, view: &View, number: u64, what: &str) -> Result<(), String> {
+        if !held(&self.ends).contains(&number) {
+            return Err(format!("{what}: {number} lies inside a batch"));
+        }
+        for key in 0..KEYS {
+            self.runtime.yield_point();
+            let pieces = view.iter();
+            let found = pieces
+                .map(|piece| held(&piece.entries).clone())
+                .find_map(|entries| newest(&entries, key, number));
+            let expected = newest(&held(&self.all), key, number);
+            if found != expected {
+                return Err(format!(
+                    "{what}: key {key} at {number}: found {found:?}, expected {expected:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
+        let never = || Ok::<(), String>(());
+        for _ in 0..rounds {
+            if rng.chance(60) {
+                let snapshot = self.registry.take();
+                for _ in 0..3 {
+                    let number = Some(snapshot.number());
+                    let ((_, view), number) =
+                        pinning::pin(self, self.registry.place(), number, never)?;
+                    self.compare(&view, number, "at a snapshot")?;
+                    self.reached("read.snapshot");
+                }
+            } else {
+                let ((at, view), number) = pinning::pin(self, self.registry.place(), None, never)?;
+                self.compare(&view, number, "now")?;
+                self.reached("read.now");
+                if self.present.load(Ordering::SeqCst) != at {
+                    self.reached("read.of_an_older_view");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A leader that rotates and publishes, a background that installs runs, readers and snapshots: every read is exact at its number.
+#[test]
+fn schedules_views() {
+    let wanted = [
+        "dropped",
+        "installed",
+        "read.now",
+        "read.of_an_older_view",
+        "read.snapshot",
+        "rotated",
+    ];
+    seeds("schedules_views", 1, 10_000, &wanted, |seed| {
+        explore(seed, |runtime, mut rng| {
+            let keyspace = Keyspace::new(&runtime);
+            let mut tasks: Vec<Task> = Vec::new();
+            let spawned = |task: std::io::Result<Task>| task.map_err(|e| e.to_string());
+            for reader in 0..1 + rng.below(3) {
+                let (keyspace, mut rng) = (keyspace.clone(), rng.fork(reader));
+                let read = move || keyspace.read(3, &mut rng);
+                tasks.push(spawned(runtime.spawn("reader", read))?);
+            }
+            let (leader, mut own) = (keyspace.clone(), rng.fork(10));
+            let lead = move || leader.lead(5, &mut own);
+            tasks.push(spawned(runtime.spawn("leader", lead))?);
+            let background = keyspace.clone();
+            let flush = move || background.flush(10);
+            tasks.push(spawned(runtime.spawn("background", flush))?);
+            join_all(tasks)?;
+            let coverage = held(&keyspace.coverage).clone();
+            Ok(coverage)
+        })
+    });
+}
+
+// ---- Where the log starts. ----
+
+/// A source with its records: the segments that they lie in.
+struct LogSource {
+    first: FirstSegment,
+    records: Mutex<Vec<u64>>,
+}
+
+struct Log {
+    runtime: Runtime,
+    /// The segment where the log ends.
+    end: AtomicU64,
+    /// Not flushed yet, oldest first; the last one is active.
+    sources: Mutex<Vec<Arc<LogSource>>>,
+    /// Segments below it are gone.
+    start: Mutex<u64>,
+    coverage: Mutex<Coverage>,
+}
+
+impl Log {
+    fn source() -> Arc<LogSource> {
+        Arc::new(LogSource {
+            first: FirstSegment::new(),
+            records: Mutex::default(),
+        })
+    }
+
+    /// The leader: pins, appends (also into a new segment), rotates.
+    fn write(&self, rounds: u64, rng: &mut Rng) {
+        for _ in 0..rounds {
+            if rng.chance(40) {
+                let fresh = Log::source();
+                self.runtime.yield_point();
+                held(&self.sources).push(fresh);
+            }
+            let source = held(&self.sources).last().expect("one is active").clone();
+            let before = self.end.load(Ordering::Acquire);
+            source.first.pin(before as u32);
+            if rng.chance(20) {
+                // The append fails cleanly.
+                self.runtime.yield_point();
+                if held(&source.records).is_empty() {
+                    source.first.unpin();
+                }
+                continue;
+            }
+            let segment = before + rng.below(2);
+            self.runtime.yield_point();
+            self.end.store(segment, Ordering::Release);
+            assert!(
+                *held(&self.start) <= segment,
+                "appended to a segment that is gone"
+            );
+            held(&source.records).push(segment);
+        }
+    }
+
+    /// The background: flushes the oldest sealed source and lets go of what nobody needs.
+    fn flush(&self, rounds: u64) {
+        for _ in 0..rounds {
+            self.runtime.yield_point();
+            let done = {
+                let sources = held(&self.sources);
+                (sources.len() > 1).then(|| sources[0].clone())
+            };
+            let Some(done) = done else { continue };
+            let start = pinning::log_start(
+                || self.end.load(Ordering::Acquire) as u32,
+                || {
+                    self.runtime.yield_point();
+                    let sources = held(&self.sources).clone();
+                    let others = sources.into_iter().filter(|s| !Arc::ptr_eq(s, &done));
+                    others
+                        .map(|source| source.first.segment())
+                        .collect::<Vec<_>>()
+                },
+            );
+            held(&self.sources).retain(|source| !Arc::ptr_eq(source, &done));
+            let mut gone = held(&self.start);
+            if u64::from(start) > *gone {
+                *gone = u64::from(start);
+                held(&self.coverage).add("log.cut");
+            }
+            let needed = held(&self.sources).clone();
+            let records = needed.iter().flat_map(|s| held(&s.records).clone());
+            let oldest = records.min().unwrap_or(u64::MAX);
+            assert!(
+                *gone <= oldest,
+                "segment {oldest} is needed, the log starts at {gone}"
+            );
+            held(&self.coverage).add("log.flushed");
+        }
+    }
+}
+
+/// A leader that pins and appends beside a background that cuts the log: what an unflushed source needs is never cut off.
+#[test]
+fn schedules_log_start() {
+    seeds(
+        "schedules_log_start",
+        1,
+        5_000,
+        &["log.cut", "log.flushed"],
+        |seed| {
+            explore(seed, |runtime, mut rng| {
+                let log = Arc::new(Log {
+                    runtime: runtime.clone(),
+                    end: AtomicU64::new(1),
+                    sources: Mutex::new(vec![Log::source()]),
+                    start: Mutex::new(1),
+                    coverage: Mutex::default(),
+                });
+                let (leader, mut own) = (log.clone(), rng.fork(1));
+                let write = move || {
+                    leader.write(8, &mut own);
+                    Ok(())
+                };
+                let background = log.clone();
+                let flush = move || {
+                    background.flush(8);
+                    Ok(())
+                };
+                let tasks = [
+                    runtime.spawn("leader", write),
+                    runtime.spawn("background", flush),
+                ];
+                let tasks: std::io::Result<Vec<Task>> = tasks.into_iter().collect();
+                join_all(tasks.map_err(|e| e.to_string())?)?;
+                let coverage = held(&log.coverage).clone();
+                Ok(coverage)
+            })
+        },
+    );
+}
