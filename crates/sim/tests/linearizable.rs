@@ -1,9 +1,13 @@
 //! Row 11: histories of operations beside each other have an order that explains all answers. `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K`
 //! runs one.
 
-use siltstone_sim::trials::{linearizable_threads_trial, linearizable_trial, seeds};
+use siltstone_sim::coverage::Coverage;
+use siltstone_sim::trials::{
+    history_child, linearizable_threads_trial, linearizable_trial, seeds, takeover_trial,
+};
 
-/// One unit: a history of a thousand operations on the simulated runtime, through kills, and one of threads on a folder.
+/// One unit: a history of a thousand operations on the simulated runtime, through kills, and one of threads on a folder, in processes that
+/// are killed.
 #[test]
 fn linearizable() {
     let wanted = [
@@ -26,12 +30,38 @@ fn linearizable() {
         "op.snapshot",
         "store.compaction_count",
         "store.flush_count",
-        "threads.life",
+        "threads.closed",
+        "threads.killed",
     ];
     seeds("linearizable", 1, 20, &wanted, |seed| {
         let mut coverage = linearizable_trial(seed);
         let folder = tempfile::tempdir().expect("a folder");
-        coverage.merge(&linearizable_threads_trial(seed, folder.path()));
+        let threads = linearizable_threads_trial(seed, folder.path(), "child_of_a_history");
+        coverage.merge(&threads);
+        coverage
+    });
+}
+
+/// The process that [`linearizable`] starts and kills. By itself it does nothing.
+#[test]
+fn child_of_a_history() {
+    history_child();
+}
+
+/// Row 12, the fence: the holder of a lease is paused at a storage call, every one in turn of each seed's scenario, while another takes over.
+#[test]
+fn schedules_takeover() {
+    let wanted = ["first.was_refused", "paused", "history"];
+    seeds("schedules_takeover", 1, 20, &wanted, |seed| {
+        // Ten neighbouring seeds share a scenario, and between them they take all of its calls.
+        let (scenario, share) = (seed / 10, seed % 10);
+        let mut coverage = Coverage::default();
+        let mut call = share;
+        while let Some(more) = takeover_trial(scenario, call) {
+            coverage.merge(&more);
+            coverage.add("paused");
+            call += 10;
+        }
         coverage
     });
 }

@@ -26,7 +26,10 @@ use crate::coverage::Coverage;
 use crate::linear::{Action, End, Key, Operation, Value, check};
 use crate::rng::Rng;
 
+mod diary;
 pub mod threads;
+
+use diary::Diary;
 
 /// Keys of one keyspace; there are two.
 const KEYS: Key = 8;
@@ -34,42 +37,54 @@ const KEYS: Key = 8;
 /// Operations of a history.
 const OPERATIONS: usize = 1000;
 
-/// Steps of the search for an order; a history of this size takes some thousands.
+/// Steps of the search for an order; a history of this size takes a hundred thousand.
 const STEPS_MAX: u64 = 10_000_000;
 
 /// The time that all clients of a history share.
 #[derive(Clone)]
-enum Clock {
+pub(super) enum Clock {
     /// One more with every look, for simulated time, which stands still. It orders what it is asked by, so real threads do not use it.
     Ticks(Arc<AtomicU64>),
-    /// Nanoseconds of the machine's monotonic clock.
-    Machine,
+    /// Nanoseconds of the machine's monotonic clock, after this one.
+    Machine(u64),
 }
 
 impl Clock {
-    fn now(&self) -> u64 {
+    /// For one simulated run.
+    pub(super) fn ticks() -> Clock {
+        Clock::Ticks(Arc::default())
+    }
+
+    pub(super) fn now(&self) -> u64 {
         match self {
             Clock::Ticks(ticks) => ticks.fetch_add(1, Ordering::Relaxed),
-            Clock::Machine => threads::machine_nanos(),
+            Clock::Machine(base) => base + threads::machine_nanos(),
         }
     }
 }
 
 /// What one client did, for whoever outlives it.
 #[derive(Clone)]
-struct Notes {
+pub(super) struct Notes {
     clock: Clock,
     client: u32,
     operations: Arc<Mutex<Vec<Operation>>>,
+    /// Where they are noted as well, so that they outlive the process.
+    diary: Option<Arc<Diary>>,
 }
 
 impl Notes {
-    fn new(clock: &Clock, client: u32) -> Notes {
+    pub(super) fn new(clock: &Clock, client: u32) -> Notes {
         Notes {
             clock: clock.clone(),
             client,
             operations: Arc::default(),
+            diary: None,
         }
+    }
+
+    pub(super) fn client(&self) -> u32 {
+        self.client
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Vec<Operation>) -> T) -> T {
@@ -77,17 +92,30 @@ impl Notes {
     }
 
     fn push(&self, name: &'static str, called: u64, end: End, action: Action) -> usize {
-        let client = self.client;
+        let operation = Operation {
+            name,
+            client: self.client,
+            called,
+            end,
+            action,
+        };
+        if let Some(diary) = &self.diary {
+            diary.began(&operation);
+        }
         self.with(|operations| {
-            operations.push(Operation {
-                name,
-                client,
-                called,
-                end,
-                action,
-            });
+            operations.push(operation);
             operations.len() - 1
         })
+    }
+
+    /// A snapshot showed more.
+    fn more(&self, at: usize, pairs: Vec<(Key, Value)>) {
+        if let Some(diary) = &self.diary {
+            diary.more(at, &pairs);
+        }
+        self.with(|operations| match &mut operations[at].action {
+            Action::Read(all) | Action::Write(all) => all.extend(pairs),
+        });
     }
 
     /// A write is noted before it is made: whoever is cut off has called it.
@@ -104,8 +132,11 @@ impl Notes {
             Action::Write(pairs),
         );
         write().map_err(|e| format!("{name}: {e}"))?;
-        let end = End::Returned(self.clock.now());
-        self.with(|operations| operations[at].end = end);
+        let returned = self.clock.now();
+        if let Some(diary) = &self.diary {
+            diary.returned(at, returned);
+        }
+        self.with(|operations| operations[at].end = End::Returned(returned));
         Ok(())
     }
 
@@ -124,7 +155,7 @@ impl Notes {
     }
 
     /// Everything, the operations without an end cut off by `over`.
-    fn take(&self, over: u64) -> Vec<Operation> {
+    pub(super) fn take(&self, over: u64) -> Vec<Operation> {
         let mut operations = self.with(std::mem::take);
         for operation in &mut operations {
             if operation.end == End::Cut(u64::MAX) {
@@ -158,7 +189,7 @@ fn key_bytes(key: Key) -> [u8; 2] {
 }
 
 /// One client.
-struct Client {
+pub(super) struct Client {
     runtime: Runtime,
     store: Store,
     keyspaces: [Keyspace; 2],
@@ -169,6 +200,8 @@ struct Client {
     /// Snapshots that it holds, with their place in the notes.
     snapshots: Vec<(Snapshot, usize)>,
     buffer: Vec<u8>,
+    /// How often it sleeps after an operation, in percent; in simulation only.
+    sleeps: u64,
 }
 
 /// The keyspaces, made by the first who wants them.
@@ -180,12 +213,23 @@ fn keyspaces(store: &Store) -> siltstone::Result<[Keyspace; 2]> {
 }
 
 impl Client {
-    fn new(runtime: &Runtime, store: &Store, notes: &Notes, seed: u64) -> Result<Client, String> {
+    pub(super) fn new(
+        runtime: &Runtime,
+        store: &Store,
+        notes: &Notes,
+        seed: u64,
+    ) -> Result<Client, String> {
+        let mut rng = Rng::new(seed);
+        let sleeps = match runtime.is_simulated() {
+            true => *rng.pick(&[0, 0, 20]),
+            false => 0,
+        };
         Ok(Client {
             runtime: runtime.clone(),
             keyspaces: keyspaces(store).map_err(|e| format!("keyspaces: {e}"))?,
             store: store.clone(),
-            rng: Rng::new(seed),
+            rng,
+            sleeps,
             next: u64::from(notes.client) << 32,
             notes: notes.clone(),
             snapshots: Vec::new(),
@@ -213,9 +257,13 @@ impl Client {
         first..(first + 1 + self.rng.below(5) as Key).min(end)
     }
 
-    fn work(&mut self, count: usize) -> Result<(), String> {
+    pub(super) fn work(&mut self, count: usize) -> Result<(), String> {
         for _ in 0..count {
             self.step()?;
+            if self.rng.chance(self.sleeps) {
+                self.runtime
+                    .sleep(Duration::from_micros(1 + self.rng.below(500)));
+            }
             if self.rng.chance(30) {
                 self.runtime.yield_point();
                 if !self.runtime.is_simulated() {
@@ -376,10 +424,7 @@ impl Client {
                 shown(&span, &found)?
             }
         };
-        self.notes
-            .with(|operations| match &mut operations[*at].action {
-                Action::Read(all) | Action::Write(all) => all.extend(pairs),
-            });
+        self.notes.more(*at, pairs);
         Ok(())
     }
 
@@ -394,7 +439,7 @@ impl Client {
     }
 
     /// Reads everything as of one moment.
-    fn look(&mut self) -> Result<(), String> {
+    pub(super) fn look(&mut self) -> Result<(), String> {
         self.snapshot()?;
         let Some((snapshot, at)) = self.snapshots.pop() else {
             return Ok(());
@@ -404,10 +449,7 @@ impl Client {
             let found = scan(self.keyspace(span.start), Some(&snapshot), &span, false)
                 .map_err(|e| format!("looking at everything: {e}"))?;
             let pairs = shown(&span, &found)?;
-            self.notes
-                .with(|operations| match &mut operations[at].action {
-                    Action::Read(all) | Action::Write(all) => all.extend(pairs),
-                });
+            self.notes.more(at, pairs);
         }
         Ok(())
     }
@@ -472,7 +514,7 @@ fn numbered(
 }
 
 /// Small sizes: a few hundred operations reach every mechanism.
-fn draw_options(rng: &mut Rng) -> Options {
+pub(super) fn draw_options(rng: &mut Rng) -> Options {
     let trigger = 1 + rng.below(3) as u32;
     let segment = *rng.pick(&[64 << 10, 128 << 10]);
     Options {
@@ -501,7 +543,10 @@ fn draw_options(rng: &mut Rng) -> Options {
 }
 
 /// What the history reached, and whether it has an order.
-fn verdict(mut operations: Vec<Operation>, coverage: &mut Coverage) -> Result<(), String> {
+pub(super) fn verdict(
+    mut operations: Vec<Operation>,
+    coverage: &mut Coverage,
+) -> Result<(), String> {
     operations.sort_by_key(|o| o.called);
     coverage.add("history");
     coverage.add_count("history.operations", operations.len() as u64);
@@ -567,7 +612,7 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
     let mut rng = Rng::new(seed);
     let mut coverage = Coverage::default();
     let mut medium = MemoryStorage::new(runtime);
-    let clock = Clock::Ticks(Arc::default());
+    let clock = Clock::ticks();
     let mut operations: Vec<Operation> = Vec::new();
     let mut next_client = 1;
     while operations.len() < OPERATIONS {

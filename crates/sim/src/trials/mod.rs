@@ -42,6 +42,7 @@ mod replay;
 mod same_operations;
 mod scenario;
 mod stories;
+mod takeover;
 
 pub use cut_files::cut_files_trial;
 pub use disk_full::disk_full_trial;
@@ -49,7 +50,7 @@ pub use every_fault::every_fault;
 pub use failed_syncs::failed_syncs_trial;
 pub use faults::fault_trial;
 pub use linearizable::linearizable_trial;
-pub use linearizable::threads::linearizable_threads_trial;
+pub use linearizable::threads::{history_child, linearizable_threads_trial};
 pub use looks_fail::{reader_at_every_call, repair_at_every_call};
 pub use options::{options_trial, options_trial_long};
 pub use power::power_trial;
@@ -58,6 +59,7 @@ pub use replay::{Trace, trace};
 pub use same_operations::same_operations_trial;
 pub use scenario::{Share, scenario};
 pub use stories::Story;
+pub use takeover::takeover_trial;
 
 /// Runs `trial` as the first task of a simulated run of `seed`.
 ///

@@ -1,17 +1,27 @@
-//! Histories with threads of the operating system, on a folder.
+//! Histories with threads of the operating system, on a folder, in processes that are killed.
 //!
-//! Threading: as many threads as clients; their notes are put together when all have ended.
+//! A life is a process: it opens the store, its clients work, and it ends by SIGKILL or by itself. Its clients' notes are files
+//! ([`super::diary`]), which the parent puts together; lives do not overlap, so each has its times after those of the one before. The last life is
+//! the parent's own, which closes the store.
+//!
+//! Threading: as many threads as clients.
 
-use std::path::Path;
-use std::sync::OnceLock;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use siltstone::{Options, Store, SyncMode};
 use siltstone_storage::Runtime;
 
+use super::diary::{self, Diary};
 use super::{Client, Clock, Notes, OPERATIONS, draw_options, verdict};
 use crate::coverage::Coverage;
+use crate::linear::{End, Operation};
 use crate::rng::Rng;
+
+/// Tells a child what it is: seed, number of its first client, time to begin at, folder.
+const CHILD: &str = "SILT_HISTORY_CHILD";
 
 /// Nanoseconds since the process first asked, of a clock that all cores share and that no thread waits for.
 pub(super) fn machine_nanos() -> u64 {
@@ -19,55 +29,179 @@ pub(super) fn machine_nanos() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// One seed with threads on a new store in the empty folder `folder`: a history of about a thousand operations, in two lives.
+/// One seed with threads on a new store in the empty folder `folder`: a history of about a thousand operations. `child` is a test of the calling
+/// binary that does nothing but [`history_child`].
 ///
 /// # Panics
 /// If no order explains the history, with the operations in conflict; at an unexpected error.
-pub fn linearizable_threads_trial(seed: u64, folder: &Path) -> Coverage {
+pub fn linearizable_threads_trial(seed: u64, folder: &Path, child: &str) -> Coverage {
     let mut coverage = Coverage::default();
-    let told = |e: String| -> ! { panic!("seed {seed}, threads: {e}") };
-    let mut rng = Rng::new(seed);
-    let mut operations = Vec::new();
-    for life in 0..2 {
-        let options = draw_options(&mut rng);
-        match one_life(folder, options, life, &mut rng, &mut coverage) {
-            Ok(more) => operations.extend(more),
-            Err(e) => told(e),
-        }
-    }
-    if let Err(e) = verdict(operations, &mut coverage) {
-        told(e);
+    if let Err(e) = history(seed, folder, child, &mut coverage) {
+        panic!("seed {seed}, threads: {e}");
     }
     coverage
 }
 
-fn one_life(
+fn history(seed: u64, folder: &Path, child: &str, coverage: &mut Coverage) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut operations: Vec<Operation> = Vec::new();
+    let mut life = 0;
+    // A child that is killed early has done little; they are few whatever the machine's speed.
+    while life < 8 && operations.len() < OPERATIONS / 2 {
+        let base = latest(&operations) + 1;
+        let first_client = 1 + life * 100;
+        let killed = child_life(child, folder, rng.draw(), first_client, base, &mut rng)?;
+        coverage.add(match killed {
+            true => "threads.killed",
+            false => "threads.ended",
+        });
+        let mut more = Vec::new();
+        for client in 0..CLIENTS_MAX {
+            let path = notes_path(folder, first_client + client);
+            if path.exists() {
+                more.extend(diary::read(&path, first_client + client)?);
+            }
+        }
+        let over = latest(&more).max(base) + 1;
+        for operation in &mut more {
+            if operation.end == End::Cut(u64::MAX) {
+                operation.end = End::Cut(over);
+            }
+        }
+        operations.extend(more);
+        life += 1;
+    }
+    let clock = Clock::Machine(latest(&operations) + 1);
+    let count = clients(&mut rng);
+    let notes: Vec<Notes> = (0..count)
+        .map(|i| Notes::new(&clock, 1 + life * 100 + i))
+        .collect();
+    let each = OPERATIONS / 2 / count as usize;
+    let store = one_life(&folder.join("store"), &notes, each, &mut rng)?;
+    coverage.take_stats(&store.stats());
+    store.close().map_err(|e| format!("close: {e}"))?;
+    coverage.add("threads.closed");
+    operations.extend(notes.iter().flat_map(|notes| notes.take(u64::MAX)));
+    verdict(operations, coverage)
+}
+
+/// The last time that was noted.
+fn latest(operations: &[Operation]) -> u64 {
+    let times = operations.iter().map(|o| match o.end {
+        End::Cut(u64::MAX) => o.called,
+        end => end.time().max(o.called),
+    });
+    times.max().unwrap_or(0)
+}
+
+const CLIENTS_MAX: u32 = 8;
+
+fn clients(rng: &mut Rng) -> u32 {
+    4 + rng.below(u64::from(CLIENTS_MAX) - 3) as u32
+}
+
+fn notes_path(folder: &Path, client: u32) -> PathBuf {
+    folder.join(format!("notes-{client}"))
+}
+
+/// Starts a process and kills it, unless it ends before. True if it was killed.
+fn child_life(
+    child: &str,
     folder: &Path,
-    mut options: Options,
-    life: u32,
+    seed: u64,
+    first_client: u32,
+    base: u64,
     rng: &mut Rng,
-    coverage: &mut Coverage,
-) -> Result<Vec<crate::linear::Operation>, String> {
+) -> Result<bool, String> {
+    let exe = std::env::current_exe().map_err(|e| format!("this binary: {e}"))?;
+    let mut process = Command::new(exe)
+        .args(["--exact", child, "--nocapture"])
+        .env(
+            CHILD,
+            format!("{seed} {first_client} {base} {}", folder.display()),
+        )
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("a child: {e}"))?;
+    // From when its first client has a file, so that a slow start does not count; or at any time at all.
+    let first = notes_path(folder, first_client);
+    let early = rng.chance(10);
+    let mut waits = rng.below(60);
+    let status = loop {
+        if let Some(status) = process.try_wait().map_err(|e| format!("a child: {e}"))? {
+            break status;
+        }
+        if early || first.exists() {
+            if waits == 0 {
+                process.kill().map_err(|e| format!("kill: {e}"))?;
+                break process.wait().map_err(|e| format!("a child: {e}"))?;
+            }
+            waits -= 1;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    // A code means that it ended by itself.
+    match status.code() {
+        None => Ok(true),
+        Some(0) => Ok(false),
+        Some(code) => {
+            let mut text = String::new();
+            if let Some(mut errors) = process.stderr.take() {
+                let _ = std::io::Read::read_to_string(&mut errors, &mut text);
+            }
+            Err(format!("a child ended with {code}: {text}"))
+        }
+    }
+}
+
+/// What a child does; nothing in a process that is none.
+///
+/// # Panics
+/// At an unexpected error; the parent shows it.
+pub fn history_child() {
+    let Ok(told) = std::env::var(CHILD) else {
+        return;
+    };
+    let words: Vec<&str> = told.splitn(4, ' ').collect();
+    let number = |at: usize| -> u64 { words[at].parse().expect("a number from the parent") };
+    let (seed, first_client, base) = (number(0), number(1) as u32, number(2));
+    let folder = Path::new(words[3]);
+    let mut rng = Rng::new(seed);
+    let clock = Clock::Machine(base);
+    let count = clients(&mut rng);
+    let notes = (0..count).map(|i| {
+        let client = first_client + i;
+        let diary = Diary::create(&notes_path(folder, client)).expect("a file for notes");
+        Notes {
+            diary: Some(Arc::new(diary)),
+            ..Notes::new(&clock, client)
+        }
+    });
+    let notes: Vec<Notes> = notes.collect();
+    match one_life(&folder.join("store"), &notes, OPERATIONS, &mut rng) {
+        // It ends without closing, as a program does that forgets to.
+        Ok(store) => std::mem::forget(store),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn one_life(folder: &Path, notes: &[Notes], each: usize, rng: &mut Rng) -> Result<Store, String> {
+    let mut options: Options = draw_options(rng);
     // A synced write of every client takes longer than all the rest, and leaves little to overlap.
     if options.sync == SyncMode::Always && rng.chance(50) {
         options.sync = SyncMode::Never;
     }
     let runtime = Runtime::threads();
     let store = Store::open(folder, options).map_err(|e| format!("open: {e}"))?;
-    let count = 4 + rng.index(5);
-    let notes: Vec<Notes> = (0..count as u32)
-        .map(|i| Notes::new(&Clock::Machine, 1 + life * 100 + i))
-        .collect();
     let mut clients = Vec::new();
-    for notes in &notes {
+    for notes in notes {
         clients.push(Client::new(&runtime, &store, notes, rng.draw())?);
     }
     clients[0].look()?;
     let threads: Vec<_> = clients
         .into_iter()
-        .map(|mut client| {
-            std::thread::spawn(move || client.work(OPERATIONS / 2 / count).map(|()| client))
-        })
+        .map(|mut client| std::thread::spawn(move || client.work(each).map(|()| client)))
         .collect();
     let mut last = None;
     for thread in threads {
@@ -77,12 +211,5 @@ fn one_life(
     if let Some(client) = &mut last {
         client.look()?;
     }
-    drop(last);
-    coverage.take_stats(&store.stats());
-    store.close().map_err(|e| format!("close: {e}"))?;
-    coverage.add("threads.life");
-    Ok(notes
-        .iter()
-        .flat_map(|notes| notes.take(u64::MAX))
-        .collect())
+    Ok(store)
 }
