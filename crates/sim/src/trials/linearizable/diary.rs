@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::linear::{Action, End, Key, Operation, Value};
 
 /// The names that operations have.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 10] = [
     "put",
     "delete",
     "delete_range",
@@ -24,7 +24,6 @@ const NAMES: [&str; 11] = [
     "scan",
     "scan_back",
     "snapshot",
-    "?",
 ];
 
 pub(super) struct Diary(File);
