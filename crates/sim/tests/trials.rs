@@ -205,7 +205,7 @@ fn power_loss() {
     ];
     wanted.extend(kinds.iter().map(String::as_str));
     wanted.extend(POINTS);
-    seeds("power_loss", 1, 500, &wanted, power_trial);
+    seeds("power_loss", 1, 1000, &wanted, power_trial);
 }
 
 #[test]

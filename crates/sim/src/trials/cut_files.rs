@@ -255,10 +255,13 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
             Ok(world) => world,
             Err(e) => {
                 let text = e.to_string();
-                let named = damaged.iter().any(|name| text.contains(name.as_str()));
+                // Where a segment is gone, the one before it is named: there the log ends too early.
+                let of_log = damaged.iter().any(|name| part_of(name) == "log");
+                let named = damaged.iter().any(|name| text.contains(name.as_str()))
+                    || of_log && text.contains(".log");
                 let kinds = [ErrorKind::Corruption, ErrorKind::Io, ErrorKind::NotFound];
                 if !named || !kinds.contains(&e.kind()) {
-                    return Err(told(format!("open of a damaged store: {e}")));
+                    return Err(told(format!("open of a damaged store ({damaged:?}): {e}")));
                 }
                 run.coverage.add("damage.told_by_open");
                 return Ok(run.coverage);
