@@ -315,6 +315,7 @@ fn tidy_up(core: &Core, watches: &mut Watches) -> Result<()> {
     if !core.health.is_no_space() {
         crate::seal::for_deletes(core, watches)?;
     }
+    crate::reserve::keep(core)?;
     leave_no_space(core)
 }
 

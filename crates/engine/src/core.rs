@@ -121,6 +121,8 @@ pub(crate) struct Core {
     /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
     pub(crate) waits_for_room: AtomicBool,
     pub(crate) rest: Mutex<Option<crate::recovery::Rest>>,
+    /// Where the manifest ended when the reserves were looked at.
+    pub(crate) reserved_at: AtomicU64,
     /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure policy.
     pub(crate) log_bytes: AtomicU64,
     /// Space is wanted: the background tries to leave `NoSpace`.

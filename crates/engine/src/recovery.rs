@@ -290,6 +290,7 @@ pub(crate) fn open(
         published: AtomicBool::new(false),
         lease: runtime.mutex(Some(lease)),
         log_bytes: AtomicU64::new(0),
+        reserved_at: AtomicU64::new(0),
         waits_for_room: AtomicBool::new(rest.is_some()),
         rest: runtime.mutex(None),
         tables,

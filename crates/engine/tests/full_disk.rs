@@ -137,6 +137,44 @@ fn open_without_room(dir: &Path) {
     assert_eq!(ks.iter().unwrap().count(), KEYS as usize + 1);
 }
 
+/// The space that is kept for a manifest was measured when the store was opened, while it was small. Then it grew, its process was killed, and the disk
+/// was full: no manifest for what it had become found room, and no open succeeded until somebody else made some.
+fn grown_since_it_was_opened(dir: &Path) {
+    let (path, ballast) = (dir.join("store"), dir.join("ballast"));
+    let long = |i: u32| [&key(i)[..], &[b'x'; 60_000]].concat();
+    let store = Store::open(&path, options()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    // Each table's bounds are two long keys.
+    for i in 0..12 {
+        ks.put(&long(i), b"v").unwrap();
+        ks.flush().unwrap();
+    }
+    // Maintenance comes by by itself.
+    let reserve = || std::fs::metadata(path.join("RESERVE")).map_or(0, |m| m.len());
+    let grown = || match reserve() > 12 * 60_000 {
+        true => Ok(()),
+        false => Err(siltstone::Error::new(ErrorKind::NoSpace, "no reserve")),
+    };
+    until_it_works(&store, grown);
+    drop(ks);
+    store.close().unwrap();
+    take_all(&ballast);
+    let store = Store::open(&path, options()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..12 {
+        assert_eq!(ks.get(&long(i)).unwrap().unwrap(), b"v");
+    }
+}
+
+#[test]
+fn a_store_that_grew_opens_on_a_full_disk() {
+    on_tmpfs(
+        "a_store_that_grew_opens_on_a_full_disk",
+        16,
+        grown_since_it_was_opened,
+    );
+}
+
 #[test]
 fn full_disk() {
     on_tmpfs("full_disk", 8, fill);
