@@ -51,7 +51,7 @@ cargo xtask COMMAND
 
   ci                      what must hold before anything lands: .ci/run
   fmt                     format the workspace
-  trials [ROW]            the simulated trials, in release, with more seeds than the gate gives them
+  trials [ROW]            the trials, in release, with more seeds than the gate gives them
   soak ROW --minutes N    one row with ever new seeds for N minutes; prints the seed that failed
   bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)

@@ -2,10 +2,17 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../../storage/tests/common/tmpfs.rs"]
+mod tmpfs;
+
 use std::path::Path;
 
-use siltstone_sim::process::{KILL_REACHED, kill_trial};
+use siltstone_sim::process::{
+    KILL_REACHED, STRACE_REACHED, TMPFS_MIB, TMPFS_REACHED, kill_trial, strace_trial, tmpfs_trial,
+    without_strace,
+};
 use siltstone_sim::trials::seeds;
+use tmpfs::on_tmpfs;
 
 fn victim() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_victim"))
@@ -16,5 +23,30 @@ fn victim() -> &'static Path {
 fn kill_9() {
     seeds("kill_9", 1, 10, KILL_REACHED, |seed| {
         kill_trial(seed, victim())
+    });
+}
+
+/// Each seed is a folder and five faults, drawn from the calls that a first run made. Without strace nothing is tried, aloud; the gate has it, and says so.
+#[test]
+fn strace_errors() {
+    if let Some(why) = without_strace() {
+        assert!(
+            std::env::var_os("SILT_NEED_STRACE").is_none(),
+            "strace_errors: {why}; install it (`apt-get install strace`)"
+        );
+        return println!("strace_errors: NOT TRIED: {why}");
+    }
+    seeds("strace_errors", 1, 10, STRACE_REACHED, |seed| {
+        strace_trial(seed, victim())
+    });
+}
+
+/// Each seed fills a real file system six times and more. Where none can be mounted nothing is tried, aloud.
+#[test]
+fn small_tmpfs() {
+    on_tmpfs("small_tmpfs", TMPFS_MIB, |folder| {
+        seeds("small_tmpfs", 1, 2, TMPFS_REACHED, |seed| {
+            tmpfs_trial(seed, victim(), folder)
+        });
     });
 }

@@ -10,7 +10,7 @@ use siltstone::ErrorKind;
 
 use super::script::{LANES, Lane, Op, SHARED, Script, lane_of, own_name};
 use super::talk::{Dump, Health, Message};
-use super::victim::lane_of_dump;
+use super::verifier::lane_of_dump;
 use crate::coverage::Coverage;
 
 /// What a victim said in one cycle, beside its operations.
@@ -162,7 +162,6 @@ impl Expected {
                 compactions,
                 log_bytes,
                 ingests,
-                ..
             } => {
                 (said.jobs, said.health, said.job_error) = (jobs, health, job_error);
                 (said.flushes, said.compactions) = (flushes, compactions);

@@ -30,17 +30,27 @@ enum When {
     Never(Duration),
 }
 
-fn draw_when(rng: &mut Rng, open: Duration, first: bool, script: &Script) -> When {
-    if first && rng.chance(50) {
+fn draw_when(seed: u64, cycle: u64, rng: &mut Rng, open: Duration) -> When {
+    if cycle == 0 && rng.chance(50) {
         // How long an open takes is not known yet.
         return When::AfterStart(Duration::from_micros(rng.below(12_000)));
     }
-    if script.has_long_keys() && rng.chance(80) {
-        return When::AfterReady(Duration::from_millis(200 + rng.below(600)));
+    if Script::new(seed, cycle).has_long_keys() && rng.chance(80) {
+        // Enough of them for another manifest.
+        return When::AfterDone(100 + rng.below(300));
     }
     let most = *rng.pick(&[10, 40, 120, 250]);
     let work = Duration::from_micros(rng.below(most * 1000));
-    match rng.below(100) {
+    match (rng.below(100), seed % CYCLES == cycle) {
+        // Once a seed, or nearly, so that few seeds meet them too.
+        (n, true) if n < 30 => When::Never(work),
+        (n, true) if n < 70 => When::Stopped(work),
+        (n, _) => draw_kill(n, work, rng, open),
+    }
+}
+
+fn draw_kill(n: u64, work: Duration, rng: &mut Rng, open: Duration) -> When {
+    match n {
         0..25 => When::AfterStart(open * (rng.below(130) as u32) / 100),
         25..45 => When::AfterDone(1 + rng.below(400)),
         45..55 => When::Stopped(work),
@@ -58,7 +68,7 @@ pub fn kill_trial(seed: u64, program: &Path) -> Coverage {
     let mut rng = Rng::new(seed ^ 0x6B11);
     let mut open = Duration::from_millis(20);
     for cycle in 0..CYCLES {
-        let when = draw_when(&mut rng, open, cycle == 0, &Script::new(seed, cycle));
+        let when = draw_when(seed, cycle, &mut rng, open);
         let result = cycle_of(&mut bench, cycle, when, &mut rng, &mut open);
         if result.is_err() {
             return settled(bench, "kill_9", result, &format!("cycle {cycle}, {when:?}"));
@@ -134,7 +144,7 @@ fn cycle_of(
     if rng.chance(20) && bench.store.join("CURRENT").exists() {
         bench.check(&later)?;
     }
-    let first_reader = bench.store.join("CURRENT").exists() && rng.chance(40);
+    let first_reader = rng.chance(40) && bench.store.join("CURRENT").exists();
     if first_reader {
         bench.verify_by_reader(&later)?;
     }

@@ -42,6 +42,8 @@ pub struct Bench {
     /// What was reached.
     pub coverage: Coverage,
     error_files: u32,
+    /// For what must not lie on the disk that is filled.
+    elsewhere: tempfile::TempDir,
 }
 
 /// A running victim.
@@ -146,6 +148,7 @@ impl Bench {
             expected: Expected::new(),
             coverage: Coverage::default(),
             error_files: 0,
+            elsewhere: tempfile::tempdir().expect("a folder for messages"),
         }
     }
 
@@ -164,7 +167,7 @@ impl Bench {
         // Not on the disk that is being filled.
         let place = match self._temporary {
             Some(_) => self.folder.clone(),
-            None => std::env::temp_dir(),
+            None => self.elsewhere.path().to_path_buf(),
         };
         let name = format!(
             "victim-{}-{}-{}.err",
@@ -412,11 +415,34 @@ pub fn settled(bench: Bench, row: &str, result: Result<(), String>, what: &str) 
         // The folder is kept for whoever looks.
         let kept = match bench._temporary.take() {
             Some(folder) => folder.keep().display().to_string(),
-            None => bench.folder.display().to_string(),
+            // A small file system is gone when the test is.
+            None => copied(&bench.folder)
+                .unwrap_or_else(|e| format!("(not kept: {e}) {}", bench.folder.display())),
         };
         panic!("{row}, seed {seed}, {what}: {e}\nthe store: {kept}/store");
     }
     let mut coverage = std::mem::take(&mut bench.coverage);
     coverage.merge(&bench.expected.take_coverage());
     coverage
+}
+
+/// Copies a folder and all below it to one that stays, and says where.
+fn copied(from: &Path) -> std::io::Result<String> {
+    fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            let to = to.join(entry.file_name());
+            match entry.file_type()?.is_dir() {
+                true => copy(&entry.path(), &to)?,
+                // What fills the disk is no part of the store.
+                false if entry.file_name() == "ballast" => {}
+                false => std::fs::copy(entry.path(), to).map(drop)?,
+            }
+        }
+        Ok(())
+    }
+    let to = tempfile::tempdir()?.keep();
+    copy(from, &to)?;
+    Ok(to.display().to_string())
 }

@@ -381,6 +381,17 @@ impl Lane {
         space != OWN || self.own
     }
 
+    /// Whether an operation has anything to change here: a keyspace may not be there, or be there already.
+    pub fn is_changed_by(&self, op: &Op) -> bool {
+        match op {
+            Op::Write { entries, .. } => !self.possible(entries).is_empty(),
+            Op::Ingest { space, .. } => self.has(*space),
+            Op::Create => !self.own,
+            Op::Drop => self.own,
+            _ => false,
+        }
+    }
+
     /// The entries of a write that are written: those to a keyspace that is there.
     pub fn possible<'a>(&self, entries: &'a [Entry]) -> Vec<&'a Entry> {
         entries.iter().filter(|e| self.has(e.space())).collect()
@@ -518,6 +529,7 @@ mod tests {
         };
         lane.apply(&write);
         assert_eq!((lane.spaces[0].len(), lane.spaces[OWN].len()), (1, 0));
+        assert!(lane.is_changed_by(&Op::Create) && !lane.is_changed_by(&Op::Drop));
         lane.apply(&Op::Create);
         lane.apply(&write);
         assert_eq!(lane.spaces[OWN].len(), 1);

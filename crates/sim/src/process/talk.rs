@@ -100,8 +100,6 @@ pub enum Message {
         log_bytes: u64,
         /// Since the open.
         ingests: u32,
-        /// Since the open.
-        log_syncs: u32,
     },
     /// The work is over; the store is being closed.
     Closing {
@@ -146,7 +144,6 @@ impl Message {
                 compactions,
                 log_bytes,
                 ingests,
-                log_syncs,
             } => {
                 let two = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
                 put(
@@ -155,7 +152,7 @@ impl Message {
                         jobs,
                         two(flushes, compactions),
                         log_bytes,
-                        two(ingests, log_syncs),
+                        u64::from(ingests),
                     ],
                 );
             }
@@ -202,8 +199,7 @@ impl Message {
                 flushes: halves(1).0,
                 compactions: halves(1).1,
                 log_bytes: number(2),
-                ingests: halves(3).0,
-                log_syncs: halves(3).1,
+                ingests: halves(3).1,
             },
             7 => Message::Closing { at_us: n },
             8 => Message::Closed {
@@ -347,7 +343,6 @@ mod tests {
                 compactions: 5,
                 log_bytes: 1 << 50,
                 ingests: 6,
-                log_syncs: 8,
             },
             Message::Closing { at_us: 5 },
             Message::Closed { fine: true },

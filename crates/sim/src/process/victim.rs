@@ -1,35 +1,30 @@
 //! The child process: it works on a real folder until it is killed, or opens the store and shows all that it holds.
 //!
 //! What it is: [`main`] is the program `victim`. `run` works through the script with a thread a lane, and tells its parent of every operation before it
-//! begins and after it was acknowledged; `verify` reads everything in every way and writes it to its standard output; `check` is `silt check`.
+//! begins and after it was acknowledged; `verify` and `check` are `verifier.rs`.
 //!
 //! Invariants: a lane compares what it reads with what it wrote, so a wrong answer before the kill is found too; whatever is unexpected ends the
 //! process with [`WRONG`] and a text on its standard error.
 //!
 //! Threading: a thread a lane; the first thread watches.
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, Read};
-use std::ops::Bound;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use siltstone::check::{CheckStorages, check};
 use siltstone::{
-    Batch, Cursor, Error, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Storages, Store,
-    TableBuilder, TableFile, TableFolder, TableOptions, WriteOptions,
+    Batch, Cursor, Error, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store, TableBuilder,
+    TableFile, TableFolder, TableOptions, WriteOptions,
 };
 use siltstone_storage::Storage;
 use siltstone_storage::files::FileStorage;
 
-use super::script::{
-    Entry, KEYS, LANES, LONG_KEYS, Lane, OWN, Op, SHARED, SPACES, Script, key, own_name, prefix,
-    space_name,
-};
-use super::talk::{Health, Message, Pipe, write_dump};
+use super::script::{Entry, LANES, Lane, Op, SHARED, SPACES, Script, own_name, prefix, space_name};
+use super::talk::{Health, Message, Pipe};
+use super::verifier;
 use crate::model::{Bytes, Pairs};
 
 /// The store could not be opened; why is on the standard error.
@@ -126,7 +121,7 @@ impl Order {
         }
     }
 
-    fn options(&self) -> Options {
+    pub(super) fn options(&self) -> Options {
         // Asked of the folder above: the store's own is the store's to make.
         let above = self.path.parent().unwrap_or(Path::new("."));
         let direct = FileStorage::open_existing(above).is_ok_and(|s| s.check_direct().is_ok());
@@ -141,7 +136,7 @@ impl Order {
 
 /// What ends the victim.
 #[derive(Debug)]
-enum End {
+pub(super) enum End {
     /// Nobody listens.
     Alone,
     /// With this status and text.
@@ -154,9 +149,9 @@ impl From<std::io::Error> for End {
     }
 }
 
-type Outcome<T = ()> = Result<T, End>;
+pub(super) type Outcome<T = ()> = Result<T, End>;
 
-fn wrong(text: String) -> End {
+pub(super) fn wrong(text: String) -> End {
     End::Status(WRONG, text)
 }
 
@@ -169,8 +164,8 @@ pub fn main(words: &[String]) -> i32 {
     };
     let ended = match words[0].as_str() {
         "run" => run(&order),
-        "verify" => verify(&order),
-        "check" => check_closed(&order.path),
+        "verify" => verifier::verify(&order),
+        "check" => verifier::check_closed(&order.path),
         _ => Err(End::Status(64, format!("usage: {usage}"))),
     };
     match ended {
@@ -188,12 +183,17 @@ fn now_us() -> u64 {
     since.map_or(0, |d| d.as_micros() as u64)
 }
 
-fn standard_output() -> Outcome<File> {
+pub(super) fn standard_output() -> Outcome<File> {
     Ok(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))
 }
 
-fn not_open(error: &Error) -> End {
+pub(super) fn not_open(error: &Error) -> End {
     End::Status(NOT_OPEN, format!("not open: [{}] {error}", error.kind()))
+}
+
+/// A system call that fails may keep a lane from beginning: the victim's misfortune, not the store's.
+fn no_thread(error: &std::io::Error) -> End {
+    End::Status(NOT_OPEN, format!("not open: [thread] {error}"))
 }
 
 fn health_of(store: &Store) -> Health {
@@ -230,10 +230,11 @@ fn run(order: &Order) -> Outcome {
     pipe.tell(Message::Ready)?;
     let stop: &'static AtomicBool = Box::leak(Box::default());
     // Not joined: the read ends with the parent's word, or with the process.
-    std::thread::spawn(move || {
+    let waits = std::thread::Builder::new().spawn(move || {
         let _ = std::io::stdin().read(&mut [0; 1]);
         stop.store(true, Ordering::Release);
     });
+    waits.map_err(|e| no_thread(&e))?;
     let stage = Stage {
         order,
         script: order.script(),
@@ -246,14 +247,19 @@ fn run(order: &Order) -> Outcome {
         let stage = &stage;
         let lanes: Vec<_> = (0..LANES)
             .map(|lane| {
-                scope.spawn(move || {
+                let spawned = std::thread::Builder::new().spawn_scoped(scope, move || {
                     let result = Worker::begin(stage, lane).and_then(|mut w| w.work());
                     if result.is_err() {
                         stage.stop.store(true, Ordering::Release);
                     }
                     stage.at_work.fetch_sub(1, Ordering::AcqRel);
                     result
-                })
+                });
+                if spawned.is_err() {
+                    stage.stop.store(true, Ordering::Release);
+                    stage.at_work.fetch_sub(1, Ordering::AcqRel);
+                }
+                spawned
             })
             .collect();
         let mut watched = Ok(());
@@ -265,7 +271,8 @@ fn run(order: &Order) -> Outcome {
             stage.stop.store(true, Ordering::Release);
         }
         for lane in lanes {
-            lane.join()
+            lane.map_err(|e| no_thread(&e))?
+                .join()
                 .map_err(|_| wrong("a lane panicked".to_string()))??;
         }
         watched?;
@@ -298,7 +305,6 @@ impl Stage<'_> {
             compactions: narrow("compaction_count"),
             log_bytes: stats.log.appended_bytes,
             ingests: narrow("ingest_count"),
-            log_syncs: narrow("log_sync_count"),
         };
         Ok(self.pipe.tell(state)?)
     }
@@ -415,6 +421,9 @@ impl<'a> Worker<'a> {
                 }
                 continue;
             }
+            if !self.wanted.is_changed_by(&op) {
+                continue;
+            }
             let own = self.own.is_some();
             self.stage.pipe.tell(Message::Begun { lane, n, own })?;
             match self.change(&op, n) {
@@ -491,11 +500,11 @@ impl<'a> Worker<'a> {
                 };
                 store.ingest(&[(keyspace, files)], *mode).map(drop)
             }
-            Op::Create if self.own.is_none() => {
+            Op::Create => {
                 let created = store.create_keyspace(&own_name(self.lane));
                 created.map(|keyspace| self.own = Some(keyspace))
             }
-            Op::Drop if self.own.is_some() => {
+            Op::Drop => {
                 let dropped = store.drop_keyspace(&own_name(self.lane));
                 dropped.map(|()| self.own = None)
             }
@@ -641,7 +650,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-fn same(found: &[(Bytes, Bytes)], wanted: &Pairs) -> bool {
+pub(super) fn same(found: &[(Bytes, Bytes)], wanted: &Pairs) -> bool {
     found.len() == wanted.len()
         && found
             .iter()
@@ -650,7 +659,7 @@ fn same(found: &[(Bytes, Bytes)], wanted: &Pairs) -> bool {
 }
 
 /// All pairs of a cursor in ascending order, found forward or backward.
-fn scan(cursor: &mut Cursor, back: bool) -> siltstone::Result<Vec<(Bytes, Bytes)>> {
+pub(super) fn scan(cursor: &mut Cursor, back: bool) -> siltstone::Result<Vec<(Bytes, Bytes)>> {
     let mut pairs = Vec::new();
     match back {
         true => cursor.seek_to_last()?,
@@ -667,76 +676,4 @@ fn scan(cursor: &mut Cursor, back: bool) -> siltstone::Result<Vec<(Bytes, Bytes)
         pairs.reverse();
     }
     Ok(pairs)
-}
-
-/// Reads everything: forward, backward, key by key, many keys at once; all must agree.
-fn verify(order: &Order) -> Outcome {
-    let open = match order.reader {
-        true => Store::open_read_only(&order.path, order.options()),
-        false => Store::open(&order.path, order.options()),
-    };
-    let store = open.map_err(|e| not_open(&e))?;
-    let failed = |e: Error| wrong(format!("reading everything: [{}] {e}", e.kind()));
-    let mut dump = BTreeMap::new();
-    let mut universe: Vec<Bytes> = Vec::new();
-    for lane in 0..LANES {
-        universe.extend((0..KEYS + LONG_KEYS).map(|n| key(lane, n)));
-    }
-    for name in store.keyspaces() {
-        let keyspace = store.keyspace(&name).map_err(failed)?;
-        let mut cursor = keyspace.cursor(IterOptions::default()).map_err(failed)?;
-        let pairs: Pairs = scan(&mut cursor, false)
-            .map_err(failed)?
-            .into_iter()
-            .collect();
-        if !same(&scan(&mut cursor, true).map_err(failed)?, &pairs) {
-            return Err(wrong(format!(
-                "keyspace {name} read backward differs from forward"
-            )));
-        }
-        let many = keyspace.multi_get(&universe).map_err(failed)?;
-        for (key, found) in universe.iter().zip(many) {
-            let got = keyspace.get(key).map_err(failed)?;
-            let wanted = pairs.get(key).map(|v| &v[..]);
-            if got.as_deref() != wanted || found.as_deref() != wanted {
-                return Err(wrong(format!(
-                    "{} of keyspace {name}: a get, a get of many and a scan differ",
-                    key[..key.len().min(12)].escape_ascii()
-                )));
-            }
-        }
-        dump.insert(name, pairs);
-    }
-    let out = BufWriter::with_capacity(64 << 10, standard_output()?);
-    write_dump(out, &dump)?;
-    match store.close() {
-        // Nothing was written but what the open wrote.
-        Err(e) if !order.patient => Err(wrong(format!("close: [{}] {e}", e.kind()))),
-        _ => Ok(()),
-    }
-}
-
-fn check_closed(path: &Path) -> Outcome {
-    let storages = Storages::find(path).map_err(|e| not_open(&e))?;
-    let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(|e| not_open(&e))?;
-    match report.problems.first() {
-        None => Ok(()),
-        Some(problem) => Err(End::Status(DAMAGED, format!("damage: {problem}"))),
-    }
-}
-
-/// What a lane's part of a dump is.
-pub(super) fn lane_of_dump(dump: &BTreeMap<String, Pairs>, lane: usize) -> Lane {
-    let mut found = Lane::default();
-    let from = prefix(lane);
-    for (space, pairs) in found.spaces.iter_mut().enumerate() {
-        let Some(all) = dump.get(&space_name(lane, space)) else {
-            continue;
-        };
-        let own = all.range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded));
-        let own = own.take_while(|(key, _)| key.starts_with(&from));
-        *pairs = own.map(|(k, v)| (k.clone(), v.clone())).collect();
-        found.own |= space == OWN;
-    }
-    found
 }

@@ -1,0 +1,88 @@
+//! The other jobs of the program `victim`: to read everything that a store holds in every way and show it, and to check it.
+//!
+//! Threading: one thread, and those of the store.
+
+use std::io::BufWriter;
+use std::ops::Bound;
+use std::path::Path;
+
+use siltstone::check::{CheckStorages, check};
+use siltstone::{Error, IterOptions, Storages, Store};
+
+use super::script::{KEYS, LANES, LONG_KEYS, Lane, OWN, key, prefix, space_name};
+use super::talk::{Dump, write_dump};
+use super::victim::{DAMAGED, End, Order, Outcome, not_open, same, scan, standard_output, wrong};
+use crate::model::{Bytes, Pairs};
+
+/// Reads everything: forward, backward, key by key, many keys at once; all must agree.
+pub(super) fn verify(order: &Order) -> Outcome {
+    let open = match order.reader {
+        true => Store::open_read_only(&order.path, order.options()),
+        false => Store::open(&order.path, order.options()),
+    };
+    let store = open.map_err(|e| not_open(&e))?;
+    let failed = |e: Error| wrong(format!("reading everything: [{}] {e}", e.kind()));
+    let mut dump = Dump::new();
+    let mut universe: Vec<Bytes> = Vec::new();
+    for lane in 0..LANES {
+        universe.extend((0..KEYS + LONG_KEYS).map(|n| key(lane, n)));
+    }
+    for name in store.keyspaces() {
+        let keyspace = store.keyspace(&name).map_err(failed)?;
+        let mut cursor = keyspace.cursor(IterOptions::default()).map_err(failed)?;
+        let pairs: Pairs = scan(&mut cursor, false)
+            .map_err(failed)?
+            .into_iter()
+            .collect();
+        if !same(&scan(&mut cursor, true).map_err(failed)?, &pairs) {
+            return Err(wrong(format!(
+                "keyspace {name} read backward differs from forward"
+            )));
+        }
+        let many = keyspace.multi_get(&universe).map_err(failed)?;
+        for (key, found) in universe.iter().zip(many) {
+            let got = keyspace.get(key).map_err(failed)?;
+            let wanted = pairs.get(key).map(|v| &v[..]);
+            if got.as_deref() != wanted || found.as_deref() != wanted {
+                return Err(wrong(format!(
+                    "{} of keyspace {name}: a get, a get of many and a scan differ",
+                    key[..key.len().min(12)].escape_ascii()
+                )));
+            }
+        }
+        dump.insert(name, pairs);
+    }
+    let out = BufWriter::with_capacity(64 << 10, standard_output()?);
+    write_dump(out, &dump)?;
+    match store.close() {
+        // Nothing was written but what the open wrote.
+        Err(e) if !order.patient => Err(wrong(format!("close: [{}] {e}", e.kind()))),
+        _ => Ok(()),
+    }
+}
+
+/// `silt check`.
+pub(super) fn check_closed(path: &Path) -> Outcome {
+    let storages = Storages::find(path).map_err(|e| not_open(&e))?;
+    let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(|e| not_open(&e))?;
+    match report.problems.first() {
+        None => Ok(()),
+        Some(problem) => Err(End::Status(DAMAGED, format!("damage: {problem}"))),
+    }
+}
+
+/// What a lane's part of a dump is.
+pub(super) fn lane_of_dump(dump: &Dump, lane: usize) -> Lane {
+    let mut found = Lane::default();
+    let from = prefix(lane);
+    for (space, pairs) in found.spaces.iter_mut().enumerate() {
+        let Some(all) = dump.get(&space_name(lane, space)) else {
+            continue;
+        };
+        let own = all.range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded));
+        let own = own.take_while(|(key, _)| key.starts_with(&from));
+        *pairs = own.map(|(k, v)| (k.clone(), v.clone())).collect();
+        found.own |= space == OWN;
+    }
+    found
+}
