@@ -385,7 +385,8 @@ pub(crate) fn delete_old_manifests(core: &Core) {
 /// Tries whether there is room again: a prepared segment and a committed edit.
 fn leave_no_space(core: &Core) -> Result<()> {
     if !core.health.is_no_space() {
-        return Ok(());
+        // The manifest may have failed to grow for another reason.
+        return core.commit_pending(&mut core.manifest.lock());
     }
     crate::recovery::install_rest(core)?;
     core.log.prepare_next()?;

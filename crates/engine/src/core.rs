@@ -207,7 +207,7 @@ impl Core {
         self.health.check_manifest()?;
         if let Err(error) = self.commit_pending(role) {
             // An edit that gives space back may overtake the others: they say nothing of its keyspaces any more.
-            if error.kind() != ErrorKind::NoSpace || !edit.gives_space_back() {
+            if !may_wait(&error) || !edit.gives_space_back() {
                 return Err(error);
             }
         }
@@ -256,11 +256,12 @@ impl Core {
                 Ok(())
             }
             Err(error) => {
-                match error.kind() {
-                    ErrorKind::NoSpace => self.health.set_no_space(&error),
-                    // The state refused it: nothing was written, the job's result is not installed.
-                    ErrorKind::Corruption | ErrorKind::InvalidArgument => {}
-                    _ => self.health.poison(&error),
+                // The writer knows whether bytes are in doubt. Else nothing was written: there was no room, the space could not be reserved
+                // for another reason, or the state refused the edit.
+                if role.manifest.writer().failed().is_some() {
+                    self.health.poison(&error);
+                } else if error.kind() == ErrorKind::NoSpace {
+                    self.health.set_no_space(&error);
                 }
                 Err(error)
             }
@@ -356,6 +357,11 @@ impl Core {
             Ok(())
         }
     }
+}
+
+/// Whether an edit that failed so may be committed later: nothing was written, and the state would take it. The manifest could not grow.
+pub(crate) fn may_wait(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io)
 }
 
 /// An empty memtable with room for at least `min_bytes`.

@@ -1,8 +1,8 @@
 //! Create and drop of keyspaces: log records whose manifest edits follow outside the write queue, as those of ingests do ([`crate::ingest`]).
 //!
 //! What it is (RFC 1, section 7): each takes the leader's turn, one number and one record; becomes visible with it; then syncs the log
-//! through the record and commits an edit. The log from the record on is pinned until that edit is durable; an edit that fails for
-//! want of room waits in the manifest role, before all later edits.
+//! through the record and commits an edit. The log from the record on is pinned until that edit is durable; an edit for which the
+//! manifest could not grow waits in the manifest role, before all later edits.
 //!
 //! Invariants: one at a time (`ddl` lock), so edits come in the order of their numbers; ids are never reused; a keyspace's edit precedes
 //! edits that build on it (flushes wait in the same queue: `commit_edit` puts pending edits first).
@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::core::{Core, KeyspaceMap, ManifestRole, PendingEdit};
+use crate::core::{Core, KeyspaceMap, ManifestRole, PendingEdit, may_wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::log::RecordKind;
@@ -308,7 +308,7 @@ fn change_map(core: &Core, f: impl FnOnce(&mut KeyspaceMap)) {
     core.keyspaces.store(Arc::new(map));
 }
 
-/// Syncs the log through the record, commits the edit, and lets the log go. For want of room the edit stays pending: the
+/// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot grow the edit stays pending: the
 /// record is in the log, so the call has succeeded, and the log stays pinned until an edit gets through.
 pub(crate) fn complete(
     core: &Core,
@@ -332,7 +332,7 @@ pub(crate) fn complete(
             core.unpin_log(pin);
             Ok(())
         }
-        Err(error) if error.kind() == ErrorKind::NoSpace => {
+        Err(error) if may_wait(&error) => {
             role.pending.push(PendingEdit {
                 edit,
                 keyspaces,

@@ -243,3 +243,53 @@ fn a_pointer_that_cannot_be_read_back() {
         });
     }
 }
+
+/// An I/O error while the manifest's space is written ahead leaves nothing in doubt: no byte that anybody was promised lies there. It used to
+/// poison the store, and every write was refused until it was opened again.
+#[test]
+fn an_error_while_space_is_reserved_loses_nothing_and_poisons_nothing() {
+    for lasting in [false, true] {
+        simulated("reserving fails", move |rt| {
+            let disk = Disk::new(&rt);
+            let store = disk.open();
+            let hooks = store.core_for_tests();
+            let rule = Rule::on(OpKind::Reserve, Fault::Fail(Io)).named("MANIFEST");
+            disk.faults
+                .add(if lasting { rule.for_good() } else { rule });
+            // Their names fill the space that the manifest has.
+            let mut created = 0;
+            while disk.faults.fired().is_empty() || created % 8 != 0 {
+                store.create_keyspace(&wide_name(created)).unwrap();
+                created += 1;
+                assert!(created < 400, "the manifest never grew");
+            }
+            assert_eq!(store.stats().health, "good");
+            let ks = store.keyspace(&wide_name(created - 1)).unwrap();
+            put_synced(&ks, &key(0), b"v");
+            if lasting {
+                assert!(hooks.pending_edit_count() > 0, "no edit had to wait");
+                let error = store.drop_keyspace("default").err();
+                assert_eq!(error.map(|e| e.to_string()), None, "drops go on");
+            }
+            // What is acknowledged is in the log, whether its edit waits or not.
+            for image in [disk.kill(), disk.lose_power()] {
+                let back = image.open();
+                assert_eq!(back.keyspaces(), store.keyspaces());
+                let ks = back.keyspace(&wide_name(created - 1)).unwrap();
+                assert_eq!(prefix_len(&ks), 1);
+            }
+            // By itself, once the fault has passed.
+            disk.faults.clear();
+            rt.sleep(Duration::from_secs(5));
+            assert_eq!(hooks.pending_edit_count(), 0, "what waited still waits");
+            assert_eq!(hooks.state().keyspaces.len(), store.keyspaces().len());
+            ks.flush().unwrap();
+            assert_eq!(store.stats().health, "good");
+        });
+    }
+}
+
+/// A long name that sorts by its number.
+fn wide_name(i: u64) -> String {
+    format!("{i:03}{}", "x".repeat(240))
+}

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{Epoch, Storage, WriteFile};
+use siltstone_storage::{Epoch, Storage, StorageErrorKind, WriteFile};
 
 use super::format::{
     self, CURRENT_NAME, Current, HEADER_BYTES, MAX_EDIT_BYTES, ManifestPosition, StoreId,
@@ -204,8 +204,8 @@ impl ManifestWriter {
     /// Appends `edit` and syncs. When it returns, the edit survives power loss.
     ///
     /// # Errors
-    /// `NoSpace` when there was no room: nothing was written, the call may be repeated. `Poisoned` after a failed
-    /// append or sync, now and for ever.
+    /// `NoSpace` when there was no room, `Io` when space could not be reserved for another reason: nothing was written, the call may be
+    /// repeated. `Poisoned` after a failed append or sync, or when another writer has taken the store over, now and for ever.
     pub fn append(&mut self, edit: &Edit) -> Result<()> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -233,7 +233,7 @@ impl ManifestWriter {
     }
 
     /// Makes sure that a record up to `end` needs no new space (M4).
-    fn make_room(&self, end: u64, gives_space_back: bool) -> Result<()> {
+    fn make_room(&mut self, end: u64, gives_space_back: bool) -> Result<()> {
         let kept = if gives_space_back { 0 } else { KEPT_BYTES };
         if end + KEPT_BYTES <= self.file.len() {
             return Ok(());
@@ -243,6 +243,8 @@ impl ManifestWriter {
             .reserve((end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES))
         {
             Ok(()) => Ok(()),
+            // No passing failure: nothing of ours may be written any more.
+            Err(error) if error.kind == StorageErrorKind::Fenced => Err(self.poison(error.into())),
             Err(_) if end + kept <= self.file.len() => Ok(()),
             Err(error) => Err(Error::from(error).context("the manifest cannot grow")),
         }
@@ -407,8 +409,8 @@ impl Manifest {
     /// A manifest that has grown too long is written anew; a failure of that is no failure of the edit.
     ///
     /// # Errors
-    /// `Corruption` if the edit does not apply, `NoSpace` without room (both: nothing changed), `Poisoned` after a
-    /// failure that makes the manifest's content unsure: the edit may or may not be there after a restart.
+    /// `Corruption` if the edit does not apply, `NoSpace` or `Io` if the manifest could not grow for it (all: nothing changed), `Poisoned`
+    /// after a failure that makes the manifest's content unsure ([`ManifestWriter::failed`]): the edit may or may not be there after a restart.
     pub fn commit(&mut self, edit: &Edit) -> Result<Arc<StoreState>> {
         if let Some(failed) = self.writer.failed() {
             return Err(failed.clone());
