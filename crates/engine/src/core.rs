@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime};
@@ -117,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) tables: Arc<TableSet>,
     pub(crate) arenas: Arenas,
     pub(crate) next_table_id: AtomicU64,
+    /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of its edit. `ddl` guards it.
+    pub(crate) next_keyspace_id: AtomicU32,
     pub(crate) closing: AtomicBool,
     /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
     pub(crate) waits_for_room: AtomicBool,
@@ -218,7 +220,13 @@ impl Core {
     pub(crate) fn commit_pending(&self, role: &mut ManifestRole) -> Result<()> {
         while let Some(first) = role.pending.first() {
             let edit = first.edit.clone();
-            self.commit_one(role, edit)?;
+            if let Err(error) = self.commit_one(role, edit) {
+                if !may_wait(&error) {
+                    // It was acknowledged, and no later edit could pass it.
+                    self.health.poison(&error);
+                }
+                return Err(error);
+            }
             let done = role.pending.remove(0);
             if !planted::is(Bug::PendingStaysUnsettled) {
                 for keyspace in &done.keyspaces {

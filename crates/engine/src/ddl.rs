@@ -5,7 +5,8 @@
 //! manifest could not grow waits in the manifest role, before all later edits.
 //!
 //! Invariants: one at a time (`ddl` lock), so edits come in the order of their numbers; ids are never reused; a keyspace's edit precedes
-//! edits that build on it (flushes wait in the same queue: `commit_edit` puts pending edits first).
+//! edits that build on it (flushes wait in the same queue: `commit_edit` puts pending edits first). What the manifest refuses after its
+//! record is in the log poisons the store: log, memory and manifest would say different things from then on.
 //!
 //! Threading: any thread; waits for its turn like a writer, and for the log's sync.
 
@@ -102,22 +103,19 @@ pub(crate) fn create(
                 .advice("open it, or use another name"),
         );
     }
-    let id = {
-        let role = core.manifest.lock();
-        let pending = role
-            .pending
-            .iter()
-            .flat_map(|p| &p.edit.create)
-            .map(|c| c.id + 1)
-            .max()
-            .unwrap_or(0);
-        if planted::is(Bug::ReuseKeyspaceIds) {
-            (1..)
-                .find(|id| !core.keyspaces.load().by_id.contains_key(id))
-                .unwrap_or(1)
-        } else {
-            role.manifest.state().next_keyspace_id.max(pending)
-        }
+    // Not from the manifest's state: an id is given away by its record, long before an edit says so.
+    let id = if planted::is(Bug::ReuseKeyspaceIds) {
+        (1..)
+            .find(|id| !core.keyspaces.load().by_id.contains_key(id))
+            .unwrap_or(1)
+    } else {
+        core.next_keyspace_id.load(Ordering::Acquire)
+    };
+    let Some(next_id) = id.checked_add(1) else {
+        return Err(
+            Error::unsupported("the store has given its last keyspace id")
+                .advice("copy the data to a new store"),
+        );
     };
     let mut lead = core.queue.lead();
     let number = lead.next_seq;
@@ -148,6 +146,7 @@ pub(crate) fn create(
             return Err(error);
         }
     };
+    core.next_keyspace_id.fetch_max(next_id, Ordering::AcqRel);
     let version = Arc::new(KeyspaceVersion::new(id));
     let view = KeyspaceView::build(vec![Source::Memtable(source)], version, &core.tables, None);
     let keyspace = KeyspaceCore::new(&core.runtime, id, name, view, settings);
@@ -165,7 +164,7 @@ pub(crate) fn create(
             sequence: number,
             options: stored,
         }],
-        next_keyspace_id: Some(id + 1),
+        next_keyspace_id: Some(next_id),
         ..Edit::default()
     };
     core.events.tell(|| Event::KeyspaceCreated {
@@ -258,8 +257,15 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
-fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+pub(crate) fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let mut role = core.manifest.lock();
+    if role.manifest.state().keyspace(keyspace.id).is_none() {
+        // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
+        // cannot forget.
+        core.commit_pending(&mut role).map_err(|error| {
+            error.context("the keyspace is newer than what the manifest had room for, so its drop needs room too")
+        })?;
+    }
     let edit = Edit {
         drop: vec![keyspace.id],
         ..Edit::default()
@@ -267,27 +273,42 @@ fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     core.commit_edit(&mut role, edit)?;
     leave_map(core, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
-    take_out(core, &mut role, keyspace.id, false);
+    take_out(core, &mut role, keyspace.id);
     settle(core, &role, keyspace);
     Ok(())
 }
 
 /// Takes a dropped keyspace out of the edits that wait for room. What they say of other keyspaces stays, and so does the log that it is in: an
-/// ingest is acknowledged for all its keyspaces. With `keep_creates`, the edit that creates the keyspace stays, for the drop to follow it.
-fn take_out(core: &Core, role: &mut ManifestRole, id: KeyspaceId, keep_creates: bool) {
+/// ingest is acknowledged for all its keyspaces. Gives whether the keyspace's create was among them. Of that one remains that its id was
+/// given: until an edit says so the log is kept from its record on, and from that edit on a replay skips whatever names it.
+fn take_out(core: &Core, role: &mut ManifestRole, id: KeyspaceId) -> bool {
+    let mut created_here = false;
     for mut pending in std::mem::take(&mut role.pending) {
         let edit = &mut pending.edit;
         edit.keyspaces.retain(|change| change.id != id);
-        if !keep_creates {
-            edit.create.retain(|create| create.id != id);
-        }
+        edit.create.retain(|create| {
+            created_here |= create.id == id;
+            create.id != id
+        });
         let is_empty = edit.keyspaces.is_empty() && edit.create.is_empty() && edit.drop.is_empty();
-        if is_empty || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) {
-            core.unpin_log(pending.pin);
-        } else {
-            role.pending.push(pending);
+        let next_id = edit.next_keyspace_id.filter(|_| is_empty);
+        match (next_id, role.pending.last_mut()) {
+            // The edit before it can say so as well; it pins the log from an older place.
+            (Some(next_id), Some(before)) => {
+                let said = &mut before.edit.next_keyspace_id;
+                *said = (*said).max(Some(next_id));
+                core.unpin_log(pending.pin);
+            }
+            (Some(_), None) => role.pending.push(pending),
+            (None, _)
+                if is_empty || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) =>
+            {
+                core.unpin_log(pending.pin);
+            }
+            (None, _) => role.pending.push(pending),
         }
     }
+    created_here
 }
 
 fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
@@ -317,32 +338,43 @@ pub(crate) fn complete(
     pin: u64,
     keyspaces: Vec<Arc<KeyspaceCore>>,
 ) -> Result<()> {
-    if !planted::is(Bug::EditBeforeLogSync) {
-        core.sync_log_through(end)?;
-    }
-    let mut role = core.manifest.lock();
-    for id in &edit.drop {
-        // What waits for room on behalf of a keyspace that is going is not worth waiting for.
-        take_out(core, &mut role, *id, true);
-    }
-    match core.commit_edit(&mut role, edit.clone()) {
-        Ok(()) => {
-            keyspaces.iter().for_each(|k| settle(core, &role, k));
-            std::mem::drop(role);
-            core.unpin_log(pin);
-            Ok(())
+    let result = (|| {
+        if !planted::is(Bug::EditBeforeLogSync) {
+            core.sync_log_through(end)?;
         }
-        Err(error) if may_wait(&error) => {
-            role.pending.push(PendingEdit {
-                edit,
-                keyspaces,
-                pin,
-            });
+        let mut role = core.manifest.lock();
+        let mut edit = edit;
+        // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the
+        // manifest, and has no edit of its own to follow.
+        edit.drop.retain(|id| !take_out(core, &mut role, *id));
+        let committed = if edit == Edit::default() {
             core.wake_tidy();
             Ok(())
+        } else {
+            core.commit_edit(&mut role, edit.clone())
+        };
+        match committed {
+            Ok(()) => {
+                keyspaces.iter().for_each(|k| settle(core, &role, k));
+                core.unpin_log(pin);
+                Ok(())
+            }
+            Err(error) if may_wait(&error) => {
+                role.pending.push(PendingEdit {
+                    edit,
+                    keyspaces,
+                    pin,
+                });
+                core.wake_tidy();
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
-        Err(error) => Err(error),
-    }
+    })();
+    result.inspect_err(|error| {
+        // The record is in the log and what it says is shown, but the manifest will never say so: they have parted.
+        core.health.poison(error);
+    })
 }
 
 /// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go: before its edit is durable the

@@ -14,7 +14,7 @@
 //! Threading: one thread until the core exists.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Epoch, Runtime};
@@ -271,6 +271,7 @@ pub(crate) fn open(
         guests: Guests::new(&runtime),
         links_fail: AtomicBool::new(false),
         next_table_id: AtomicU64::new(state.next_table_id),
+        next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
         manifest: runtime.mutex(ManifestRole {
             manifest,
             pending: Vec::new(),

@@ -144,6 +144,16 @@ impl TestHooks {
         runs.count()
     }
 
+    /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
+    pub fn drop_without_record(&self, keyspace: &Keyspace) -> Result<()> {
+        let keyspace = self.core.keyspace_by_id(keyspace.id())?;
+        let _ddl = self.core.ddl.lock();
+        let lead = self.core.queue.lead();
+        let dropped = crate::ddl::drop_by_edit(&self.core, &keyspace);
+        lead.finish();
+        dropped
+    }
+
     /// Takes the lead and keeps it: writers queue up until what is returned is dropped.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
         HeldWrites(Some(self.core.queue.lead()))

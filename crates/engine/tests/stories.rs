@@ -80,6 +80,9 @@ stories! {
     an_ingest_of_a_dropped_keyspace_is_not_missed
     a_drop_of_what_only_the_log_knows
     a_refused_memtable_fails_its_own_batches
+    a_keyspace_dropped_before_its_create_found_room
+    a_drop_without_room_of_what_was_created_without
+    keyspaces_come_and_go_on_a_full_disk
     full_disk_and_writers
     compactions_keep_to_the_rate
     a_slow_rate_holds_up_nobody_else
