@@ -191,6 +191,7 @@ pub(crate) fn decode(body: &[u8], first: u64) -> Result<Ingest> {
         )
     };
     let edit = Edit::decode(body)?.edit;
+    edit.check_limits()?;
     let mut parts: Vec<(KeyspaceId, Vec<Run>)> = Vec::new();
     let mut ends = Vec::new();
     for keyspace in &edit.keyspaces {

@@ -32,6 +32,7 @@ use crate::guard;
 use crate::health::Health;
 use crate::ingest::Guests;
 use crate::interval::IntervalSync;
+use crate::log::format::MAX_SEQUENCE;
 use crate::log::{LogConfig, LogOptions, LogWriter, Position, ReplayOptions, StopReason};
 use crate::manifest::{self, StoreId};
 use crate::metrics::Metrics;
@@ -196,7 +197,7 @@ pub(crate) fn open(
         reserve: reserve::find(&*storages.log, reserve::LOG)?,
         on_poison,
     })?;
-    let ceiling = published + CEILING_STEP;
+    let ceiling = (published + CEILING_STEP).min(MAX_SEQUENCE);
     let edit = Edit {
         open_number: Some(open_number),
         sequence_ceiling: Some(ceiling),

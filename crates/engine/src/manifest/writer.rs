@@ -38,6 +38,9 @@ pub enum Space<'a> {
     Recycle(&'a str),
 }
 
+/// No more manifests than this were begun and never named by `CURRENT`: a name that is farther ahead is none of ours.
+const MAX_UNNAMED: u64 = 1 << 32;
+
 /// A number above that of every manifest in the storage, and above the one `CURRENT` names.
 ///
 /// # Errors
@@ -48,6 +51,7 @@ pub fn next_number(storage: &dyn Storage) -> Result<u64> {
         .list()?
         .iter()
         .filter_map(|object| parse_manifest_name(&object.name))
+        .filter(|number| *number <= named.unwrap_or(0).saturating_add(MAX_UNNAMED))
         .max();
     match named.max(found).unwrap_or(0).checked_add(1) {
         Some(number) => Ok(number),
@@ -355,7 +359,7 @@ impl Manifest {
         let obsolete = found
             .into_iter()
             .map(|o| o.name)
-            .filter(|name| parse_manifest_name(name).is_some())
+            .filter(|name| parse_manifest_name(name).is_some_and(|found| found < number))
             .collect();
         let writer =
             ManifestWriter::create(storage, epoch, Current { number, store_id }, &state, space)?;

@@ -11,20 +11,33 @@ use siltstone_storage::Epoch;
 use siltstone_table::job::OutputPrefix;
 
 use crate::core::{Core, Storages};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::planted::{self, Bug};
-use crate::version::StoreState;
+use crate::version::{MAX_OPEN_NUMBER, StoreState};
+
+/// No more opens than this have come to nothing since a manifest was written: a name that is farther ahead is none that an open gave.
+const MAX_FAILED_OPENS: u64 = 1 << 32;
 
 /// Above the last open's number and above that of every table found, so that a name never comes back.
 pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
+    let believed = old.open_number.saturating_add(MAX_FAILED_OPENS);
     let found = storages
         .tables
         .list()?
         .iter()
         .filter_map(|o| open_number_of(&o.name))
+        .filter(|n| *n <= believed)
         .max()
         .unwrap_or(0);
-    Ok(old.open_number.max(found) + 1)
+    let next = old.open_number.max(found).saturating_add(1);
+    if next > MAX_OPEN_NUMBER {
+        return Err(
+            Error::unsupported("the numbers of the store's opens are used up")
+                .expected(format!("at most {MAX_OPEN_NUMBER}"))
+                .advice("copy the data to a new store"),
+        );
+    }
+    Ok(next)
 }
 
 /// The open number in a table's name.

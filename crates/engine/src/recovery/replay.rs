@@ -151,7 +151,12 @@ impl<'a> Replay<'a> {
                     // The manifest has it, or has dropped it again.
                     return Ok(());
                 }
-                self.next_keyspace_id = id + 1;
+                self.next_keyspace_id = id.checked_add(1).ok_or_else(|| {
+                    let what = format!("a create record gives keyspace `{name}` the id {id}");
+                    Error::corruption(file_of(record), what)
+                        .at(record.position.offset.into())
+                        .expected(format!("less than {id}"))
+                })?;
                 let mut covered = SeqSet::new();
                 covered.insert(SeqRange::new(0, first));
                 self.begin(id, covered, &options)

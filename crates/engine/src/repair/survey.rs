@@ -267,6 +267,9 @@ impl Survey {
             let Ok(decoded) = Edit::decode(payload) else {
                 continue;
             };
+            if decoded.edit.check_limits().is_err() {
+                continue;
+            }
             self.record_count += 1;
             self.apply(&decoded.edit);
         }

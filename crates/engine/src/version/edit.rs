@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::meta::{BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceId, SeqRange, TABLE_FLAGS, TableMeta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::format::{MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE};
 
 /// Bit of a tag: a reader that does not know the tag must refuse.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
@@ -23,6 +24,15 @@ const FIELD_HEADER_BYTES: usize = 6;
 
 /// Longest name of a keyspace, in bytes.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
+
+/// No store is opened this often: names hold the number, and what is added to it must never wrap.
+pub const MAX_OPEN_NUMBER: u64 = 1 << 48;
+
+/// Largest id of a table or run.
+pub const MAX_TABLE_ID: u64 = (1 << 56) - 1;
+
+/// No table has so many bytes or entries.
+const MAX_TABLE_COUNT: u64 = 1 << 44;
 
 /// Tags of an edit's fields.
 mod tag {
@@ -712,7 +722,54 @@ fn decode_change(bytes: &[u8], ignored: &mut u64) -> Result<KeyspaceEdit> {
     Ok(edit)
 }
 
+/// A number that a store of this build can have come to.
+fn within(what: &str, number: Option<u64>, max: u64) -> Result<()> {
+    match number {
+        Some(number) if number > max => Err(Error::new(
+            ErrorKind::Corruption,
+            format!("{what} is larger than any can be"),
+        )
+        .expected(format!("at most {max}"))
+        .found(number)),
+        _ => Ok(()),
+    }
+}
+
+fn check_table(add: &AddTable) -> Result<()> {
+    let t = &*add.table;
+    within("a table's id", Some(t.id), MAX_TABLE_ID)?;
+    if let Some(run) = add.run {
+        within("a run's id", Some(run.id), MAX_TABLE_ID)?;
+        within("a run's last number", Some(run.seqs.hi), MAX_SEQUENCE)?;
+    }
+    for (what, number) in [
+        ("a table's smallest sequence number", Some(t.min_seq)),
+        ("a table's largest sequence number", Some(t.max_seq)),
+        ("a table's sequence override", t.sequence_override),
+    ] {
+        within(what, number, MAX_SEQUENCE)?;
+    }
+    for (what, number) in [
+        ("a table's raw length", t.raw_bytes),
+        ("a table's length", t.file_bytes),
+        ("a table's count of entries", t.entries),
+        ("a table's count of deletes", t.deletes),
+        ("a table's count of range deletes", t.range_deletes),
+    ] {
+        within(what, Some(number), MAX_TABLE_COUNT)?;
+    }
+    Ok(())
+}
+
 impl KeyspaceEdit {
+    fn check_limits(&self) -> Result<()> {
+        let highest = self.covered.iter().map(|range| range.hi).max();
+        within("the end of a covered range", highest, MAX_SEQUENCE)?;
+        within("a covered floor", self.covered_floor, MAX_SEQUENCE)?;
+        within("a moved-through mark", self.moved_through, MAX_SEQUENCE)?;
+        self.add.iter().try_for_each(check_table)
+    }
+
     /// An edit of `id` that does nothing yet.
     pub fn new(id: KeyspaceId) -> KeyspaceEdit {
         KeyspaceEdit {
@@ -759,6 +816,39 @@ impl Edit {
     /// Whether it only drops keyspaces: such an edit may use the manifest's last written space.
     pub fn gives_space_back(&self) -> bool {
         !self.drop.is_empty() && self.create.is_empty() && self.keyspaces.is_empty()
+    }
+
+    /// Whether its numbers are such as a store can come to: what is computed from them never wraps. Bytes with right checksums may say
+    /// anything, so whoever decodes an edit and believes it asks; [`StoreState::apply`](super::StoreState::apply) does.
+    ///
+    /// # Errors
+    /// `Corruption` that names the field.
+    pub fn check_limits(&self) -> Result<()> {
+        let synced = self.log_synced;
+        for (what, number, max) in [
+            ("the next table id", self.next_table_id, MAX_TABLE_ID + 1),
+            ("the sequence ceiling", self.sequence_ceiling, MAX_SEQUENCE),
+            ("the open number", self.open_number, MAX_OPEN_NUMBER),
+            ("the log's start", self.log_start, MAX_SEGMENT_NUMBER.into()),
+            (
+                "the segment of the log's synced position",
+                synced.map(|p| p.segment),
+                MAX_SEGMENT_NUMBER.into(),
+            ),
+            (
+                "the offset of the log's synced position",
+                synced.map(|p| p.offset),
+                MAX_SEGMENT_BYTES,
+            ),
+        ] {
+            within(what, number, max)?;
+        }
+        for create in &self.create {
+            within("a creation's number", Some(create.sequence), MAX_SEQUENCE)?;
+        }
+        self.keyspaces
+            .iter()
+            .try_for_each(KeyspaceEdit::check_limits)
     }
 
     /// The edit's bytes.

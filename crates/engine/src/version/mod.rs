@@ -6,7 +6,7 @@
 //! Invariants (checked by [`StoreState::apply`]; a violation is an error and the old state stays): counters and log
 //! positions never go back; keyspace ids are given once, in ascending order, so an id below
 //! [`StoreState::next_keyspace_id`] that is not there was dropped; names of keyspaces are unique; ids of tables and
-//! runs lie below [`StoreState::next_table_id`]; K1 to K6 of [`keyspace_version`] in every keyspace.
+//! runs lie below [`StoreState::next_table_id`]; no number is so large that counting on from it wraps ([`Edit::check_limits`]); K1 to K6 of [`keyspace_version`] in every keyspace.
 //!
 //! Threading: immutable values. Who owns the current one is the manifest role's business (RFC 1, 9).
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 pub use edit::{
     AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, MAX_KEYSPACE_NAME_BYTES,
-    RemoveTable, RunSlot, StoredOptions,
+    MAX_OPEN_NUMBER, MAX_TABLE_ID, RemoveTable, RunSlot, StoredOptions,
 };
 pub use keyspace_version::KeyspaceVersion;
 pub use level::{Level, Run};
@@ -128,6 +128,7 @@ impl StoreState {
                 "a whole-state edit applies to nothing but the empty state",
             ));
         }
+        edit.check_limits()?;
         let mut next = self.clone();
         raise(
             "the next table id",
