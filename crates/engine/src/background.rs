@@ -60,6 +60,8 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
         match spawned {
             Ok(handle) => handles.push(handle),
             Err(error) => {
+                // Those that have begun are waited for.
+                core.tasks.lock().handles = handles;
                 stop(core);
                 return Err(error);
             }

@@ -396,12 +396,19 @@ pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointRepor
             Ok(report)
         }
         Err(error) => {
-            let _ = clear(&*target, epoch);
-            let _ = target.delete(epoch, PARTIAL);
-            let _ = files::remove_folder(&partial);
+            take_back(&*target, epoch, &partial, folder);
             Err(error)
         }
     }
+}
+
+/// After a failure: deletes what was written, and the folder, as far as the system lets us. The renaming may have happened all the same, when
+/// only its sync failed.
+fn take_back(target: &dyn Storage, epoch: Epoch, partial: &Path, folder: &Path) {
+    let renamed = matches!(files::folder_entries(partial), Ok(None));
+    let _ = clear(target, epoch);
+    let _ = target.delete(epoch, PARTIAL);
+    let _ = files::remove_folder(if renamed { folder } else { partial });
 }
 
 fn partial_path(folder: &Path) -> Result<PathBuf> {
@@ -428,5 +435,28 @@ pub(crate) fn refuse_unfinished(storages: &Storages) -> Result<()> {
         .advice("write the checkpoint again, or delete the folder")),
         Err(error) if error.kind == StorageErrorKind::NotFound => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_whose_renaming_was_not_synced_leaves_nothing() {
+        for renamed in [false, true] {
+            let at = tempfile::tempdir().unwrap();
+            let (partial, folder) = (at.path().join("c.partial"), at.path().join("c"));
+            let target = FileStorage::open_or_create(&partial).unwrap();
+            let lease = target.lease(LEASE).unwrap();
+            prepare(&target, lease.epoch()).unwrap();
+            drop(target.create(lease.epoch(), "1.tbl").unwrap());
+            if renamed {
+                std::fs::rename(&partial, &folder).unwrap();
+            }
+            take_back(&target, lease.epoch(), &partial, &folder);
+            let left = files::folder_entries(at.path()).unwrap().unwrap();
+            assert_eq!(left, Vec::<String>::new(), "renamed: {renamed}");
+        }
     }
 }

@@ -31,6 +31,9 @@ use crate::write::{WriteOptions, write};
 /// The name of the keyspace that every store has.
 pub const DEFAULT_KEYSPACE: &str = "default";
 
+/// How often in a row others may create and drop a keyspace just when somebody opens it.
+const OPEN_KEYSPACE_TRIES: u32 = 100;
+
 /// What a store runs on: storages, runtime, executors. Components, not settings.
 ///
 /// Log, manifest and tables may lie on storages of their own, told from each other by [`Storage::location`]. A store remembers whether they do: it
@@ -318,6 +321,7 @@ impl Store {
     /// # Errors
     /// As [`Store::create_keyspace`].
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let mut tries = 0;
         loop {
             match self.keyspace(name) {
                 Ok(keyspace) => return Ok(keyspace),
@@ -325,10 +329,14 @@ impl Store {
                 Err(e) => return Err(e),
             }
             match self.create_keyspace(name) {
-                // Somebody else was faster, and may have dropped it again since. A name that cannot be is refused for good.
+                // Somebody else was faster, and may have dropped it again since. What is refused for another reason is refused for good.
                 Err(e)
                     if e.kind() == crate::ErrorKind::InvalidArgument
-                        && crate::ddl::check_name(name).is_ok() => {}
+                        && crate::ddl::check_name(name).is_ok()
+                        && tries < OPEN_KEYSPACE_TRIES =>
+                {
+                    tries += 1;
+                }
                 result => return result,
             }
         }

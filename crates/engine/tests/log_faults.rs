@@ -12,7 +12,10 @@ use log_common::*;
 use siltstone::ErrorKind;
 use siltstone::log::format::segment_name;
 use siltstone::log::{LogWriter, Position};
-use siltstone_storage::{CrashPolicy, MemoryStorage, Mutex, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{
+    CrashPolicy, FaultStorage, MemoryStorage, Mutex, OpKind, Runtime, Storage, StorageErrorKind,
+};
 
 fn faulty(runtime: &Runtime, storage: &MemoryStorage, hook: Hook) -> siltstone::Result<LogWriter> {
     LogWriter::start(config(
@@ -331,4 +334,39 @@ fn a_failed_deletion_is_told_and_tried_again() {
     assert_eq!(log.obsolete(last).unwrap(), last);
     assert_eq!(storage.list().unwrap().len(), 3);
     assert!(log.poison_cause().is_none());
+}
+
+/// A segment got its new name, and the call that gave it failed: nobody listed that name, and the file stayed until the next open.
+#[test]
+fn a_failed_recycling_leaves_no_file_behind() {
+    let (runtime, storage) = memory();
+    let faults = FaultStorage::new(Arc::new(storage.clone()), &runtime);
+    let log = LogWriter::start(config(&runtime, Arc::new(faults.clone()), 4096)).unwrap();
+    let mut number = 0;
+    for fault in [
+        Fault::FailAfter(StorageErrorKind::Io),
+        Fault::Fail(StorageErrorKind::Io),
+    ] {
+        faults.add(Rule::on(OpKind::Recycle, fault).nth(3));
+        let before = faults.fired().len();
+        for _ in 0..300 {
+            number += 1;
+            let segment = log.end().segment;
+            append(&log, number, 150).unwrap();
+            if log.end().segment != segment {
+                log.sync_all().unwrap();
+                log.obsolete(log.end().segment).unwrap();
+            }
+        }
+        assert_eq!(faults.fired().len(), before + 1, "{fault:?}");
+    }
+    let last = log.end().segment;
+    log.obsolete(last).unwrap();
+    let stats = log.stats();
+    let left = storage.list().unwrap();
+    let known = stats.live_segment_count + stats.pooled_segment_count;
+    assert_eq!(left.len(), known, "{left:?}, {stats:?}");
+    assert!(log.poison_cause().is_none());
+    let (found, _) = read(&storage, last, log.synced()).unwrap();
+    assert_eq!(found.numbers.last(), Some(&number));
 }

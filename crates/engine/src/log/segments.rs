@@ -155,7 +155,14 @@ impl Supply {
                         return Ok((number, file));
                     }
                     // Whatever became of the old file, it holds nothing that is needed.
-                    Err(_) => self.garbage.push(old),
+                    Err(error) => {
+                        self.garbage.push(old);
+                        if error.kind != StorageErrorKind::AlreadyExists {
+                            // It may have its new name all the same, which nobody would ever list: the number is passed over.
+                            self.garbage.push(name);
+                            continue;
+                        }
+                    }
                 }
             }
             match self.storage.create(self.epoch, &name) {
