@@ -11,12 +11,13 @@
 pub mod outside;
 pub mod upkeep;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
 
 use siltstone::{Batch, ErrorKind, Keyspace, KeyspaceOptions, Store, WriteOptions};
-use siltstone_storage::{MemoryStorage, Mutex, Runtime, Storage};
+use siltstone_storage::{Instant, MemoryStorage, Mutex, Runtime, Storage};
 
 use crate::checker::Check;
 use crate::coverage::Coverage;
@@ -60,6 +61,10 @@ pub struct World {
     pub damaged: StdMutex<BTreeSet<String>>,
     /// The store syncs every write.
     pub synced_writes: bool,
+    /// The store syncs by itself what is older than this.
+    pub interval: Option<Duration>,
+    /// What was acknowledged since, and when.
+    pub young: StdMutex<VecDeque<(Instant, u64)>>,
     /// What the store was opened with for single keyspaces.
     pub wishes: BTreeMap<String, KeyspaceOptions>,
     /// Numbers for names of ingested tables.
@@ -102,6 +107,31 @@ impl World {
         }
     }
 
+    /// Notes what has become older than the interval of the store's own sync. Nothing that a sync waits for takes simulated time, as long as no fault
+    /// is injected; so what is older by any time is synced.
+    fn age(&self) {
+        let Some(interval) = self.interval.filter(|_| self.errors == Errors::Fatal) else {
+            return;
+        };
+        let now = self.runtime.now();
+        let mut young = self.young.lock().unwrap_or_else(|e| e.into_inner());
+        let mut old = None;
+        while let Some((at, number)) = young.front().copied()
+            && at + interval < now
+        {
+            old = old.max(Some(number));
+            young.pop_front();
+        }
+        drop(young);
+        // A store that lost its lease promises nothing.
+        if let Some(number) = old
+            && self.store.stats().health == "good"
+        {
+            self.synced(number);
+            self.reach("synced.by_interval");
+        }
+    }
+
     /// Ok if the error may come, else the run's failure.
     ///
     /// # Errors
@@ -140,6 +170,7 @@ impl World {
         sync: bool,
         write: impl FnOnce(&Store, bool) -> siltstone::Result<()>,
     ) -> Check {
+        self.age();
         let before = self.store.snapshot().number();
         lock(&self.history).announce(ops.clone());
         match write(&self.store, sync) {
@@ -163,6 +194,11 @@ impl World {
                     self.synced(last);
                 } else {
                     self.acked(last);
+                    if self.interval.is_some() {
+                        let now = self.runtime.now();
+                        let mut young = self.young.lock().unwrap_or_else(|e| e.into_inner());
+                        young.push_back((now, last));
+                    }
                 }
                 Ok(())
             }

@@ -202,6 +202,7 @@ fn power_loss() {
         "crash.recovered_twice",
         "crash.recovered_after_more_work",
         "manifest.rolled",
+        "synced.by_interval",
     ];
     wanted.extend(kinds.iter().map(String::as_str));
     wanted.extend(POINTS);

@@ -316,6 +316,11 @@ impl Run {
             errors,
             damaged: Mutex::default(),
             synced_writes: options.sync == siltstone::SyncMode::Always,
+            interval: match options.sync {
+                siltstone::SyncMode::Interval(interval) => Some(interval),
+                _ => None,
+            },
+            young: Mutex::default(),
             next_name: self.next_name.clone(),
             outside: self.outside_seen.clone(),
             wishes: options.keyspaces.clone(),
