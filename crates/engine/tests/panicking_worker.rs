@@ -1,6 +1,8 @@
 //! A background task that panics: whoever waits for it is told, once in a while it is tried again, and a store whose jobs keep panicking says so and
 //! takes no more writes. What was acknowledged is there when it is opened again. On real threads: in a simulated run a panic is the run's end.
 
+#![allow(clippy::disallowed_types)] // Real threads, and no simulated run that a foreign lock could hold up.
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
