@@ -544,3 +544,23 @@ impl Lead<'_> {
         Ok(MemSource::new(self.next_source_id - 1, mem, lo))
     }
 }
+
+const _: () = assert!(queue::RECORD_BYTES as u64 == crate::log::format::MAX_PAYLOAD_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::queue::{GROUP_BYTES, RECORD_BYTES, joins};
+    use crate::batch::MAX_BATCH_BYTES;
+
+    #[test]
+    fn a_batch_of_nearly_the_full_size_takes_nobody_beyond_it() {
+        assert!(joins(100, 0, GROUP_BYTES));
+        assert!(!joins(100, 1, GROUP_BYTES));
+        for own in MAX_BATCH_BYTES - 20..=MAX_BATCH_BYTES {
+            for (taken, next) in [(0, 1), (0, 20), (5, 15), (6, 15), (GROUP_BYTES, 0)] {
+                let fits = own + taken + next <= RECORD_BYTES;
+                assert_eq!(joins(own, taken, next), fits, "{own} + {taken} + {next}");
+            }
+        }
+    }
+}

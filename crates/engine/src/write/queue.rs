@@ -21,6 +21,15 @@ use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
 /// A group takes at most this many bytes of waiting batches beside the leader's own.
 pub(crate) const GROUP_BYTES: usize = 1 << 20;
 
+/// A group with the leader's own batch is one record: it has at most this many bytes. One batch alone may have as many.
+pub(crate) const RECORD_BYTES: usize = 1 << 31;
+
+/// Whether a batch of `next` bytes joins a leader's own batch and the `taken` bytes of others.
+pub(crate) fn joins(own: usize, taken: usize, next: usize) -> bool {
+    let others = taken.saturating_add(next);
+    others <= GROUP_BYTES && own.saturating_add(others) <= RECORD_BYTES
+}
+
 /// What a queue carries, and what becomes of it without a leader.
 pub(crate) trait Crew {
     /// What a writer brings. The default is an empty one.
@@ -212,10 +221,11 @@ impl<C: Crew> Queue<C> {
     fn gather(&self, desk: &mut Desk<C>) -> bool {
         let mut sync = false;
         let mut bytes = 0;
+        let own_bytes = desk.batches.iter().map(|(own, _)| C::bytes(own)).sum();
         {
             let mut state = self.state.lock();
             while let Some(first) = state.waiting.front() {
-                if first.lead_only || bytes + first.bytes > GROUP_BYTES {
+                if first.lead_only || !joins(own_bytes, bytes, first.bytes) {
                     break;
                 }
                 bytes += first.bytes;
