@@ -11,6 +11,8 @@ pub enum Command {
     Trials { row: Option<String> },
     /// One row with ever new seeds until the time is up.
     Soak { row: String, minutes: u64 },
+    /// The rows with planted faults, to see that each is caught.
+    Planted(crate::planted::Wish),
     /// A benchmark, by default the engines beside each other; the words go to it as they are.
     Bench {
         /// One of `bench-compare`'s members.
@@ -53,6 +55,9 @@ cargo xtask COMMAND
   fmt                     format the workspace
   trials [ROW]            the trials, in release, with more seeds than the gate gives them
   soak ROW --minutes N    one row with ever new seeds for N minutes; prints the seed that failed
+  planted [NUMBER...] [--tenth | --gate] [--jobs N] [--write]
+                          each planted fault (crates/storage/src/planted.rs) until a row catches it; --gate: not more seeds than the gate has, --tenth: a tenth;
+                          --write: the table goes to docs/reliability.md
   bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
   loom                    the cores that are made of atomics under loom: memtable nodes, views and numbers
@@ -94,6 +99,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
             let words = words.iter().map(|w| w.to_string()).collect();
             Ok(Command::Bench { name, words })
         }
+        "planted" => crate::planted::Wish::parse(rest).map(Command::Planted),
         "trials" => match rest {
             [] => Ok(Command::Trials { row: None }),
             [row] => Ok(Command::Trials {
@@ -213,7 +219,7 @@ mod tests {
     fn the_help_names_every_command_and_every_row() {
         let help = help(&names());
         for word in [
-            "ci", "fmt", "trials", "soak", "bench", "miri", "loom", "crashes", "tables",
+            "ci", "fmt", "trials", "soak", "planted", "bench", "miri", "loom", "crashes", "tables",
         ] {
             assert!(help.contains(word), "{word}");
         }

@@ -102,10 +102,36 @@ fn one(root: &Path, binary: &Path, row: &str, seed: u64) -> Result<(), String> {
 
 /// Builds the trials and finds the binary that has the test `row`.
 fn built(root: &Path, row: &str) -> Result<PathBuf, Failure> {
+    let binaries = binaries(root, &BUILD)?;
+    let found = binaries
+        .into_iter()
+        .find(|binary| tests_of(binary).iter().any(|test| test == row));
+    found.ok_or_else(|| Failure {
+        message: format!("no test binary of siltstone-sim has the test `{row}`"),
+        code: 1,
+    })
+}
+
+/// Names of a test binary's tests; none if it tells none.
+pub(crate) fn tests_of(binary: &Path) -> Vec<String> {
+    let listed = Command::new(binary)
+        .args(["--list", "--format", "terse"])
+        .stderr(Stdio::null())
+        .output();
+    let listed = listed.map(|l| String::from_utf8_lossy(&l.stdout).into_owned());
+    let listed = listed.unwrap_or_default();
+    let names = listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    names.map(String::from).collect()
+}
+
+/// Runs cargo with these words and gives the binaries that it built.
+pub(crate) fn binaries(root: &Path, words: &[&str]) -> Result<Vec<PathBuf>, Failure> {
     let failure = |message: String| Failure { message, code: 1 };
-    eprintln!("$ cargo {}", BUILD.join(" "));
+    eprintln!("$ cargo {}", words.join(" "));
     let output = Command::new("cargo")
-        .args(BUILD)
+        .args(words)
         .current_dir(root)
         .stderr(Stdio::inherit())
         .output()
@@ -116,22 +142,8 @@ fn built(root: &Path, row: &str) -> Result<PathBuf, Failure> {
             output.status
         )));
     }
-    for binary in executables(&String::from_utf8_lossy(&output.stdout)) {
-        let listed = Command::new(&binary)
-            .args(["--list", "--format", "terse"])
-            .output();
-        let wanted = format!("{row}: test");
-        if listed.is_ok_and(|l| {
-            String::from_utf8_lossy(&l.stdout)
-                .lines()
-                .any(|line| line == wanted)
-        }) {
-            return Ok(PathBuf::from(binary));
-        }
-    }
-    Err(failure(format!(
-        "no test binary of siltstone-sim has the test `{row}`"
-    )))
+    let found = executables(&String::from_utf8_lossy(&output.stdout));
+    Ok(found.into_iter().map(PathBuf::from).collect())
 }
 
 /// The paths in cargo's messages, one JSON value a line. A path with a quote or a backslash is left out, not misread.

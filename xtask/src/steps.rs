@@ -57,7 +57,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The processes of every command but `soak` and `help`.
+/// The processes of every command but `soak`, `planted` and `help`.
 pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
@@ -90,7 +90,7 @@ pub fn of(command: &Command) -> Vec<Step> {
             Step::new("cargo test --release -p siltstone --test memtable_loom --test pinning_loom")
                 .with("RUSTFLAGS", "--cfg loom"),
         ],
-        Command::Soak { .. } | Command::Help => Vec::new(),
+        Command::Soak { .. } | Command::Planted(_) | Command::Help => Vec::new(),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::event::Event;
 use crate::health::closed;
 use crate::log::{LogConfig, LogOptions, LogWriter};
 use crate::manifest::{self, Manifest, Space, StoreId};
+use crate::planted::{self, Bug};
 use crate::recovery::{LEASE, keyspace_edit, log_store_id};
 use crate::version::{
     CreateKeyspace, Edit, KeyspaceId, KeyspaceState, Level, LogPosition, Run, StoreState,
@@ -87,9 +88,17 @@ fn cut(core: &Core) -> Result<Cut> {
         .values()
         .map(|keyspace| lead.rotate(core, keyspace))
         .collect();
+    let mut lead = Some(lead);
+    if planted::is(Bug::CutPinsLate)
+        && let Some(lead) = lead.take()
+    {
+        lead.finish();
+    }
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
     let (published, end) = (core.snapshots.published(), core.log.end());
-    lead.finish();
+    if let Some(lead) = lead {
+        lead.finish();
+    }
     rotated?;
     Ok(Cut {
         published,
@@ -172,7 +181,9 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 
 fn fill(core: &Core, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
     let cut = cut(core)?;
-    core.sync_log_through(cut.end)?;
+    if !planted::is(Bug::CheckpointAheadOfLog) {
+        core.sync_log_through(cut.end)?;
+    }
     let mut report = CheckpointReport {
         published: cut.published,
         keyspace_count: cut.keyspaces.len() as u64,
@@ -215,6 +226,7 @@ fn fill(core: &Core, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             let (seqs, tables) = match source {
                 Source::Run(run) if !run.pending => continue,
                 Source::Run(run) => (run.seqs, run.tables.level.clone()),
+                Source::Memtable(_) if planted::is(Bug::CheckpointWithoutMemtables) => continue,
                 Source::Memtable(mem) => {
                     check_going_on(core)?;
                     let written = jobs.flush_for_recovery(

@@ -333,7 +333,12 @@ impl Core {
                 let mut pinned: Vec<u32> = self.pins.lock().pinned.values().copied().collect();
                 for keyspace in self.keyspaces.load().by_id.values() {
                     pinned.extend(keyspace.view().sources.iter().filter_map(|s| match s {
-                        Source::Memtable(m) if !done.contains(&m.id) => Some(m.first_segment()),
+                        Source::Memtable(m)
+                            if !done.contains(&m.id)
+                                && !planted::is(Bug::LogStartForgetsOthers) =>
+                        {
+                            Some(m.first_segment())
+                        }
                         _ => None,
                     }));
                 }

@@ -342,6 +342,9 @@ pub(crate) fn complete(
         if !planted::is(Bug::EditBeforeLogSync) {
             core.sync_log_through(end)?;
         }
+        if planted::is(Bug::UnpinnedOnceSynced) {
+            core.unpin_log(pin);
+        }
         let mut role = core.manifest.lock();
         let mut edit = edit;
         // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the

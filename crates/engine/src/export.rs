@@ -8,6 +8,7 @@
 use crate::build::{BuiltTable, TableBuilder, TableFolder, TableOptions};
 use crate::error::Result;
 use crate::iter::IterOptions;
+use crate::planted::{self, Bug};
 use crate::snapshot::Snapshot;
 use crate::store::Keyspace;
 
@@ -43,6 +44,14 @@ impl Keyspace {
         folder: &TableFolder,
         prefix: &str,
     ) -> Result<Vec<BuiltTable>> {
+        let newest;
+        let snapshot = match planted::is(Bug::ExportIgnoresSnapshot) {
+            true => {
+                newest = self.store().snapshot();
+                &newest
+            }
+            false => snapshot,
+        };
         let mut cursor = self.cursor_at(
             snapshot,
             IterOptions {

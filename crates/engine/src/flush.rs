@@ -52,12 +52,16 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     let outcome = core.jobs.flush(spec, &task.progress, &task.cancel)?;
     // F1: another keyspace's half of a batch must not be lost when this half is in a table.
     if !planted::is(Bug::FlushWithoutLogSync) {
-        core.sync_log_through(source.last_position())?;
+        let mut through = source.last_position();
+        if planted::is(Bug::SyncShortOfFlush) {
+            through.offset = 0;
+        }
+        core.sync_log_through(through)?;
     }
 
     let tables = outcome.tables.clone();
     let installed = install(core, task, outcome.tables);
-    if installed.is_err() && !core.health.is_poisoned() {
+    if installed.is_err() && (!core.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
         // An edit whose sync failed may stand all the same when the store is opened again: it must find its tables.
         core.jobs.discard(&tables);
     }
@@ -117,7 +121,10 @@ fn install(
     let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
     let run_id = next_id;
     next_id += 1;
-    let seqs = source.seqs();
+    let mut seqs = source.seqs();
+    if planted::is(Bug::CoveredOneTooFar) {
+        seqs.hi += 1;
+    }
     let log_start = core.log_start_without(&[source.id]);
     let metas = JobRunner::metas(tables, &mut next_id);
     let add = add_run(metas.clone(), run_id, seqs);

@@ -94,7 +94,7 @@ impl Health {
     /// The first poison stays.
     pub(crate) fn poison(&self, cause: &Error) {
         let mut slot = self.cause.lock();
-        if self.state.load(Ordering::Acquire) >= POISONED {
+        if self.state.load(Ordering::Acquire) >= POISONED || planted::is(Bug::PoisonIsForgotten) {
             return;
         }
         *slot = Some(cause.clone());

@@ -230,7 +230,9 @@ pub(crate) fn decode(body: &[u8], first: u64) -> Result<Ingest> {
                 .iter()
                 .map(|table| {
                     Arc::new(TableMeta {
-                        sequence_override: Some(number),
+                        sequence_override: Some(
+                            number - u64::from(planted::is(Bug::IngestNumberTooLow)),
+                        ),
                         ..(**table).clone()
                     })
                 })
@@ -424,6 +426,9 @@ fn link(
 ) -> siltstone_storage::Result<()> {
     let tables = &core.storages.tables;
     tables.import(core.epoch, name, from, from_name)?;
+    if planted::is(Bug::IngestIsNotSynced) {
+        return Ok(());
+    }
     let Err(error) = tables.sync_object(core.epoch, name) else {
         return Ok(());
     };
@@ -509,6 +514,10 @@ fn ingest(
     };
     if parts.is_empty() {
         return Ok(report);
+    }
+    if how == IngestMode::Move && planted::is(Bug::MoveDeletesFirst) {
+        let all = files.iter().flat_map(|(_, files)| files);
+        all.for_each(|file| drop(file.delete()));
     }
     match commit(core, &parts) {
         Ok(number) => report.number = number,

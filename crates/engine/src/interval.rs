@@ -17,6 +17,7 @@ use std::time::Duration;
 use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 
 use crate::core::Core;
+use crate::planted::{self, Bug};
 
 /// See the module.
 pub(crate) struct IntervalSync {
@@ -28,6 +29,7 @@ pub(crate) struct IntervalSync {
 
 impl IntervalSync {
     pub(crate) fn new(runtime: &Runtime, interval: Option<Duration>) -> IntervalSync {
+        let interval = interval.filter(|_| !planted::is(Bug::IntervalNeverSyncs));
         IntervalSync {
             interval,
             asleep: AtomicBool::new(false),

@@ -77,11 +77,6 @@ mod names;
 mod options;
 mod overlay;
 mod pinning;
-#[cfg(feature = "planted")]
-#[doc(hidden)]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
 mod properties;
 mod published;
 mod read;
@@ -101,6 +96,12 @@ mod verify;
 pub mod version;
 mod view;
 mod write;
+
+#[cfg(feature = "planted")]
+#[doc(hidden)]
+pub use siltstone_storage::planted;
+#[cfg(not(feature = "planted"))]
+use siltstone_storage::planted;
 
 pub use approximate::{ApproximateSize, Estimate};
 pub use batch::Batch;

@@ -14,6 +14,8 @@
 //!
 //! Threading: any thread; only the leader publishes and pins segments.
 
+use siltstone_storage::planted::{self, Bug};
+
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 
 /// The newest number whose entries are all readable.
@@ -86,7 +88,8 @@ impl FirstSegment {
 
     /// A record is about to be appended to `segment` or a later one.
     pub(crate) fn pin(&self, segment: u32) {
-        if self.0.load(Ordering::Relaxed) > segment {
+        let pinned = self.0.load(Ordering::Relaxed);
+        if pinned > segment || pinned != segment && planted::is(Bug::PinMovesUp) {
             self.0.store(segment, Ordering::SeqCst);
         }
     }

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::memtable::ArenaPool;
 use crate::options::{Change, KeyspaceOptions, KeyspaceSettings, Options, Value, setting};
+use crate::planted::{self, Bug};
 use crate::stall::Limits;
 use crate::version::{Edit, KeyspaceEdit, StoredOptions};
 use crate::view::KeyspaceCore;
@@ -194,7 +195,9 @@ pub(crate) fn set_keyspace(
             }],
             ..Edit::default()
         };
-        core.commit_edit(&mut role, edit)?;
+        if !planted::is(Bug::SettingIsNotKept) {
+            core.commit_edit(&mut role, edit)?;
+        }
     }
     let old = keyspace.pin_settings();
     for (name, value) in own.changes_from(&old.own) {

@@ -9,6 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+#[cfg(feature = "planted")]
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::pinning::Published;
@@ -46,8 +48,15 @@ impl SnapshotRegistry {
     }
 
     pub(crate) fn take(self: &Arc<Self>) -> Snapshot {
+        #[cfg(feature = "planted")]
+        let early = self.published();
         let mut held = self.held.lock();
         let number = self.published();
+        #[cfg(feature = "planted")]
+        let number = match planted::is(Bug::SnapshotNumberBeforeLock) {
+            true => early,
+            false => number,
+        };
         *held.entry(number).or_insert(0) += 1;
         Snapshot {
             number,

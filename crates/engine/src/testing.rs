@@ -164,6 +164,12 @@ impl TestHooks {
         self.core.queue.waiting_count()
     }
 
+    /// Splits jobs into subjobs from this many input bytes on, from now on.
+    pub fn set_subjob_min_bytes(&self, bytes: u64) {
+        let min_bytes = &self.core.jobs.subjob_min_bytes;
+        min_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// Deletes what no view holds, now.
     pub fn delete_obsolete(&self) {
         crate::background::delete_obsolete(&self.core);

@@ -360,12 +360,15 @@ fn commit(
         batches => {
             many = batches
                 .iter()
-                .filter(|(_, r)| r.is_ok())
+                .filter(|(_, r)| r.is_ok() || planted::is(Bug::RefusedBodiesLogged))
                 .map(|(b, _)| b.body())
                 .collect::<Vec<_>>();
             &many
         }
     };
+    if planted::is(Bug::PublishBeforeLog) {
+        core.snapshots.publish(first + count - 1);
+    }
     let end = append(core, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
         // Nothing was written for an empty source: it must not keep the log from here on.
         needs
@@ -377,7 +380,10 @@ fn commit(
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
     core.metrics.user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
-    apply(batches, needs, first).inspect_err(|error| core.health.poison(error))?;
+    if planted::is(Bug::HalfABatchIsShown) {
+        core.snapshots.publish(first + count - 1);
+    }
+    apply(core, batches, needs, first).inspect_err(|error| core.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
     }
@@ -426,7 +432,7 @@ pub(crate) fn append(
 }
 
 /// Applies the group's entries, in number order, to their memtables.
-fn apply(batches: &Batches, needs: &[Need], first: u64) -> Result<()> {
+fn apply(core: &Core, batches: &Batches, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -447,6 +453,10 @@ fn apply(batches: &Batches, needs: &[Need], first: u64) -> Result<()> {
     for need in needs {
         let id = need.keyspace.id;
         apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
+        if planted::is(Bug::HalfABatchIsShown) {
+            // No call of the storage and no lock lies here: others run.
+            core.runtime.sleep(std::time::Duration::from_micros(10));
+        }
     }
     Ok(())
 }

@@ -107,7 +107,7 @@ const PLANTED: &[(Bug, &str)] = &[
 /// One test, because the switch is one for the process.
 #[test]
 fn every_story_goes_red_without_its_rule() {
-    let only = std::env::var("SILT_PLANTED").unwrap_or_default();
+    let only = std::env::var("SILT_PLANTED_ONLY").unwrap_or_default();
     let mut survived = Vec::new();
     for (bug, story) in PLANTED
         .iter()

@@ -76,6 +76,7 @@ stories! {
     a_drop_leaves_its_neighbours_ingest
     runs_of_several_keyspaces_meet
     spilled_ids_lie_above_ingested_ones
+    a_dropped_keyspace_leaves_no_spilled_tables
     a_failed_group_pins_nothing
     an_ingest_of_a_dropped_keyspace_is_not_missed
     a_drop_of_what_only_the_log_knows

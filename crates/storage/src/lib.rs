@@ -11,6 +11,8 @@ pub mod map;
 pub mod memory;
 pub mod name;
 pub mod op;
+#[doc(hidden)]
+pub mod planted;
 mod prng;
 mod sigbus;
 pub mod storage;

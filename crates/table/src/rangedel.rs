@@ -15,6 +15,7 @@ use crate::coding::{Cursor, partition_point};
 use crate::error::Damage;
 use crate::key::MAX_SEQ;
 use crate::limits::MAX_KEY_BYTES;
+use siltstone_storage::planted::{self, Bug};
 
 /// A range of user keys and the sequence numbers at which all of it was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,9 +224,10 @@ impl RangeDeletes {
         let after = partition_point(self.fragments.len(), |i| {
             self.fragments[i].start.as_slice() <= user_key
         });
-        let f = self.fragments[..after]
-            .last()
-            .filter(|f| user_key < f.end.as_slice())?;
+        let f = self.fragments[..after].last().filter(|f| {
+            let is_end = user_key == f.end.as_slice();
+            user_key < f.end.as_slice() || is_end && planted::is(Bug::RangeDeleteTakesItsEnd)
+        })?;
         f.seqs
             .get(partition_point(f.seqs.len(), |i| f.seqs[i] > seq_limit))
             .copied()

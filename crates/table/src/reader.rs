@@ -31,6 +31,7 @@ use crate::key::seek_trailer;
 use crate::limits::MAX_PROPERTIES_BYTES;
 use crate::properties::Properties;
 use crate::rangedel::RangeDeletes;
+use siltstone_storage::planted::{self, Bug};
 
 /// When a block's checksums are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +137,8 @@ impl Bitmap {
 
     #[inline]
     fn get(&self, i: usize) -> bool {
-        self.0[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
+        planted::is(Bug::BlockChecksumIsIgnored)
+            || self.0[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
     }
 
     fn set(&self, i: usize) {
@@ -186,7 +188,7 @@ fn read_section(file: &dyn ReadFile, at: u64, len: u64, what: &'static str) -> R
     file.read_at(at, &mut bytes)?;
     let end = bytes.len() - CHECKSUM_BYTES;
     let (stored, computed) = (bytes.as_slice().u32(end), crc32c(&bytes[..end]));
-    if stored != computed {
+    if stored != computed && !planted::is(Bug::SectionChecksumIsIgnored) {
         return Err(
             Damage::new(what, end as u64, computed as u64, stored as u64).in_file(file.name(), at),
         );
@@ -286,10 +288,16 @@ impl TableReader {
         };
         let map = map.filter(|map| map.len() as u64 >= footer.blocks_bytes);
         Ok(Arc::new(TableReader {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: match planted::is(Bug::CacheKeyIsReused) {
+                true => NEXT_ID.fetch_add(1, Ordering::Relaxed) % 8,
+                false => NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            },
             map,
             lacks_map,
-            verify: options.verify,
+            verify: match planted::is(Bug::BlockChecksumIsIgnored) {
+                true => Verify::FirstTouch,
+                false => options.verify,
+            },
             footer,
             columns_verified: Bitmap::new(index.len()),
             values_verified: Bitmap::new(index.len()),

@@ -43,6 +43,7 @@ use std::collections::BTreeMap;
 use crate::key::{Kind, seq_of};
 use crate::limits::MAX_KEY_BYTES;
 pub use crate::rangedel::Fragment;
+use siltstone_storage::planted::{self, Bug};
 
 /// A range delete: the user keys in `[start, end)` have no value from sequence number `seq` on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,6 +190,7 @@ impl Stripes {
             .iter()
             .copied()
             .filter(|s| *s < published)
+            .skip(usize::from(planted::is(Bug::OldestSnapshotIsForgotten)))
             .collect();
         ends.push(published);
         ends.sort_unstable();
@@ -203,7 +205,9 @@ impl Stripes {
         if seq <= self.ends[0] {
             return 0;
         }
-        self.ends.partition_point(|end| *end < seq)
+        self.ends.partition_point(|end| {
+            *end < seq || *end == seq && planted::is(Bug::StripeEndExclusive)
+        })
     }
 
     /// The largest number of the stripe below that of `seq`, if there is one.
@@ -349,6 +353,7 @@ fn trim(fragment: &mut Fragment, needed: &[KeyRange]) {
     let end = match &last.end {
         RangeEnd::Before(end) => end.clone(),
         // The key right after the last; one that would be too long to be a key leaves the fragment as it is.
+        RangeEnd::With(key) if planted::is(Bug::TrimStopsAtLastKey) => key.clone(),
         RangeEnd::With(key) if key.len() < MAX_KEY_BYTES => [&key[..], &[0]].concat(),
         RangeEnd::With(_) | RangeEnd::Unbounded => return,
     };

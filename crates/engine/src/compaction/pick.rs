@@ -18,6 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::planted::{self, Bug};
 use crate::version::{
     BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceVersion, LEVEL_COUNT, RemoveTable, Run, SeqRange,
     TABLE_NEEDS_REWRITE, TableMeta,
@@ -627,7 +628,9 @@ impl<'a> Picker<'a> {
             run: None,
             tables,
         }];
-        let moves = below.is_empty() && self.may_move(level, level + 1, &inputs);
+        let moves = (below.is_empty() || planted::is(Bug::MoveIntoOverlap))
+            && self.may_move(level, level + 1, &inputs);
+        let below = if moves { 0..0 } else { below };
         inputs.push(LevelInput {
             level: level + 1,
             run: None,

@@ -51,6 +51,8 @@ pub(crate) struct JobRunner {
     pub(crate) open_number: u64,
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
+    /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
+    pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
     /// What compactions may read and write in a second.
     pub(crate) rate: Arc<RateLimit>,
@@ -89,6 +91,7 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
+            subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             sides: Sides::new(runtime, executors),
             rate: RateLimit::new(runtime, options.background_bytes_per_s),
         }
@@ -103,6 +106,7 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max()),
+            subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             sides: Sides::new(&self.runtime, Vec::new()),
             rate: self.rate.clone(),
         }
@@ -240,7 +244,8 @@ impl JobRunner {
     ) -> Job {
         let bounds = bounds_of(&choice.range);
         let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
-        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max(), SUBJOB_MIN_BYTES, anchors)
+        let min_bytes = self.subjob_min_bytes.load(Ordering::Relaxed);
+        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max(), min_bytes, anchors)
             .into_iter()
             .filter(inside)
             .map(Vec::from)

@@ -20,6 +20,7 @@ use source::{Child, RangeDeleteIndex};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::planted::{self, Bug};
 use crate::view::{KeyspaceCore, KeyspaceView};
 
 const DELETE: u8 = 0;
@@ -194,7 +195,9 @@ impl Cursor {
         let (core, fill_cache) = (&self.core, self.options.fill_cache);
         self.merged
             .change_children(|children| source::set_children(core, &view, fill_cache, children));
-        self.deletes.set(&view, seq);
+        if !planted::is(Bug::RefreshKeepsRangeDeletes) {
+            self.deletes.set(&view, seq);
+        }
         self.seq = seq;
         self._view = view;
         self.core.metrics.seek_count.add(1);
@@ -399,7 +402,8 @@ impl Cursor {
             let mut newest: Option<u64> = None;
             while self.merged.valid() && self.merged.key() == &self.key[..] {
                 let trailer = self.merged.trailer();
-                if trailer >> 8 <= self.seq {
+                let is_late = planted::is(Bug::ReverseShowsOldest) && newest.is_some();
+                if trailer >> 8 <= self.seq && !is_late {
                     newest = Some(trailer);
                     if self.options.values && trailer as u8 == PUT {
                         self.value.clear();

@@ -11,6 +11,7 @@ use super::merge::EntryCursor;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, MemtableIter};
+use crate::planted::{self, Bug};
 use crate::tables::TableSet;
 use crate::view::{KeyspaceView, LevelView, Source};
 
@@ -130,6 +131,9 @@ impl LevelCursor {
             self.open(self.at + 1)?
                 .seek_to_first()
                 .map_err(Error::from)?;
+            if planted::is(Bug::SettlesOnce) {
+                break;
+            }
         }
         Ok(())
     }

@@ -490,7 +490,7 @@ impl Plausible {
     /// # Errors
     /// When they differ.
     pub fn verify_checksum(&self, expected: u32) -> Result<(), BadRecord> {
-        if expected == self.stored {
+        if expected == self.stored || planted::is(Bug::LogChecksumIsIgnored) {
             return Ok(());
         }
         Err(BadRecord::Checksum {

@@ -17,6 +17,7 @@ use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind, WriteFil
 
 use super::format::{MAX_SEGMENT_NUMBER, segment_name};
 use crate::error::{Error, ErrorKind};
+use crate::planted::{self, Bug};
 
 /// A segment that is ready for its header.
 pub(super) struct Fresh {
@@ -73,7 +74,10 @@ impl Supply {
             pool_limit_count,
             next_number: u64::from(highest) + 1,
             prepared: None,
-            pool: Vec::new(),
+            pool: match planted::is(Bug::InheritedSegmentIsReused) && highest > 0 {
+                true => vec![segment_name(highest)],
+                false => Vec::new(),
+            },
             garbage: Vec::new(),
             created_count: 0,
             recycled_count: 0,
@@ -105,7 +109,9 @@ impl Supply {
             }
             return Err(error.into());
         }
-        if let Err(error) = self.storage.sync_dir(self.epoch) {
+        if !planted::is(Bug::SegmentFolderIsNotSynced)
+            && let Err(error) = self.storage.sync_dir(self.epoch)
+        {
             return Err(SupplyError {
                 error: Error::from(error).context("syncing the log's folder"),
                 poisons: true,

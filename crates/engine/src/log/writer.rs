@@ -285,7 +285,10 @@ impl LogWriter {
         let header = RecordHeader {
             payload_bytes: payload_bytes as u32,
             kind: kind as u8,
-            synced: self.synced.load(),
+            synced: match planted::is(Bug::SyncedMarkTooFar) {
+                true => self.end.load(),
+                false => self.synced.load(),
+            },
             first_sequence,
         };
         let (header, checksum) = header.encode(appender.seed, appender.offset, parts);
@@ -400,7 +403,11 @@ impl LogWriter {
                 return Err(self.poison(Error::from(error).context("syncing the log")));
             }
         }
-        self.synced.raise(end);
+        self.synced
+            .raise(match planted::is(Bug::SyncedThroughLateEnd) {
+                true => self.end.load(),
+                false => end,
+            });
         self.sync_count.fetch_add(1, Ordering::Relaxed);
         self.live.lock().synced_below(end.segment);
         Ok(end)

@@ -201,7 +201,9 @@ impl ManifestWriter {
             payload,
             &[0; format::ALIGN_BYTES][..padding],
         ])?;
-        file.sync()?;
+        if !planted::is(Bug::NewManifestIsNotSynced) {
+            file.sync()?;
+        }
         Ok(end)
     }
 
@@ -226,7 +228,10 @@ impl ManifestWriter {
         let written = self
             .file
             .append(&[&record, &payload, &[0; format::ALIGN_BYTES][..padding]])
-            .and_then(|()| self.file.sync());
+            .and_then(|()| match planted::is(Bug::EditIsNotSynced) {
+                true => Ok(()),
+                false => self.file.sync(),
+            });
         match written {
             Ok(()) => {
                 self.end = end;
@@ -420,6 +425,9 @@ impl Manifest {
             return Err(failed.clone());
         }
         let next = Arc::new(self.state.apply(edit)?);
+        if planted::is(Bug::StateBeforeAppend) {
+            self.state = next.clone();
+        }
         self.writer.append(edit)?;
         self.state = next;
         if self.writer.is_longer_than(self.roll_min_bytes)

@@ -145,7 +145,9 @@ fn ask_tables(
         let Some(table) = level.level.find(p.key) else {
             continue;
         };
-        if asked.last().is_none_or(|last| last.table != table) {
+        let is_other =
+            |last: &Asked| last.table != table && !planted::is(Bug::MultiGetAsksFirstTable);
+        if asked.last().is_none_or(is_other) {
             let handle = &level.handles[table];
             let Some((seq, own)) = number_in_table(handle, seq) else {
                 continue;

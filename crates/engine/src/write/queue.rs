@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
 
 /// A group takes at most this many bytes of waiting batches beside the leader's own.
@@ -213,7 +214,9 @@ impl<C: Crew> Queue<C> {
                 unreachable!("who is in the queue waits")
             };
             *slot = Slot::Lead(batch);
-            waiter.answered.notify_one();
+            if !planted::is(Bug::WaiterIsNotWoken) {
+                waiter.answered.notify_one();
+            }
         }
     }
 
@@ -229,7 +232,7 @@ impl<C: Crew> Queue<C> {
                     break;
                 }
                 bytes += first.bytes;
-                sync |= first.sync;
+                sync = first.sync || sync && !planted::is(Bug::LastWishSyncs);
                 let waiter = state.waiting.pop_front().expect("looked at it");
                 desk.group.push(waiter);
             }

@@ -43,6 +43,11 @@ pub const ALL: &[Story] = &[
         spilled_ids_lie_above_ingested_ones,
     ),
     (
+        "a_dropped_keyspace_leaves_no_spilled_tables",
+        2,
+        a_dropped_keyspace_leaves_no_spilled_tables,
+    ),
+    (
         "a_failed_group_pins_nothing",
         2,
         a_failed_group_pins_nothing,
@@ -518,6 +523,44 @@ fn spilled_ids_lie_above_ingested_ones(rt: Runtime, _seed: u64) {
         b"b"
     );
     ingesting.join().unwrap();
+}
+
+/// Replay spills memtables of a keyspace before it meets the drop of it, whose edit was lost: no table of them stays behind.
+fn a_dropped_keyspace_leaves_no_spilled_tables(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(siltstone::Options {
+        memtable_bytes: 1 << 20,
+        log_bytes_max: 16 << 20,
+        ..small()
+    });
+    let (a, b) = two(&store);
+    for i in 0..300 {
+        a.put(&key(i), &[7; 900]).unwrap();
+    }
+    b.put(b"k", b"b").unwrap();
+    disk.faults.add(
+        Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(60)))
+            .named("MANIFEST")
+            .for_good(),
+    );
+    let dropping = {
+        let store = store.clone();
+        rt.spawn("drop", move || store.drop_keyspace("a").unwrap())
+            .unwrap()
+    };
+    rt.sleep(Duration::from_secs(1));
+    // Its record is in the log, its edit is on its way.
+    let disk = disk.lose_power();
+    let after = disk.open();
+    assert!(after.keyspace("a").is_err(), "the drop was durable");
+    let found = after.keyspace("b").unwrap().get(b"k").unwrap();
+    assert_eq!(found.unwrap(), b"b");
+    let stats = after.stats();
+    let levels = stats.keyspaces.iter().flat_map(|k| &k.levels);
+    let named: u64 = levels.map(|level| level.table_count).sum();
+    let left = disk.names(".tbl");
+    assert_eq!(left.len() as u64, named, "{left:?}");
+    dropping.join().unwrap();
 }
 
 /// A group for an idle keyspace fails for want of room: the keyspace does not keep the log from then on.

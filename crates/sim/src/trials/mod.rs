@@ -118,7 +118,8 @@ const STEPS: u64 = 3_000_000;
 
 /// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEEDS=N` so many percent of `count`.
 /// Prints each seed that fails with the command that repeats it. With `SILT_SEED=K` and `SILT_REDUCE=N` the seed is made small in at most N runs
-/// ([`crate::reduce`]).
+/// ([`crate::reduce`]). With `SILT_STOP=N` it ends at the first seed that fails and prints how many that took, or when N seconds are over, and asks
+/// for nothing of `wanted`: what `cargo xtask planted` wants to know.
 ///
 /// # Panics
 /// At the end, if a seed failed, or if something of `wanted` was never reached (not with a single seed).
@@ -146,8 +147,13 @@ pub fn seeds(
     let mut coverage = Coverage::default();
     let mut failed = Vec::new();
     let start = std::time::Instant::now();
-    let total = range.end - range.start;
-    for seed in range {
+    let mut total = range.end - range.start;
+    let stop = number("SILT_STOP").map(std::time::Duration::from_secs);
+    for seed in range.clone() {
+        if stop.is_some_and(|stop| start.elapsed() > stop) {
+            total = seed - range.start;
+            break;
+        }
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial(seed))) {
             Ok(reached) => coverage.merge(&reached),
             Err(_) => {
@@ -156,6 +162,11 @@ pub fn seeds(
                     test_binary()
                 );
                 failed.push(seed);
+                if stop.is_some() {
+                    total = seed + 1 - range.start;
+                    println!("CAUGHT: {test} after {total} seeds");
+                    break;
+                }
             }
         }
     }
@@ -171,7 +182,7 @@ pub fn seeds(
     );
     let missing = coverage.missing(wanted);
     assert!(
-        single.is_some() || missing.is_empty(),
+        single.is_some() || stop.is_some() || missing.is_empty(),
         "{test}: never reached: {missing:?}"
     );
     coverage
@@ -300,11 +311,13 @@ impl Run {
             let names = history.model.all_keyspaces();
             history.settings.wish(&names, &options.keyspaces);
         }
+        let has_strangers = !executors.is_empty();
         let components = Components {
             executors,
             ..Components::of(seen, self.runtime.clone())
         };
         let store = Store::open_with(components, options.clone())?;
+        store.core_for_tests().set_subjob_min_bytes(64 << 10);
         Ok(Arc::new(World {
             runtime: self.runtime.clone(),
             store,
@@ -312,6 +325,7 @@ impl Run {
             storage,
             history: self.history.clone(),
             plan: self.plan.clone(),
+            has_strangers,
             coverage: Mutex::default(),
             errors,
             damaged: Mutex::default(),
@@ -384,7 +398,11 @@ impl Run {
             self.runtime.sleep(std::time::Duration::from_secs(1));
         }
         check_now(&world.store, &self.history, &world.plan.keys, rng)
-            .map_err(|e| format!("when idle: {e}"))
+            .map_err(|e| format!("when idle: {e}"))?;
+        match world.errors {
+            Errors::Fatal => world.nothing_is_left_over(),
+            Errors::Expected | Errors::Damaged => Ok(()),
+        }
     }
 
     /// Takes over what the store counted, and closes it.

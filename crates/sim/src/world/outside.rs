@@ -47,6 +47,9 @@ pub(crate) fn read_table(storage: &dyn Storage, name: &str) -> Result<(u128, Vec
     Ok((table.footer().digest.into(), entries))
 }
 
+/// In the names of tables that are written into the store's folder to be ingested there: an attempt that the store does not make.
+pub(crate) const OWN_TABLES: &str = "-99999999-";
+
 impl World {
     /// The folder for tables that belong to no store.
     pub fn folder(&self) -> TableFolder {
@@ -293,7 +296,7 @@ impl World {
     pub fn ingest_own(&self, keyspace: &Keyspace, entries: Vec<Entry>) -> Check {
         let hooks = self.store.core_for_tests();
         let name = format!(
-            "{:08x}-99999999-0000-{:05}.tbl",
+            "{:08x}{OWN_TABLES}0000-{:05}.tbl",
             hooks.open_number(),
             self.next_name.fetch_add(1, Ordering::Relaxed)
         );

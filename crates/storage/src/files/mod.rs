@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::name::{LEASE_PREFIX, check_lease_name, check_object_name, is_object_name};
+use crate::planted::{self, Bug};
 use crate::storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
 };
@@ -656,6 +657,11 @@ impl Storage for FileStorage {
             }
         })?;
         objects.sort_unstable();
+        if planted::is(Bug::FolderListIsShort)
+            && let Some(last) = objects.iter().rposition(|o| o.name.ends_with(".log"))
+        {
+            objects.remove(last);
+        }
         Ok(objects)
     }
 

@@ -18,6 +18,7 @@ use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::{Sample, TrustSyncs, verify_tables};
 use crate::job::{InputKind, Job, LAYOUT_VERSION};
+use siltstone_storage::planted::{self, Bug};
 
 /// Runs jobs on the host's cores.
 #[derive(Clone, Copy, Debug, Default)]
@@ -221,6 +222,9 @@ fn adopt(
             part.tables.iter().for_each(|table| delete(&table.name));
             continue;
         }
+        if planted::is(Bug::ResumeLosesATable) {
+            part.tables.pop();
+        }
         let bytes = part.tables.iter().map(|t| t.file_bytes).sum();
         let count = part.tables.len();
         ctx.progress.bytes_out.fetch_add(bytes, Ordering::Relaxed);
@@ -292,7 +296,7 @@ fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, 
     if finished != shared.job.subjobs() {
         return Err(ExecError::Cancelled);
     }
-    if !outcome.tables.is_empty() {
+    if !outcome.tables.is_empty() && !planted::is(Bug::FolderIsNotSynced) {
         let synced = shared.ctx.outputs.sync_dir(shared.ctx.epoch);
         synced.inspect_err(|_| shared.created.note_failed_sync())?;
     }

@@ -21,6 +21,7 @@ use crate::layout::{LayoutState, TableStart};
 use crate::merge::table::InputTable;
 use crate::retain::Fragment;
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
+use siltstone_storage::planted::{self, Bug};
 
 /// Names of objects that a run has created.
 pub(super) struct Created {
@@ -229,10 +230,16 @@ impl<'a> Output<'a> {
         {
             taken.push(Fragment {
                 start: next.start.clone(),
-                end: end.to_vec(),
+                end: match planted::is(Bug::RangeDeleteIsNotClipped) {
+                    true => next.end.clone(),
+                    false => end.to_vec(),
+                },
                 seqs: next.seqs.clone(),
             });
             next.start = end.to_vec();
+            if planted::is(Bug::RangeDeleteIsCutOff) {
+                self.fragments.next();
+            }
         }
         taken
     }
@@ -252,9 +259,11 @@ impl<'a> Output<'a> {
         open.writer.set_range_deletes(fragments)?;
         let (summary, buffers) = open.writer.finish_with_buffers()?;
         self.buffers = buffers;
-        open.file
-            .sync()
-            .inspect_err(|_| self.created.note_failed_sync())?;
+        if !planted::is(Bug::TableIsNotSynced) {
+            open.file
+                .sync()
+                .inspect_err(|_| self.created.note_failed_sync())?;
+        }
         let p = summary.properties;
         let keys = p.smallest_key.clone().zip(p.largest_key.clone());
         let deletes = deletes

@@ -1,0 +1,558 @@
+//! The test of the trials: with each planted fault, one after the other, the rows run until one of them fails.
+//!
+//! What it is: the trials are built once, with the feature `planted`; `SILT_PLANTED=N` then plants number N (the list is read from
+//! `crates/storage/src/planted.rs`). Rows run in the order of their cost, first in a tenth of the gate's size, then in the gate's, then, if none of them fails, in the trials'.
+//! What comes out is a table: which row caught the fault, after how many seeds; and those that nothing caught.
+//!
+//! Invariants: number 0, no fault, runs first and must pass every row in the gate's size, so that a row which fails says something; only a row that
+//! ends by itself and fails counts: one that has to be stopped says nothing, for nobody would know in a gate what it waits for.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::soak;
+
+/// Rows in the order of what they cost; those that are not named here come after them, by name.
+const ORDER: [&str; 8] = [
+    "option_sets",
+    "power_loss",
+    "storage_errors",
+    "every_call_fails",
+    "every_call",
+    "repairs",
+    "every_call_of_a_reader",
+    "every_call_of_a_repair",
+];
+
+/// Tests that are no trials: kept seeds, which would be tests written for a fault, and what another test starts.
+const NO_ROWS: [&str; 2] = ["seeds_that_failed", "child"];
+
+/// Sizes in percent of the gate, and how long a row may try, in seconds.
+const SIZES: [(u64, u64); 3] = [(10, 15), (100, 60), (1000, 150)];
+
+/// A row that does not end so long after its time is stopped.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the table stands in `docs/reliability.md`.
+const PAGE: &str = "docs/reliability.md";
+const MARKS: [&str; 2] = ["<!-- planted: begin -->", "<!-- planted: end -->"];
+
+/// A fault of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fault {
+    number: u32,
+    name: String,
+    breaks: String,
+    /// Why no row can tell.
+    not_for_rows: Option<String>,
+}
+
+/// A row: a test of one of the binaries.
+#[derive(Clone, Debug)]
+struct Row {
+    name: String,
+    binary: PathBuf,
+}
+
+/// How a row ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    Passed,
+    /// After so many seeds, if it told; with what it said.
+    Failed(Option<u64>, String),
+    Stopped,
+}
+
+/// What became of a fault.
+struct Found {
+    fault: Fault,
+    /// The row, its seeds, and what it said.
+    caught: Option<(String, Option<u64>, String)>,
+    /// Rows that had to be stopped.
+    stopped: Vec<String>,
+    seconds: f64,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Only these faults; all if there are none.
+    pub numbers: Vec<u32>,
+    /// How many rows may run beside each other.
+    pub jobs: usize,
+    /// How many of the sizes are tried.
+    pub sizes: usize,
+    /// Whether the table goes to the page.
+    pub write: bool,
+}
+
+impl Wish {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn parse(words: &[&str]) -> Result<Wish, String> {
+        let mut wish = Wish {
+            jobs: 1,
+            sizes: SIZES.len(),
+            ..Wish::default()
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--write" => wish.write = true,
+                "--tenth" => wish.sizes = 1,
+                "--gate" => wish.sizes = 2,
+                "--jobs" => {
+                    let jobs = words.next().and_then(|n| n.parse().ok());
+                    wish.jobs = jobs
+                        .filter(|n| (1..=64).contains(n))
+                        .ok_or("--jobs is a whole number from 1 to 64")?;
+                }
+                number => wish.numbers.push(number.parse().map_err(|_| {
+                    format!(
+                        "`planted` takes numbers of faults, --tenth, --gate, --jobs N and --write, found `{number}`"
+                    )
+                })?),
+            }
+        }
+        if wish.write && !wish.numbers.is_empty() {
+            return Err("--write is for the whole table, not for single numbers".to_string());
+        }
+        Ok(wish)
+    }
+}
+
+/// Runs all of it.
+///
+/// # Errors
+/// If the trials cannot be built, if a row fails without a fault, or if nothing catches a fault.
+pub fn planted(root: &Path, wish: &Wish) -> Result<(), Failure> {
+    let failure = |message: String| Failure { message, code: 1 };
+    let source = std::fs::read_to_string(root.join("crates/storage/src/planted.rs"))
+        .map_err(|e| failure(format!("crates/storage/src/planted.rs: {e}")))?;
+    let all = faults(&source);
+    let unknown = wish
+        .numbers
+        .iter()
+        .find(|n| **n != 0 && all.iter().all(|f| f.number != **n));
+    if let Some(number) = unknown {
+        return Err(failure(format!("there is no planted fault {number}")));
+    }
+    let build = [
+        "test",
+        "--profile",
+        "planted",
+        "-p",
+        "siltstone-sim",
+        "--features",
+        "planted",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ];
+    // Copies, so that a build beside this one changes nothing.
+    let folder = std::env::temp_dir().join(format!("siltstone-planted-{}", std::process::id()));
+    let mut binaries = Vec::new();
+    std::fs::create_dir_all(&folder).map_err(|e| failure(format!("{}: {e}", folder.display())))?;
+    for (i, binary) in soak::binaries(root, &build)?.iter().enumerate() {
+        let copy = folder.join(format!("rows-{i}"));
+        std::fs::copy(binary, &copy).map_err(|e| failure(format!("{}: {e}", copy.display())))?;
+        binaries.push(copy);
+    }
+    let result = with_binaries(root, wish, &all, binaries, &folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+fn with_binaries(
+    root: &Path,
+    wish: &Wish,
+    all: &[Fault],
+    binaries: Vec<PathBuf>,
+    folder: &Path,
+) -> Result<(), Failure> {
+    let failure = |message: String| Failure { message, code: 1 };
+    let rows = rows(binaries);
+    let start = Instant::now();
+    if wish.numbers.is_empty() || wish.numbers.contains(&0) {
+        without_a_fault(root, &rows, folder)?;
+    }
+    let chosen: Vec<Fault> = all
+        .iter()
+        .filter(|f| wish.numbers.is_empty() || wish.numbers.contains(&f.number))
+        .cloned()
+        .collect();
+    let tried: Vec<&Fault> = chosen.iter().filter(|f| f.not_for_rows.is_none()).collect();
+    let sizes = &SIZES[..wish.sizes];
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let worker = || {
+        while let Some(fault) = tried.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let one = hunt(root, (&rows, sizes), fault, folder);
+            eprintln!("{}", line_of(&one));
+            if let Ok(mut found) = found.lock() {
+                found.push(one);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..wish.jobs).for_each(|_| {
+            scope.spawn(worker);
+        });
+    });
+    let mut found = found.into_inner().unwrap_or_default();
+    found.sort_by_key(|f| f.fault.number);
+    let table = table(&found, &chosen);
+    println!("{table}");
+    println!(
+        "{} of {} faults caught, in {:.0} minutes",
+        found.iter().filter(|f| f.caught.is_some()).count(),
+        found.len(),
+        start.elapsed().as_secs_f64() / 60.0
+    );
+    if wish.write {
+        let page = root.join(PAGE);
+        let text = std::fs::read_to_string(&page).map_err(|e| failure(format!("{PAGE}: {e}")))?;
+        let text = put(&text, &table)
+            .ok_or_else(|| failure(format!("{PAGE} has no place for the table: {MARKS:?}")))?;
+        std::fs::write(&page, text).map_err(|e| failure(format!("{PAGE}: {e}")))?;
+    }
+    let missed: Vec<String> = found
+        .iter()
+        .filter(|f| f.caught.is_none())
+        .map(line_of)
+        .collect();
+    match missed.is_empty() {
+        true => Ok(()),
+        false => Err(failure(format!(
+            "nothing caught {} of them:\n{}",
+            missed.len(),
+            missed.join("\n")
+        ))),
+    }
+}
+
+/// No row may fail without a fault.
+fn without_a_fault(root: &Path, rows: &[Row], folder: &Path) -> Result<(), Failure> {
+    for row in rows {
+        let start = Instant::now();
+        let end = try_row(root, row, 0, SIZES[1], folder);
+        eprintln!(
+            "no fault: {}: {} ({:.1} s)",
+            row.name,
+            if end == End::Passed {
+                "passed"
+            } else {
+                "FAILED"
+            },
+            start.elapsed().as_secs_f64()
+        );
+        if end != End::Passed {
+            return Err(Failure {
+                message: format!("{} fails without a fault: {end:?}", row.name),
+                code: 1,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Runs rows with a fault until one fails.
+fn hunt(
+    root: &Path,
+    (rows, sizes): (&[Row], &[(u64, u64)]),
+    fault: &Fault,
+    folder: &Path,
+) -> Found {
+    let start = Instant::now();
+    let mut stopped = Vec::new();
+    let mut caught = None;
+    'sizes: for size in sizes {
+        for row in rows {
+            match try_row(root, row, fault.number, *size, folder) {
+                End::Passed => {}
+                End::Stopped if stopped.contains(&row.name) => {}
+                End::Stopped => stopped.push(row.name.clone()),
+                End::Failed(seeds, said) => {
+                    caught = Some((row.name.clone(), seeds, said));
+                    break 'sizes;
+                }
+            }
+        }
+    }
+    Found {
+        fault: fault.clone(),
+        caught,
+        stopped,
+        seconds: start.elapsed().as_secs_f64(),
+    }
+}
+
+/// One row with one fault, in one size.
+fn try_row(
+    root: &Path,
+    row: &Row,
+    number: u32,
+    (percent, seconds): (u64, u64),
+    folder: &Path,
+) -> End {
+    let output = folder.join(format!("{number}-{}", row.name));
+    let end = run_row(root, row, number, percent, seconds, &output);
+    let _ = std::fs::remove_file(&output);
+    end.unwrap_or_else(|error| End::Failed(None, format!("it could not be started: {error}")))
+}
+
+fn run_row(
+    root: &Path,
+    row: &Row,
+    number: u32,
+    percent: u64,
+    seconds: u64,
+    output: &Path,
+) -> std::io::Result<End> {
+    let file = std::fs::File::create(output)?;
+    let mut child = Command::new(&row.binary)
+        .args(["--exact", &row.name, "--nocapture", "--test-threads", "1"])
+        .env("SILT_PLANTED", number.to_string())
+        .env("SILT_STOP", seconds.to_string())
+        .env("SILT_SEEDS", percent.to_string())
+        .env_remove("SILT_SEED")
+        .current_dir(root.join("crates/sim"))
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()?;
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(seconds) + PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(End::Stopped);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let said = String::from_utf8_lossy(&std::fs::read(output)?).into_owned();
+    Ok(match status.success() {
+        true => End::Passed,
+        false => end_of(&said),
+    })
+}
+
+/// What a row that failed says. That something was not reached is no find.
+fn end_of(said: &str) -> End {
+    let seeds = said
+        .lines()
+        .find_map(|line| line.strip_prefix("CAUGHT: ")?.split_once(" after "))
+        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    if seeds.is_none() && said.contains("never reached") {
+        return End::Passed;
+    }
+    // What a panic says stands between the line that names its place and the one that the trial prints.
+    let mut lines = said.lines().skip_while(|l| !l.contains(" panicked at "));
+    let message: Vec<&str> = lines
+        .by_ref()
+        .skip(1)
+        .take_while(|l| !l.starts_with("FAILED: ") && !l.starts_with("note: "))
+        .take(4)
+        .collect();
+    let message = message.join(" ");
+    End::Failed(
+        seeds,
+        message
+            .chars()
+            .rev()
+            .take(300)
+            .collect::<String>()
+            .chars()
+            .rev()
+            .collect(),
+    )
+}
+
+/// All rows, the cheapest first.
+fn rows(binaries: Vec<PathBuf>) -> Vec<Row> {
+    let mut all: BTreeMap<(usize, String), PathBuf> = BTreeMap::new();
+    // The crate's unit tests are no rows; neither are its examples.
+    for binary in binaries {
+        for name in soak::tests_of(&binary) {
+            if name.contains("::") || NO_ROWS.contains(&&name[..]) {
+                continue;
+            }
+            let place = ORDER.iter().position(|known| *known == name);
+            all.insert((place.unwrap_or(ORDER.len()), name), binary.clone());
+        }
+    }
+    all.into_iter()
+        .map(|((_, name), binary)| Row { name, binary })
+        .collect()
+}
+
+/// The faults of the list in the source.
+fn faults(source: &str) -> Vec<Fault> {
+    source.lines().filter_map(fault_of).collect()
+}
+
+/// `7 Name "what it breaks" not for rows: "why";`
+fn fault_of(line: &str) -> Option<Fault> {
+    let (number, rest) = line.trim().split_once(' ')?;
+    let (name, rest) = rest.split_once(" \"")?;
+    let (breaks, rest) = rest
+        .strip_suffix("\";")?
+        .split_once("\" not for rows: \"")
+        .map_or_else(
+            || (rest.strip_suffix("\";").unwrap_or(rest), None),
+            |(breaks, why)| (breaks, Some(why)),
+        );
+    Some(Fault {
+        number: number.parse().ok()?,
+        name: name.to_string(),
+        breaks: breaks.to_string(),
+        not_for_rows: rest.map(String::from),
+    })
+}
+
+fn line_of(found: &Found) -> String {
+    let Fault { number, name, .. } = &found.fault;
+    let seconds = found.seconds;
+    let stopped = match found.stopped.is_empty() {
+        true => String::new(),
+        false => format!("; stopped: {}", found.stopped.join(", ")),
+    };
+    match &found.caught {
+        Some((row, seeds, said)) => {
+            let seeds = seeds.map_or("?".to_string(), |n| n.to_string());
+            format!("{number} {name}: {row}, {seeds} seeds, {seconds:.1} s{stopped}: {said}")
+        }
+        None => format!("{number} {name}: NOT CAUGHT, {seconds:.1} s{stopped}"),
+    }
+}
+
+/// The table in Markdown.
+fn table(found: &[Found], all: &[Fault]) -> String {
+    let mut text = String::from(
+        "| no. | fault | what it breaks | caught by | after seeds | seconds |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    for Found {
+        fault,
+        caught,
+        seconds,
+        ..
+    } in found
+    {
+        let (row, seeds) = match caught {
+            Some((row, seeds, _)) => {
+                let seeds = seeds.map_or("-".to_string(), |n| n.to_string());
+                (format!("`{row}`"), seeds)
+            }
+            None => ("**nothing**".to_string(), "-".to_string()),
+        };
+        let Fault {
+            number,
+            name,
+            breaks,
+            ..
+        } = fault;
+        let _ = writeln!(
+            text,
+            "| {number} | `{name}` | {breaks} | {row} | {seeds} | {seconds:.1} |"
+        );
+    }
+    let mut left = all.iter().filter(|f| f.not_for_rows.is_some()).peekable();
+    if left.peek().is_some() {
+        text.push_str("\nIn the build, and tried by stories of their own only:\n\n");
+    }
+    for fault in left {
+        let why = fault.not_for_rows.as_deref().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "- {} `{}`: {}. {why}.",
+            fault.number, fault.name, fault.breaks
+        );
+    }
+    text
+}
+
+/// The page with the table between its marks.
+fn put(page: &str, table: &str) -> Option<String> {
+    let (before, rest) = page.split_once(MARKS[0])?;
+    let (_, after) = rest.split_once(MARKS[1])?;
+    Some(format!(
+        "{before}{}\n{table}\n{}{after}",
+        MARKS[0], MARKS[1]
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_read_and_has_every_number_once() {
+        let path = crate::root().join("crates/storage/src/planted.rs");
+        let source = std::fs::read_to_string(path).unwrap();
+        let all = faults(&source);
+        let mut numbers: Vec<u32> = all.iter().map(|f| f.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), all.len());
+        let for_rows = all.iter().filter(|f| f.not_for_rows.is_none());
+        assert!(for_rows.count() >= 40);
+        // Every line of the list was understood.
+        let list = source.split_once("\nbugs! {\n").unwrap().1;
+        let lines = list.split_once("\n}").unwrap().0.lines();
+        assert_eq!(lines.filter(|l| l.ends_with(';')).count(), all.len());
+    }
+
+    #[test]
+    fn lines_of_the_list() {
+        let fault = fault_of("    7 Name \"what, it: breaks\";").unwrap();
+        assert_eq!((fault.number, &fault.name[..]), (7, "Name"));
+        assert_eq!(
+            (&fault.breaks[..], fault.not_for_rows),
+            ("what, it: breaks", None)
+        );
+        let fault = fault_of("8 Name \"x\" not for rows: \"no, never\";").unwrap();
+        assert_eq!(
+            (&fault.breaks[..], fault.not_for_rows.as_deref()),
+            ("x", Some("no, never"))
+        );
+        assert_eq!(fault_of("pub enum Bug {"), None);
+    }
+
+    #[test]
+    fn a_row_tells_after_how_many_seeds_it_failed() {
+        let said = "thread 'x' panicked at src/a.rs:1:2:\nkey 7: found 1\nFAILED: row, seed 3\nCAUGHT: row after 3 seeds\n";
+        assert_eq!(end_of(said), End::Failed(Some(3), "key 7: found 1".into()));
+        assert_eq!(end_of("row: never reached: [\"x\"]"), End::Passed);
+        assert_eq!(end_of("killed"), End::Failed(None, String::new()));
+    }
+
+    #[test]
+    fn the_table_goes_between_its_marks() {
+        let page = format!("a\n{}\nold\n{}\nb\n", MARKS[0], MARKS[1]);
+        let page = put(&page, "new").unwrap();
+        assert_eq!(page, format!("a\n{}\nnew\n{}\nb\n", MARKS[0], MARKS[1]));
+        assert_eq!(put("nothing", "new"), None);
+    }
+
+    #[test]
+    fn wishes_are_read() {
+        let wish = Wish::parse(&["3", "--jobs", "2", "7"]).unwrap();
+        assert_eq!(
+            (wish.numbers, wish.jobs, wish.write),
+            (vec![3, 7], 2, false)
+        );
+        assert!(Wish::parse(&["--write"]).unwrap().write);
+        for wrong in [&["x"][..], &["--jobs"], &["--jobs", "0"], &["--write", "1"]] {
+            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
