@@ -24,6 +24,12 @@ pub enum Command {
     Miri,
     /// The cores that are made of atomics under loom: the memtable's nodes, views and numbers.
     Loom,
+    /// The test suite, or one package's, under AddressSanitizer.
+    Asan { package: Option<String> },
+    /// The test suite, or one package's, under ThreadSanitizer.
+    Tsan { package: Option<String> },
+    /// Which lines the test suite runs.
+    Coverage,
     /// Print what there is.
     Help,
 }
@@ -61,6 +67,10 @@ cargo xtask COMMAND
   bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
   loom                    the cores that are made of atomics under loom: memtable nodes, views and numbers
+  asan [PACKAGE]          the tests under AddressSanitizer (needs: a nightly toolchain)
+  tsan [PACKAGE]          the tests under ThreadSanitizer (needs: rustup +nightly component add rust-src)
+  coverage                which lines the tests run, as HTML in target/llvm-cov/html and a summary
+                          (needs: cargo install cargo-llvm-cov, rustup +nightly component add llvm-tools)
   help                    this text
 
 ROW is a test of crates/sim/tests: {rows}
@@ -87,6 +97,22 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         "fmt" => alone(Command::Fmt),
         "miri" => alone(Command::Miri),
         "loom" => alone(Command::Loom),
+        "coverage" => alone(Command::Coverage),
+        "asan" | "tsan" => {
+            let package = match rest {
+                [] => None,
+                [package] => Some(package.to_string()),
+                [_, more, ..] => {
+                    return Err(format!(
+                        "`{command}` takes one package at most, found also `{more}`"
+                    ));
+                }
+            };
+            Ok(match command {
+                "asan" => Command::Asan { package },
+                _ => Command::Tsan { package },
+            })
+        }
         "help" | "-h" | "--help" => alone(Command::Help),
         "bench" => {
             let (name, words) = match rest {
@@ -169,6 +195,10 @@ mod tests {
                 minutes: 5
             })
         );
+        let package = Some("siltstone".to_string());
+        assert_eq!(parsed("asan"), Ok(Command::Asan { package: None }));
+        assert_eq!(parsed("tsan siltstone"), Ok(Command::Tsan { package }));
+        assert_eq!(parsed("coverage"), Ok(Command::Coverage));
         assert_eq!(
             parsed("bench tables --quick x"),
             Ok(Command::Bench {
@@ -209,6 +239,8 @@ mod tests {
             ("soak model --minutes 10081", "`10081`"),
             ("soak model --minutes soon", "`soon`"),
             ("bench table", "`table`"),
+            ("tsan a b", "`b`"),
+            ("coverage all", "`all`"),
         ] {
             let wrong = parsed(line).unwrap_err();
             assert!(wrong.contains(named), "{line}: {wrong}");
@@ -219,7 +251,8 @@ mod tests {
     fn the_help_names_every_command_and_every_row() {
         let help = help(&names());
         for word in [
-            "ci", "fmt", "trials", "soak", "planted", "bench", "miri", "loom", "crashes", "tables",
+            "ci", "fmt", "trials", "soak", "planted", "bench", "miri", "loom", "asan", "tsan",
+            "coverage", "crashes", "tables",
         ] {
             assert!(help.contains(word), "{word}");
         }

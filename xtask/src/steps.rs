@@ -8,6 +8,16 @@ use crate::args::{Command, Names};
 /// What `trials` makes of the gate's number of seeds, in percent.
 const TRIAL_PERCENT: u64 = 1000;
 
+/// What a sanitizer, many times slower, makes of it.
+const SANITIZED_PERCENT: u64 = 10;
+
+/// A sanitizer wants the target named, or it would build build scripts and macros with itself too.
+const TARGET: &str = if cfg!(target_arch = "aarch64") {
+    "aarch64-unknown-linux-gnu"
+} else {
+    "x86_64-unknown-linux-gnu"
+};
+
 /// One process to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -90,8 +100,37 @@ pub fn of(command: &Command) -> Vec<Step> {
             Step::new("cargo test --release -p siltstone --test memtable_loom --test pinning_loom")
                 .with("RUSTFLAGS", "--cfg loom"),
         ],
+        Command::Asan { package } => vec![
+            sanitized("address", "", package)
+                // Leaks are not looked for: arenas, epochs and the SIGBUS registry live until the process ends.
+                .with("ASAN_OPTIONS", "detect_leaks=0:allow_user_segv_handler=1"),
+        ],
+        // Without a standard library of its own it takes what is synchronised inside std for races.
+        Command::Tsan { package } => vec![
+            sanitized("thread", " -Zbuild-std", package)
+                .with("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),
+        ],
+        Command::Coverage => vec![Step::new(
+            "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex /(tests|examples|xtask)/ --no-fail-fast",
+        )],
         Command::Soak { .. } | Command::Planted(_) | Command::Help => Vec::new(),
     }
+}
+
+/// The tests, of `package` alone if one is named, built with a sanitizer into a folder of its own: its objects fit no others. The simulator's tasks
+/// are threads then; a change of stacks inside a thread is no step that a sanitizer follows. Tests that start other builds (those of
+/// xtask) have nothing that it could look at.
+fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
+    let tests = match package {
+        Some(package) => format!("-p {package}"),
+        None => "--workspace --exclude xtask".to_string(),
+    };
+    Step::new(&format!(
+        "cargo +nightly test{std} --target {TARGET} --target-dir target/{sanitizer}-sanitizer {tests} --lib --bins --tests --no-fail-fast"
+    ))
+    .with("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
+    .with("SILT_SIM_BACKEND", "threads")
+    .with("SILT_SEEDS", SANITIZED_PERCENT)
 }
 
 /// What there is to try and to measure.
@@ -171,6 +210,9 @@ mod tests {
             Command::Trials { row: None },
             Command::Miri,
             Command::Loom,
+            Command::Asan { package: None },
+            Command::Tsan { package: None },
+            Command::Coverage,
         ] {
             assert!(!of(&command).is_empty(), "{command:?}");
         }

@@ -98,13 +98,15 @@ pub struct SimConfig {
 }
 
 impl SimConfig {
-    /// The usual configuration with this seed: coroutines (threads under Miri), a million points, 30 s of watchdog,
-    /// 256 KiB of stack.
+    /// The usual configuration with this seed: coroutines (threads under Miri, or where the environment says
+    /// `SILT_SIM_BACKEND=threads`, as sanitizers need it, which do not follow a change of stacks), a million points,
+    /// 30 s of watchdog, 256 KiB of stack.
     pub fn new(seed: u64) -> SimConfig {
         let miri = cfg!(miri);
+        let threads = miri || std::env::var_os("SILT_SIM_BACKEND").is_some_and(|b| b == "threads");
         SimConfig {
             seed,
-            backend: if miri {
+            backend: if threads {
                 Backend::Threads
             } else {
                 Backend::Coroutines
