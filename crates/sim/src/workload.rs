@@ -17,7 +17,8 @@ use std::time::Duration;
 use siltstone::{ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Snapshot};
 
 use crate::checker::Check;
-use crate::model::{Bytes, Op};
+use crate::model::{Bytes, Model, Op};
+use crate::observe::lock;
 use crate::rng::Rng;
 use crate::world::World;
 use plan::{Action, NAMES, draw_own_of_one, draw_setting, draw_table_options};
@@ -213,12 +214,22 @@ impl Client {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
-                let result = if action == A::Flush {
-                    keyspace.flush()
+                let number = world.store.snapshot().number();
+                let (result, last) = if action == A::Flush {
+                    let last = |model: &Model| model.last_entry_of(keyspace.id(), number);
+                    (keyspace.flush(), last(&lock(&world.history).model))
                 } else {
-                    world.store.flush()
+                    (world.store.flush(), number)
                 };
-                result.or_else(|e| world.allow(&e, &[ErrorKind::KeyspaceDropped], "flush"))
+                match result {
+                    // What was flushed survives a loss of power, in every sync mode, and so does everything before it.
+                    Ok(()) => {
+                        world.synced(last);
+                        world.reach("flush.promised");
+                        Ok(())
+                    }
+                    Err(e) => world.allow(&e, &[ErrorKind::KeyspaceDropped], "flush"),
+                }
             }
             A::CompactRange => {
                 let Some(keyspace) = self.keyspace()? else {

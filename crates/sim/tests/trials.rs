@@ -30,6 +30,7 @@ const REACHED: &[&str] = &[
     "export.in_another_store",
     "export.ingested",
     "export.several_tables",
+    "flush.promised",
     "ingest.by_Copy",
     "ingest.by_Link",
     "ingest.by_Move",
