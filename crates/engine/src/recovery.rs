@@ -55,7 +55,9 @@ mod replay;
 use install::write_manifest;
 pub(crate) use install::{Rest, install_rest, keyspace_edit};
 pub(crate) use orphans::open_number_of;
-use orphans::{delete_orphans, delete_segments_behind, next_open_number, sync_inherited};
+use orphans::{
+    delete_orphans, delete_segments_behind, next_open_number, refuse_missing_tables, sync_inherited,
+};
 use replay::Replay;
 pub(crate) use replay::ReplayBudget;
 
@@ -132,6 +134,9 @@ pub(crate) fn open(
         .as_ref()
         .map(|r| r.state.clone())
         .unwrap_or_else(|| new_state(runtime.unix_micros()));
+    if matches!(purpose, Purpose::Writing) {
+        refuse_missing_tables(&storages, &old)?;
+    }
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 

@@ -496,7 +496,7 @@ const CASES: &[Case] = &[
         || {
             let place = Place::filled();
             std::fs::remove_file(place.file(".tbl")).unwrap();
-            place.unreadable()
+            place.refused()
         },
     ),
     (

@@ -120,6 +120,7 @@ fn manifest(file: &Held, told: &mut Told) {
                 told.damage
                     .extend(record.refused.iter().map(|e| e.to_string()));
             }
+            item @ ManifestItem::Seal { .. } => told.lines.push(format!("{item:?}")),
             ManifestItem::Damage { error, .. } => told.damage.push(error.to_string()),
             ManifestItem::End(end) => {
                 told.used = end.offset;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use siltstone::ErrorKind;
-use siltstone::manifest::format::{HEADER_BYTES, encode_header};
+use siltstone::manifest::format::{HEADER_BYTES, SEAL_BYTES, encode_header};
 use siltstone::manifest::reader::parse_manifest;
 use siltstone::manifest::{
     Current, Manifest, Space, StoreId, manifest_name, read_current, recover,
@@ -151,34 +151,55 @@ fn a_flipped_bit_is_found() {
             damaged[at] ^= 1 << bit;
             match parse_manifest(&damaged, &CURRENT) {
                 Err(error) => {
-                    assert!(at < ends[last - 1], "byte {at}: {error}");
+                    assert!(at < ends[last], "byte {at}: {error}");
                     assert_eq!(error.kind(), ErrorKind::Corruption, "byte {at}: {error}");
                     assert!(
                         error.file() == Some("MANIFEST-000000000001") && error.offset().is_some(),
                         "{error}"
                     );
                 }
-                // The last record: as if it had never been acknowledged, unless somebody knows better.
-                Ok(recovered) if at < ends[last] => {
-                    assert!(at >= ends[last - 1], "byte {at} is not noticed");
-                    assert_eq!(recovered.state, states[last - 1]);
-                    assert!(recovered.dropped_bytes > 0);
-                    let acknowledged = siltstone::manifest::ManifestPosition {
-                        number: 1,
-                        offset: ends[last] as u64,
-                    };
-                    assert_eq!(
-                        recovered.require(acknowledged).unwrap_err().kind(),
-                        ErrorKind::Corruption
-                    );
-                }
+                // A seal says nothing about the state: without it the edits stand as they are.
                 Ok(recovered) => {
-                    assert_eq!(recovered.state, states[last]);
-                    assert_eq!(recovered.dropped_bytes as usize, at - ends[last] + 1);
+                    let is_seal = |end: &usize| (*end..*end + SEAL_BYTES).contains(&at);
+                    assert!(
+                        at >= ends[last] || ends[1..].iter().any(is_seal),
+                        "byte {at} is not noticed"
+                    );
+                    assert_eq!(recovered.state, states[last], "byte {at}");
+                    let dropped = match at.checked_sub(ends[last]) {
+                        None => 0,
+                        // Its tag is its last byte that is not zero.
+                        Some(within) if within < SEAL_BYTES => 17.max(within + 1),
+                        Some(within) => within + 1 - SEAL_BYTES,
+                    };
+                    assert_eq!(recovered.dropped_bytes as usize, dropped, "byte {at}");
                 }
             }
         }
     }
+}
+
+#[test]
+fn seals_that_power_loss_took_are_passed() {
+    let (bytes, states, ends) = written(3, 20);
+    for taken in 0..8u8 {
+        let mut image = bytes.clone();
+        for (i, end) in ends[1..].iter().enumerate() {
+            if taken & 1 << i != 0 {
+                // The first byte may have reached the medium.
+                image[end + 1..end + SEAL_BYTES].fill(0);
+            }
+        }
+        let recovered = parse_manifest(&image, &CURRENT).unwrap();
+        assert_eq!(recovered.state, states[3]);
+        assert_eq!(recovered.record_count, 4);
+        assert_eq!(recovered.end.offset as usize, ends[3]);
+    }
+    // Without its seal, the last edit is what it is while power is being lost.
+    let mut image = bytes.clone();
+    image[ends[3]..].fill(0);
+    image[ends[3] - 9] ^= 1;
+    assert_eq!(parse_manifest(&image, &CURRENT).unwrap().state, states[2]);
 }
 
 #[test]
@@ -471,7 +492,7 @@ fn the_bytes_are_the_documented_ones() {
     assert_eq!(HEADER_BYTES, 48);
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     assert_eq!(
-        hex(&bytes[..ends[1]]),
+        hex(&bytes[..ends[1] + SEAL_BYTES]),
         documented("## Example: a manifest"),
         "the page's manifest"
     );

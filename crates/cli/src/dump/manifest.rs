@@ -59,6 +59,19 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                     dump.damage(error, Some(record.end))?;
                 }
             }
+            // One that is as it should be has nothing to say.
+            ManifestItem::Seal { is_whole: true, .. } => {}
+            ManifestItem::Seal { offset, .. } => {
+                cut(dump, &mut left_out)?;
+                if dump.args.json {
+                    dump.object(&json!({ "type": "seal", "offset": offset, "is_whole": false }))?;
+                } else {
+                    dump.line(
+                        offset,
+                        "no seal behind this edit: a loss of power has taken it, or it is damaged; nothing else is lost",
+                    )?;
+                }
+            }
             ManifestItem::Damage { error, end } => {
                 cut(dump, &mut left_out)?;
                 dump.damage(&error, Some(end))?;

@@ -22,6 +22,8 @@ pub struct ManifestFile {
     record_count: u64,
     is_whole: bool,
     ended: bool,
+    /// The seal of the last record was passed, or there is none.
+    is_behind_seal: bool,
 }
 
 /// A part of a manifest.
@@ -29,6 +31,13 @@ pub struct ManifestFile {
 pub enum ManifestItem {
     /// A record whose checksums hold.
     Record(Box<ManifestRecord>),
+    /// What says that the edit before it was acknowledged.
+    Seal {
+        /// Where it begins in the file.
+        offset: u64,
+        /// Whether it is there. Else power loss has taken it, or it is damaged: nothing is lost, because an edit follows it.
+        is_whole: bool,
+    },
     /// Bytes that are no record, though one is known to have been there.
     Damage {
         /// What was found, with offset.
@@ -101,6 +110,7 @@ impl ManifestFile {
             state: StoreState::default(),
             record_count: 0,
             ended: false,
+            is_behind_seal: false,
         })
     }
 
@@ -132,6 +142,19 @@ impl ManifestFile {
         if self.ended {
             return None;
         }
+        if let (2.., false, Some(number)) = (self.record_count, self.is_behind_seal, self.number())
+        {
+            let at = self.at;
+            self.at = format::behind_seal(&self.bytes, number, at);
+            self.is_behind_seal = true;
+            if self.at != at {
+                return Some(ManifestItem::Seal {
+                    offset: at as u64,
+                    is_whole: format::decode_record(&self.bytes, number, at).is_ok(),
+                });
+            }
+        }
+        self.is_behind_seal = false;
         let at = self.at;
         let bad = match self.decode(at) {
             Ok((number, end)) => {

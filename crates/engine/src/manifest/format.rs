@@ -278,6 +278,37 @@ pub fn encode_record_header(number: u64, offset: u64, payload: &[u8]) -> [u8; RE
     header
 }
 
+/// Length of a seal: a record whose payload is [`SEAL_PAYLOAD`]. No edit is as short: the shortest, a drop, takes 32 bytes.
+pub const SEAL_BYTES: usize = 24;
+
+/// The payload of a seal: one field that changes nothing ([`SEAL_TAG`](crate::version::edit::SEAL_TAG)).
+pub const SEAL_PAYLOAD: [u8; 6] = [crate::version::edit::SEAL_TAG as u8, 0, 0, 0, 0, 0];
+
+/// The seal at `offset` of manifest `number`: what says that the edit before it was synced. Without a sync of its own.
+pub fn encode_seal(number: u64, offset: u64) -> [u8; SEAL_BYTES] {
+    let mut seal = [0; SEAL_BYTES];
+    seal[..RECORD_HEADER_BYTES].copy_from_slice(&encode_record_header(
+        number,
+        offset,
+        &SEAL_PAYLOAD,
+    ));
+    seal[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + SEAL_PAYLOAD.len()]
+        .copy_from_slice(&SEAL_PAYLOAD);
+    seal
+}
+
+/// Where to look for the edit behind one that ends at `offset`: behind the seal, if there is one. A seal that power loss has taken, or that is
+/// damaged, is passed if a record follows where it stood: nothing else is as short, so nothing else can have stood there.
+pub fn behind_seal(file: &[u8], number: u64, offset: usize) -> usize {
+    let behind = offset.saturating_add(SEAL_BYTES);
+    match decode_record(file, number, offset) {
+        Ok((payload, end)) if payload == SEAL_PAYLOAD => end,
+        Ok(_) => offset,
+        Err(_) if decode_record(file, number, behind).is_ok() => behind,
+        Err(_) => offset,
+    }
+}
+
 /// Why there is no record at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {

@@ -5,9 +5,8 @@
 //! when the process or the power went: it was not acknowledged, it is dropped and counted. A bad record with a valid
 //! one anywhere behind it is corruption, because the writer appends only after the one before was synced.
 //!
-//! One damage cannot be seen here: the *last* acknowledged record looks exactly like an unacknowledged one when it
-//! is damaged. [`Recovered::require`] closes the gap: whoever carries a [`ManifestPosition`] that was acknowledged
-//! (the log's records and segment headers can) hands it in.
+//! So that the *last* acknowledged record is told from one that was not acknowledged, a seal follows each edit: a valid record that changes
+//! nothing, written after the edit's sync ([`format::behind_seal`]).
 //!
 //! Threading: pure but for the reads.
 
@@ -35,25 +34,6 @@ pub struct Recovered {
     pub dropped_bytes: u64,
     /// Fields that this build does not know and need not understand. They are lost when the manifest is written anew.
     pub ignored_field_count: u64,
-}
-
-impl Recovered {
-    /// Checks the state against a position that is known to have been acknowledged.
-    ///
-    /// # Errors
-    /// `Corruption` if the manifest ends before it.
-    pub fn require(&self, acknowledged: ManifestPosition) -> Result<()> {
-        if acknowledged.number == self.end.number && acknowledged.offset > self.end.offset {
-            return Err(Error::corruption(
-                manifest_name(self.end.number),
-                "the manifest's last edits were acknowledged and are damaged",
-            )
-            .at(self.end.offset)
-            .expected(format!("good records up to byte {}", acknowledged.offset))
-            .found(format!("{} bytes that are none", self.dropped_bytes)));
-        }
-        Ok(())
-    }
 }
 
 /// What `CURRENT` says; `None` if there is none.
@@ -134,6 +114,9 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
     };
     let mut offset = HEADER_BYTES;
     let bad = loop {
+        if recovered.record_count > 1 {
+            offset = format::behind_seal(bytes, current.number, offset);
+        }
         let (payload, end) = match format::decode_record(bytes, current.number, offset) {
             Ok(record) => record,
             Err(bad) => break bad,

@@ -89,8 +89,10 @@ pub struct ManifestWriter {
     file: Arc<dyn WriteFile>,
     /// Where the whole-state record ends.
     whole_end: u64,
-    /// Everything before was acknowledged; appends go here.
+    /// Where the last acknowledged edit ends.
     end: u64,
+    /// Appends go here: behind the seal of that edit.
+    next: u64,
     failed: Option<Error>,
 }
 
@@ -100,6 +102,7 @@ impl std::fmt::Debug for ManifestWriter {
             .field("current", &self.current)
             .field("whole_end", &self.whole_end)
             .field("end", &self.end)
+            .field("next", &self.next)
             .field("failed", &self.failed)
             .finish_non_exhaustive()
     }
@@ -179,6 +182,7 @@ impl ManifestWriter {
             file,
             whole_end: end,
             end,
+            next: end,
             failed: None,
         })
     }
@@ -221,10 +225,10 @@ impl ManifestWriter {
         if payload.is_empty() {
             return Ok(());
         }
-        let end = self.end + format::record_bytes(payload.len() as u64);
+        let end = self.next + format::record_bytes(payload.len() as u64);
         self.make_room(end, edit.gives_space_back())?;
-        let record = format::encode_record_header(self.current.number, self.end, &payload);
-        let padding = (end - self.end) as usize - record.len() - payload.len();
+        let record = format::encode_record_header(self.current.number, self.next, &payload);
+        let padding = (end - self.next) as usize - record.len() - payload.len();
         let written = self
             .file
             .append(&[&record, &payload, &[0; format::ALIGN_BYTES][..padding]])
@@ -235,9 +239,21 @@ impl ManifestWriter {
         match written {
             Ok(()) => {
                 self.end = end;
+                self.next = end;
+                self.seal();
                 Ok(())
             }
             Err(error) => Err(self.poison(error.into())),
+        }
+    }
+
+    /// Writes behind the last edit that it was acknowledged, in space that is there; the next edit's sync covers it. The edit stands whether
+    /// this succeeds or not: without its seal it is what it is while power is being lost, and the next record takes the seal's place.
+    fn seal(&mut self) {
+        let seal = format::encode_seal(self.current.number, self.end);
+        let next = self.end + seal.len() as u64;
+        if next <= self.file.len() && self.file.append(&[&seal]).is_ok() {
+            self.next = next;
         }
     }
 
@@ -287,7 +303,7 @@ impl ManifestWriter {
 
     /// Whether the manifest has grown so long that it should be written anew: to more than `bytes`, at least.
     fn is_longer_than(&self, bytes: u64) -> bool {
-        self.failed.is_none() && self.end > bytes.max(self.whole_end.saturating_mul(ROLL_FACTOR))
+        self.failed.is_none() && self.next > bytes.max(self.whole_end.saturating_mul(ROLL_FACTOR))
     }
 
     /// Goes on in a new manifest that begins with `state`, the state after the last acknowledged edit. Gives the

@@ -40,6 +40,36 @@ pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<
     Ok(next)
 }
 
+/// Tables that the state names and that are not there: either they were lost, or the state is older than the folder, because the manifest has
+/// lost its end without a trace. Then what replaced them lies there too, as orphans, which are deleted once the store is open.
+pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> Result<()> {
+    let there: BTreeSet<String> = storages
+        .tables
+        .list()?
+        .into_iter()
+        .map(|o| o.name)
+        .collect();
+    for keyspace in state.keyspaces.values() {
+        for (_, table) in keyspace.version.tables() {
+            if !there.contains(&table.name) {
+                return Err(Error::corruption(
+                    &table.name,
+                    format!(
+                        "a table of keyspace `{}` is missing: it was deleted, or the manifest has lost its last edits",
+                        keyspace.name
+                    ),
+                )
+                .expected("the table that the manifest names")
+                .found("no file of this name")
+                .advice(
+                    "put the file back from a copy, read what is left with a read-only open, or make a new store of it with `silt repair`",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The open number in a table's name.
 pub(crate) fn open_number_of(name: &str) -> Option<u64> {
     // Exactly as tables are called: what people call `2024-sales.tbl` is theirs.

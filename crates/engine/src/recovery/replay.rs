@@ -145,7 +145,8 @@ impl<'a> Replay<'a> {
         match record.kind {
             RecordKind::Group => self.apply_group(first, record),
             RecordKind::KeyspaceCreate => {
-                let (id, name, options) = ddl::decode_create(record.payload)?;
+                let (id, name, options) =
+                    ddl::decode_create(record.payload).map_err(|e| placed(e, record))?;
                 self.last_seq = self.last_seq.max(first);
                 if id < self.next_keyspace_id {
                     // The manifest has it, or has dropped it again.
@@ -160,7 +161,7 @@ impl<'a> Replay<'a> {
                 let mut covered = SeqSet::new();
                 covered.insert(SeqRange::new(0, first));
                 self.begin(id, covered, &options)
-                    .map_err(|e| e.context(format!("keyspace `{name}`")))?;
+                    .map_err(|e| placed(e.context(format!("keyspace `{name}`")), record))?;
                 self.edit.create.push(CreateKeyspace {
                     id,
                     name: name.to_string(),
@@ -170,7 +171,7 @@ impl<'a> Replay<'a> {
                 Ok(())
             }
             RecordKind::KeyspaceDrop => {
-                let id = ddl::decode_drop(record.payload)?;
+                let id = ddl::decode_drop(record.payload).map_err(|e| placed(e, record))?;
                 self.last_seq = self.last_seq.max(first);
                 if planted::is(Bug::DropIsForgotten) {
                     return Ok(());
@@ -193,8 +194,8 @@ impl<'a> Replay<'a> {
                 Ok(())
             }
             RecordKind::Ingest => {
-                let ingest = ingest::decode(record.payload, first)
-                    .map_err(|e| e.in_file(file_of(record)).at(record.position.offset.into()))?;
+                let ingest =
+                    ingest::decode(record.payload, first).map_err(|e| placed(e, record))?;
                 self.last_seq = self.last_seq.max(ingest.last);
                 self.next_table_id = self.next_table_id.max(ingest.next_table_id());
                 if planted::is(Bug::CheckIngestsAtOnce) {
@@ -248,7 +249,10 @@ impl<'a> Replay<'a> {
                         self.seal(id)?;
                     }
                 }
-                Some(_) => self.insert(id, seq, &entry)?,
+                Some(_) => self.insert(id, seq, &entry).map_err(|e| match e.file() {
+                    None if e.is_corruption() => placed(e, record),
+                    _ => e,
+                })?,
             }
         }
         Ok(())
@@ -434,6 +438,13 @@ impl Replayed {
             runs: Vec::new(),
         }
     }
+}
+
+/// What is wrong with a record, and where that is.
+fn placed(error: Error, record: &Record<'_>) -> Error {
+    error
+        .in_file(file_of(record))
+        .at(record.position.offset.into())
 }
 
 fn file_of(record: &Record<'_>) -> String {

@@ -15,8 +15,8 @@ use siltstone_storage::{Storage, StorageErrorKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Position;
 use crate::manifest::format::{
-    ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, StoreId, check_header,
-    decode_record, manifest_name, parse_manifest_name,
+    ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, StoreId, behind_seal,
+    check_header, decode_record, manifest_name, parse_manifest_name,
 };
 use crate::manifest::{CURRENT_NAME, read_current};
 use crate::version::{
@@ -142,6 +142,9 @@ impl Survey {
         let mut at = HEADER_BYTES;
         let mut count = 0;
         let bad = loop {
+            if count > 1 {
+                at = behind_seal(&candidate.bytes, candidate.number, at);
+            }
             let (payload, end) = match decode_record(&candidate.bytes, candidate.number, at) {
                 Ok(record) => record,
                 Err(bad) => break Some(bad),

@@ -72,6 +72,9 @@ mod tag {
     pub const TABLE_FLAGS: u16 = M | 8;
 }
 
+/// A field without a value and without the must-understand bit, which changes nothing: the manifest's seals are made of it.
+pub const SEAL_TAG: u16 = 9;
+
 /// Tags of a keyspace's stored options. Values are `u64` unless they say otherwise.
 pub mod option {
     use super::MUST_UNDERSTAND as M;
@@ -952,6 +955,7 @@ impl Edit {
                 tag::DROP => edit.drop.push(one_u32("a dropped keyspace's id", value)?),
                 tag::CREATE => edit.create.push(decode_create(value, ignored)?),
                 tag::CHANGE => edit.keyspaces.push(decode_change(value, ignored)?),
+                SEAL_TAG if value.is_empty() => {}
                 _ => unknown("a manifest edit", tag, ignored)?,
             }
         }
