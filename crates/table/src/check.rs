@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::block::{CHECKSUM_BYTES, Decoded, open_stored};
+use crate::block::{CHECKSUM_BYTES, Decoded, View, open_stored};
 use crate::checksum::Digest;
 use crate::coding::Bytes;
 use crate::error::{Damage, Result, TableError};
@@ -43,9 +43,11 @@ pub fn check(table: &TableReader) -> Result<CheckReport> {
         let end = stored.len() - CHECKSUM_BYTES;
         state.digest.push(stored.as_slice().u32(end));
         let anchor = (place.anchor - place.start) as usize;
-        let checked = open_stored(&stored, anchor, true, &mut scratch)
-            .and_then(|view| view.decode_all(&mut all))
-            .and_then(|()| state.block(table, i, &all));
+        let checked = open_stored(&stored, anchor, true, &mut scratch).and_then(|view| {
+            view.decode_all(&mut all)?;
+            state.block(table, i, &all)?;
+            found(&view, &all)
+        });
         match checked {
             Ok(()) => {
                 report.blocks += 1;
@@ -63,6 +65,18 @@ pub fn check(table: &TableReader) -> Result<CheckReport> {
         }
     }
     Ok(report)
+}
+
+/// A search finds every entry where it stands: heads hold zeros where a short key ends, which nothing but a search looks at.
+fn found(view: &View<'_, [u8]>, all: &Decoded) -> std::result::Result<(), Damage> {
+    for i in 0..all.len() {
+        let found = view.seek(all.key(i), all.trailers[i])?;
+        if found != i {
+            let what = "place at which a search finds an entry";
+            return Err(Damage::new(what, 0, i as u64, found as u64));
+        }
+    }
+    Ok(())
 }
 
 impl CheckReport {
