@@ -3,7 +3,7 @@
 //! What it is: [`options_trial`] (random operations under random option sets, reopened and killed in between), [`power_trial`] (power loss at random
 //! calls, with random losses, and again during the recovery), [`scenario`] (a fixed story, crashed at every call), [`every_fault`] (the same, with every
 //! call failing in turn), [`fault_trial`] (random storage calls that fail), [`failed_syncs_trial`] (syncs that fail), [`disk_full_trial`] (a disk
-//! that fills up), [`cut_files_trial`] (files cut under an open store), [`same_operations_trial`] (one list of operations under several
+//! that fills up), [`cut_files_trial`] (files cut under an open store), [`flip_trial`] (bytes at rest that change), [`same_operations_trial`] (one list of operations under several
 //! option sets). [`seeds`] runs many of them.
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
@@ -31,6 +31,7 @@ mod disk_full;
 mod every_fault;
 mod failed_syncs;
 mod faults;
+mod flips;
 mod linearizable;
 mod looks;
 mod looks_fail;
@@ -49,6 +50,7 @@ pub use disk_full::disk_full_trial;
 pub use every_fault::every_fault;
 pub use failed_syncs::failed_syncs_trial;
 pub use faults::fault_trial;
+pub use flips::{FLIPS, flip_trial};
 pub use linearizable::linearizable_trial;
 pub use linearizable::threads::{history_child, linearizable_threads_trial};
 pub use looks_fail::{reader_at_every_call, repair_at_every_call};

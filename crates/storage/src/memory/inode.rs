@@ -96,6 +96,15 @@ impl Inode {
         Inode::durable_from(pages, bytes.len() as u64)
     }
 
+    /// The same object, whose bytes the medium has changed to these.
+    pub(super) fn rotten(&self, bytes: &[u8]) -> Inode {
+        Inode {
+            handles: Arc::clone(&self.handles),
+            version: self.version + 1,
+            ..Inode::from_bytes(bytes)
+        }
+    }
+
     /// The same object in another storage: pages are shared, handles are not.
     pub(super) fn shared(&self) -> Inode {
         Inode {

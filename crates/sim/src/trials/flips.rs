@@ -1,0 +1,756 @@
+//! Damage at rest: one file of a store changed at one place, and then everything asked.
+//!
+//! What it is: a seed makes an image of a store (the clients of the other trials; or a checkpoint; or a store in three folders), and hits copies of
+//! it, one place of one file at a time. A copy that is closed is checked, opened, read, compacted, and opened and read once more; one that is
+//! open with `verify = always` is hit between two reads; a table outside is hit before it is ingested.
+//!
+//! - No answer is wrong, whatever was hit: right, or an error that names a file. No panic, no hang (the simulated runtime sees to both).
+//! - A store that `check` finds sound has no error.
+//! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is refused. Else history may end at the record
+//!   that was hit, no earlier, the same for all keyspaces; valid records behind it are counted.
+//! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros, a cut) may be refused or lose settings that
+//!   were the last thing done, and never data.
+//!
+//! Threading: a flip is a run of the simulated runtime of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use siltstone::check::{CheckStorages, check};
+use siltstone::inspect::{LogContent, LogFile, LogItem, ManifestFile, ManifestItem, TableFile};
+use siltstone::log::Position;
+use siltstone::manifest::recover;
+use siltstone::{
+    ByLevel, Components, Compression, IngestMode, KeyspaceOptions, Options, Storages, Store,
+    SyncMode, TableBuilder, TableFolder, TableOptions, Verify,
+};
+use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
+
+mod damage;
+mod reading;
+
+use damage::{Damage, FileKind, Hit, hit};
+use reading::{Answers, Wanted, names_a_file, read_all};
+
+use super::repair::history;
+use super::simulate;
+use crate::checker::find_prefix;
+use crate::coverage::Coverage;
+use crate::model::{Bytes, Model, Pairs};
+use crate::rng::Rng;
+
+/// Flips of one seed's store.
+pub const FLIPS: u64 = 100;
+
+/// Where a store lies: its own folder first; the log's and the tables' if they are others.
+#[derive(Clone)]
+struct Place(Vec<MemoryStorage>);
+
+impl Place {
+    fn fork(&self, runtime: &Runtime) -> Place {
+        Place(self.0.iter().map(|m| m.kill_in(runtime)).collect())
+    }
+
+    fn storages(&self) -> Storages {
+        let all: Vec<Arc<dyn Storage>> = self
+            .0
+            .iter()
+            .map(|m| Arc::new(m.clone()) as Arc<dyn Storage>)
+            .collect();
+        match &all[..] {
+            [manifest, log, tables] => Storages {
+                manifest: manifest.clone(),
+                log: log.clone(),
+                tables: tables.clone(),
+            },
+            _ => Storages::on(all[0].clone()),
+        }
+    }
+
+    fn open(&self, runtime: &Runtime, options: &Options) -> siltstone::Result<Store> {
+        let components = Components::of(self.storages(), runtime.clone());
+        Store::open_with(components, options.clone())
+    }
+
+    /// Folder and name of every file.
+    fn files(&self) -> Result<Vec<(usize, String)>, String> {
+        let mut all = Vec::new();
+        for (i, storage) in self.0.iter().enumerate() {
+            let found = storage.list().map_err(|e| e.to_string())?;
+            all.extend(found.into_iter().map(|o| (i, o.name)));
+        }
+        Ok(all)
+    }
+
+    /// A file of a kind that is there, each kind as likely as the others, log and manifest and tables more so.
+    fn draw_file(
+        &self,
+        rng: &mut Rng,
+        left_out: Option<FileKind>,
+    ) -> Result<(usize, String), String> {
+        let mut kinds: BTreeMap<FileKind, Vec<(usize, String)>> = BTreeMap::new();
+        for (folder, name) in self.files()? {
+            let kind = FileKind::of(&name);
+            if Some(kind) != left_out {
+                kinds.entry(kind).or_default().push((folder, name));
+            }
+        }
+        let weights = |kind: FileKind| match kind {
+            FileKind::Log | FileKind::Manifest | FileKind::Table => 4,
+            _ => 1,
+        };
+        let all: u64 = kinds.keys().map(|k| weights(*k)).sum();
+        let mut at = rng.below(all);
+        for (kind, files) in &kinds {
+            if at < weights(*kind) {
+                return Ok(rng.pick(files).clone());
+            }
+            at -= weights(*kind);
+        }
+        Err("there is no file".into())
+    }
+}
+
+/// A record of the log that a replay reads.
+struct LogRecord {
+    start: Position,
+    end: u64,
+    /// The number before its first one.
+    before: u64,
+    /// What it knows to be synced.
+    synced: Position,
+}
+
+impl LogRecord {
+    fn end(&self) -> Position {
+        Position::new(self.start.segment, self.end as u32)
+    }
+}
+
+/// A store before anything was hit.
+struct Sound {
+    place: Place,
+    wanted: Wanted,
+    /// What was written when, where the log is worth hitting.
+    model: Option<Model>,
+    /// What is set for its keyspaces.
+    settings: BTreeMap<String, KeyspaceOptions>,
+    keys: Vec<Bytes>,
+    log: Vec<LogRecord>,
+    log_start: u32,
+    manifest_synced: Position,
+    /// The manifest in use, and where its header and its edits begin and end. Between them are seals.
+    manifest: (String, Vec<(u64, u64)>),
+    is_checkpoint: bool,
+}
+
+/// Options to look at a store with: room for whatever its log holds.
+fn draw_options(rng: &mut Rng) -> Options {
+    Options {
+        create_if_missing: false,
+        memtable_bytes: *rng.pick(&[64 << 10, 4 << 20]),
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        stats_publish_ms: 0,
+        verify: *rng.pick(&[Verify::Once, Verify::Always]),
+        map_tables: rng.chance(50),
+        block_cache_bytes: *rng.pick(&[0, 1 << 20]),
+        background_tasks: 1 + rng.below(2) as u32,
+        ..Options::default()
+    }
+}
+
+/// The records of the log from the manifest's start on, in order. The image is sound, so each segment's are a plain list.
+fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String> {
+    let told = |e: siltstone::Error| e.to_string();
+    let mut records = Vec::new();
+    let mut salt = None;
+    for object in storage.list().map_err(|e| e.to_string())? {
+        if FileKind::of(&object.name) != FileKind::Log {
+            continue;
+        }
+        let file = storage.open(&object.name).map_err(|e| e.to_string())?;
+        let mut log = LogFile::open(&*file).map_err(told)?;
+        let Ok((header, _)) = log.header() else {
+            continue;
+        };
+        let (number, own_salt) = (header.number, header.salt);
+        // Recycled files keep old headers; other chains are orphans.
+        if number < start
+            || siltstone::log::format::parse_segment_name(&object.name) != Some(number)
+            || (number > start && salt != Some(own_salt))
+        {
+            continue;
+        }
+        salt = Some(own_salt);
+        while let Some(item) = log.next_item().map_err(told)? {
+            let LogItem::Record(record) = item else {
+                continue;
+            };
+            if let LogContent::Unknown(e) = &record.content {
+                return Err(format!("a record that nobody knows: {e}"));
+            }
+            records.push(LogRecord {
+                start: Position::new(number, record.offset as u32),
+                end: record.end,
+                before: record.header.first_sequence - 1,
+                synced: record.header.synced,
+            });
+        }
+    }
+    Ok(records)
+}
+
+impl Sound {
+    fn of(
+        place: Place,
+        wanted: Wanted,
+        model: Option<Model>,
+        keys: Vec<Bytes>,
+        is_checkpoint: bool,
+    ) -> Result<Sound, String> {
+        let found = recover(&place.0[0])
+            .map_err(|e| e.to_string())?
+            .ok_or("there is no store")?;
+        let log_start = found.state.log_start as u32;
+        let log = match &model {
+            Some(_) => log_of(&place.0[0], log_start)?,
+            None => Vec::new(),
+        };
+        let name = siltstone::manifest::manifest_name(found.current.number);
+        let synced = found.state.log_synced;
+        let file = place.0[0].open(&name).map_err(|e| e.to_string())?;
+        let mut file = ManifestFile::open(&*file).map_err(|e| e.to_string())?;
+        let mut parts = vec![(0, 48)];
+        while let Some(item) = file.next_item() {
+            if let ManifestItem::Record(record) = item {
+                parts.push((record.offset, record.end));
+            }
+        }
+        if parts.last().is_none_or(|part| part.1 != found.end.offset) {
+            return Err("a manifest's records end at two places".into());
+        }
+        Ok(Sound {
+            wanted,
+            model,
+            settings: BTreeMap::new(),
+            keys,
+            log,
+            log_start,
+            manifest_synced: Position::new(synced.segment as u32, synced.offset as u32),
+            manifest: (name, parts),
+            is_checkpoint,
+            place,
+        })
+    }
+
+    /// What opening shows is set, which may be more than the manifest has: creations may be in the log.
+    fn read_settings(&mut self, runtime: &Runtime) -> Result<(), String> {
+        let store = self
+            .place
+            .fork(runtime)
+            .open(runtime, &draw_options(&mut Rng::new(0)))
+            .map_err(|e| format!("a sound store does not open: {e}"))?;
+        self.settings = settings_of(&store)?;
+        store.close().map_err(|e| e.to_string())
+    }
+}
+
+fn settings_of(store: &Store) -> Result<BTreeMap<String, KeyspaceOptions>, String> {
+    let mut all = BTreeMap::new();
+    for name in store.keyspaces() {
+        let keyspace = store.keyspace(&name).map_err(|e| e.to_string())?;
+        all.insert(name, keyspace.own_options());
+    }
+    Ok(all)
+}
+
+fn wanted_of(model: &Model, number: u64) -> Wanted {
+    let live = model.keyspaces(number).into_iter();
+    live.map(|(name, id)| (name, (id, model.state(id, number))))
+        .collect()
+}
+
+/// A store in three folders, with a codec a keyspace, tables on two levels and a log that is not flushed.
+fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
+    let told = |e: siltstone::Error| e.to_string();
+    let place = Place(
+        ["/store", "/fast", "/large"]
+            .map(|name| MemoryStorage::named(runtime, name))
+            .to_vec(),
+    );
+    let options = Options {
+        create_if_missing: true,
+        sync: *rng.pick(&[SyncMode::Always, SyncMode::Never]),
+        ..draw_options(rng)
+    };
+    let store = place.open(runtime, &options).map_err(told)?;
+    let mut wanted = Wanted::new();
+    let mut keys: Vec<Bytes> = Vec::new();
+    for (name, codec) in [
+        ("default", Compression::None),
+        ("fast", Compression::Lz4),
+        ("small", Compression::Zstd { level: 1 }),
+    ] {
+        let own = KeyspaceOptions {
+            compression: ByLevel::of(&[codec]),
+            ..KeyspaceOptions::default()
+        };
+        let keyspace = if name == "default" {
+            store.default_keyspace().map_err(told)?
+        } else {
+            store.create_keyspace_with(name, &own).map_err(told)?
+        };
+        let mut pairs = Pairs::new();
+        for i in 0..60 + rng.below(60) {
+            let key: Bytes = format!("key-{:04}", rng.below(200)).into_bytes().into();
+            let value: Bytes = vec![i as u8; rng.index(400)].into();
+            keyspace.put(&key, &value).map_err(told)?;
+            keys.push(key.clone());
+            pairs.insert(key, value);
+            if i == 30 {
+                keyspace.flush().map_err(told)?;
+                keyspace.compact_range(None, None).map_err(told)?;
+            }
+            if i == 50 {
+                keyspace.flush().map_err(told)?;
+            }
+        }
+        wanted.insert(name.to_string(), (keyspace.id(), pairs));
+    }
+    keys.sort();
+    keys.dedup();
+    let image = if rng.chance(50) {
+        place.fork(runtime)
+    } else {
+        store.close().map_err(told)?;
+        place.fork(runtime)
+    };
+    Sound::of(image, wanted, None, keys, false)
+}
+
+/// What a seed's copies are made of.
+fn make(runtime: &Runtime, seed: u64, rng: &mut Rng) -> Result<Sound, String> {
+    let mut sound = if seed.is_multiple_of(6) {
+        in_three_folders(runtime, rng)?
+    } else {
+        let (run, image) = history(runtime, rng)?;
+        let keys = run.plan.keys.clone();
+        let model = run.model();
+        if seed % 6 == 1 {
+            let world = run.must_open(&image, &draw_options(rng), "for a checkpoint")?;
+            let target = MemoryStorage::new(runtime);
+            let copy = world
+                .checkpoint_to(Arc::new(target.clone()), &target)?
+                .ok_or("there is no checkpoint")?;
+            let wanted = copy.keyspaces.into_iter();
+            let wanted = wanted.map(|(name, (id, pairs, _))| (name, (id, pairs)));
+            let wanted = wanted.collect();
+            world.store.clone().close().map_err(|e| e.to_string())?;
+            let place = Place(vec![target.kill_in(runtime)]);
+            Sound::of(place, wanted, None, keys, true)?
+        } else {
+            let wanted = wanted_of(&model, model.last());
+            Sound::of(Place(vec![image]), wanted, Some(model), keys, false)?
+        }
+    };
+    sound.read_settings(runtime)?;
+    Ok(sound)
+}
+
+/// What a hit justifies.
+struct Justified {
+    /// It may not be opened.
+    refused: bool,
+    /// History may end here, at this number.
+    ends_at: Option<u64>,
+    /// What is set must be as before.
+    settings: bool,
+    /// Valid records of the chain lie behind the place that was hit.
+    records_behind: bool,
+}
+
+fn justified(sound: &Sound, hit: &Hit) -> Justified {
+    let mut just = Justified {
+        refused: false,
+        ends_at: None,
+        settings: true,
+        records_behind: false,
+    };
+    match hit.kind {
+        FileKind::Current => just.refused = true,
+        FileKind::Manifest if hit.name == sound.manifest.0 => {
+            let parts = &sound.manifest.1;
+            let end = parts.last().map_or(0, |part| part.1);
+            // What vouches for the last record is behind it, and whole.
+            let is_vouched_for = hit.end <= end;
+            let is_part = |at: u64| {
+                parts
+                    .iter()
+                    .any(|(start, end)| (*start..*end).contains(&at))
+            };
+            just.refused = is_vouched_for && (is_part(hit.first) || is_part(hit.end - 1));
+            just.settings = is_vouched_for || hit.first >= end;
+        }
+        FileKind::Log => {
+            let Some(number) = siltstone::log::format::parse_segment_name(&hit.name) else {
+                return just;
+            };
+            // The first record that does not stand any more, and where the records before it end.
+            let own = |r: &LogRecord| r.start.segment == number;
+            let is_header = hit.first < 64;
+            let lost = sound
+                .log
+                .iter()
+                .position(|r| own(r) && (is_header || r.end > hit.first));
+            let bad = match lost {
+                _ if is_header && number == sound.log_start => Position::new(number, 0),
+                None => return just,
+                Some(lost) if is_header => match lost.checked_sub(1) {
+                    Some(before) => sound.log[before].end(),
+                    None => Position::new(sound.log_start, 64),
+                },
+                Some(lost) => sound.log[lost].start,
+            };
+            just.ends_at = Some(lost.map_or(u64::MAX, |lost| sound.log[lost].before));
+            let is_left = |r: &LogRecord| {
+                !own(r)
+                    || r.end <= hit.first
+                    || (u64::from(r.start.offset) >= hit.end && r.end <= hit.new_bytes)
+            };
+            // With the first header, the salt may be gone by which records are known.
+            let behind: Vec<&LogRecord> = match lost {
+                Some(lost) if !(is_header && number == sound.log_start) => {
+                    sound.log[lost..].iter().filter(|r| is_left(r)).collect()
+                }
+                _ => Vec::new(),
+            };
+            just.records_behind = !behind.is_empty();
+            let knows = behind.iter().map(|r| r.synced).max().unwrap_or_default();
+            just.refused = sound.manifest_synced.max(knows) > bad;
+        }
+        _ => {}
+    }
+    just
+}
+
+/// Reads a file as tools do, to its end, whatever it holds.
+fn inspect(storage: &MemoryStorage, hit: &Hit) -> Result<(), String> {
+    let file = storage.open(&hit.name).map_err(|e| e.to_string())?;
+    let told = |e: siltstone::Error| format!("inspecting {}: {e}", hit.name);
+    match hit.kind {
+        FileKind::Log => {
+            let mut log = LogFile::open(&*file).map_err(told)?;
+            while let Some(item) = log.next_item().map_err(told)? {
+                if let LogItem::Record(record) = item {
+                    record.entries().for_each(drop);
+                }
+            }
+        }
+        FileKind::Manifest => {
+            let mut manifest = ManifestFile::open(&*file).map_err(told)?;
+            while let Some(item) = manifest.next_item() {
+                if let ManifestItem::Record(record) = item {
+                    let _ = format!("{record:?}");
+                }
+            }
+        }
+        FileKind::Table => {
+            let mut table = TableFile::open(&*file).map_err(told)?;
+            let pieces: Vec<_> = table.found().pieces.clone();
+            for piece in &pieces {
+                table.entries(piece).map_err(told)?;
+                table.block(piece).map_err(told)?;
+            }
+        }
+        FileKind::Stats => {
+            if let Err(e) = siltstone::read_published_stats_from(storage) {
+                names_a_file("statistics", &e)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Compacts everything, which may fail.
+fn compact(store: &Store) -> Result<(), String> {
+    for name in store.keyspaces() {
+        let keyspace = store.keyspace(&name).map_err(|e| e.to_string())?;
+        if let Err(e) = keyspace.compact_range(None, None) {
+            names_a_file("compacting", &e)?;
+        }
+    }
+    if let Err(e) = store.wait_until_idle() {
+        names_a_file("waiting for the background", &e)?;
+    }
+    Ok(())
+}
+
+/// A copy that is closed is hit.
+fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, String> {
+    let mut coverage = Coverage::default();
+    let copy = sound.place.fork(runtime);
+    // Where nobody knows what was written when, nobody knows what a shorter log may show.
+    let left_out = (sound.model.is_none() && !sound.is_checkpoint).then_some(FileKind::Log);
+    let (folder, name) = copy.draw_file(rng, left_out)?;
+    let damage = Damage::draw(rng);
+    let Some(hit) = hit(rng, &copy.0[folder], &name, damage)? else {
+        coverage.add("flip.nothing");
+        return Ok(coverage);
+    };
+    let options = draw_options(rng);
+    let told = |e: String| {
+        let (verify, map) = (options.verify, options.map_tables);
+        format!("{hit}; verify {verify:?}, map {map}: {e}")
+    };
+    inspect(&copy.0[folder], &hit).map_err(told)?;
+    let just = justified(sound, &hit);
+    let is_sound = {
+        let storages = copy.fork(runtime).storages();
+        match check(&CheckStorages::of(&storages), &mut |_| {}) {
+            Ok(report) => Some(report.is_sound()),
+            Err(e) => {
+                names_a_file("check", &e).map_err(told)?;
+                None
+            }
+        }
+    };
+    let outcome = |coverage: &mut Coverage, what: &str| {
+        let of = if sound.is_checkpoint {
+            "checkpoint."
+        } else {
+            ""
+        };
+        let kind = hit.kind.word();
+        coverage.add(&format!("flip.{of}{kind}.{}", damage.word()));
+        coverage.add(&format!("flip.{of}{kind}.{what}"));
+    };
+    let store = match copy.open(runtime, &options) {
+        Ok(store) => store,
+        Err(e) => {
+            names_a_file("open", &e).map_err(told)?;
+            if is_sound == Some(true) {
+                return Err(told(format!("`check` finds nothing, and open says: {e}")));
+            }
+            outcome(&mut coverage, "refused");
+            return Ok(coverage);
+        }
+    };
+    if just.refused {
+        return Err(told(
+            "a place that is known to be synced was hit, and open did not refuse".into(),
+        ));
+    }
+    let discarded_bytes = store.stats().counter("discarded_log_bytes");
+    let mut wanted = &sound.wanted;
+    let shorter;
+    let mut ended = false;
+    if let (Some(ends_at), Some(model)) = (just.ends_at, &sound.model) {
+        let mut model = model.clone();
+        let least = model.end_at(ends_at);
+        let end = find_prefix(&store, &mut model, least).map_err(told)?;
+        shorter = wanted_of(&model, end);
+        ended = shorter != *wanted;
+        wanted = &shorter;
+        if ended && just.records_behind && discarded_bytes == 0 {
+            return Err(told("history ends early, and nothing tells it".into()));
+        }
+    }
+    let settings = settings_of(&store).map_err(told)?;
+    if just.settings && !ended && settings != sound.settings {
+        return Err(told(format!(
+            "set is {settings:?}, expected {:?}",
+            sound.settings
+        )));
+    }
+    let mut answers = read_all(&store, wanted, &sound.keys, rng).map_err(told)?;
+    if rng.chance(40) {
+        compact(&store).map_err(told)?;
+        let after = read_all(&store, wanted, &sound.keys, rng)
+            .map_err(|e| told(format!("after a compaction: {e}")))?;
+        answers.add(after);
+        coverage.add("flip.compacted");
+    }
+    if let Err(e) = store.close() {
+        names_a_file("close", &e).map_err(told)?;
+    }
+    if rng.chance(20) {
+        match copy.fork(runtime).open(runtime, &options) {
+            Ok(store) => {
+                let again = read_all(&store, wanted, &sound.keys, rng)
+                    .map_err(|e| told(format!("opened once more: {e}")))?;
+                answers.add(again);
+                coverage.add("flip.opened_again");
+            }
+            Err(e) if is_sound == Some(true) => {
+                return Err(told(format!("a second open says: {e}")));
+            }
+            Err(e) => names_a_file("a second open", &e).map_err(told)?,
+        }
+    }
+    if is_sound == Some(true) && answers.error_count > 0 {
+        return Err(told(format!(
+            "`check` finds nothing, and {} answers of {} are errors",
+            answers.error_count,
+            answers.error_count + answers.right_count
+        )));
+    }
+    outcome(
+        &mut coverage,
+        match (answers.error_count > 0, ended) {
+            (true, _) => "error_on_read",
+            (_, true) => "history_ends",
+            _ => "right",
+        },
+    );
+    Ok(coverage)
+}
+
+/// A table of a copy that is open is hit.
+fn open(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, String> {
+    let mut coverage = Coverage::default();
+    let copy = sound.place.fork(runtime);
+    let options = Options {
+        verify: Verify::Always,
+        ..draw_options(rng)
+    };
+    let store = copy
+        .open(runtime, &options)
+        .map_err(|e| format!("a sound store does not open: {e}"))?;
+    let mut answers = Answers::default();
+    if rng.chance(50) {
+        answers.add(read_all(&store, &sound.wanted, &sound.keys, rng)?);
+    }
+    let (folder, name) = copy.draw_file(rng, None)?;
+    let damage = Damage::draw(rng);
+    let Some(hit) = hit(rng, &copy.0[folder], &name, damage)? else {
+        coverage.add("flip.nothing");
+        return Ok(coverage);
+    };
+    let told = |e: String| format!("while open, {hit}; map {}: {e}", options.map_tables);
+    let mut read = |store: &Store| read_all(store, &sound.wanted, &sound.keys, rng).map_err(told);
+    answers.add(read(&store)?);
+    match store.verify(&mut |_| {}) {
+        Ok(report) if !report.is_sound() => coverage.add("flip.open.verify_tells"),
+        Ok(_) => coverage.add("flip.open.verify_finds_nothing"),
+        Err(e) => names_a_file("verify", &e).map_err(told)?,
+    }
+    compact(&store).map_err(told)?;
+    answers.add(read(&store)?);
+    if let Err(e) = store.close() {
+        names_a_file("close", &e).map_err(told)?;
+    }
+    let what = if answers.error_count > 0 {
+        "error_on_read"
+    } else {
+        "right"
+    };
+    let mut what = what.to_string();
+    match copy.fork(runtime).open(runtime, &options) {
+        Ok(store) => {
+            read(&store)?;
+        }
+        Err(e) => {
+            names_a_file("open", &e).map_err(told)?;
+            what = "refused_later".to_string();
+        }
+    }
+    let kind = hit.kind.word();
+    coverage.add(&format!("flip.open.{kind}.{}", damage.word()));
+    coverage.add(&format!("flip.open.{kind}.{what}"));
+    Ok(coverage)
+}
+
+/// A table outside is hit, and ingested.
+fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
+    let told = |e: siltstone::Error| e.to_string();
+    let mut coverage = Coverage::default();
+    let outside = MemoryStorage::named(runtime, "/outside");
+    let folder = TableFolder::on(Arc::new(outside.clone()), Epoch::default());
+    let options = TableOptions {
+        block_bytes: 512 << rng.below(3),
+        bloom_bits_per_key: *rng.pick(&[0, 10]),
+        compression: *rng.pick(&[
+            Compression::None,
+            Compression::Lz4,
+            Compression::Zstd { level: 1 },
+        ]),
+        ..TableOptions::default()
+    };
+    let mut builder = TableBuilder::new(&folder, "t", options).map_err(told)?;
+    let mut pairs = Pairs::new();
+    for i in 0..40 + rng.below(100) {
+        let key: Bytes = format!("key-{i:04}").into_bytes().into();
+        let value: Bytes = vec![i as u8; rng.index(100)].into();
+        builder.put(&key, &value).map_err(told)?;
+        pairs.insert(key, value);
+    }
+    let built = builder.finish().map_err(told)?;
+    let keys: Vec<Bytes> = pairs.keys().cloned().collect();
+    let name = built[0].file.name().to_string();
+    let damage = Damage::draw(rng);
+    let Some(hit) = hit(rng, &outside, &name, damage)? else {
+        coverage.add("flip.nothing");
+        return Ok(coverage);
+    };
+    let say = |e: String| format!("before an ingest, {hit}: {e}");
+    inspect(&outside, &hit).map_err(say)?;
+    let place = Place(vec![MemoryStorage::new(runtime)]);
+    let options = Options {
+        create_if_missing: true,
+        ..draw_options(rng)
+    };
+    let store = place.open(runtime, &options).map_err(told)?;
+    let keyspace = store.default_keyspace().map_err(told)?;
+    let mode = *rng.pick(&[IngestMode::Copy, IngestMode::Link, IngestMode::Move]);
+    let (is_in, mut what) = match store.ingest(&[(&keyspace, vec![built[0].file.clone()])], mode) {
+        Ok(_) => (true, "right"),
+        Err(e) => {
+            names_a_file("ingest", &e).map_err(say)?;
+            (false, "refused")
+        }
+    };
+    let wanted = if is_in { pairs } else { Pairs::new() };
+    let wanted = Wanted::from([("default".to_string(), (keyspace.id(), wanted))]);
+    let mut answers = read_all(&store, &wanted, &keys, rng).map_err(say)?;
+    compact(&store).map_err(say)?;
+    answers.add(read_all(&store, &wanted, &keys, rng).map_err(say)?);
+    store.close().map_err(told)?;
+    if answers.error_count > 0 {
+        what = "error_on_read";
+    }
+    coverage.add(&format!("flip.ingest.table.{}", damage.word()));
+    coverage.add(&format!("flip.ingest.table.{what}"));
+    Ok(coverage)
+}
+
+/// One seed: a store, and [`FLIPS`] copies of it that are hit. `SILT_FLIP=N` hits only copy N.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang; it names the flip.
+pub fn flip_trial(seed: u64) -> Coverage {
+    let sound = simulate(seed, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0xF11B);
+        make(&runtime, seed, &mut rng).map(Arc::new)
+    });
+    let only = std::env::var("SILT_FLIP").ok().map(|n| {
+        n.parse::<u64>()
+            .unwrap_or_else(|_| panic!("SILT_FLIP={n} is no number"))
+    });
+    let mut coverage = Coverage::default();
+    for flip in only.map_or(0..FLIPS, |n| n..n + 1) {
+        let sound = sound.clone();
+        let mut rng = Rng::new(seed.wrapping_mul(0x1_0001) ^ flip).fork(flip);
+        let reached = simulate(rng.draw(), move |runtime| {
+            let reached = match rng.below(10) {
+                0 => ingested(&runtime, &mut rng),
+                1 | 2 => open(&runtime, &sound, &mut rng),
+                _ => closed(&runtime, &sound, &mut rng),
+            };
+            reached.map_err(|e| format!("flip {flip} (SILT_FLIP={flip}): {e}"))
+        });
+        coverage.merge(&reached);
+    }
+    coverage
+}

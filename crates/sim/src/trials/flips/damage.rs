@@ -1,0 +1,259 @@
+//! Kinds of files, kinds of damage, and where it hits.
+//!
+//! Invariants: a draw that changes no byte is none; what was changed is known to the byte.
+//!
+//! Threading: pure but for the storage that is damaged.
+
+use siltstone_storage::MemoryStorage;
+use siltstone_table::footer::Footer;
+
+use crate::rng::Rng;
+
+/// What a file is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum FileKind {
+    Current,
+    Manifest,
+    Log,
+    Table,
+    Directories,
+    Owner,
+    Stats,
+    Reserve,
+    Other,
+}
+
+impl FileKind {
+    pub(super) fn of(name: &str) -> FileKind {
+        match name {
+            "CURRENT" => FileKind::Current,
+            "DIRECTORIES" => FileKind::Directories,
+            "OWNER" => FileKind::Owner,
+            "STATS.json" => FileKind::Stats,
+            n if n.starts_with("MANIFEST-") => FileKind::Manifest,
+            n if n.ends_with(".log") => FileKind::Log,
+            n if n.ends_with(".tbl") || n.ends_with(".table") => FileKind::Table,
+            n if n.starts_with("RESERVE") => FileKind::Reserve,
+            _ => FileKind::Other,
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            FileKind::Current => "current",
+            FileKind::Manifest => "manifest",
+            FileKind::Log => "log",
+            FileKind::Table => "table",
+            FileKind::Directories => "directories",
+            FileKind::Owner => "owner",
+            FileKind::Stats => "stats",
+            FileKind::Reserve => "reserve",
+            FileKind::Other => "other",
+        }
+    }
+}
+
+/// What is done to the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Damage {
+    Bit,
+    Byte,
+    Noise,
+    ZeroedSector,
+    ZeroedPage,
+    SwappedPages,
+    DuplicatedPage,
+    Cut,
+    Garbage,
+}
+
+impl Damage {
+    const ALL: [Damage; 9] = [
+        Damage::Bit,
+        Damage::Byte,
+        Damage::Noise,
+        Damage::ZeroedSector,
+        Damage::ZeroedPage,
+        Damage::SwappedPages,
+        Damage::DuplicatedPage,
+        Damage::Cut,
+        Damage::Garbage,
+    ];
+
+    /// Half of all are single bits.
+    pub(super) fn draw(rng: &mut Rng) -> Damage {
+        if rng.chance(50) {
+            Damage::Bit
+        } else {
+            *rng.pick(&Damage::ALL)
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Damage::Bit => "bit",
+            Damage::Byte => "byte",
+            Damage::Noise => "noise",
+            Damage::ZeroedSector => "zeroed_sector",
+            Damage::ZeroedPage => "zeroed_page",
+            Damage::SwappedPages => "swapped_pages",
+            Damage::DuplicatedPage => "duplicated_page",
+            Damage::Cut => "cut",
+            Damage::Garbage => "garbage",
+        }
+    }
+}
+
+/// Unit of the page kinds in bytes: that of the storage, and a small one, so that files of a few kilobytes have several.
+const PAGES: [usize; 2] = [4096, 512];
+
+/// The end of the last byte that is not zero.
+fn used(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1)
+}
+
+/// A place in a file: anywhere in its used part, or in a part that is rarely hit by chance.
+fn draw_place(rng: &mut Rng, kind: FileKind, name: &str, bytes: &[u8]) -> usize {
+    let len = bytes.len();
+    if kind == FileKind::Table
+        && rng.chance(80)
+        && let Some(raw) = bytes.last_chunk::<64>()
+        && let Ok(footer) = Footer::decode(raw, name, len as u64)
+    {
+        let sections = footer.sections();
+        let part = rng.index(6);
+        let (start, len) = match part {
+            0..5 => (
+                sections[..part].iter().sum::<u64>() as usize,
+                sections[part] as usize,
+            ),
+            _ => (len - 64, 64),
+        };
+        if len > 0 {
+            return start + rng.index(len);
+        }
+    }
+    let most = used(bytes).max(1);
+    match rng.below(10) {
+        // The end is where the newest things are.
+        0..3 => most - 1 - rng.index(most.min(200)),
+        // The first header.
+        3 => rng.index(most.min(128)),
+        // Also what was only written ahead.
+        4 => rng.index(len),
+        _ => rng.index(most),
+    }
+}
+
+/// Which bytes of a file were changed.
+#[derive(Clone, Debug)]
+pub(super) struct Hit {
+    pub(super) kind: FileKind,
+    pub(super) name: String,
+    pub(super) damage: Damage,
+    /// The first byte that differs, or where the shorter one ends.
+    pub(super) first: u64,
+    /// Behind the last byte that differs.
+    pub(super) end: u64,
+    pub(super) old_bytes: u64,
+    pub(super) new_bytes: u64,
+}
+
+impl std::fmt::Display for Hit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}: {}, bytes {} to {} of {} (now {})",
+            self.name,
+            self.damage.word(),
+            self.first,
+            self.end,
+            self.old_bytes,
+            self.new_bytes
+        )
+    }
+}
+
+fn change(rng: &mut Rng, kind: FileKind, name: &str, damage: Damage, bytes: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        if damage == Damage::Garbage {
+            bytes.push(rng.draw() as u8);
+        }
+        return;
+    }
+    let at = draw_place(rng, kind, name, bytes);
+    let page = *rng.pick(&PAGES);
+    let whole = |at: usize, size: usize, len: usize| {
+        let start = at / size * size;
+        start..(start + size).min(len)
+    };
+    let len = bytes.len();
+    match damage {
+        Damage::Bit => bytes[at] ^= 1 << rng.below(8),
+        Damage::Byte => bytes[at] = rng.draw() as u8,
+        Damage::Noise => {
+            let most = *rng.pick(&[8, 64, 700, 5000]);
+            let end = (at + 1 + rng.index(most)).min(len);
+            bytes[at..end]
+                .iter_mut()
+                .for_each(|b| *b = rng.draw() as u8);
+        }
+        Damage::ZeroedSector => bytes[whole(at, 512, len)].fill(0),
+        Damage::ZeroedPage => bytes[whole(at, page, len)].fill(0),
+        Damage::SwappedPages | Damage::DuplicatedPage => {
+            let other = whole(rng.index(len), page, len);
+            let here = whole(at, page, len);
+            let count = other.len().min(here.len());
+            let theirs = bytes[other.start..other.start + count].to_vec();
+            let ours = bytes[here.start..here.start + count].to_vec();
+            bytes[here.start..here.start + count].copy_from_slice(&theirs);
+            if damage == Damage::SwappedPages {
+                bytes[other.start..other.start + count].copy_from_slice(&ours);
+            }
+        }
+        Damage::Cut => bytes.truncate(at),
+        Damage::Garbage => {
+            let most = *rng.pick(&[1, 16, 600, 9000]);
+            let count = 1 + rng.index(most);
+            bytes.extend((0..count).map(|_| rng.draw() as u8));
+        }
+    }
+}
+
+/// Damages a file where it lies; `None` if the draw changed nothing.
+pub(super) fn hit(
+    rng: &mut Rng,
+    storage: &MemoryStorage,
+    name: &str,
+    damage: Damage,
+) -> Result<Option<Hit>, String> {
+    let kind = FileKind::of(name);
+    let mut hit = None;
+    storage
+        .damage(name, |bytes| {
+            let old = bytes.clone();
+            change(rng, kind, name, damage, bytes);
+            let common = old.len().min(bytes.len());
+            let first = (0..common).find(|i| old[*i] != bytes[*i]);
+            let last = (0..common).rev().find(|i| old[*i] != bytes[*i]);
+            if first.is_none() && old.len() == bytes.len() {
+                return;
+            }
+            let end = if old.len() == bytes.len() {
+                last.map_or(common, |i| i + 1)
+            } else {
+                old.len().max(bytes.len())
+            };
+            hit = Some(Hit {
+                kind,
+                name: name.to_string(),
+                damage,
+                first: first.unwrap_or(common) as u64,
+                end: end as u64,
+                old_bytes: old.len() as u64,
+                new_bytes: bytes.len() as u64,
+            });
+        })
+        .map_err(|e| e.to_string())?;
+    Ok(hit)
+}
