@@ -12,6 +12,7 @@
 //! - [`checker`]: whole contents against the model.
 //! - [`linear`]: whether a history of overlapping operations has an order.
 //! - [`executors`]: executors that fail and lie.
+//! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`reduce`]: what is not needed for a failure is left out.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
 //! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it does not run on the simulated runtime.
@@ -22,6 +23,7 @@ pub mod checker;
 pub mod coverage;
 pub mod executors;
 pub mod linear;
+pub mod fuzzing;
 pub mod model;
 pub mod noted;
 pub mod observe;

@@ -1,0 +1,199 @@
+//! Parsers of the crate `siltstone`: log, manifest, pointer, settings, statistics.
+
+use siltstone::batch::{Entries, EntryKind, count_entries};
+use siltstone::inspect::{LogFile, LogItem, ManifestFile, ManifestItem};
+use siltstone::log::format::{ChainEnd, SegmentHeader};
+use siltstone::log::{Position, ReplayOptions, replay};
+use siltstone::manifest::reader::parse_manifest;
+use siltstone::manifest::{Current, manifest_name};
+use siltstone::version::{Edit, StoreState, StoredOptions};
+use siltstone::{Batch, Options, read_published_stats_from};
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
+
+use super::fixup;
+use super::table::Bytes;
+
+/// A storage that holds one object.
+fn storage_with(name: &str, bytes: &[u8]) -> MemoryStorage {
+    let storage = MemoryStorage::new(&Runtime::threads());
+    let lease = storage.lease("store").expect("a new storage");
+    let file = storage.create(lease.epoch(), name).expect("a free name");
+    file.append(&[bytes]).expect("memory");
+    storage
+}
+
+pub(super) fn batch(bytes: &[u8]) {
+    let count = count_entries(bytes);
+    let mut again = Batch::new();
+    let mut found = 0;
+    let mut entries = Entries::new(bytes);
+    let mut is_good = true;
+    while let Some(entry) = entries.next() {
+        assert!(entries.position() <= bytes.len());
+        let Ok(entry) = entry else {
+            is_good = false;
+            break;
+        };
+        found += 1;
+        let put = match entry.kind {
+            EntryKind::Put => again.put(entry.keyspace, entry.key, entry.value),
+            EntryKind::Delete => again.delete(entry.keyspace, entry.key),
+            EntryKind::RangeDelete => again.delete_range(entry.keyspace, entry.key, entry.value),
+        };
+        put.expect("what decodes can be written");
+    }
+    assert_eq!(count.is_ok(), is_good);
+    if is_good {
+        assert_eq!(count.ok(), Some(found));
+        assert_eq!(again.body(), bytes, "a batch has one spelling");
+    }
+    let whole = Batch::from_body(bytes.to_vec());
+    assert!(whole.is_err() || is_good);
+}
+
+fn read_segment(bytes: &[u8], store_id: u64) {
+    let name = "000000000001.log";
+    let storage = storage_with(name, bytes);
+    let options = ReplayOptions {
+        store_id,
+        start_segment: 1,
+        synced: Position::default(),
+    };
+    let (mut end, mut next, mut count) = (Position::new(1, 0), 0, 0u64);
+    let report = replay(&storage, &options, &mut |record| {
+        assert!(record.position >= end && record.end > record.position);
+        assert!(record.first_sequence >= next);
+        end = record.end;
+        next = record.first_sequence + record.sequence_count;
+        count += 1;
+        if record.kind == siltstone::log::RecordKind::Group {
+            let entries = Entries::new(record.payload);
+            let entries = entries.map(|e| e.expect("a group's entries decode"));
+            assert_eq!(entries.count() as u64, record.sequence_count);
+        }
+        Ok(())
+    });
+    if let Ok(report) = report {
+        assert_eq!(report.record_count, count);
+        assert!(report.end >= end);
+    }
+    let file = storage.open(name).expect("it was written");
+    let mut log = LogFile::open(&*file).expect("damage is no error of an inspection");
+    while let Some(item) = log
+        .next_item()
+        .expect("damage is no error of an inspection")
+    {
+        if let LogItem::Record(record) = item {
+            record.entries().for_each(drop);
+        }
+    }
+}
+
+pub(super) fn log_segment(bytes: &[u8]) {
+    let eight = |at: usize| {
+        let eight = bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
+        u64::from_le_bytes(eight.unwrap_or_default())
+    };
+    let store_id = eight(16);
+    read_segment(bytes, store_id);
+    let header = SegmentHeader {
+        store_id,
+        number: 1,
+        salt: eight(32),
+        previous: ChainEnd::NONE,
+    };
+    read_segment(&fixup::segment(bytes, &header), store_id);
+}
+
+fn read_manifest(bytes: &[u8], current: &Current) {
+    if let Ok(recovered) = parse_manifest(bytes, current) {
+        assert!(recovered.end.offset <= bytes.len() as u64);
+        assert!(recovered.end.offset + recovered.dropped_bytes <= bytes.len() as u64 + 24);
+        let whole = recovered.state.to_edit();
+        let again = Edit::decode(&whole.encode()).expect("a state encodes").edit;
+        assert_eq!(again, whole);
+        let again = StoreState::default().apply(&again);
+        assert_eq!(again.expect("a state can be read back"), recovered.state);
+    }
+    let file = Bytes {
+        name: manifest_name(current.number),
+        bytes: bytes.to_vec(),
+    };
+    let mut manifest = ManifestFile::open(&file).expect("damage is no error of an inspection");
+    while let Some(item) = manifest.next_item() {
+        if let ManifestItem::Damage { end, .. } = item {
+            assert!(end <= bytes.len() as u64);
+        }
+    }
+}
+
+pub(super) fn manifest(bytes: &[u8]) {
+    let current = fixup::current_of(bytes);
+    read_manifest(bytes, &current);
+    read_manifest(&fixup::manifest(bytes, &current), &current);
+}
+
+pub(super) fn edit(bytes: &[u8]) {
+    let Ok(found) = Edit::decode(bytes) else {
+        return;
+    };
+    let encoded = found.edit.encode();
+    let again = Edit::decode(&encoded).expect("what decodes encodes");
+    assert_eq!(again.edit, found.edit);
+    assert_eq!(again.ignored_count, 0);
+    assert_eq!(again.edit.encode(), encoded);
+    let state = if found.edit.whole {
+        StoreState::default()
+    } else {
+        StoreState::new()
+    };
+    if let Ok(state) = state.apply(&found.edit) {
+        let back = StoreState::default().apply(&state.to_edit());
+        assert_eq!(back.expect("a state can be read back"), state);
+    }
+}
+
+pub(super) fn pointer(bytes: &[u8]) {
+    if let Ok(current) = Current::decode(bytes) {
+        assert_eq!(current.encode(), bytes, "a pointer has one spelling");
+    }
+    // With the checksum that fits.
+    let Some(at) = bytes.windows(8).rposition(|w| w == b"\ncrc32c ") else {
+        return;
+    };
+    let mut fitting = bytes[..=at].to_vec();
+    let crc = siltstone_table::checksum::crc32c(&fitting);
+    fitting.extend_from_slice(format!("crc32c {crc:08x}\n").as_bytes());
+    if let Ok(current) = Current::decode(&fitting) {
+        assert_eq!(current.encode(), fitting, "a pointer has one spelling");
+    }
+}
+
+pub(super) fn options(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    if let Ok(options) = Options::from_toml(text) {
+        let again = options.to_toml();
+        match Options::from_toml(&again) {
+            Ok(back) => assert_eq!(back, options),
+            Err(e) => panic!("{e}\n{again}"),
+        }
+    }
+}
+
+pub(super) fn stored_options(bytes: &[u8]) {
+    let Ok(stored) = StoredOptions::decode(bytes) else {
+        return;
+    };
+    let again = StoredOptions::decode(&stored.encode()).expect("what decodes encodes");
+    assert_eq!(again, stored);
+    siltstone::inspect::stored_options(&stored);
+}
+
+pub(super) fn stats(bytes: &[u8]) {
+    let storage = storage_with("STATS.json", bytes);
+    if let Ok(stats) = read_published_stats_from(&storage) {
+        let _ = format!("{stats:?}");
+    }
+}

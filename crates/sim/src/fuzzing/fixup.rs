@@ -1,0 +1,165 @@
+//! Makes the checksums of damaged bytes fit, so that what stands behind them is reached.
+//!
+//! Invariants: lengths and places stay as the bytes say, as far as they can be followed; nothing panics.
+//!
+//! Threading: pure functions.
+
+use siltstone::log::Position;
+use siltstone::log::format::{
+    MAX_SEQUENCE, RECORD_HEADER_BYTES, RecordHeader, RecordSeed, SEGMENT_HEADER_BYTES,
+    SegmentHeader, record_bytes,
+};
+use siltstone::manifest::format::{
+    HEADER_BYTES, RECORD_HEADER_BYTES as EDIT_HEADER_BYTES, encode_header, encode_record_header,
+    record_bytes as edit_bytes,
+};
+use siltstone::manifest::{Current, StoreId};
+use siltstone_table::checksum::{Digest, crc32c};
+use siltstone_table::footer::{FOOTER_BYTES, Footer};
+use siltstone_table::index::Index;
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+    u32::from_le_bytes(four.unwrap_or_default())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let eight = bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
+    u64::from_le_bytes(eight.unwrap_or_default())
+}
+
+/// A segment with this header whose records are these bytes' (which begin with a header that is not looked at), as far as they can be followed:
+/// a record that says too much ends with the file.
+pub(super) fn segment(bytes: &[u8], header: &SegmentHeader) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    let len = out.len().max(SEGMENT_HEADER_BYTES);
+    out.resize(len, 0);
+    out[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
+    let seed = RecordSeed::new(header.salt, header.number);
+    let mut at = SEGMENT_HEADER_BYTES;
+    while at + RECORD_HEADER_BYTES < out.len() {
+        let left = out.len() - at - RECORD_HEADER_BYTES;
+        let kind = out[at + 8];
+        if kind == 0 {
+            break;
+        }
+        let payload_bytes = (u32_at(&out, at + 4) as usize).min(left);
+        let offset = u32_at(&out, at + 12).min(at as u32);
+        let record = RecordHeader {
+            payload_bytes: payload_bytes as u32,
+            kind,
+            synced: Position::new((u64_at(&out, at + 16) as u32).min(header.number), offset),
+            first_sequence: u64_at(&out, at + 24) & MAX_SEQUENCE,
+        };
+        let from = at + RECORD_HEADER_BYTES;
+        let (head, _) = record.encode(seed, at as u32, &[&out[from..from + payload_bytes]]);
+        out[at..from].copy_from_slice(&head);
+        let end = at + record_bytes(payload_bytes as u64) as usize;
+        if out.len() < end {
+            out.resize(end, 0);
+        }
+        out[from + payload_bytes..end].fill(0);
+        at = end;
+    }
+    out
+}
+
+/// A manifest of this number and store whose records are these bytes'.
+pub(super) fn manifest(bytes: &[u8], current: &Current) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    let len = out.len().max(HEADER_BYTES);
+    out.resize(len, 0);
+    out[..HEADER_BYTES].copy_from_slice(&encode_header(current.store_id, current.number));
+    let mut at = HEADER_BYTES;
+    while at + EDIT_HEADER_BYTES < out.len() {
+        let left = out.len() - at - EDIT_HEADER_BYTES;
+        let payload_bytes = (u32_at(&out, at) as usize).min(left);
+        if payload_bytes == 0 {
+            break;
+        }
+        let from = at + EDIT_HEADER_BYTES;
+        let payload = &out[from..from + payload_bytes];
+        let head = encode_record_header(current.number, at as u64, payload);
+        out[at..from].copy_from_slice(&head);
+        let end = at + edit_bytes(payload_bytes as u64) as usize;
+        if out.len() < end {
+            out.resize(end, 0);
+        }
+        out[from + payload_bytes..end].fill(0);
+        at = end;
+    }
+    out
+}
+
+/// A manifest's number and store, whatever its header's checksum says.
+pub(super) fn current_of(bytes: &[u8]) -> Current {
+    let low = u64_at(bytes, 16);
+    let high = u64_at(bytes, 24);
+    Current {
+        number: u64_at(bytes, 32).clamp(1, 999_999_999_999),
+        store_id: StoreId(u128::from(low) | u128::from(high) << 64),
+    }
+}
+
+/// The last four bytes become the checksum of the others.
+pub(super) fn trailing_crc(bytes: &mut [u8]) {
+    if let Some(at) = bytes.len().checked_sub(4) {
+        let crc = crc32c(&bytes[..at]);
+        bytes[at..].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// A table whose checksums fit: of its footer, its sections, and its blocks, as far as the footer's lengths and the index can be followed.
+pub(super) fn table(bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    let Some(at) = out.len().checked_sub(FOOTER_BYTES) else {
+        return out;
+    };
+    let mut footer = Footer {
+        blocks_bytes: u64_at(&out, at),
+        filter_bytes: u64_at(&out, at + 8),
+        index_bytes: u64_at(&out, at + 16),
+        range_deletes_bytes: u64_at(&out, at + 24),
+        properties_bytes: u64_at(&out, at + 32),
+        digest: u64_at(&out, at + 40),
+    };
+    let sum = footer
+        .sections()
+        .iter()
+        .try_fold(FOOTER_BYTES as u64, |sum, len| sum.checked_add(*len));
+    if sum == Some(out.len() as u64) {
+        let [blocks, sections @ ..] = footer.sections().map(|len| len as usize);
+        let mut start = blocks;
+        let mut starts = Vec::new();
+        for len in sections {
+            trailing_crc(&mut out[start..start + len]);
+            starts.push(start);
+            start += len;
+        }
+        let index = starts[1]..(starts[1] + sections[1]).saturating_sub(4);
+        let index = out.get(index).map(|i| Index::decode(i, blocks as u64));
+        let mut digest = Digest::new();
+        if let Some(Ok(index)) = index {
+            for i in 0..index.len() {
+                let place = index.place(i);
+                let (start, anchor, end) = (
+                    place.start as usize,
+                    place.anchor as usize,
+                    place.end as usize,
+                );
+                let values = crc32c(&out[start..anchor]);
+                if anchor + 32 <= end {
+                    out[anchor + 24..anchor + 28].copy_from_slice(&values.to_le_bytes());
+                }
+                trailing_crc(&mut out[anchor..end]);
+                digest.push(u32_at(&out, end - 4));
+            }
+        }
+        if sections[2] >= 4 {
+            digest.push(u32_at(&out, starts[2] + sections[2] - 4));
+        }
+        footer.digest = digest.value();
+    }
+    out[at..].copy_from_slice(&footer.encode());
+    out
+}

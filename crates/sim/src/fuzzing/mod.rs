@@ -1,0 +1,110 @@
+//! Every parser of bytes that come from outside, as functions of bytes: what libFuzzer (`fuzz/`) and the replay of its corpora run.
+//!
+//! What it is: [`TARGETS`], one for each parser. Each gives the bytes to the parser as they are; those whose format has checksums give them once
+//! more with the checksums made to fit, because no fuzzer finds a crc32c. What a parser accepts is held against the parser's own promises: it
+//! encodes to the same bytes (or to bytes that decode to the same), what it points to lies where it may.
+//! [`mutate`] is the small mutator of the replay.
+//!
+//! Invariants: a target is a function of its bytes alone; it panics where a promise is broken, and for nothing else.
+//!
+//! Threading: targets start no threads.
+
+use crate::rng::Rng;
+
+mod engine;
+mod fixup;
+mod store;
+mod table;
+
+/// A parser, and what calls it.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name: that of the corpus's folder and of the fuzz target.
+    pub name: &'static str,
+    /// Gives it these bytes.
+    ///
+    /// # Panics
+    /// Where a promise of the parser is broken.
+    pub run: fn(&[u8]),
+}
+
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run }
+}
+
+/// All targets.
+pub const TARGETS: [Target; 21] = [
+    target("batch", engine::batch),
+    target("block", table::block),
+    target("directories", store::directories),
+    target("edit", engine::edit),
+    target("filter", table::filter),
+    target("footer", table::footer),
+    target("index", table::index),
+    target("job", table::job),
+    target("log_segment", engine::log_segment),
+    target("manifest", engine::manifest),
+    target("options", engine::options),
+    target("outcome", table::outcome),
+    target("pointer", engine::pointer),
+    target("properties", table::properties),
+    target("range_deletes", table::range_deletes),
+    target("recovery", store::recovery),
+    target("repair", store::repair),
+    target("salvage", table::salvage),
+    target("stats", engine::stats),
+    target("stored_options", engine::stored_options),
+    target("table", table::table),
+];
+
+/// Runs the target of this name. For fuzz targets.
+///
+/// # Panics
+/// Where there is none, or a promise is broken.
+pub fn run(name: &str, bytes: &[u8]) {
+    match TARGETS.iter().find(|t| t.name == name) {
+        Some(target) => (target.run)(bytes),
+        None => panic!("there is no fuzz target {name}"),
+    }
+}
+
+/// Changes `bytes` as a fuzzer does: a few bits, bytes, numbers, pieces; `other` is a file to take pieces from.
+pub fn mutate(rng: &mut Rng, bytes: &[u8], other: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    for _ in 0..1 + rng.below(4) {
+        if out.is_empty() {
+            out.push(rng.draw() as u8);
+            continue;
+        }
+        let at = rng.index(out.len());
+        let len = 1 + rng.index((out.len() - at).min(64));
+        match rng.below(10) {
+            0 | 1 => out[at] ^= 1 << rng.below(8),
+            2 => out[at] = rng.draw() as u8,
+            3 => out[at] = *rng.pick(&[0, 1, 0x7f, 0x80, 0xff]),
+            4 => {
+                let number = *rng.pick(&[0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 1 << 16]);
+                let room = (out.len() - at).min(4);
+                out[at..at + room].copy_from_slice(&number.to_le_bytes()[..room]);
+            }
+            5 => drop(out.drain(at..at + len)),
+            6 => {
+                let piece = out[at..at + len].to_vec();
+                let to = rng.index(out.len());
+                out.splice(to..to, piece);
+            }
+            7 => out.truncate(at),
+            8 if !other.is_empty() => {
+                let from = rng.index(other.len());
+                let piece: Vec<u8> = other[from..].iter().take(len).copied().collect();
+                let end = (at + piece.len()).min(out.len());
+                out.splice(at..end, piece);
+            }
+            _ => {
+                let number = out[at].wrapping_add(rng.below(5) as u8).wrapping_sub(2);
+                out[at] = number;
+            }
+        }
+    }
+    out
+}
