@@ -30,6 +30,12 @@ pub enum Command {
     Tsan { package: Option<String> },
     /// Which lines the test suite runs.
     Coverage,
+    /// libFuzzer with ASan on one parser or on all, each for so long.
+    Fuzz {
+        /// Folders of `fuzz/corpora`.
+        targets: Vec<String>,
+        seconds: u64,
+    },
     /// Print what there is.
     Help,
 }
@@ -41,6 +47,8 @@ pub struct Names {
     pub rows: Vec<String>,
     /// Members of `bench-compare` beside itself.
     pub benches: Vec<String>,
+    /// Folders of `fuzz/corpora`.
+    pub fuzzed: Vec<String>,
 }
 
 /// What `cargo xtask help` prints.
@@ -53,6 +61,7 @@ pub fn help(names: &Names) -> String {
         }
     };
     let (rows, benches) = (list(&names.rows), list(&names.benches));
+    let fuzzed = list(&names.fuzzed);
     format!(
         "\
 cargo xtask COMMAND
@@ -71,10 +80,14 @@ cargo xtask COMMAND
   tsan [PACKAGE]          the tests under ThreadSanitizer (needs: rustup +nightly component add rust-src)
   coverage                which lines the tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov, rustup +nightly component add llvm-tools)
+  fuzz [TARGET] [--seconds N]
+                          libFuzzer with ASan on one parser or on each, 30 seconds unless told (needs: rustup toolchain install nightly, and a
+                          C++ compiler); the gate only replays the corpora
   help                    this text
 
 ROW is a test of crates/sim/tests: {rows}
 NAME is a member of bench-compare: {benches}; none: the store as a whole
+TARGET is a folder of fuzz/corpora: {fuzzed}
 "
     )
 }
@@ -114,6 +127,26 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
             })
         }
         "help" | "-h" | "--help" => alone(Command::Help),
+        "fuzz" => {
+            let (targets, words) = match rest {
+                [name, words @ ..] if !name.starts_with('-') => {
+                    let name = known(name, &names.fuzzed, "target", "fuzz/corpora")?;
+                    (vec![name], words)
+                }
+                words => (names.fuzzed.clone(), words),
+            };
+            let seconds = match words {
+                [] => Some(30),
+                ["--seconds", seconds] => seconds.parse().ok().filter(|s| (1..=86_400).contains(s)),
+                _ => None,
+            };
+            match seconds {
+                Some(seconds) => Ok(Command::Fuzz { targets, seconds }),
+                None => {
+                    Err("`fuzz` is used as: fuzz [TARGET] [--seconds N], N from 1 to 86400".into())
+                }
+            }
+        }
         "bench" => {
             let (name, words) = match rest {
                 [name, words @ ..] if !name.starts_with('-') => (
@@ -169,6 +202,7 @@ mod tests {
         Names {
             rows: owned(&["crashes", "model"]),
             benches: owned(&["tables"]),
+            fuzzed: owned(&["batch", "table"]),
         }
     }
 
@@ -209,6 +243,17 @@ mod tests {
     }
 
     #[test]
+    fn a_fuzzer_without_a_name_takes_all_targets() {
+        let fuzz = |targets: &[&str], seconds| {
+            let targets = targets.iter().map(|t| t.to_string()).collect();
+            Ok(Command::Fuzz { targets, seconds })
+        };
+        assert_eq!(parsed("fuzz"), fuzz(&["batch", "table"], 30));
+        assert_eq!(parsed("fuzz --seconds 5"), fuzz(&["batch", "table"], 5));
+        assert_eq!(parsed("fuzz table --seconds 9"), fuzz(&["table"], 9));
+    }
+
+    #[test]
     fn a_benchmark_without_a_name_is_the_store() {
         assert_eq!(
             parsed("bench --rounds 3"),
@@ -241,6 +286,9 @@ mod tests {
             ("bench table", "`table`"),
             ("tsan a b", "`b`"),
             ("coverage all", "`all`"),
+            ("fuzz log", "`log`"),
+            ("fuzz table --seconds 0", "--seconds N"),
+            ("fuzz --minutes 3", "--seconds N"),
         ] {
             let wrong = parsed(line).unwrap_err();
             assert!(wrong.contains(named), "{line}: {wrong}");
@@ -252,7 +300,7 @@ mod tests {
         let help = help(&names());
         for word in [
             "ci", "fmt", "trials", "soak", "planted", "bench", "miri", "loom", "asan", "tsan",
-            "coverage", "crashes", "tables",
+            "coverage", "fuzz", "crashes", "tables",
         ] {
             assert!(help.contains(word), "{word}");
         }

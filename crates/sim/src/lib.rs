@@ -22,8 +22,8 @@
 pub mod checker;
 pub mod coverage;
 pub mod executors;
-pub mod linear;
 pub mod fuzzing;
+pub mod linear;
 pub mod model;
 pub mod noted;
 pub mod observe;
