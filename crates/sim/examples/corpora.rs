@@ -226,7 +226,7 @@ impl Executor for Keeps {
         Side::Host
     }
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
-        let outcome = CpuExecutor::default().run(job, ctx)?;
+        let outcome = CpuExecutor.run(job, ctx)?;
         let keep = |list: &Mutex<Vec<Vec<u8>>>, bytes| {
             list.lock().unwrap_or_else(|e| e.into_inner()).push(bytes)
         };
