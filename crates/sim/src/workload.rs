@@ -12,6 +12,7 @@ mod reads;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone::{ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Snapshot};
@@ -214,7 +215,7 @@ impl Client {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
-                let number = world.store.snapshot().number();
+                let (number, held) = (world.store.snapshot().number(), world.held_count());
                 let (result, last) = if action == A::Flush {
                     let last = |model: &Model| model.last_entry_of(keyspace.id(), number);
                     (keyspace.flush(), last(&lock(&world.history).model))
@@ -224,8 +225,10 @@ impl Client {
                 match result {
                     // What was flushed survives a loss of power, in every sync mode, and so does everything before it.
                     Ok(()) => {
-                        world.synced(last);
-                        world.reach("flush.promised");
+                        if held.is_some() && held == world.held_count() {
+                            world.synced(last);
+                            world.reach("flush.promised");
+                        }
                         Ok(())
                     }
                     Err(e) => world.allow(&e, &[ErrorKind::KeyspaceDropped], "flush"),
@@ -258,7 +261,12 @@ impl Client {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
+                let [holds, released] = &world.held;
+                holds.fetch_add(1, Ordering::Relaxed);
                 let held = world.store.core_for_tests().seal_and_hold(&keyspace);
+                if !matches!(held, Ok(true)) {
+                    released.fetch_add(1, Ordering::Relaxed);
+                }
                 let held = match held {
                     Ok(held) => held,
                     Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "seal"),
@@ -267,7 +275,8 @@ impl Client {
                     world.reach("memtable.held");
                     let pause = Duration::from_micros(self.rng.below(40_000));
                     self.later(pause, move |world| {
-                        world.store.core_for_tests().release(&keyspace)
+                        world.store.core_for_tests().release(&keyspace);
+                        world.held[1].fetch_add(1, Ordering::Relaxed);
                     })
                 } else {
                     Ok(())

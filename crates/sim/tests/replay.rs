@@ -13,7 +13,7 @@ fn of(seed: u64, backend: Backend) -> Trace {
 
 #[test]
 fn one_seed_is_one_trace() {
-    let mut stalls = 0;
+    let (mut stalls, mut work) = (0, 0);
     for seed in 1..4 {
         let first = of(seed, Backend::Coroutines);
         assert_eq!(
@@ -34,14 +34,11 @@ fn one_seed_is_one_trace() {
             "store.compaction_count",
             "store.trivial_move_count",
         ];
-        assert!(
-            jobs.iter().map(|j| first.coverage.of(j)).sum::<u64>() >= 2,
-            "seed {seed}: {}",
-            first.coverage
-        );
+        work += jobs.iter().map(|j| first.coverage.of(j)).sum::<u64>();
         stalls += first.coverage.of("delay.SealedMemtables") + first.coverage.of("delay.L0Stop");
     }
     assert!(stalls > 0, "no seed stalls");
+    assert!(work > 10, "the seeds have {work} jobs");
 }
 
 /// Run by the test below in a process of its own; does nothing otherwise.

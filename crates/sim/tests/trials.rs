@@ -251,7 +251,7 @@ fn every_call() {
         "scenario.checkpoint_taken_up",
         "scenario.checkpoint_whole",
     ]);
-    let reached = seeds("every_call", 1, 8, &wanted, |seed| {
+    let reached = seeds("every_call", 1, 16, &wanted, |seed| {
         let story = Story::ALL[seed as usize % Story::ALL.len()];
         let share = Share {
             calls: 10,

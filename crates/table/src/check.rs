@@ -67,13 +67,17 @@ pub fn check(table: &TableReader) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// A search finds every entry where it stands: heads hold zeros where a short key ends, which nothing but a search looks at.
+/// Both searches find every entry where it stands: heads hold zeros where a short key ends, which nothing but a search looks at.
 fn found(view: &View<'_, [u8]>, all: &Decoded) -> std::result::Result<(), Damage> {
     for i in 0..all.len() {
-        let found = view.seek(all.key(i), all.trailers[i])?;
-        if found != i {
-            let what = "place at which a search finds an entry";
-            return Err(Damage::new(what, 0, i as u64, found as u64));
+        let (key, trailer) = (all.key(i), all.trailers[i]);
+        let sought = view.seek(key, trailer)?;
+        let got = view.get(key, trailer)?.map_or(all.len(), |(at, _)| at);
+        for place in [sought, got] {
+            if place != i {
+                let what = "place at which a search finds an entry";
+                return Err(Damage::new(what, 0, i as u64, place as u64));
+            }
         }
     }
     Ok(())

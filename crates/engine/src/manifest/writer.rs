@@ -251,9 +251,9 @@ impl ManifestWriter {
     /// this succeeds or not: without its seal it is what it is while power is being lost, and the next record takes the seal's place.
     fn seal(&mut self) {
         let seal = format::encode_seal(self.current.number, self.end);
-        let next = self.end + seal.len() as u64;
-        if next <= self.file.len() && self.file.append(&[&seal]).is_ok() {
-            self.next = next;
+        if self.end + seal.len() as u64 <= self.file.len() {
+            let _ = self.file.append(&[&seal]);
+            self.next = self.file.position();
         }
     }
 
