@@ -124,7 +124,10 @@ fn seeds_that_failed() {
         fault_trial(seed);
     }
     every_fault(9, Story::Checkpoint, 's', 20);
-    repair_trial(1155);
+    // 203: the manifest's end was overwritten; 557, 651: leftovers taken in for a missing table brought deleted keys back.
+    for seed in [203, 557, 651, 1155] {
+        repair_trial(seed);
+    }
 }
 
 /// Seeds of up to 5,000 operations.

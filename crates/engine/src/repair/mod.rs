@@ -274,10 +274,7 @@ impl Found {
                 before_number: None,
             });
         }
-        // A table that the manifest names is gone where later edits, of which no trace is left, have replaced it: what they added is among the files
-        // that nothing names. If it was only deleted, these are leftovers of jobs, and say nothing that is not known.
-        let trusts_manifest = survey.is_whole && tables.missing.is_empty();
-        let all = !trusts_manifest || !log.holes.is_empty();
+        let all = !survey.is_whole || !log.holes.is_empty();
         let deleted = survey.deleted.clone();
         tables.read_found(
             &mut files,
@@ -286,7 +283,7 @@ impl Found {
             &mut |id| {
                 let lives = survey.lives(id);
                 // Where the manifest is not whole, so is what it says of numbers.
-                lives.then(|| match trusts_manifest {
+                lives.then(|| match survey.is_whole {
                     true => survey.keyspaces[&id].covered.clone(),
                     false => SeqSet::new(),
                 })

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use siltstone::check::{CheckStorages, check};
 use siltstone::manifest::recover;
-use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
+use siltstone::repair::{LostWhat, RepairOptions, RepairReport, RepairSource, repair};
 use siltstone::{Components, Options, Store};
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::footer::Footer;
@@ -447,10 +447,18 @@ fn verify(
             .files
             .iter()
             .any(|f| matches!(kind_of(f), "manifest" | "current"));
+        // The end of the manifest is gone without a trace (docs/format/manifest.md says how), and an older state names tables that were
+        // replaced: of what replaced them only what lies in their ranges is taken, and the loss is told.
+        let is_older = manifest_is_hit
+            && report.lost.iter().any(|lost| {
+                matches!(lost.what, LostWhat::Table)
+                    && !done.files.contains(&lost.file)
+                    && !sound.folder.contains_key(&lost.file)
+            });
         // Only the manifest (or the log) knew whose it is, or that it was ingested at all.
         let nameless = manifest_is_hit && done.files.contains(&block.file)
             || block.is_ingested && !report.manifest_is_whole;
-        if !intact || nameless || !live.values().any(|id| *id == block.keyspace) {
+        if !intact || nameless || is_older || !live.values().any(|id| *id == block.keyspace) {
             continue;
         }
         for (key, number, is_put) in &block.entries {
