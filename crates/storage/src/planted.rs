@@ -2,7 +2,7 @@
 //!
 //! What it is: [`is`] stands in an `if` at the place of each rule of the design. Without the feature `planted` it is a constant `false`, so nothing
 //! of this is in a normal build. With it, one build holds all faults: `SILT_PLANTED=N` in the environment switches number N on for the process
-//! (none: 0), and tests switch with [`set`]. `cargo xtask planted` runs the rows of `docs/reliability.md` with each of them (it reads the list
+//! (none: 0), and tests switch with `set`. `cargo xtask planted` runs the rows of `docs/reliability.md` with each of them (it reads the list
 //! below from this file); the test binary `planted` of the engine runs the story that guards each rule.
 //!
 //! It lives here because this is the lowest crate; `table`, `engine` and `sim` forward the feature.
