@@ -9,8 +9,8 @@ pub enum Command {
     Fmt,
     /// Trials of one row, or of all, at the trial size.
     Trials { row: Option<String> },
-    /// One row with ever new seeds until the time is up.
-    Soak { row: String, minutes: u64 },
+    /// Each of these rows with ever new seeds until its time is up.
+    Soak { rows: Vec<String>, minutes: u64 },
     /// The rows with planted faults, to see that each is caught.
     Planted(crate::planted::Wish),
     /// A benchmark, by default the engines beside each other; the words go to it as they are.
@@ -69,7 +69,7 @@ cargo xtask COMMAND
   ci                      what must hold before anything lands: .ci/run
   fmt                     format the workspace
   trials [ROW]            the trials, in release, with more seeds than the gate gives them
-  soak ROW --minutes N    one row with ever new seeds for N minutes; prints the seed that failed
+  soak ROW... --minutes N each row with ever new seeds for N minutes, on every core; prints the seed that failed, or seeds and core-minutes
   planted [NUMBER...] [--tenth | --gate] [--jobs N] [--write]
                           each planted fault (crates/storage/src/planted.rs) until a row catches it; --gate: not more seeds than the gate has, --tenth: a tenth;
                           --write: the table goes to docs/reliability.md
@@ -168,20 +168,24 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
                 "`trials` takes one row at most, found also `{more}`"
             )),
         },
-        "soak" => match rest {
-            [row, "--minutes", minutes] => {
-                let row = known(row, &names.rows, "row", "crates/sim/tests")?;
-                match minutes.parse() {
-                    Ok(minutes) if (1..=60 * 24 * 7).contains(&minutes) => {
-                        Ok(Command::Soak { row, minutes })
-                    }
-                    _ => Err(format!(
-                        "--minutes is a whole number from 1 to 10080 (a week), found `{minutes}`"
-                    )),
+        "soak" => {
+            let (rows, minutes) = match rest {
+                [rows @ .., "--minutes", minutes] if !rows.is_empty() => (rows, minutes),
+                _ => return Err("`soak` is used as: soak ROW... --minutes N".to_string()),
+            };
+            let rows = rows
+                .iter()
+                .map(|row| known(row, &names.rows, "row", "crates/sim/tests"))
+                .collect::<Result<_, _>>()?;
+            match minutes.parse() {
+                Ok(minutes) if (1..=60 * 24 * 7).contains(&minutes) => {
+                    Ok(Command::Soak { rows, minutes })
                 }
+                _ => Err(format!(
+                    "--minutes is a whole number from 1 to 10080 (a week), found `{minutes}`"
+                )),
             }
-            _ => Err("`soak` is used as: soak ROW --minutes N".to_string()),
-        },
+        }
         other => Err(format!("there is no command `{other}`")),
     }
 }
@@ -223,9 +227,9 @@ mod tests {
             })
         );
         assert_eq!(
-            parsed("soak crashes --minutes 5"),
+            parsed("soak crashes model --minutes 5"),
             Ok(Command::Soak {
-                row: "crashes".into(),
+                rows: vec!["crashes".into(), "model".into()],
                 minutes: 5
             })
         );
@@ -279,6 +283,7 @@ mod tests {
             ("trials crash", "`crash`"),
             ("trials model crashes", "`crashes`"),
             ("soak model", "--minutes N"),
+            ("soak --minutes 5", "soak ROW"),
             ("soak models --minutes 5", "`models`"),
             ("soak model --minutes 0", "`0`"),
             ("soak model --minutes 10081", "`10081`"),

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match &command {
-        Command::Soak { row, minutes } => soak::soak(&root(), row, *minutes),
+        Command::Soak { rows, minutes } => soak::soak(&root(), rows, *minutes),
         Command::Planted(wish) => planted::planted(&root(), wish),
         _ => steps::of(&command)
             .iter()

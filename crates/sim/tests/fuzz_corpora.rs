@@ -86,7 +86,8 @@ fn fuzz_corpora() {
         let is_slow = ["recovery", "repair", "directories", "salvage"].contains(&target.name);
         let mutations = if is_slow { SLOW_MUTATIONS } else { MUTATIONS };
         let count = (mutations * percent / 100).max(1);
-        for seed in only.map_or(0..count, |seed| seed..seed + 1) {
+        let asked = only.map(|seed| seed..seed + number("SILT_COUNT").unwrap_or(1));
+        for seed in asked.unwrap_or(0..count) {
             let mut rng = Rng::new(seed ^ 0xC0);
             let (name, bytes) = *rng.pick(&files);
             let (_, other) = *rng.pick(&files);

@@ -118,7 +118,8 @@ fn simulate_counted(
 /// Points of a run that is no longer than usual.
 const STEPS: u64 = 3_000_000;
 
-/// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEEDS=N` so many percent of `count`.
+/// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEED=K` and
+/// `SILT_COUNT=N` so many from that one on, `SILT_SEEDS=N` so many percent of `count`.
 /// Prints each seed that fails with the command that repeats it. With `SILT_SEED=K` and `SILT_REDUCE=N` the seed is made small in at most N runs
 /// ([`crate::reduce`]). With `SILT_STOP=N` it ends at the first seed that fails and prints how many that took, or when N seconds are over, and asks
 /// for nothing of `wanted`: what `cargo xtask planted` wants to know.
@@ -143,7 +144,7 @@ pub fn seeds(
         return reduced(test, seed, runs_max, trial);
     }
     let range = match single {
-        Some(seed) => seed..seed + 1,
+        Some(seed) => seed..seed + number("SILT_COUNT").unwrap_or(1).max(1),
         None => first..first + (count * number("SILT_SEEDS").unwrap_or(100) / 100).max(1),
     };
     let mut coverage = Coverage::default();
