@@ -160,13 +160,15 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
         .any(|s| s.seqs().hi <= seqs.lo)
 }
 
-/// Seals the memtables of these keyspaces and waits until what is sealed now is installed.
+/// Seals the memtables of these keyspaces, waits until what is sealed now is installed, and syncs the log through what was written to others: half of
+/// a batch, or an ingest that is seen already and whose edit is on its way (story 43).
 pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
     core.health.check()?;
     let mut lead = core.queue.lead();
     let sealed: Result<Vec<_>> = keyspaces.iter().map(|k| lead.rotate(core, k)).collect();
     lead.finish();
     sealed?;
+    let end = core.log.end();
     let waiting: Vec<(Arc<KeyspaceCore>, Vec<u64>)> = keyspaces
         .iter()
         .map(|k| {
@@ -193,7 +195,7 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
                     .any(|s| matches!(s, Source::Memtable(m) if ids.contains(&m.id)))
         };
         if waiting.iter().all(done) {
-            return Ok(());
+            return core.sync_log_through(end);
         }
         core.check_open()?;
         core.health.check_manifest()?;

@@ -402,7 +402,8 @@ impl Store {
         self.core.sync_log_through(end)
     }
 
-    /// Flushes the memtables of all keyspaces and waits for it.
+    /// Flushes the memtables of all keyspaces and waits for it. What was written, or read, before the call survives a loss of power then,
+    /// whatever the sync mode.
     ///
     /// # Errors
     /// What kept the flush from happening.
@@ -717,7 +718,8 @@ impl Keyspace {
         self.range(IterOptions::prefix(prefix))
     }
 
-    /// Flushes the keyspace's memtables and waits for it.
+    /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the call survives a loss of power then, whatever the
+    /// sync mode, in other keyspaces too: their part of it is synced in the log.
     ///
     /// # Errors
     /// What kept the flush from happening.

@@ -105,5 +105,6 @@ stories! {
     the_last_handle_in_a_job
     a_drop_in_a_job
     the_intervals_sync_waits_for_nobody
+    a_flush_of_nothing_is_a_promise_too
     a_failed_sync_of_the_inherited_log_is_not_believed_later
 }

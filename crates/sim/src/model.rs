@@ -226,18 +226,6 @@ impl Model {
             .map(Record::last)
     }
 
-    /// End of the last record up to `number` that wrote an entry to a keyspace; 0 without any.
-    pub fn last_entry_of(&self, id: u32, number: u64) -> u64 {
-        let until = self.records.partition_point(|r| r.last() <= number);
-        let wrote = |event: &Event| match event {
-            Event::Group(ops) => ops.iter().any(|op| op.keyspace() == id),
-            Event::Ingest(parts) => parts.iter().any(|(part, _)| *part == id),
-            _ => false,
-        };
-        let own = self.records[..until].iter().rev().find(|r| wrote(&r.event));
-        own.map_or(0, Record::last)
-    }
-
     /// All records.
     pub fn records(&self) -> &[Record] {
         &self.records

@@ -12,14 +12,12 @@ mod reads;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone::{ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Snapshot};
 
 use crate::checker::Check;
-use crate::model::{Bytes, Model, Op};
-use crate::observe::lock;
+use crate::model::{Bytes, Op};
 use crate::rng::Rng;
 use crate::world::World;
 use plan::{Action, NAMES, draw_own_of_one, draw_setting, draw_table_options};
@@ -215,20 +213,16 @@ impl Client {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
-                let (number, held) = (world.store.snapshot().number(), world.held_count());
-                let (result, last) = if action == A::Flush {
-                    let last = |model: &Model| model.last_entry_of(keyspace.id(), number);
-                    (keyspace.flush(), last(&lock(&world.history).model))
-                } else {
-                    (world.store.flush(), number)
+                let number = world.store.snapshot().number();
+                let result = match action {
+                    A::Flush => keyspace.flush(),
+                    _ => world.store.flush(),
                 };
                 match result {
-                    // What was flushed survives a loss of power, in every sync mode, and so does everything before it.
+                    // What was seen before survives a loss of power, in every sync mode, whichever keyspace it is in.
                     Ok(()) => {
-                        if held.is_some() && held == world.held_count() {
-                            world.synced(last);
-                            world.reach("flush.promised");
-                        }
+                        world.synced(number);
+                        world.reach("flush.promised");
                         Ok(())
                     }
                     Err(e) => world.allow(&e, &[ErrorKind::KeyspaceDropped], "flush"),
@@ -261,13 +255,7 @@ impl Client {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
-                let [holds, released] = &world.held;
-                holds.fetch_add(1, Ordering::Relaxed);
-                let held = world.store.core_for_tests().seal_and_hold(&keyspace);
-                if !matches!(held, Ok(true)) {
-                    released.fetch_add(1, Ordering::Relaxed);
-                }
-                let held = match held {
+                let held = match world.store.core_for_tests().seal_and_hold(&keyspace) {
                     Ok(held) => held,
                     Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "seal"),
                 };
@@ -276,7 +264,6 @@ impl Client {
                     let pause = Duration::from_micros(self.rng.below(40_000));
                     self.later(pause, move |world| {
                         world.store.core_for_tests().release(&keyspace);
-                        world.held[1].fetch_add(1, Ordering::Relaxed);
                     })
                 } else {
                     Ok(())

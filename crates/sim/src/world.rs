@@ -12,7 +12,7 @@ pub mod outside;
 pub mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
@@ -74,8 +74,6 @@ pub struct World {
     pub next_name: Arc<AtomicU64>,
     /// Checkpoints that are looked at again later.
     pub copies: Arc<StdMutex<Vec<Copy>>>,
-    /// How often a memtable was kept from being flushed, and let go again: a flush leaves it out.
-    pub held: [AtomicU64; 2],
     /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the order.
     pub turn: Mutex<()>,
 }
@@ -135,12 +133,6 @@ impl World {
             self.synced(number);
             self.reach("synced.by_interval");
         }
-    }
-
-    /// How often memtables were held, if none is held now.
-    pub fn held_count(&self) -> Option<u64> {
-        let [held, released] = self.held.each_ref().map(|n| n.load(Ordering::Relaxed));
-        (held == released).then_some(held)
     }
 
     /// Ok if the error may come, else the run's failure.

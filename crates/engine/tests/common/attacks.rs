@@ -84,6 +84,11 @@ pub const ALL: &[Story] = &[
         the_intervals_sync_waits_for_nobody,
     ),
     (
+        "a_flush_of_nothing_is_a_promise_too",
+        2,
+        a_flush_of_nothing_is_a_promise_too,
+    ),
+    (
         "a_failed_sync_of_the_inherited_log_is_not_believed_later",
         2,
         a_failed_sync_of_the_inherited_log_is_not_believed_later,
@@ -748,6 +753,46 @@ fn a_drop_of_what_only_the_log_knows(rt: Runtime, seed: u64) {
         assert_eq!(fresh.iter().unwrap().count(), 0);
     }
     creator.join().unwrap();
+}
+
+/// A flush of a keyspace whose memtable is empty synced nothing: what its caller had written to another keyspace was lost with the power, and so was
+/// an ingest into this one that everybody saw already and whose own call was still on its way.
+fn a_flush_of_nothing_is_a_promise_too(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options {
+        sync: SyncMode::Never,
+        ..small()
+    });
+    let (a, b) = two(&store);
+    let mut ingester = None;
+    match seed {
+        0 => b.put(b"k", b"v").unwrap(),
+        _ => {
+            let hooks = store.core_for_tests();
+            let file = table(&disk, &hooks, &[(b"k", b"v")]);
+            // Its record is written and seen; its call waits for the log's sync.
+            disk.faults
+                .add(Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(20))).named(LOG));
+            let into = b.clone();
+            let ingest = move || {
+                hooks.ingest(&into, vec![file]).unwrap();
+            };
+            ingester = Some(rt.spawn("ingester", ingest).unwrap());
+            while b.get(b"k").unwrap().is_none() {
+                rt.sleep(Duration::from_millis(10));
+            }
+        }
+    }
+    let flushed = if seed == 0 { &a } else { &b };
+    flushed.flush().unwrap();
+    let back = disk.lose_power().open();
+    let found = back.keyspace("b").unwrap().get(b"k").unwrap();
+    assert_eq!(
+        found.as_deref(),
+        Some(&b"v"[..]),
+        "seen before a flush, gone"
+    );
+    ingester.into_iter().for_each(|task| task.join().unwrap());
 }
 
 /// The interval's sync was one step of the task that does all maintenance: while that zeroed a segment, unlinked what was dropped or waited for the

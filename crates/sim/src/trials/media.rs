@@ -109,7 +109,10 @@ impl Media {
         let place = |label: &str, letter: char| label.strip_prefix(letter)?.parse::<u64>().ok();
         let (marks, behind) = marks.split_at(cut);
         for (replay, letter) in replays.iter_mut().zip(LETTERS).skip(1) {
-            let last = marks.iter().rev().find_map(|mark| place(&mark.label, letter));
+            let last = marks
+                .iter()
+                .rev()
+                .find_map(|mark| place(&mark.label, letter));
             replay.advance_to(last.unwrap_or(0));
         }
         // Only the call that changed something next can be in its middle: what comes later on another medium may have waited for it.

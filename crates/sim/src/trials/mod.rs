@@ -342,7 +342,6 @@ impl Run {
             outside: self.outside_seen.clone(),
             wishes: options.keyspaces.clone(),
             copies: self.copies.clone(),
-            held: Default::default(),
             turn: self.runtime.mutex(()),
         }))
     }
