@@ -313,8 +313,9 @@ impl Claim {
                     root.describe()
                 ))
                 .expected("one folder for all of it")
-                .found(format!("{} folders", folders.len()))
-                .advice("leave log_dir and table_dir out; they are for stores that are created with them"));
+                .found(format!("{} folders, and no file {DIRECTORIES}", folders.len()))
+                .in_file(DIRECTORIES)
+                .advice("leave log_dir and table_dir out, they are for stores that are created with them; or put the file back from a copy"));
             }
             None => {}
         }

@@ -227,6 +227,24 @@ fn power_goes_for_all_folders_at_once() {
     }
 }
 
+/// The file DIRECTORIES is lost: whoever is told that the store lies in one folder is told which file would say otherwise.
+#[test]
+fn a_lost_file_of_directories_is_named() {
+    in_simulation(7, |rt| {
+        let folders = Folders::new(&rt);
+        folders.open(THREE).close().unwrap();
+        let root = &folders.memory[0];
+        let epoch = root.lease("thief").unwrap().epoch();
+        root.delete(epoch, "DIRECTORIES").unwrap();
+        for error in [
+            folders.try_open(THREE, small()).expect_err("it opened"),
+            folders.check(THREE).expect_err("it was checked"),
+        ] {
+            assert_eq!(error.file(), Some("DIRECTORIES"), "{error}");
+        }
+    });
+}
+
 /// Story 50: a failed sync of a folder of its own poisons, also that of the tables; only one of several jobs is told of it.
 #[test]
 fn a_failed_sync_of_any_folder_poisons() {
