@@ -75,7 +75,7 @@ pub(crate) struct KeyspaceMap {
 #[derive(Default)]
 pub(crate) struct Pins {
     next: u64,
-    pinned: BTreeMap<u64, u32>,
+    pub(crate) pinned: BTreeMap<u64, u32>,
 }
 
 /// See the module.

@@ -8,8 +8,9 @@ use siltstone_storage::Epoch;
 
 use crate::core::Core;
 use crate::error::Result;
+use crate::pinning::NO_SEGMENT;
 use crate::store::Keyspace;
-use crate::version::{KeyspaceVersion, StoreState, TableMeta};
+use crate::version::{KeyspaceVersion, SeqRange, StoreState, TableMeta};
 use crate::view::Source;
 use crate::write::Lead;
 
@@ -142,6 +143,51 @@ impl TestHooks {
         let unsettled = keyspace.view().unsettled();
         let runs = unsettled.iter().filter(|s| matches!(s, Source::Run(_)));
         runs.count()
+    }
+
+    /// Numbers, as `(above, up to)`, that no source of the keyspace has between two of those that its view shows: sources on both sides of such a hole
+    /// are no neighbours, and never merge.
+    pub fn slot_holes(&self, keyspace: &Keyspace) -> Vec<(u64, u64)> {
+        let Ok(keyspace) = self.core.keyspace_by_id(keyspace.id()) else {
+            return Vec::new();
+        };
+        let view = keyspace.pin();
+        let covered = view.version.covered();
+        let between = view.sources.windows(2).map(|pair| {
+            let (newer, older) = (pair[0].seqs(), pair[1].seqs());
+            (older.hi, newer.lo)
+        });
+        between
+            .filter(|(above, to)| above < to && !covered.includes(SeqRange::new(*above, *to)))
+            .collect()
+    }
+
+    /// What keeps the log from some segment on without having anything in it: pins of creates, drops and ingests, and memtables without entries.
+    pub fn needless_log_pins(&self) -> Vec<String> {
+        let pins = self.core.pins.lock().pinned.clone();
+        let mut all: Vec<String> = pins
+            .iter()
+            .map(|(id, segment)| format!("pin {id} keeps segment {segment}"))
+            .collect();
+        for keyspace in self.core.keyspaces.load().by_id.values() {
+            let view = keyspace.pin();
+            let empty = view.sources.iter().filter_map(|s| match s {
+                Source::Memtable(m) if m.mem.is_empty() => Some(m.first_segment()),
+                _ => None,
+            });
+            let pinned = empty.filter(|segment| *segment != NO_SEGMENT);
+            all.extend(pinned.map(|segment| {
+                let name = &keyspace.name;
+                format!("an empty memtable of `{name}` keeps segment {segment}")
+            }));
+        }
+        all
+    }
+
+    /// The segment from which on something needs the log, and the one in which it ends.
+    pub fn log_need(&self) -> (u32, u32) {
+        let needed = self.core.log_start_without(&[]);
+        (needed, self.core.log.end().segment)
     }
 
     /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
