@@ -19,7 +19,7 @@ use siltstone::{ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, S
 use crate::checker::Check;
 use crate::model::{Bytes, Op};
 use crate::rng::Rng;
-use crate::world::World;
+use crate::world::{Errors, World};
 use plan::{Action, NAMES, draw_own_of_one, draw_setting, draw_table_options};
 
 pub use plan::{Plan, draw_options};
@@ -66,8 +66,13 @@ impl Client {
             if !world.plan.in_force.keeps(place, || format!("{action:?}")) {
                 continue;
             }
-            self.act(action)
-                .map_err(|e| format!("operation {i}, {action:?}: {e}"))?;
+            match self.act(action) {
+                Err(e) if self.world.is_closed(&e) => {
+                    self.world.reach(&format!("closed.beside.{action:?}"));
+                    return Ok(());
+                }
+                done => done.map_err(|e| format!("operation {i}, {action:?}: {e}"))?,
+            }
             self.world.reach(&format!("op.{action:?}"));
         }
         // What was held to the end is looked at once more.
@@ -283,7 +288,11 @@ impl Client {
             }
             A::DeleteObsolete => {
                 world.store.core_for_tests().delete_obsolete();
-                Ok(())
+                match world.errors {
+                    Errors::Fatal => world.slots_meet(),
+                    // What an open replayed and had no room for is beside the slots of the new life.
+                    Errors::Expected | Errors::Damaged => Ok(()),
+                }
             }
         }
     }

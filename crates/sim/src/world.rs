@@ -12,7 +12,7 @@ pub mod outside;
 pub mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
@@ -76,7 +76,20 @@ pub struct World {
     pub copies: Arc<StdMutex<Vec<Copy>>>,
     /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the order.
     pub turn: Mutex<()>,
+    /// Somebody is closing the store, or has closed it: from then on any call may be refused.
+    pub closing: AtomicBool,
+    /// Where memory for memtables is refused: the keyspaces whose groups may be too large for what there is.
+    pub starved: StdMutex<Option<BTreeSet<u32>>>,
 }
+
+/// What the store says when it gets no memory for a memtable.
+const NO_MEMORY: &str = "no memory for a memtable";
+
+/// From this size on a memtable's memory is refused where a run says so, in bytes: more than any that is not made for one large batch.
+const REFUSED_BYTES: usize = 900 << 10;
+
+/// Batches of fewer bytes than this do not come near [`REFUSED_BYTES`], however many of them share a group.
+const SMALL_BYTES: usize = 128 << 10;
 
 impl World {
     /// Counts something that was reached.
@@ -150,7 +163,7 @@ impl World {
         );
         let told = match self.errors {
             Errors::Fatal => false,
-            Errors::Expected => injected,
+            Errors::Expected => injected && !error.to_string().contains(NO_MEMORY),
             Errors::Damaged => {
                 (injected || error.kind() == ErrorKind::Corruption)
                     && self.names_damage(&error.to_string())
@@ -174,6 +187,7 @@ impl World {
         write: impl FnOnce(&Store, bool) -> siltstone::Result<()>,
     ) -> Check {
         self.age();
+        self.note_large(&ops);
         let before = self.store.snapshot().number();
         lock(&self.history).announce(ops.clone());
         match write(&self.store, sync) {
@@ -207,9 +221,49 @@ impl World {
             }
             Err(e) => {
                 lock(&self.history).withdraw(&ops);
+                if e.to_string().contains(NO_MEMORY) && self.is_starved(&ops) {
+                    return Ok(());
+                }
                 self.allow(&e, &[ErrorKind::KeyspaceDropped], "write")
             }
         }
+    }
+
+    /// From now on large memtables get no memory.
+    pub fn starve(&self) {
+        let mut starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
+        starved.get_or_insert_default();
+    }
+
+    /// Notes, where memory is refused, whose groups a large batch makes too large.
+    fn note_large(&self, ops: &[Op]) {
+        let mut starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(starved) = &mut *starved
+            && bytes_of(ops) > SMALL_BYTES
+        {
+            starved.extend(ops.iter().map(Op::keyspace));
+        }
+    }
+
+    /// Whether a batch may be refused memory: it, or one that may share its group, is large, in one of the keyspaces that it touches.
+    fn is_starved(&self, ops: &[Op]) -> bool {
+        let starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
+        let is_starved = |op: &Op| starved.as_ref().is_some_and(|s| s.contains(&op.keyspace()));
+        ops.iter().any(is_starved)
+    }
+
+    /// Writes a value for which no memtable gets memory; batches of others, which may share its group, are not to be refused with it.
+    ///
+    /// # Errors
+    /// As [`World::write`].
+    pub fn write_too_much(&self, keyspace: &Keyspace) -> Check {
+        let hooks = self.store.core_for_tests();
+        hooks.refuse_arenas_from(REFUSED_BYTES);
+        let value = vec![0x67; REFUSED_BYTES].into();
+        let op = Op::Put(keyspace.id(), b"too much".as_slice().into(), value);
+        self.write_batch(vec![op], false)?;
+        self.reach("memory.refused");
+        Ok(())
     }
 
     /// Writes `ops` as a batch.
@@ -283,7 +337,9 @@ impl World {
         }
         // Another of the same name may have come in between: the record names the one that went.
         let error = keyspace.get(b"x").err().map(|e| e.kind());
-        let gone = error == Some(ErrorKind::KeyspaceDropped);
+        let closing = self.closing.load(Ordering::Relaxed);
+        let gone = error == Some(ErrorKind::KeyspaceDropped)
+            || closing && error == Some(ErrorKind::Closed);
         let mut history = lock(&self.history);
         let number = history.model.number_of_change(
             |e| matches!(e, Event::Drop(i) | Event::DropWithoutRecord(i) if *i == id),
@@ -357,6 +413,92 @@ impl World {
         Err(told)
     }
 
+    /// Asks of a store at rest, whose storage does all it is told, that it owes nothing: no edit waits, no ingest is unsettled, nothing
+    /// keeps the log that has nothing in it. Then everything can be flushed, and the log is
+    /// not needed any more.
+    ///
+    /// # Errors
+    /// What it owes.
+    pub fn nothing_is_owed(&self) -> Check {
+        let hooks = self.store.core_for_tests();
+        let mut told = String::new();
+        // What found no room or met a fault is tried again in rounds.
+        for round in 0..8 {
+            if round > 0 {
+                self.runtime.sleep(Duration::from_secs(1));
+            }
+            match self.owed(&hooks)? {
+                None => {
+                    self.reach("nothing.owed");
+                    return Ok(());
+                }
+                Some(owed) => told = owed,
+            }
+        }
+        Err(format!("a store at rest: {told}"))
+    }
+
+    fn owed(&self, hooks: &siltstone::testing::TestHooks) -> Result<Option<String>, String> {
+        let edits = hooks.pending_edit_count();
+        if edits > 0 {
+            return Ok(Some(format!("{edits} edits wait for room")));
+        }
+        for name in self.store.keyspaces() {
+            let keyspace = self.store.keyspace(&name).map_err(|e| e.to_string())?;
+            let runs = hooks.unsettled_run_count(&keyspace);
+            if runs > 0 {
+                return Ok(Some(format!(
+                    "{runs} ingested runs of {name} are not settled"
+                )));
+            }
+        }
+        if let Err(holes) = self.slots_meet() {
+            return Ok(Some(holes));
+        }
+        let pins = hooks.needless_log_pins();
+        if !pins.is_empty() {
+            return Ok(Some(format!("the log is kept for nothing: {pins:?}")));
+        }
+        let flushed = self
+            .store
+            .flush()
+            .and_then(|()| self.store.wait_until_idle());
+        if let Err(e) = flushed {
+            return Ok(Some(format!("everything is to be flushed: {e}")));
+        }
+        let (needed, end) = hooks.log_need();
+        Ok((needed != end).then(|| {
+            format!(
+                "all is flushed, and the log is needed from segment {needed} on; it ends in {end}"
+            )
+        }))
+    }
+
+    /// Asks that the sources of each keyspace have all numbers between them: those on both sides of a hole would never merge.
+    ///
+    /// # Errors
+    /// A hole.
+    pub fn slots_meet(&self) -> Check {
+        let hooks = self.store.core_for_tests();
+        for name in self.store.keyspaces() {
+            let Ok(keyspace) = self.store.keyspace(&name) else {
+                continue;
+            };
+            let holes = hooks.slot_holes(&keyspace);
+            if !holes.is_empty() {
+                return Err(format!(
+                    "numbers between sources of {name} are nobody's: {holes:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a message says no more than that the store is closed, where somebody closed it.
+    pub(crate) fn is_closed(&self, message: &str) -> bool {
+        self.closing.load(Ordering::Relaxed) && message.contains("the store is closed")
+    }
+
     /// Ok if a message is of a fault that was injected.
     pub(crate) fn excuse(&self, message: String) -> Check {
         if self.is_excused(&message) {
@@ -365,4 +507,14 @@ impl World {
         }
         Err(message)
     }
+}
+
+/// Bytes of keys and values.
+fn bytes_of(ops: &[Op]) -> usize {
+    let bytes = |op: &Op| match op {
+        Op::Put(_, key, value) => key.len() + value.len(),
+        Op::Delete(_, key) => key.len(),
+        Op::DeleteRange(_, start, end) => start.len() + end.len(),
+    };
+    ops.iter().map(bytes).sum()
 }

@@ -37,6 +37,12 @@ fn wanted() -> Vec<String> {
         }
     }
     for one in [
+        "log.gone",
+        "manifest.gone",
+        "table.gone",
+        "current.gone",
+        "checkpoint.table.gone",
+        "checkpoint.manifest.gone",
         "directories.refused",
         "owner.refused",
         "stats.right",

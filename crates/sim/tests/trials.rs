@@ -46,6 +46,7 @@ const REACHED: &[&str] = &[
     "layout.log on 1, tables on 1",
     "layout.log on 1, tables on 2",
     "life.closed",
+    "life.closed_beside_clients",
     "life.killed",
     "life.power_lost",
     "look.reader",
@@ -53,8 +54,10 @@ const REACHED: &[&str] = &[
     "look.repair_strict",
     "look.repair_sure",
     "manifest.rolled",
+    "memory.refused",
     "memtable.held",
     "multi_get.while_written",
+    "nothing.owed",
     "op.Approximate",
     "op.CompactRange",
     "op.DeleteRange",
@@ -169,6 +172,8 @@ fn disk_full() {
         "disk_full.resumed_after_a_while",
         "disk_full.reopened_good",
         "disk_full.reopened_without_room",
+        "disk_full.edits_wait",
+        "disk_full.dropped_beside_waiting_edits",
     ];
     seeds("disk_full", 1, 400, &wanted, disk_full_trial);
 }
@@ -253,6 +258,7 @@ fn every_call() {
         "scenario.checkpoint_not_begun",
         "scenario.checkpoint_taken_up",
         "scenario.checkpoint_whole",
+        "story.flushed_beside_a_drop",
     ]);
     let reached = seeds("every_call", 1, 16, &wanted, |seed| {
         let story = Story::ALL[seed as usize % Story::ALL.len()];

@@ -21,8 +21,8 @@ use siltstone::inspect::{LogContent, LogFile, LogItem, ManifestFile, ManifestIte
 use siltstone::log::Position;
 use siltstone::manifest::recover;
 use siltstone::{
-    ByLevel, Components, Compression, IngestMode, KeyspaceOptions, Options, Storages, Store,
-    SyncMode, TableBuilder, TableFolder, TableOptions, Verify,
+    ByLevel, Components, Compression, ErrorKind, IngestMode, KeyspaceOptions, Options, Storages,
+    Store, SyncMode, TableBuilder, TableFolder, TableOptions, Verify,
 };
 use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
@@ -389,7 +389,8 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
                     .iter()
                     .any(|(start, end)| (*start..*end).contains(&at))
             };
-            just.refused = is_vouched_for && (is_part(hit.first) || is_part(hit.end - 1));
+            just.refused = hit.damage == Damage::Gone
+                || is_vouched_for && (is_part(hit.first) || is_part(hit.end - 1));
             just.settings = is_vouched_for || hit.first >= end;
         }
         FileKind::Log => {
@@ -427,7 +428,9 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             };
             just.records_behind = !behind.is_empty();
             let knows = behind.iter().map(|r| r.synced).max().unwrap_or_default();
-            just.refused = sound.manifest_synced.max(knows) > bad;
+            // The name of the log's start was durable before a manifest named it.
+            let start_is_gone = hit.damage == Damage::Gone && number == sound.log_start;
+            just.refused = start_is_gone || sound.manifest_synced.max(knows) > bad;
         }
         _ => {}
     }
@@ -487,6 +490,15 @@ fn compact(store: &Store) -> Result<(), String> {
     Ok(())
 }
 
+/// An error names a file; where the pointer is gone and nothing else shows that there was a store, there is none.
+fn told_of(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String> {
+    let no_pointer = hit.kind == FileKind::Current && hit.damage == Damage::Gone;
+    match no_pointer && error.kind() == ErrorKind::NotFound {
+        true => Ok(()),
+        false => names_a_file(what, error),
+    }
+}
+
 /// A copy that is closed is hit.
 fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, String> {
     let mut coverage = Coverage::default();
@@ -494,7 +506,7 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
     // Where nobody knows what was written when, nobody knows what a shorter log may show.
     let left_out = (sound.model.is_none() && !sound.is_checkpoint).then_some(FileKind::Log);
     let (folder, name) = copy.draw_file(rng, left_out)?;
-    let damage = Damage::draw(rng);
+    let damage = Damage::draw_of_closed(rng);
     let Some(hit) = hit(rng, &copy.0[folder], &name, damage)? else {
         coverage.add("flip.nothing");
         return Ok(coverage);
@@ -504,14 +516,16 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
         let (verify, map) = (options.verify, options.map_tables);
         format!("{hit}; verify {verify:?}, map {map}: {e}")
     };
-    inspect(&copy.0[folder], &hit).map_err(told)?;
+    if damage != Damage::Gone {
+        inspect(&copy.0[folder], &hit).map_err(told)?;
+    }
     let just = justified(sound, &hit);
     let is_sound = {
         let storages = copy.fork(runtime).storages();
         match check(&CheckStorages::of(&storages), &mut |_| {}) {
             Ok(report) => Some(report.is_sound()),
             Err(e) => {
-                names_a_file("check", &e).map_err(told)?;
+                told_of(&hit, "check", &e).map_err(told)?;
                 None
             }
         }
@@ -529,7 +543,7 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
     let store = match copy.open(runtime, &options) {
         Ok(store) => store,
         Err(e) => {
-            names_a_file("open", &e).map_err(told)?;
+            told_of(&hit, "open", &e).map_err(told)?;
             if is_sound == Some(true) {
                 return Err(told(format!("`check` finds nothing, and open says: {e}")));
             }

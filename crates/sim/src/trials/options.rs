@@ -2,18 +2,20 @@
 //!
 //! What a seed draws: options, where log and tables lie, executors that fail and lie, when the manifest is written anew, clients, operations.
 
-use siltstone_storage::CrashPolicy;
+use std::sync::Arc;
+
+use siltstone_storage::{CrashPolicy, JoinHandle};
 
 use super::looks::{Looks, destroy};
 use super::media::{End, Media};
 use super::{Promised, Run, STEPS, simulate_counted};
-use crate::checker::find_prefix;
+use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
 use crate::executors;
 use crate::observe::lock;
 use crate::rng::Rng;
 use crate::workload::draw_options;
-use crate::world::Errors;
+use crate::world::{Errors, World};
 
 /// One seed: up to three lives of one store, each with other options.
 ///
@@ -84,13 +86,22 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 count
             };
             run.coverage.add_count("operations", clients * count);
-            run.work(&world, clients, count, &mut rng).map_err(told)?;
-            if rng.chance(60) {
-                run.check_all(&world, &mut rng).map_err(told)?;
+            let mut late = rng.clone().fork(3);
+            let work = run.start(&world, clients, count, &mut rng).map_err(told)?;
+            if late.chance(25) {
+                too_much(&world, &mut late).map_err(told)?;
             }
-            let rolls = hooks.manifest_roll_count();
-            run.coverage.add_count("manifest.rolled", rolls);
-            run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+            if late.chance(25) {
+                close_beside(&mut run, &world, work, &mut late).map_err(told)?;
+            } else {
+                Run::join(work).map_err(told)?;
+                if rng.chance(60) {
+                    run.check_all(&world, &mut rng).map_err(told)?;
+                }
+                let rolls = hooks.manifest_roll_count();
+                run.coverage.add_count("manifest.rolled", rolls);
+                run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+            }
             drop((hooks, world));
             let last = run.model().last();
             let settled = lock(&run.history).settings.settled();
@@ -128,4 +139,52 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
         }
         Ok(run.coverage)
     })
+}
+
+/// Large values for which there is no memory, beside the clients: whoever writes to another keyspace does not notice.
+fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
+    let names = world.store.keyspaces();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let name = rng.pick(&names).clone();
+    world.starve();
+    for _ in 0..4 + rng.below(12) {
+        if let Ok(keyspace) = world.store.keyspace(&name) {
+            world.write_too_much(&keyspace)?;
+        }
+        for _ in 0..rng.below(60) {
+            world.runtime.yield_point();
+        }
+    }
+    Ok(())
+}
+
+/// Closes the store at some moment of its clients' work. What they had been told is in it; from then on they are told that it is closed, and nothing
+/// comes to its log any more.
+fn close_beside(
+    run: &mut Run,
+    world: &Arc<World>,
+    work: Vec<JoinHandle<Check>>,
+    rng: &mut Rng,
+) -> Check {
+    let most = *rng.pick(&[50, 500, 3000]);
+    for _ in 0..rng.below(most) {
+        world.runtime.yield_point();
+    }
+    let busy = work.iter().filter(|task| !task.is_finished()).count();
+    run.close(world)
+        .map_err(|e| format!("close beside {busy} clients: {e}"))?;
+    let last = run.model().last();
+    Run::join(work).map_err(|e| format!("beside a close: {e}"))?;
+    let later = run.model().last();
+    if later != last {
+        return Err(format!(
+            "the store was closed at {last}, and its log was given {later} later"
+        ));
+    }
+    if busy > 0 {
+        run.coverage.add("life.closed_beside_clients");
+    }
+    Ok(())
 }

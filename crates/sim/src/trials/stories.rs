@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use siltstone::{
     Compression, ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Options, TableFile,
     TableOptions, setting,
 };
-use siltstone_storage::{FaultStorage, MemoryStorage, Storage};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Storage};
 
 use super::Run;
 use crate::checker::{Check, check_now, find_prefix};
@@ -78,11 +80,16 @@ pub(crate) struct Stage {
     pub(crate) target: MemoryStorage,
     target_seen: Arc<dyn Storage>,
     faults: Option<FaultStorage>,
+    /// Makes single calls slow.
+    slow: FaultStorage,
     /// Faults may come: nobody has changed the disk yet.
     failing: Arc<AtomicBool>,
     pub(crate) copy: Option<Copy>,
     pub(crate) moved: Vec<Moved>,
 }
+
+/// How the names of log segments begin, and no others: twelve digits.
+const LOG: &str = "000000000";
 
 /// Sizes at which everything happens early.
 pub(crate) fn options() -> Options {
@@ -110,8 +117,10 @@ impl Stage {
         medium.start_journal();
         target.start_journal();
         run.outside.start_journal();
+        let slow = FaultStorage::new(Arc::new(medium.clone()), &run.runtime);
         let mut stage = Stage {
-            storage: Arc::new(medium.clone()),
+            storage: Arc::new(slow.clone()),
+            slow,
             target_seen: Arc::new(Noted::new(target.clone(), medium.clone(), 't')),
             medium,
             target,
@@ -537,7 +546,7 @@ fn ingest_second(stage: &mut Stage, world: &Arc<World>) -> Check {
     compact(world, "default")
 }
 
-fn keyspaces_first(_: &mut Stage, world: &Arc<World>) -> Check {
+fn keyspaces_first(stage: &mut Stage, world: &Arc<World>) -> Check {
     world.create("a", &own(5))?;
     load(world, &["a", "default"], 0, 6, false)?;
     if let Some(a) = keyspace(world, "a")? {
@@ -555,7 +564,49 @@ fn keyspaces_first(_: &mut Stage, world: &Arc<World>) -> Check {
     world.set_option(setting, 3u32.into())?;
     flush(world)?;
     drop_named(world, "b")?;
-    load(world, &["default", "c"], 30, 4, true)
+    load(world, &["default", "c"], 30, 4, true)?;
+    slow_drop(stage, world)
+}
+
+/// A keyspace is dropped whose records are synced and not flushed. The sync of the drop's record is slow; beside it all that is younger is flushed,
+/// and the log could begin there.
+fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
+    flush(world)?;
+    load(world, &["d"], 0, 3, true)?;
+    load(world, &["default", "a"], 0, 40, false)?;
+    load(world, &["default", "a"], 10, 30, false)?;
+    let number = world.store.snapshot().number();
+    match world.store.sync_log() {
+        Ok(()) => world.synced(number),
+        Err(e) => world.allow(&e, &[], "sync_log")?,
+    }
+    let Ok(dropped) = world.store.keyspace("d") else {
+        return Ok(());
+    };
+    let slow = Fault::Delay(Duration::from_secs(2));
+    stage.slow.add(Rule::on(OpKind::Sync, slow).named(LOG));
+    let (dropper, gone) = (world.clone(), dropped.clone());
+    let drop = world
+        .runtime
+        .spawn("dropper", move || dropper.drop_keyspace(&gone));
+    let drop = drop.map_err(|e| e.to_string())?;
+    while dropped.get(b"key000").is_ok() && !drop.is_finished() {
+        world.runtime.sleep(Duration::from_millis(1));
+    }
+    for name in ["default", "a", "c"] {
+        if let Ok(keyspace) = world.store.keyspace(name) {
+            let flushed = keyspace.flush();
+            flushed.or_else(|e| world.allow(&e, &[], "flush beside a drop"))?;
+        }
+        world.store.core_for_tests().delete_obsolete();
+    }
+    compact(world, "default")?;
+    compact(world, "a")?;
+    if !drop.is_finished() {
+        world.reach("story.flushed_beside_a_drop");
+    }
+    drop.join()
+        .map_err(|_| "the drop ended without an answer")?
 }
 
 fn keyspaces_second(_: &mut Stage, world: &Arc<World>) -> Check {

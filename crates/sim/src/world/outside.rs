@@ -294,6 +294,24 @@ impl World {
     /// # Errors
     /// A wrong answer or an error that may not come.
     pub fn ingest_own(&self, keyspace: &Keyspace, entries: Vec<Entry>) -> Check {
+        let Some(meta) = self.prepare_own(entries)? else {
+            return Ok(());
+        };
+        match self.store.core_for_tests().ingest(keyspace, vec![meta]) {
+            Ok(number) => {
+                self.synced(number);
+                self.reach("ingest.done");
+                Ok(())
+            }
+            Err(e) => self.allow(&e, &[ErrorKind::KeyspaceDropped], "ingest"),
+        }
+    }
+
+    /// Writes a table into the store's folder, to be ingested there. None if it could not be.
+    ///
+    /// # Errors
+    /// An error that may not come.
+    pub(crate) fn prepare_own(&self, entries: Vec<Entry>) -> Result<Option<TableMeta>, String> {
         let hooks = self.store.core_for_tests();
         let name = format!(
             "{:08x}{OWN_TABLES}0000-{:05}.tbl",
@@ -306,22 +324,15 @@ impl World {
             // It is this trial's own call that found no room.
             Err(e) if self.errors != Errors::Fatal && e.contains("no space left") => {
                 self.reach("ingest.no_room_for_a_table");
-                return Ok(());
+                return Ok(None);
             }
-            Err(e) => return self.excuse(format!("table to ingest: {e}")),
+            Err(e) => return self.excuse(format!("table to ingest: {e}")).map(|()| None),
         };
         if let Err(e) = hooks.sync_table_names() {
-            return self.excuse(format!("table to ingest: {e}"));
+            return self.excuse(format!("table to ingest: {e}")).map(|()| None);
         }
         lock(&self.history).announce_table(meta.digest, Arc::new(entries));
-        match hooks.ingest(keyspace, vec![meta]) {
-            Ok(number) => {
-                self.synced(number);
-                self.reach("ingest.done");
-                Ok(())
-            }
-            Err(e) => self.allow(&e, &[ErrorKind::KeyspaceDropped], "ingest"),
-        }
+        Ok(Some(meta))
     }
 }
 

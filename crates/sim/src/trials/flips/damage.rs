@@ -4,7 +4,7 @@
 //!
 //! Threading: pure but for the storage that is damaged.
 
-use siltstone_storage::MemoryStorage;
+use siltstone_storage::{Epoch, MemoryStorage, Storage};
 use siltstone_table::footer::Footer;
 
 use crate::rng::Rng;
@@ -65,6 +65,8 @@ pub(super) enum Damage {
     DuplicatedPage,
     Cut,
     Garbage,
+    /// The file is not there.
+    Gone,
 }
 
 impl Damage {
@@ -89,6 +91,14 @@ impl Damage {
         }
     }
 
+    /// As [`Damage::draw`], or the whole file is lost.
+    pub(super) fn draw_of_closed(rng: &mut Rng) -> Damage {
+        match rng.chance(6) {
+            true => Damage::Gone,
+            false => Damage::draw(rng),
+        }
+    }
+
     pub(super) fn word(self) -> &'static str {
         match self {
             Damage::Bit => "bit",
@@ -100,6 +110,7 @@ impl Damage {
             Damage::DuplicatedPage => "duplicated_page",
             Damage::Cut => "cut",
             Damage::Garbage => "garbage",
+            Damage::Gone => "gone",
         }
     }
 }
@@ -212,6 +223,7 @@ fn change(rng: &mut Rng, kind: FileKind, name: &str, damage: Damage, bytes: &mut
             }
         }
         Damage::Cut => bytes.truncate(at),
+        Damage::Gone => bytes.clear(),
         Damage::Garbage => {
             let most = *rng.pick(&[1, 16, 600, 9000]);
             let count = 1 + rng.index(most);
@@ -255,5 +267,9 @@ pub(super) fn hit(
             });
         })
         .map_err(|e| e.to_string())?;
+    if damage == Damage::Gone {
+        let deleted = storage.delete(Epoch(u64::MAX), name);
+        deleted.map_err(|e| e.to_string())?;
+    }
     Ok(hit)
 }
