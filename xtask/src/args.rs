@@ -30,12 +30,8 @@ pub enum Command {
     Tsan { package: Option<String> },
     /// Which lines the test suite runs.
     Coverage,
-    /// libFuzzer with ASan on one parser or on all, each for so long.
-    Fuzz {
-        /// Folders of `fuzz/corpora`.
-        targets: Vec<String>,
-        seconds: u64,
-    },
+    /// libFuzzer with ASan on some parsers or on all.
+    Fuzz(crate::fuzz::Wish),
     /// Print what there is.
     Help,
 }
@@ -80,9 +76,10 @@ cargo xtask COMMAND
   tsan [PACKAGE]          the tests under ThreadSanitizer (needs: rustup +nightly component add rust-src)
   coverage                which lines the tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov, rustup +nightly component add llvm-tools)
-  fuzz [TARGET] [--seconds N]
-                          libFuzzer with ASan on one parser or on each, 30 seconds unless told (needs: rustup toolchain install nightly, and a
-                          C++ compiler); the gate only replays the corpora
+  fuzz [TARGET...] [--seconds N] [--runs N] [--keep]
+                          libFuzzer with ASan on some parsers or on each, until it ran for 30 seconds and a million times unless told, or for ten times
+                          the seconds; --keep: what it found goes into the corpora (needs: rustup toolchain install nightly, and a C++ compiler); the
+                          gate only replays the corpora
   help                    this text
 
 ROW is a test of crates/sim/tests: {rows}
@@ -127,26 +124,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
             })
         }
         "help" | "-h" | "--help" => alone(Command::Help),
-        "fuzz" => {
-            let (targets, words) = match rest {
-                [name, words @ ..] if !name.starts_with('-') => {
-                    let name = known(name, &names.fuzzed, "target", "fuzz/corpora")?;
-                    (vec![name], words)
-                }
-                words => (names.fuzzed.clone(), words),
-            };
-            let seconds = match words {
-                [] => Some(30),
-                ["--seconds", seconds] => seconds.parse().ok().filter(|s| (1..=86_400).contains(s)),
-                _ => None,
-            };
-            match seconds {
-                Some(seconds) => Ok(Command::Fuzz { targets, seconds }),
-                None => {
-                    Err("`fuzz` is used as: fuzz [TARGET] [--seconds N], N from 1 to 86400".into())
-                }
-            }
-        }
+        "fuzz" => crate::fuzz::Wish::parse(rest, &names.fuzzed).map(Command::Fuzz),
         "bench" => {
             let (name, words) = match rest {
                 [name, words @ ..] if !name.starts_with('-') => (
@@ -247,17 +225,6 @@ mod tests {
     }
 
     #[test]
-    fn a_fuzzer_without_a_name_takes_all_targets() {
-        let fuzz = |targets: &[&str], seconds| {
-            let targets = targets.iter().map(|t| t.to_string()).collect();
-            Ok(Command::Fuzz { targets, seconds })
-        };
-        assert_eq!(parsed("fuzz"), fuzz(&["batch", "table"], 30));
-        assert_eq!(parsed("fuzz --seconds 5"), fuzz(&["batch", "table"], 5));
-        assert_eq!(parsed("fuzz table --seconds 9"), fuzz(&["table"], 9));
-    }
-
-    #[test]
     fn a_benchmark_without_a_name_is_the_store() {
         assert_eq!(
             parsed("bench --rounds 3"),
@@ -293,7 +260,6 @@ mod tests {
             ("coverage all", "`all`"),
             ("fuzz log", "`log`"),
             ("fuzz table --seconds 0", "--seconds N"),
-            ("fuzz --minutes 3", "--seconds N"),
         ] {
             let wrong = parsed(line).unwrap_err();
             assert!(wrong.contains(named), "{line}: {wrong}");

@@ -2,12 +2,13 @@
 //!
 //! What it is: [`args`] turns the command line into a [`args::Command`], [`steps`] turns that into processes to start (a pure function, so that it is
 //! tested as one), and this file starts them, printing each exactly as it could be typed. [`soak`] repeats one trial until its time is up;
-//! [`planted`] runs the trials with faults that they must find.
+//! [`planted`] runs the trials with faults that they must find, [`fuzz`] libFuzzer on the parsers.
 //!
 //! Invariants: no step runs that was not printed first; the first step that fails ends the run with its exit code; no dependencies, so that
 //! building it costs a second.
 
 mod args;
+mod fuzz;
 mod planted;
 mod soak;
 mod steps;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let result = match &command {
         Command::Soak { rows, minutes } => soak::soak(&root(), rows, *minutes),
         Command::Planted(wish) => planted::planted(&root(), wish),
+        Command::Fuzz(wish) => fuzz::fuzz(&root(), wish),
         _ => steps::of(&command)
             .iter()
             .try_for_each(|step| run(step, &root())),

@@ -37,7 +37,8 @@ pub struct Step {
 }
 
 impl Step {
-    fn new(line: &str) -> Step {
+    /// The process that a line means; words have no spaces in them.
+    pub fn new(line: &str) -> Step {
         let mut words = line.split_whitespace().map(String::from);
         Step {
             env: Vec::new(),
@@ -46,7 +47,8 @@ impl Step {
         }
     }
 
-    fn with(mut self, name: &'static str, value: impl fmt::Display) -> Step {
+    /// With a variable set.
+    pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Step {
         self.env.push((name, value.to_string()));
         self
     }
@@ -74,7 +76,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The processes of every command but `soak`, `planted` and `help`.
+/// The processes of every command but `soak`, `planted`, `fuzz` and `help`.
 pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
@@ -113,8 +115,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         Command::Coverage => vec![Step::new(
             "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex /(tests|examples|xtask)/ --no-fail-fast",
         )],
-        Command::Fuzz { targets, seconds } => fuzz(targets, *seconds),
-        Command::Soak { .. } | Command::Planted(_) | Command::Help => Vec::new(),
+        Command::Soak { .. } | Command::Planted(_) | Command::Fuzz(_) | Command::Help => Vec::new(),
     }
 }
 
@@ -153,33 +154,6 @@ fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
     .with("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
     .with("SILT_SIM_BACKEND", "threads")
     .with("SILT_SEEDS", SANITIZED_PERCENT)
-}
-
-/// What libFuzzer needs of the code that it drives: counters of edges, compared values, and the address sanitizer. cargo-fuzz sets the same.
-const FUZZ_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address";
-
-/// One binary for all targets, then each in turn. What is found lies in `fuzz/found`, what fails in `fuzz/artifacts`.
-fn fuzz(targets: &[String], seconds: u64) -> Vec<Step> {
-    // Named, so that build scripts are not built for the fuzzer.
-    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut build = Step::new(
-        "cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target",
-    );
-    build.args.push(host.clone());
-    let mut steps = vec![build.with("RUSTFLAGS", FUZZ_FLAGS)];
-    for target in targets {
-        steps.push(Step::new(&format!(
-            "mkdir -p fuzz/found/{target} fuzz/artifacts"
-        )));
-        let run = format!(
-            "fuzz/target/{host}/release/parsers fuzz/found/{target} fuzz/corpora/{target} -max_total_time={seconds} \
-             -artifact_prefix=fuzz/artifacts/{target}- -max_len=65536 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=64"
-        );
-        steps.push(Step::new(&run).with("SILT_FUZZ_TARGET", target));
-    }
-    steps
 }
 
 /// What there is to try and to measure.
@@ -278,10 +252,6 @@ mod tests {
             Command::Asan { package: None },
             Command::Tsan { package: None },
             Command::Coverage,
-            Command::Fuzz {
-                targets: vec!["table".into()],
-                seconds: 30,
-            },
         ] {
             assert!(!of(&command).is_empty(), "{command:?}");
         }
