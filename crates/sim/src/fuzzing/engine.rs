@@ -2,13 +2,13 @@
 
 use siltstone::batch::{Entries, EntryKind, count_entries};
 use siltstone::inspect::{LogFile, LogItem, ManifestFile, ManifestItem};
-use siltstone::log::format::{ChainEnd, SegmentHeader};
+use siltstone::log::format::{ChainEnd, SegmentHeader, parse_segment_name, segment_name};
 use siltstone::log::{Position, ReplayOptions, replay};
 use siltstone::manifest::reader::parse_manifest;
-use siltstone::manifest::{Current, manifest_name};
+use siltstone::manifest::{Current, manifest_name, parse_manifest_name};
 use siltstone::version::{Edit, StoreState, StoredOptions};
-use siltstone::{Batch, Options, read_published_stats_from};
-use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone::{Batch, KeyspaceOptions, Options, Value, read_published_stats_from};
+use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
 use super::fixup;
 use super::table::Bytes;
@@ -105,6 +105,62 @@ pub(super) fn log_segment(bytes: &[u8]) {
     read_segment(&fixup::segment(bytes, &header), store_id);
 }
 
+/// Segments of one chain. Two bytes say what the manifest knows to be synced; then pieces of a byte (odd: sealed and linked to the one before it; else
+/// as it is), a length u16 and bytes.
+pub(super) fn log_chain(bytes: &[u8]) {
+    let Some(([segment, offset], mut rest)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let synced = Position::new(u32::from(segment % 4), u32::from(*offset) * 8);
+    let store_id = 7;
+    let storage = MemoryStorage::new(&Runtime::threads());
+    let mut previous = ChainEnd::NONE;
+    let mut before: Vec<(Position, u64)> = Vec::new();
+    for number in 1..=4 {
+        let Some(([sealed, low, high], behind)) = rest.split_first_chunk::<3>() else {
+            break;
+        };
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(behind.len());
+        let (piece, behind) = behind.split_at(len);
+        rest = behind;
+        let header = SegmentHeader {
+            store_id,
+            number,
+            salt: 1,
+            previous,
+        };
+        let (fitting, end) = fixup::linked(piece, &header);
+        let object = if sealed % 2 == 1 { &fitting[..] } else { piece };
+        previous = end;
+        storage
+            .replace(Epoch::default(), &segment_name(number), object)
+            .expect("memory");
+        let options = ReplayOptions {
+            store_id,
+            start_segment: 1,
+            synced,
+        };
+        let mut found = Vec::new();
+        let report = replay(&storage, &options, &mut |record| {
+            found.push((record.end, record.first_sequence));
+            Ok(())
+        });
+        // A group may be empty, and then takes no number.
+        assert!(found.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
+        // What a later segment can change is whether the end is corruption, and what follows it.
+        assert!(found.starts_with(&before), "{before:?}, then {found:?}");
+        match report {
+            Ok(report) => {
+                assert_eq!(report.record_count, found.len() as u64);
+                let last = found.last().map_or(Position::new(1, 0), |last| last.0);
+                assert!(report.end >= last && report.end >= synced);
+            }
+            Err(e) => assert!(e.file().is_some(), "an error that names no file: {e}"),
+        }
+        before = found;
+    }
+}
+
 fn read_manifest(bytes: &[u8], current: &Current) {
     if let Ok(recovered) = parse_manifest(bytes, current) {
         assert!(recovered.end.offset <= bytes.len() as u64);
@@ -179,6 +235,67 @@ pub(super) fn options(bytes: &[u8]) {
             Ok(back) => assert_eq!(back, options),
             Err(e) => panic!("{e}\n{again}"),
         }
+    }
+}
+
+/// Lines of NAME=VALUE, each set alone: for the store, and for a keyspace. Values are numbers, switches, texts, or lists with semicolons.
+pub(super) fn settings(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let value_of = |text: &str| match text {
+        "true" | "false" => Value::from(text == "true"),
+        _ => match text.parse::<u64>() {
+            Ok(number) => number.into(),
+            Err(_) => text.into(),
+        },
+    };
+    for line in text.lines().take(4) {
+        let Some((name, value)) = line.split_once('=') else {
+            continue;
+        };
+        let value = match value.contains(';') {
+            true => Value::from(value.split(';').map(value_of).collect::<Vec<_>>()),
+            false => value_of(value),
+        };
+        let mut options = Options::default();
+        if options.set(name, &value).is_ok() {
+            let got = options.get(name).expect("it was set");
+            let mut again = Options::default();
+            again.set(name, &got).expect("what is got can be set");
+            assert_eq!(again, options, "{line}");
+            if options.validate().is_ok() {
+                let toml = options.to_toml();
+                let back = Options::from_toml(&toml).expect("what is written is read");
+                assert_eq!(back, options, "{line}");
+            }
+        }
+        let mut own = KeyspaceOptions::default();
+        if own.set(name, &value).is_ok() {
+            let mut again = KeyspaceOptions::default();
+            for (name, value) in own.values() {
+                again.set(name, &value).expect("what is got can be set");
+            }
+            assert_eq!(again, own, "{line}");
+            own.unset(name).expect("a setting of keyspaces");
+            assert!(own.is_empty(), "{line}");
+        }
+    }
+}
+
+/// A file's name.
+pub(super) fn names(bytes: &[u8]) {
+    let Ok(name) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let is_ours = siltstone::is_store_file(name);
+    if let Some(number) = parse_segment_name(name) {
+        assert_eq!(segment_name(number), name, "a segment has one name");
+        assert!(is_ours);
+    }
+    if let Some(number) = parse_manifest_name(name) {
+        assert_eq!(manifest_name(number), name, "a manifest has one name");
+        assert!(is_ours);
     }
 }
 

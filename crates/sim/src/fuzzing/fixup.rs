@@ -6,8 +6,8 @@
 
 use siltstone::log::Position;
 use siltstone::log::format::{
-    MAX_SEQUENCE, RECORD_HEADER_BYTES, RecordHeader, RecordSeed, SEGMENT_HEADER_BYTES,
-    SegmentHeader, record_bytes,
+    ChainEnd, MAX_SEQUENCE, RECORD_HEADER_BYTES, RecordHeader, RecordSeed, SEGMENT_HEADER_BYTES,
+    SegmentHeader, chain, record_bytes,
 };
 use siltstone::manifest::format::{
     HEADER_BYTES, RECORD_HEADER_BYTES as EDIT_HEADER_BYTES, encode_header, encode_record_header,
@@ -31,10 +31,17 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// A segment with this header whose records are these bytes' (which begin with a header that is not looked at), as far as they can be followed:
 /// a record that says too much ends with the file.
 pub(super) fn segment(bytes: &[u8], header: &SegmentHeader) -> Vec<u8> {
+    linked(bytes, header).0
+}
+
+/// As [`segment`], and what the header of the next segment says of its end.
+pub(super) fn linked(bytes: &[u8], header: &SegmentHeader) -> (Vec<u8>, ChainEnd) {
     let mut out = bytes.to_vec();
     let len = out.len().max(SEGMENT_HEADER_BYTES);
     out.resize(len, 0);
-    out[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
+    let head = header.encode();
+    out[..SEGMENT_HEADER_BYTES].copy_from_slice(&head);
+    let mut checksum = u32_at(&head, SEGMENT_HEADER_BYTES - 4);
     let seed = RecordSeed::new(header.salt, header.number);
     let mut at = SEGMENT_HEADER_BYTES;
     while at + RECORD_HEADER_BYTES < out.len() {
@@ -52,7 +59,8 @@ pub(super) fn segment(bytes: &[u8], header: &SegmentHeader) -> Vec<u8> {
             first_sequence: u64_at(&out, at + 24) & MAX_SEQUENCE,
         };
         let from = at + RECORD_HEADER_BYTES;
-        let (head, _) = record.encode(seed, at as u32, &[&out[from..from + payload_bytes]]);
+        let (head, own) = record.encode(seed, at as u32, &[&out[from..from + payload_bytes]]);
+        checksum = chain(checksum, own);
         out[at..from].copy_from_slice(&head);
         let end = at + record_bytes(payload_bytes as u64) as usize;
         if out.len() < end {
@@ -61,7 +69,12 @@ pub(super) fn segment(bytes: &[u8], header: &SegmentHeader) -> Vec<u8> {
         out[from + payload_bytes..end].fill(0);
         at = end;
     }
-    out
+    let end = ChainEnd {
+        segment: header.number,
+        offset: at as u32,
+        checksum,
+    };
+    (out, end)
 }
 
 /// A manifest of this number and store whose records are these bytes'.

@@ -33,7 +33,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 24] = [
     target("batch", engine::batch),
     target("block", table::block),
     target("directories", store::directories),
@@ -42,8 +42,10 @@ pub const TARGETS: [Target; 21] = [
     target("footer", table::footer),
     target("index", table::index),
     target("job", table::job),
+    target("log_chain", engine::log_chain),
     target("log_segment", engine::log_segment),
     target("manifest", engine::manifest),
+    target("names", engine::names),
     target("options", engine::options),
     target("outcome", table::outcome),
     target("pointer", engine::pointer),
@@ -52,21 +54,11 @@ pub const TARGETS: [Target; 21] = [
     target("recovery", store::recovery),
     target("repair", store::repair),
     target("salvage", table::salvage),
+    target("settings", engine::settings),
     target("stats", engine::stats),
     target("stored_options", engine::stored_options),
     target("table", table::table),
 ];
-
-/// Runs the target of this name. For fuzz targets.
-///
-/// # Panics
-/// Where there is none, or a promise is broken.
-pub fn run(name: &str, bytes: &[u8]) {
-    match TARGETS.iter().find(|t| t.name == name) {
-        Some(target) => (target.run)(bytes),
-        None => panic!("there is no fuzz target {name}"),
-    }
-}
 
 /// Changes `bytes` as a fuzzer does: a few bits, bytes, numbers, pieces; `other` is a file to take pieces from.
 pub fn mutate(rng: &mut Rng, bytes: &[u8], other: &[u8]) -> Vec<u8> {
