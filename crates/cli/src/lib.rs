@@ -1,7 +1,8 @@
 //! `silt`: the command line of siltstone.
 //!
-//! What it is: one binary over the library. [`args`] says what can be asked, `commands` answers, [`demo`] shows the whole store at
-//! work, [`report`] draws what it measured, [`form`] decides how bytes look, [`output`] where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`) or data lost (`repair`), 2 wrong usage, 3 failed.
+//! What it is: one binary over the library; its code is a library too, so that a fuzzer can call its parsers ([`fuzzing`]). `args` says what can be
+//! asked, `commands` answers, `demo` shows the whole store at work, `report` draws what it measured, `form` decides how bytes look, `output`
+//! where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`) or data lost (`repair`), 2 wrong usage, 3 failed.
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
 //! a command that only reads never creates a store.
@@ -14,6 +15,7 @@ mod demo;
 mod dump;
 mod failure;
 mod form;
+pub mod fuzzing;
 mod load;
 mod log;
 mod output;
@@ -53,7 +55,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
     }
 }
 
-fn main() -> ExitCode {
+/// What the binary does.
+pub fn main() -> ExitCode {
     // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill the process.
     siltstone_storage::files::ignore_file_size_signal();
     let args = Args::try_parse().unwrap_or_else(|error| {

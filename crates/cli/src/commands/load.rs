@@ -4,7 +4,7 @@
 //! load goes on is in the batch of the records that it speaks of.
 
 mod input;
-mod readers;
+pub mod readers;
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

@@ -193,7 +193,10 @@ fn key_of(text: &str, form: &Form, partial: bool) -> Result<Vec<u8>, Failure> {
 }
 
 /// The bounds of a scan.
-fn bounds(args: &RangeArgs, form: &Form, values: bool) -> Result<IterOptions, Failure> {
+///
+/// # Errors
+/// A bound that is no key of this form; bounds in the wrong order.
+pub fn bounds(args: &RangeArgs, form: &Form, values: bool) -> Result<IterOptions, Failure> {
     let key = |text: &Option<String>| {
         text.as_deref()
             .map(|text| key_of(text, form, true))

@@ -27,11 +27,7 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
     let options = if changes {
         // Refused for what is wrong in the file before what is wrong in the arguments.
         read(&text)?;
-        let mut table: toml::Table = text
-            .parse()
-            .map_err(|e| Failure::Other(format!("{}: {e}", file.display())))?;
-        change(&mut table, args)?;
-        Options::from_toml(&table.to_string())?
+        changed(&text, args)?
     } else {
         read(&text)?
     };
@@ -55,6 +51,18 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
     }
     out.finish()?;
     Ok(Outcome::Fine)
+}
+
+/// The settings of a file's text, with the changes that the arguments ask for.
+///
+/// # Errors
+/// What cannot be.
+pub fn changed(text: &str, args: &OptionsArgs) -> Result<Options, Failure> {
+    let mut table: toml::Table = text
+        .parse()
+        .map_err(|e| Failure::Other(format!("{}: {e}", args.store.join(OPTIONS_FILE).display())))?;
+    change(&mut table, args)?;
+    Ok(Options::from_toml(&table.to_string())?)
 }
 
 /// Settings that only a store's creation follows.
