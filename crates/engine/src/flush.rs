@@ -161,7 +161,7 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
 }
 
 /// Seals the memtables of these keyspaces, waits until what is sealed now is installed, and syncs the log through what was written to others: half of
-/// a batch, or an ingest that is seen already and whose edit is on its way (story 43).
+/// a batch, an ingest that is seen already and whose edit is on its way (story 43), what is in a keyspace whose drop may never become durable.
 pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
     core.health.check()?;
     let mut lead = core.queue.lead();

@@ -104,6 +104,7 @@ stories! {
     power_is_lost_in_a_second_attempt
     the_last_handle_in_a_job
     a_drop_in_a_job
+    a_flush_beside_a_drop_keeps_its_promise
     the_intervals_sync_waits_for_nobody
     a_flush_of_nothing_is_a_promise_too
     a_failed_sync_of_the_inherited_log_is_not_believed_later

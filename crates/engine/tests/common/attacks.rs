@@ -79,6 +79,11 @@ pub const ALL: &[Story] = &[
     ),
     ("full_disk_and_writers", 30, full_disk_and_writers),
     (
+        "a_flush_beside_a_drop_keeps_its_promise",
+        8,
+        a_flush_beside_a_drop_keeps_its_promise,
+    ),
+    (
         "the_intervals_sync_waits_for_nobody",
         3,
         the_intervals_sync_waits_for_nobody,
@@ -793,6 +798,43 @@ fn a_flush_of_nothing_is_a_promise_too(rt: Runtime, seed: u64) {
         "seen before a flush, gone"
     );
     ingester.into_iter().for_each(|task| task.join().unwrap());
+}
+
+/// A flush whose keyspace was being dropped came back at once, though the drop was not durable: when power failed then, the keyspace was there again
+/// without what had been flushed.
+fn a_flush_beside_a_drop_keeps_its_promise(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let (_, b) = two(&store);
+    b.put(b"k", b"flushed").unwrap();
+    rt.sleep(Duration::from_secs(3));
+    disk.faults.add(
+        Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2)))
+            .named(LOG)
+            .for_good(),
+    );
+    let flusher = {
+        let b = b.clone();
+        rt.spawn("flusher", move || b.flush()).unwrap()
+    };
+    while disk.faults.fired().is_empty() {
+        rt.sleep(Duration::from_millis(10));
+    }
+    let dropper = {
+        let store = store.clone();
+        rt.spawn("dropper", move || store.drop_keyspace("b").unwrap())
+            .unwrap()
+    };
+    let flushed = flusher.join().unwrap();
+    let after = disk.lose_power().open();
+    if let (Ok(()), Ok(b)) = (flushed, after.keyspace("b")) {
+        assert_eq!(
+            b.get(b"k").unwrap().as_deref(),
+            Some(&b"flushed"[..]),
+            "the drop was not durable, and what was flushed is gone"
+        );
+    }
+    dropper.join().unwrap();
 }
 
 /// The interval's sync was one step of the task that does all maintenance: while that zeroed a segment, unlinked what was dropped or waited for the
