@@ -196,15 +196,18 @@ fn run(core: &Arc<Core>, mut task: Task) {
         panicked(core, &error, schedule::count_panic(core, &task));
         Err(error)
     });
+    // Before anybody can find that nothing runs any more.
+    if let Err(error) = &result
+        && error.kind() == ErrorKind::NoSpace
+    {
+        core.health.set_no_space(error);
+    }
     schedule::finish(core, task, &result);
     if let Err(error) = result
         && error.kind() != ErrorKind::Closed
     {
         if planted::is(Bug::TableSyncPoisons) {
             core.health.poison(&error);
-        }
-        if error.kind() == ErrorKind::NoSpace {
-            core.health.set_no_space(&error);
         }
         failed(core, error);
     }
@@ -412,6 +415,7 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
         core.health.check()?;
         core.check_open()?;
         if schedule::is_idle(core) {
+            core.schedule.lock().failed_in_a_row = [0; 2];
             delete_obsolete(core);
             return Ok(());
         }

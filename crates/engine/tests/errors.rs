@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use siltstone::{Batch, Components, Error, ErrorKind, IterOptions, Options, Store, WriteOptions};
+use siltstone::{
+    Batch, Components, Error, ErrorKind, IterOptions, KeyspaceOptions, Options, Store, WriteOptions,
+};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
@@ -647,6 +649,52 @@ fn writers_do_not_wait_for_jobs_that_fail() {
     store.flush().unwrap();
     put(count).unwrap();
     assert_eq!(ks.iter().unwrap().count() as u32, count + 1);
+}
+
+/// Compactions failed again and again, and their keyspace was dropped: nobody waits for them any more. Whoever waited for a flush later, for a moment,
+/// was refused with their old error.
+#[test]
+fn writers_are_not_told_of_jobs_that_are_over() {
+    let (_, faults, store) = on_memory();
+    let ks = store.default_keyspace().unwrap();
+    let hooks = store.core_for_tests();
+    let other = store.create_keyspace("other").unwrap();
+    hooks.pause_compaction(true);
+    for n in 0..8u32 {
+        other.put(&n.to_be_bytes(), b"v").unwrap();
+        other.put(b"same", b"v").unwrap();
+        other.flush().unwrap();
+    }
+    faults.add(
+        Rule::on(OpKind::Create, Fault::Fail(StorageErrorKind::TooManyOpen))
+            .named("00000001-")
+            .for_good(),
+    );
+    hooks.pause_compaction(false);
+    while store.stats().counter("job_failed_count") < 12 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    store.drop_keyspace("other").unwrap();
+    faults.clear();
+    store.wait_until_idle().unwrap();
+    // A memtable that nobody flushes for a while: writers wait.
+    let one = KeyspaceOptions {
+        sealed_memtables_max: Some(1),
+        ..KeyspaceOptions::default()
+    };
+    ks.set_options(&one).unwrap();
+    ks.put(b"held", b"v").unwrap();
+    assert!(hooks.seal_and_hold(&ks).unwrap());
+    let writer = {
+        let ks = ks.clone();
+        std::thread::spawn(move || {
+            (0..4_000u32).try_for_each(|n| ks.put(&n.to_be_bytes(), &[7; 900]))
+        })
+    };
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    hooks.release(&ks);
+    writer.join().unwrap().unwrap();
+    assert_eq!(ks.iter().unwrap().count(), 4_001);
 }
 
 /// No address space, or a file system without maps: tables are read all the same, and that is counted.

@@ -27,6 +27,10 @@ use crate::tables::TableHandle;
 use crate::version::{KeyspaceId, SeqRange, TableMeta};
 use crate::view::{KeyspaceCore, KeyspaceView};
 
+/// Places in the counts of failures.
+const FLUSHES: usize = 0;
+const COMPACTIONS: usize = 1;
+
 /// Work for one worker.
 pub(crate) enum Task {
     Flush(FlushTask),
@@ -37,8 +41,8 @@ impl Task {
     /// Place in the counts of failures.
     fn kind(&self) -> usize {
         match self {
-            Task::Flush(_) => 0,
-            Task::Compaction(_) => 1,
+            Task::Flush(_) => FLUSHES,
+            Task::Compaction(_) => COMPACTIONS,
         }
     }
 
@@ -118,6 +122,19 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
+    /// Nothing of this kind is due. Unless something of it runs, what failed is over, another way than by success: its keyspace was dropped, say.
+    /// Nobody who waits later waits for that.
+    fn forget_what_is_over(&mut self, kind: usize) {
+        let is_flush = kind == FLUSHES;
+        if !self
+            .running
+            .iter()
+            .any(|r| (r.id & FLUSH_ID != 0) == is_flush)
+        {
+            self.failed_in_a_row[kind] = 0;
+        }
+    }
+
     pub(crate) fn new() -> Schedule {
         Schedule {
             events: 0,
@@ -203,6 +220,7 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
             return Some(Task::Flush(task));
         }
     }
+    schedule.forget_what_is_over(FLUSHES);
     if flush_only {
         return None;
     }
@@ -290,6 +308,7 @@ fn next_for_deletes(core: &Core, map: &KeyspaceMap) -> Option<Box<CompactionTask
             ));
         }
     }
+    schedule.forget_what_is_over(COMPACTIONS);
     None
 }
 
