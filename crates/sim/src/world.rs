@@ -60,6 +60,8 @@ pub struct World {
     pub coverage: StdMutex<Coverage>,
     /// How errors are taken.
     pub errors: Errors,
+    /// Storage faults were injected earlier in this life: settings may count that were not kept, drops may have no number.
+    pub was_faulty: bool,
     /// Files that were damaged.
     pub damaged: StdMutex<BTreeSet<String>>,
     /// The store syncs every write.
@@ -92,6 +94,35 @@ const REFUSED_BYTES: usize = 900 << 10;
 const SMALL_BYTES: usize = 128 << 10;
 
 impl World {
+    /// The same open store once its storage does all that it is told: from now on no error may come.
+    pub fn mended(&self) -> Arc<World> {
+        Arc::new(World {
+            runtime: self.runtime.clone(),
+            store: self.store.clone(),
+            medium: self.medium.clone(),
+            storage: self.storage.clone(),
+            outside: self.outside.clone(),
+            history: self.history.clone(),
+            plan: self.plan.clone(),
+            has_strangers: self.has_strangers,
+            coverage: StdMutex::default(),
+            errors: Errors::Fatal,
+            was_faulty: true,
+            damaged: StdMutex::default(),
+            synced_writes: self.synced_writes,
+            // Of what was written while syncs failed nobody knows when it was synced.
+            interval: None,
+            young: StdMutex::default(),
+            wishes: self.wishes.clone(),
+            next_name: self.next_name.clone(),
+            copies: self.copies.clone(),
+            held: Default::default(),
+            turn: self.runtime.mutex(()),
+            closing: AtomicBool::new(false),
+            starved: StdMutex::default(),
+        })
+    }
+
     /// Counts something that was reached.
     pub fn reach(&self, name: &str) {
         self.coverage

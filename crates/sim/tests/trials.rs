@@ -172,6 +172,8 @@ fn disk_full() {
         "disk_full.resumed_after_a_while",
         "disk_full.reopened_good",
         "disk_full.reopened_without_room",
+        "disk_full.recycled",
+        "mended.worked",
         "disk_full.edits_wait",
         "disk_full.dropped_beside_waiting_edits",
     ];
@@ -225,6 +227,9 @@ fn storage_errors() {
         "fault.open_refused",
         "fault.passed",
         "fault.poisoned",
+        "fault.slow",
+        "fault.two",
+        "mended.worked",
         "fault.reopened",
         "fault.error.io",
         "fault.error.no_space",

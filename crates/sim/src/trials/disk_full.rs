@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use siltstone::{ErrorKind, Options};
-use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, Storage};
+use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, OpKind, Storage};
 use std::sync::Arc;
 
 use super::failed_syncs::try_put;
@@ -169,10 +169,11 @@ fn resume(run: &mut Run, world: &Arc<World>, medium: &MemoryStorage, rng: &mut R
     run.check_all(world, rng)
         .map_err(|e| format!("after there was room: {e}"))?;
     let health = world.store.stats().health;
-    match health == "good" {
-        true => Ok(()),
-        false => Err(format!("there is room, and the store says: {health}")),
+    if health != "good" {
+        return Err(format!("there is room, and the store says: {health}"));
     }
+    let mut late = rng.clone().fork(4);
+    run.work_mended(world, &mut late)
 }
 
 fn never_poisoned(world: &World) -> Check {
@@ -246,6 +247,8 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
             resume(&mut run, &world, &medium, &mut rng).map_err(told)?;
         }
         never_poisoned(&world).map_err(told)?;
+        let recycled = medium.counts().of(OpKind::Recycle);
+        run.coverage.add_count("disk_full.recycled", recycled);
         let closes = rng.chance(50);
         if closes {
             let close = run.close(&world);

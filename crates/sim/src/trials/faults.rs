@@ -49,6 +49,19 @@ fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     (rule, text)
 }
 
+/// A call, or some, that take long.
+fn draw_delay(rng: &mut Rng) -> Rule {
+    let delay = *rng.pick(&[1, 30, 900]);
+    let fault = Fault::Delay(Duration::from_millis(delay));
+    let rule = match rng.below(4) {
+        0 => Rule::on_changes(fault),
+        1 => Rule::on_reads(fault),
+        _ => Rule::on(OpKind::Sync, fault),
+    };
+    let most = *rng.pick(&[5, 30, 100]);
+    rule.nth(rng.below(most)).times(1 + rng.below(20))
+}
+
 /// One seed.
 ///
 /// # Panics
@@ -67,10 +80,23 @@ pub fn fault_trial(seed: u64) -> Coverage {
         drop(world);
 
         let faulty = FaultStorage::new(Arc::new(medium.clone()), &runtime);
-        let (rule, text) = draw_rule(&mut rng);
+        let (rule, mut text) = draw_rule(&mut rng);
+        faulty.add(rule);
+        // What came later draws from numbers of its own.
+        let mut late = rng.clone().fork(3);
+        let (mut failing, mut delays) = (vec![0], Vec::new());
+        if late.chance(35) {
+            let (second, told) = draw_rule(&mut late);
+            text = format!("{text}, and {told}");
+            failing.push(faulty.add(second));
+        }
+        if late.chance(35) {
+            let delay = draw_delay(&mut late);
+            text = format!("{text}, and {delay:?}");
+            delays.push(faulty.add(delay));
+        }
         let what = format!("{options:?}; {text}");
         let told = |e: String| format!("{what}: {e}");
-        faulty.add(rule);
         if rng.chance(70) {
             faulty.disarm();
         }
@@ -114,8 +140,13 @@ pub fn fault_trial(seed: u64) -> Coverage {
         let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
         run.work(&world, clients, count, &mut rng).map_err(told)?;
         faulty.disarm();
-        run.coverage
-            .add_count("fault.fired", faulty.fired().len() as u64);
+        let count = |rules: &[usize]| rules.iter().map(|rule| faulty.fired_count(*rule)).sum();
+        let fired: u64 = count(&failing);
+        run.coverage.add_count("fault.fired", fired);
+        run.coverage.add_count("fault.slow", count(&delays));
+        if failing.len() > 1 && failing.iter().all(|rule| faulty.fired_count(*rule) > 0) {
+            run.coverage.add("fault.two");
+        }
         check_now(&world.store, &run.history, &world.plan.keys, &mut rng)
             .map_err(|e| told(format!("after the fault: {e}")))?;
 
@@ -154,7 +185,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
         let mut poisoned = match last {
             None => false,
             Some(e) if e.kind() == ErrorKind::Poisoned => {
-                if faulty.fired().is_empty() {
+                if fired == 0 {
                     return Err(told(format!("poisoned without a fault: {e}")));
                 }
                 true
@@ -172,6 +203,9 @@ pub fn fault_trial(seed: u64) -> Coverage {
             if !poisoned {
                 return Err(told(format!("after it passed: {e}")));
             }
+        }
+        if !poisoned {
+            run.work_mended(&world, &mut late).map_err(told)?;
         }
         let close = run.close(&world);
         if let Err(e) = &close

@@ -331,6 +331,7 @@ impl Run {
             has_strangers,
             coverage: Mutex::default(),
             errors,
+            was_faulty: false,
             damaged: Mutex::default(),
             synced_writes: options.sync == siltstone::SyncMode::Always,
             interval: match options.sync {
@@ -433,6 +434,17 @@ impl Run {
             Errors::Expected => world.nothing_is_owed(),
             Errors::Damaged => Ok(()),
         }
+    }
+
+    /// Works on a store whose storage was mended: it does everything, and refuses nothing.
+    pub(crate) fn work_mended(&mut self, world: &World, rng: &mut Rng) -> Check {
+        let mended = world.mended();
+        let worked = self.work(&mended, 1 + rng.below(2), 25, rng);
+        worked.map_err(|e| format!("on the mended storage: {e}"))?;
+        self.coverage
+            .merge(&mended.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        self.coverage.add("mended.worked");
+        check_now(&world.store, &self.history, &world.plan.keys, rng)
     }
 
     /// Takes over what the store counted, and closes it.

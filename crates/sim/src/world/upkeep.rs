@@ -118,9 +118,11 @@ impl World {
                     .map(|(name, id)| {
                         let pairs = history.model.state(id, report.published);
                         let allowed = match self.errors {
-                            Errors::Fatal => history.settings.allowed(id, settled),
+                            Errors::Fatal if !self.was_faulty => {
+                                history.settings.allowed(id, settled)
+                            }
                             // What found no room counts without being kept.
-                            Errors::Expected | Errors::Damaged => Vec::new(),
+                            _ => Vec::new(),
                         };
                         (name, (id, pairs, allowed))
                     })
@@ -128,7 +130,8 @@ impl World {
             }
         };
         let silent = |record: &Record| matches!(record.event, Event::DropWithoutRecord(_));
-        if self.errors != Errors::Fatal && lock(&self.history).model.records().iter().any(silent) {
+        let was_faulty = self.was_faulty || self.errors != Errors::Fatal;
+        if was_faulty && lock(&self.history).model.records().iter().any(silent) {
             // A drop on a full disk has no number of its own: whether it comes before the checkpoint is not known.
             self.reach("checkpoint.beside_a_drop_without_a_number");
             return Ok(None);
