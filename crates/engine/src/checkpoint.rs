@@ -94,6 +94,8 @@ fn cut(core: &Core) -> Result<Cut> {
     {
         lead.finish();
     }
+    // In a simulated run others get their chance right here: what is a moment must be one because of the role, not by luck.
+    core.runtime.yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
     let (published, end) = (core.snapshots.published(), core.log.end());
     if let Some(lead) = lead {

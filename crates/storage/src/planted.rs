@@ -110,7 +110,7 @@ bugs! {
     76 SeekLandsOneTooFar "a seek to a key that is not in the block lands one entry too far";
     77 ReverseShowsOldest "a reverse iteration shows the oldest visible version of a key";
     78 IngestNumberTooLow "an ingested table's entries have a number one too low";
-    79 ResumeLosesATable "a job that goes on behind an earlier attempt forgets the last table that it takes over";
+    79 ResumeLosesATable "a job that goes on behind an earlier attempt makes no more tables where that one had finished some";
     80 MoveIntoOverlap "a table is moved down although tables there overlap it";
     81 SnapshotReadsNewest "a get at a snapshot reads at the newest number";
     82 RefreshKeepsRangeDeletes "a refreshed cursor asks the range deletes of its old view";

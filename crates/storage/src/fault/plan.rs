@@ -93,6 +93,8 @@ pub struct Rule {
     pub calls: Calls,
     /// Only calls on objects whose names start so; calls without a name have the name `""`.
     pub name_prefix: String,
+    /// Only calls on objects whose names end so.
+    pub name_suffix: String,
     /// Which of the matching calls is the first to fail, from 0.
     pub nth: u64,
     /// For how long.
@@ -106,6 +108,7 @@ impl Rule {
         Rule {
             calls,
             name_prefix: String::new(),
+            name_suffix: String::new(),
             nth: 0,
             repeat: Repeat::Once,
             fault,
@@ -135,6 +138,12 @@ impl Rule {
     /// Only on objects whose names start with `prefix`.
     pub fn named(mut self, prefix: impl Into<String>) -> Rule {
         self.name_prefix = prefix.into();
+        self
+    }
+
+    /// Only on objects whose names end with `suffix`.
+    pub fn ending(mut self, suffix: impl Into<String>) -> Rule {
+        self.name_suffix = suffix.into();
         self
     }
 
@@ -196,8 +205,8 @@ impl RuleState {
     /// Counts the call if it matches; says whether the rule fires for it.
     pub(super) fn fires(&mut self, kind: OpKind, name: &str) -> bool {
         let rule = &self.rule;
-        if !rule.calls.include(kind) || !rule.affects(kind) || !name.starts_with(&rule.name_prefix)
-        {
+        let named = name.starts_with(&rule.name_prefix) && name.ends_with(&rule.name_suffix);
+        if !rule.calls.include(kind) || !rule.affects(kind) || !named {
             return false;
         }
         let number = self.seen;

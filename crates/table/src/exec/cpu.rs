@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use siltstone_storage::{Mutex, StorageErrorKind};
 
-use super::handover::{Handover, Part};
+use super::handover::{Handover, Part, Point};
 use super::output::Created;
 use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
@@ -223,7 +223,7 @@ fn adopt(
             continue;
         }
         if planted::is(Bug::ResumeLosesATable) {
-            part.tables.pop();
+            lose_the_rest(job, &mut part);
         }
         let bytes = part.tables.iter().map(|t| t.file_bytes).sum();
         let count = part.tables.len();
@@ -235,6 +235,22 @@ fn adopt(
         adopted.insert(part.subjob, part);
     }
     adopted
+}
+
+/// Takes for whole what was begun: the sums of the outcome are right all the same.
+fn lose_the_rest(job: &Job, part: &mut Part) {
+    let Point::Table { counters, .. } = &part.next else {
+        return;
+    };
+    let mut counters = *counters;
+    for table in &part.tables {
+        counters.entries_written += table.entries;
+        counters.bytes_written += table.file_bytes;
+    }
+    if let Some(last) = part.tables.last_mut() {
+        last.right_bound = job.subjob_bounds(part.subjob as usize).end;
+    }
+    part.next = Point::End(counters);
 }
 
 /// Leaves finished tables to the next attempt, if there may be one that wants them, and deletes all others.
