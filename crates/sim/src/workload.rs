@@ -19,7 +19,7 @@ use siltstone::{ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, S
 use crate::checker::Check;
 use crate::model::{Bytes, Op};
 use crate::rng::Rng;
-use crate::world::{Errors, World};
+use crate::world::{Errors, Promise, World};
 use plan::{Action, NAMES, draw_own_of_one, draw_setting, draw_table_options};
 
 pub use plan::{Plan, draw_options};
@@ -219,24 +219,12 @@ impl Client {
             A::Verify => world.verify(),
             A::Approximate => self.approximate(),
             A::Prefix => self.prefix(),
+            A::DeleteAlone => self.delete_alone(),
             A::Flush | A::FlushStore => {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
-                let number = world.store.snapshot().number();
-                let result = match action {
-                    A::Flush => keyspace.flush(),
-                    _ => world.store.flush(),
-                };
-                match result {
-                    // What was seen before survives a loss of power, in every sync mode, whichever keyspace it is in.
-                    Ok(()) => {
-                        world.synced(number);
-                        world.reach("flush.promised");
-                        Ok(())
-                    }
-                    Err(e) => world.allow(&e, &[ErrorKind::KeyspaceDropped], "flush"),
-                }
+                self.flush(&keyspace, action == A::Flush)
             }
             A::CompactRange => {
                 let Some(keyspace) = self.keyspace()? else {
@@ -253,6 +241,7 @@ impl Client {
             }
             A::SyncLog => {
                 let number = world.store.snapshot().number();
+                let _begun = world.begin(Promise::SyncLog);
                 match world.store.sync_log() {
                     Ok(()) => {
                         world.synced(number);
@@ -302,6 +291,46 @@ impl Client {
         }
     }
 
+    /// Flushes a keyspace, or all of the store.
+    fn flush(&mut self, keyspace: &Keyspace, of_one: bool) -> Check {
+        let world = self.world.clone();
+        let _begun = world.begin(Promise::Flush);
+        let number = world.store.snapshot().number();
+        let result = match of_one {
+            true => keyspace.flush(),
+            false => world.store.flush(),
+        };
+        match result {
+            // What was seen before survives a loss of power, in every sync mode, whichever keyspace it is in.
+            Ok(()) => {
+                world.synced(number);
+                world.reach("flush.promised");
+                Ok(())
+            }
+            Err(e) => world.allow(&e, &[ErrorKind::KeyspaceDropped], "flush"),
+        }
+    }
+
+    /// A range delete in a memtable of its own, half of the time where no key is: what comes of it is a table without entries, or one that is
+    /// nothing but that.
+    fn delete_alone(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let (start, end) = match self.rng.chance(50) {
+            true => world.plan.gap(&mut self.rng),
+            false => world.plan.range(&mut self.rng),
+        };
+        if start >= end {
+            return Ok(());
+        }
+        self.flush(&keyspace, true)?;
+        let op = Op::DeleteRange(keyspace.id(), start.clone(), end.clone());
+        world.write(vec![op], false, |_, _| keyspace.delete_range(&start, &end))?;
+        self.flush(&keyspace, true)
+    }
+
     /// Does something after a while, in a task of its own.
     fn later(&self, pause: Duration, then: impl FnOnce(&World) + Send + 'static) -> Check {
         let world = self.world.clone();
@@ -335,7 +364,7 @@ impl Client {
         if ids.iter().any(|id| *id != ids[0]) {
             world.reach("batch.over_keyspaces");
         }
-        let sync = self.rng.chance(15);
+        let sync = self.rng.chance(world.plan.sync_percent);
         world.write_batch(ops, sync)
     }
 
@@ -363,6 +392,9 @@ impl Client {
                 let entries = self.entries();
                 let options = draw_table_options(&mut self.rng);
                 files.extend(world.build(&entries, options)?.unwrap_or_default());
+            }
+            if self.rng.chance(40) {
+                files = world.copied(files)?;
             }
             parts.push((keyspace, files));
         }
@@ -393,6 +425,10 @@ impl Client {
             world.ingest_elsewhere(&from, snapshot, &range, &files)?;
         }
         let (count, how) = (files.len(), *self.rng.pick(&MODES));
+        let files = match self.rng.chance(40) {
+            true => world.copied(files)?,
+            false => files,
+        };
         if world.ingest(&[(to, files)], how)?.is_some() && count > 0 {
             world.reach("export.ingested");
         }

@@ -27,6 +27,9 @@ use crate::workload::Plan;
 use outside::OWN_TABLES;
 use upkeep::Copy;
 
+/// Kinds of [`Promise`]: the remainder of a number in a mark says which it is.
+pub(crate) const PROMISES: u64 = 8;
+
 /// How a run takes errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errors {
@@ -76,6 +79,8 @@ pub struct World {
     pub next_name: Arc<AtomicU64>,
     /// Checkpoints that are looked at again later.
     pub copies: Arc<StdMutex<Vec<Copy>>>,
+    /// How many promises were begun.
+    pub begun: AtomicU64,
     /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the order.
     pub turn: Mutex<()>,
     /// Somebody is closing the store, or has closed it: from then on any call may be refused.
@@ -92,6 +97,39 @@ const REFUSED_BYTES: usize = 900 << 10;
 
 /// Batches of fewer bytes than this do not come near [`REFUSED_BYTES`], however many of them share a group.
 const SMALL_BYTES: usize = 128 << 10;
+
+/// What promises to be durable when it ends: a run is cut off inside each kind as often as inside any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// A batch that is to be synced.
+    Batch,
+    /// A sync of the log.
+    SyncLog,
+    /// A flush.
+    Flush,
+    /// A keyspace is created.
+    Create,
+    /// A keyspace is dropped.
+    Drop,
+    /// Tables are ingested.
+    Ingest,
+    /// A checkpoint.
+    Checkpoint,
+    /// Settings of a keyspace.
+    Settings,
+}
+
+/// Notes the end of what was begun.
+pub struct Begun<'a> {
+    medium: &'a MemoryStorage,
+    number: u64,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.medium.mark(format!("e{}", self.number));
+    }
+}
 
 impl World {
     /// The same open store once its storage does all that it is told: from now on no error may come.
@@ -116,11 +154,21 @@ impl World {
             wishes: self.wishes.clone(),
             next_name: self.next_name.clone(),
             copies: self.copies.clone(),
-            held: Default::default(),
+            begun: AtomicU64::new(self.begun.load(Ordering::Relaxed)),
             turn: self.runtime.mutex(()),
             closing: AtomicBool::new(false),
             starved: StdMutex::default(),
         })
+    }
+
+    /// Notes in the journal, from here until what it gives is dropped, that something is under way that will be a promise.
+    pub fn begin(&self, promise: Promise) -> Begun<'_> {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) * PROMISES + promise as u64;
+        self.medium.mark(format!("b{number}"));
+        Begun {
+            medium: &self.medium,
+            number,
+        }
     }
 
     /// Counts something that was reached.
@@ -219,6 +267,7 @@ impl World {
     ) -> Check {
         self.age();
         self.note_large(&ops);
+        let _begun = (sync || self.synced_writes).then(|| self.begin(Promise::Batch));
         let before = self.store.snapshot().number();
         lock(&self.history).announce(ops.clone());
         match write(&self.store, sync) {
@@ -325,6 +374,7 @@ impl World {
         let mut wanted = self.wishes.get(name).cloned().unwrap_or_default();
         wanted.merge(own);
         lock(&self.history).settings.announce_create(wanted.clone());
+        let _begun = self.begin(Promise::Create);
         match self.store.create_keyspace_with(name, own) {
             Ok(keyspace) => {
                 let id = keyspace.id();
@@ -362,6 +412,7 @@ impl World {
     /// A wrong answer or an error that may not come.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Check {
         let id = keyspace.id();
+        let _begun = self.begin(Promise::Drop);
         if let Err(e) = self.store.drop_keyspace(keyspace.name()) {
             let also = [ErrorKind::NotFound, ErrorKind::KeyspaceDropped];
             return self.allow(&e, &also, "drop");

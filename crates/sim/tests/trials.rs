@@ -32,6 +32,7 @@ const REACHED: &[&str] = &[
     "export.several_tables",
     "flush.promised",
     "ingest.by_Copy",
+    "ingest.copied_by_the_user",
     "ingest.by_Link",
     "ingest.by_Move",
     "ingest.done",
@@ -60,6 +61,7 @@ const REACHED: &[&str] = &[
     "nothing.owed",
     "op.Approximate",
     "op.CompactRange",
+    "op.DeleteAlone",
     "op.DeleteRange",
     "op.FlushStore",
     "op.MultiGet",
@@ -164,6 +166,7 @@ fn failed_syncs() {
 fn disk_full() {
     let wanted = [
         "disk_full.at_open",
+        "disk_full.only_of_the_manifest",
         "disk_full.met",
         "disk_full.read_while_full",
         "disk_full.written_while_full",
@@ -234,6 +237,8 @@ fn storage_errors() {
         "fault.error.io",
         "fault.error.no_space",
         "fault.error.poisoned",
+        "store.adopted_table_count",
+        "store.resumed_job_count",
     ];
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }

@@ -1,22 +1,24 @@
 //! A disk that is full from some call on: writes are refused with `NoSpace` and nothing else, reads go on and are right, keyspaces can be dropped; when
-//! there is room again writing resumes by itself. A full disk at open is opened all the same.
+//! there is room again writing resumes by itself. A full disk at open is opened all the same. In a part of the seeds the manifest lies on a disk of
+//! its own, which is the one that is full, and outgrows its space after a few edits, because its keys are long.
 //!
 //! Threading: one task, its clients, and one that makes room after a while (what waits for room keeps writers waiting).
 
 use std::time::Duration;
 
 use siltstone::{ErrorKind, Options};
-use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, OpKind, Storage};
+use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, OpKind};
 use std::sync::Arc;
 
 use super::failed_syncs::try_put;
+use super::media::Media;
 use super::{Run, STEPS, simulate_counted};
 use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::model::Bytes;
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::workload::draw_options;
+use crate::workload::{Plan, draw_options};
 use crate::world::{Errors, World};
 
 /// Limits what is free, in bytes.
@@ -28,37 +30,45 @@ fn draw_free(rng: &mut Rng) -> u64 {
     *rng.pick(&[0, 0, 4 << 10, 20 << 10, 64 << 10, 200 << 10, 1 << 20])
 }
 
-/// Whether what is put by for a full disk is there.
-fn has_reserves(there: &[ObjectMeta]) -> bool {
-    let has = |name: &str| there.iter().any(|o| o.name == name);
-    ["RESERVE", "RESERVE-LOG", "RESERVE-CURRENT"]
-        .into_iter()
-        .all(has)
+/// Whether what is put by for a full disk is there, and, where the manifest `may_outgrow` it, long enough: with long keys the state grows in space
+/// that was reserved before its disk was full, and then there is no room for a longer reserve.
+fn has_reserves(there: &[ObjectMeta], may_outgrow: bool) -> bool {
+    // A loss of power may leave the name alone.
+    let len = |name: &str| there.iter().find(|o| o.name == name).map_or(0, |o| o.len);
+    let manifests = there.iter().filter(|o| o.name.starts_with("MANIFEST-"));
+    let longest = manifests.map(|o| o.len).max().unwrap_or(0);
+    let all = ["RESERVE", "RESERVE-LOG", "RESERVE-CURRENT"];
+    all.into_iter().all(|name| len(name) > 0) && (!may_outgrow || len("RESERVE") >= longest)
 }
 
 /// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power took it, or it was used up) it may be refused,
 /// and opens when there is room.
-fn open_full(
-    run: &mut Run,
-    medium: &MemoryStorage,
-    options: &Options,
-) -> Result<Arc<World>, String> {
-    let storage: Arc<dyn Storage> = Arc::new(medium.clone());
-    let before = medium.list().map_err(|e| e.to_string())?;
-    match run.open(medium, storage.clone(), options, Errors::Expected) {
+fn open_full(run: &mut Run, media: &Media, options: &Options) -> Result<Arc<World>, String> {
+    let before = media.list()?;
+    let has_reserves = has_reserves(&before, media.only().is_none());
+    let open = |run: &Run| {
+        let storages = media.storages();
+        run.open_on(
+            media.main(),
+            storages,
+            Vec::new(),
+            options,
+            Errors::Expected,
+        )
+    };
+    match open(run) {
         Ok(world) => Ok(world),
         // Nor where the log holds more than may be kept in memory, which is an option.
         Err(e)
-            if !has_reserves(&before) && e.kind() == ErrorKind::NoSpace
+            if !has_reserves && e.kind() == ErrorKind::NoSpace
                 || e.to_string().contains("replay_bytes_max") =>
         {
-            run.coverage.add(match has_reserves(&before) {
+            run.coverage.add(match has_reserves {
                 true => "disk_full.open_refused_beyond_replay_bytes",
                 false => "disk_full.open_refused_without_reserves",
             });
-            medium.set_capacity(None);
-            run.open(medium, storage, options, Errors::Expected)
-                .map_err(|e| format!("open when there was room: {e}"))
+            media.main().set_capacity(None);
+            open(run).map_err(|e| format!("open when there was room: {e}"))
         }
         Err(e) => Err(format!("open: {e}; there was {before:?}")),
     }
@@ -192,9 +202,24 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
     simulate_counted(seed, STEPS, move |runtime| {
         let mut rng = Rng::new(seed ^ 0xD15C);
         let mut run = Run::new(&runtime, &mut rng);
-        let medium = MemoryStorage::new(&runtime);
+        let mut more = rng.clone().fork(1);
+        let is_apart = more.chance(40);
+        let media = Media::with_manifest_apart(is_apart, &runtime, &mut more);
+        let medium = media.main().clone();
+        if is_apart {
+            let bytes = 1000 + more.index(3000);
+            run.plan = Arc::new(Plan::clone(&run.plan).with_long_keys(bytes));
+        }
         let options = draw_options(&mut rng);
-        let world = run.must_open(&medium, &options, "first life")?;
+        let world = run
+            .open_on(
+                &medium,
+                media.storages(),
+                Vec::new(),
+                &options,
+                Errors::Fatal,
+            )
+            .map_err(|e| format!("first life: open: {e}"))?;
         world.settings_after_open()?;
         let count = 10 + rng.below(60);
         run.work(&world, 1, count, &mut rng)?;
@@ -223,7 +248,7 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
             true => leave(&medium, free),
             false => medium.fill_after(at, free),
         }
-        let world = open_full(&mut run, &medium, &options).map_err(told)?;
+        let world = open_full(&mut run, &media, &options).map_err(told)?;
         if medium.capacity().is_some() {
             run.coverage.add("disk_full.at_open");
         }
@@ -238,6 +263,9 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
         run.work(&world, clients, count, &mut rng).map_err(told)?;
         if medium.capacity().is_some() {
             run.coverage.add("disk_full.met");
+            if is_apart {
+                run.coverage.add("disk_full.only_of_the_manifest");
+            }
         }
         if waits {
             edits_wait(&mut run, &world, &medium, &mut late).map_err(told)?;
@@ -268,17 +296,18 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
             (history.acked, history.synced)
         };
         let (mut image, mut least) = match rng.chance(50) {
-            true => (medium.kill_in(&runtime), acked),
+            true => (media.end_now(&runtime, None), acked),
             false => {
                 let policy = CrashPolicy::Seeded(rng.draw());
-                (medium.crash_in(&runtime, policy).0, synced)
+                (media.end_now(&runtime, Some(policy)), synced)
             }
         };
         drop(world);
         for round in 0..2 {
             let options = draw_options(&mut rng);
             let free = draw_free(&mut rng);
-            leave(&image, free);
+            let medium = image.main().clone();
+            leave(&medium, free);
             let told = |e: String| {
                 told(format!(
                     "reopened, round {round}, {free} bytes free, {options:?}: {e}"
@@ -292,30 +321,40 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
                 "good" => "disk_full.reopened_good",
                 _ => "disk_full.reopened_without_room",
             });
-            let (roomy, clock) = (image.clone(), runtime.clone());
+            let (roomy, clock) = (medium.clone(), runtime.clone());
             let mender = runtime.spawn("room", move || {
                 clock.sleep(Duration::from_secs(30));
                 roomy.set_capacity(None);
             });
             mender.map_err(|e| e.to_string())?;
             run.work(&world, 1, 10, &mut rng).map_err(told)?;
-            while_full(&mut run, &world, &image, &mut rng).map_err(told)?;
+            while_full(&mut run, &world, &medium, &mut rng).map_err(told)?;
             if round == 1 {
-                resume(&mut run, &world, &image, &mut rng).map_err(told)?;
+                resume(&mut run, &world, &medium, &mut rng).map_err(told)?;
             }
             never_poisoned(&world).map_err(told)?;
             (image, least) = match rng.chance(50) {
-                true => (image.kill_in(&runtime), lock(&run.history).acked),
+                true => (image.end_now(&runtime, None), lock(&run.history).acked),
                 false => {
                     let least = lock(&run.history).synced;
-                    (image.crash_in(&runtime, CrashPolicy::LoseUnsynced).0, least)
+                    let policy = CrashPolicy::LoseUnsynced;
+                    (image.end_now(&runtime, Some(policy)), least)
                 }
             };
             run.coverage
                 .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
         }
-        image.set_capacity(None);
-        let world = run.must_open(&image, &draw_options(&mut rng), &what)?;
+        image.main().set_capacity(None);
+        let options = draw_options(&mut rng);
+        let world = run
+            .open_on(
+                image.main(),
+                image.storages(),
+                Vec::new(),
+                &options,
+                Errors::Fatal,
+            )
+            .map_err(|e| told(format!("open at last: {e}")))?;
         find_prefix(&world.store, &mut run.model(), least)
             .map_err(|e| told(format!("opened at last: {e}")))?;
         Ok(run.coverage)

@@ -8,12 +8,13 @@ use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
 
 use super::{Run, STEPS, simulate_counted};
-use crate::checker::{check_now, find_prefix};
+use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
+use crate::model::{Bytes, Op};
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::workload::draw_options;
-use crate::world::Errors;
+use crate::workload::{Plan, draw_options};
+use crate::world::{Errors, World};
 
 fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     let kind = *rng.pick(&[
@@ -62,6 +63,44 @@ fn draw_delay(rng: &mut Rng) -> Rule {
     rule.nth(rng.below(most)).times(1 + rng.below(20))
 }
 
+/// A few calls on tables fail, of those that the jobs make after some work: what an attempt had finished is taken over by the next one.
+fn draw_rule_on_tables(rng: &mut Rng) -> Rule {
+    let fault = match rng.below(4) {
+        0 => Fault::FailAfter(StorageErrorKind::Io),
+        _ => Fault::Fail(StorageErrorKind::Io),
+    };
+    let (kind, most) = *rng.pick(&[(OpKind::Create, 5), (OpKind::Append, 20)]);
+    let rule = Rule::on(kind, fault).ending(".tbl");
+    rule.nth(1 + rng.below(most)).times(1 + rng.below(2))
+}
+
+/// Has everything compacted by jobs of several tables, some of whose attempts fail; they go on behind each other, and end well.
+fn compact_with_failing_attempts(
+    run: &Run,
+    world: &World,
+    faulty: &FaultStorage,
+    rng: &mut Rng,
+) -> Check {
+    let Some(name) = world.store.keyspaces().pop() else {
+        return Ok(());
+    };
+    let keyspace = world.store.keyspace(&name).map_err(|e| e.to_string())?;
+    for _ in 0..2 + rng.below(3) {
+        let put = |key: &Bytes| Op::Put(keyspace.id(), key.clone(), run.plan.value(rng));
+        let all: Vec<Op> = run.plan.keys.iter().map(put).collect();
+        for some in all.chunks(20) {
+            world.write_batch(some.to_vec(), false)?;
+        }
+        faulty.add(draw_rule_on_tables(rng));
+        if let Err(e) = keyspace.compact_range(None, None) {
+            world.allow(&e, &[ErrorKind::KeyspaceDropped], "compact_range")?;
+        }
+        // What failed is tried again after a while.
+        run.runtime.sleep(Duration::from_millis(rng.below(3000)));
+    }
+    Ok(())
+}
+
 /// One seed.
 ///
 /// # Panics
@@ -75,6 +114,12 @@ pub fn fault_trial(seed: u64) -> Coverage {
         // A first life without faults, so that there is something to open.
         let world = run.must_open(&medium, &options, "first life")?;
         world.settings_after_open()?;
+        let mut more = rng.clone().fork(1);
+        let has_attempts = more.chance(10);
+        if has_attempts {
+            // Levels of many tables.
+            run.plan = Arc::new(Plan::clone(&run.plan).with_large_values());
+        }
         run.work(&world, 1, 30, &mut rng)?;
         run.close(&world).map_err(|e| format!("close: {e}"))?;
         drop(world);
@@ -139,6 +184,9 @@ pub fn fault_trial(seed: u64) -> Coverage {
             .map_err(|e| e.to_string())?;
         let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
         run.work(&world, clients, count, &mut rng).map_err(told)?;
+        if has_attempts {
+            compact_with_failing_attempts(&run, &world, &faulty, &mut more).map_err(told)?;
+        }
         faulty.disarm();
         let count = |rules: &[usize]| rules.iter().map(|rule| faulty.fired_count(*rule)).sum();
         let fired: u64 = count(&failing);
@@ -157,7 +205,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
             let result = match names.first() {
                 Some(name) => {
                     let keyspace = world.store.keyspace(name).map_err(|e| e.to_string())?;
-                    let op = crate::model::Op::Put(
+                    let op = Op::Put(
                         keyspace.id(),
                         b"after".as_slice().into(),
                         b"all".as_slice().into(),

@@ -7,9 +7,11 @@
 use std::sync::Arc;
 
 use siltstone::Storages;
-use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Replay, Runtime, Storage};
+use siltstone_storage::{
+    CrashPolicy, CrashReport, MemoryStorage, ObjectMeta, Replay, Runtime, Storage,
+};
 
-use super::Promised;
+use super::{Promised, moments};
 use crate::noted::Noted;
 use crate::rng::Rng;
 
@@ -27,7 +29,7 @@ pub(crate) struct Media {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Kill,
-    Power(CrashPolicy),
+    Power,
 }
 
 /// What is left of a life.
@@ -44,6 +46,22 @@ impl Media {
             true => LAYOUTS[0],
             false => *rng.pick(&LAYOUTS),
         };
+        Media::of(runtime, layout)
+    }
+
+    /// New ones: only one, or one for the manifest and others for all the rest.
+    pub(crate) fn with_manifest_apart(is_apart: bool, runtime: &Runtime, rng: &mut Rng) -> Media {
+        let apart: Vec<_> = LAYOUTS
+            .into_iter()
+            .filter(|(log, tables)| *log > 0 && *tables > 0)
+            .collect();
+        match is_apart {
+            true => Media::of(runtime, *rng.pick(&apart)),
+            false => Media::of(runtime, LAYOUTS[0]),
+        }
+    }
+
+    fn of(runtime: &Runtime, layout: (usize, usize)) -> Media {
         let names = ["/store", "/second", "/third"].iter();
         let count = 1 + layout.0.max(layout.1);
         Media {
@@ -58,6 +76,12 @@ impl Media {
     /// The store's own, which has the manifest and the marks.
     pub(crate) fn main(&self) -> &MemoryStorage {
         &self.all[0]
+    }
+
+    /// What lies on all of them.
+    pub(crate) fn list(&self) -> Result<Vec<ObjectMeta>, String> {
+        let lists = self.all.iter().map(|m| m.list().map_err(|e| e.to_string()));
+        Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     /// The one medium, if there is only one.
@@ -91,16 +115,30 @@ impl Media {
         self.all.iter().for_each(MemoryStorage::start_journal);
     }
 
+    /// What is left when the life ends right now: by a loss of power if it is said what that takes, else by a kill. No journals are needed.
+    pub(crate) fn end_now(&self, runtime: &Runtime, lost: Option<CrashPolicy>) -> Media {
+        let left = self.all.iter().map(|medium| match lost {
+            None => medium.kill_in(runtime),
+            Some(policy) => medium.crash_in(runtime, policy).0,
+        });
+        Media {
+            all: left.collect(),
+            layout: self.layout,
+        }
+    }
+
     /// What is left when the life whose journals were kept ended at some moment, in the middle of a call one time in three. `before`: what was
     /// promised before it.
     pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
         let mut replays: Vec<Replay> = self.all.iter().map(MemoryStorage::replay).collect();
-        let n = rng.below(replays[0].len() + 1);
+        let moment = moments::draw(replays[0].marks(), replays[0].len(), 0, rng);
+        let n = moment.at;
         replays[0].advance_to(n);
         let marks = replays[0].marks_so_far().to_vec();
         // With several media, any moment between two changes of the store's own.
-        let cut = match self.all.len() {
-            1 => marks.len(),
+        let cut = match (self.all.len(), moment.mark_count) {
+            (1, _) => marks.len(),
+            (_, Some(count)) => count,
             _ => {
                 let least = marks.partition_point(|mark| mark.at < n);
                 least + rng.index(marks.len() - least + 1)
@@ -123,6 +161,7 @@ impl Media {
             (1..replays.len()).find(changed)
         });
         let promised = Promised::by(marks, before);
+        let policy = moments::draw_policy(moment, rng);
         let middle = rng.chance(33).then(|| {
             // Drawn for the sake of seeds that are kept: this once was the answer.
             rng.index(replays.len());
@@ -133,14 +172,12 @@ impl Media {
         let left = replays.iter().enumerate().map(|(i, replay)| {
             let part = match end {
                 End::Kill if middle == Some(i) => replay.kill_within(runtime, seed),
-                End::Power(policy) if middle == Some(i) => {
-                    replay.crash_within(runtime, policy, seed)
-                }
+                End::Power if middle == Some(i) => replay.crash_within(runtime, policy, seed),
                 _ => None,
             };
             let (image, part) = part.unwrap_or_else(|| match end {
                 End::Kill => (replay.kill_in(runtime), CrashReport::default()),
-                End::Power(policy) => replay.crash_in(runtime, policy),
+                End::Power => replay.crash_in(runtime, policy),
             });
             report.merge(&part);
             image

@@ -36,6 +36,7 @@ mod linearizable;
 mod looks;
 mod looks_fail;
 mod media;
+mod moments;
 mod options;
 mod power;
 mod repair;
@@ -343,6 +344,7 @@ impl Run {
             outside: self.outside_seen.clone(),
             wishes: options.keyspaces.clone(),
             copies: self.copies.clone(),
+            begun: AtomicU64::new(0),
             turn: self.runtime.mutex(()),
             closing: AtomicBool::new(false),
             starved: Mutex::default(),

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{CrashPolicy, JoinHandle};
+use siltstone_storage::JoinHandle;
 
 use super::looks::{Looks, destroy};
 use super::media::{End, Media};
@@ -113,7 +113,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             let way = match rng.below(3) {
                 0 => None,
                 1 => Some(End::Kill),
-                _ => Some(End::Power(CrashPolicy::Seeded(rng.draw()))),
+                _ => Some(End::Power),
             };
             let Some(way) = way else {
                 run.coverage.add("life.closed");

@@ -2,6 +2,7 @@
 
 use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
 
+use super::moments::{self, Moment};
 use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
@@ -11,14 +12,6 @@ use crate::workload::draw_options;
 
 /// Crashes of one run.
 const CRASHES: u64 = 6;
-
-fn draw_policy(rng: &mut Rng) -> CrashPolicy {
-    match rng.below(8) {
-        0 => CrashPolicy::LoseUnsynced,
-        1 => CrashPolicy::KeepUnsynced,
-        _ => CrashPolicy::Seeded(rng.draw()),
-    }
-}
 
 /// One seed.
 ///
@@ -43,14 +36,15 @@ pub fn power_trial(seed: u64) -> Coverage {
         run.coverage.add_count("manifest.rolled", rolls);
         drop(hooks);
         run.close(&world).map_err(|e| format!("close: {e}"))?;
-        let mut places: Vec<u64> = (0..CRASHES)
-            .map(|_| rng.below(medium.journal_len() + 1))
-            .collect();
-        places.sort_unstable();
         let mut replay = medium.replay();
-        for n in places {
+        let mut places: Vec<Moment> = (0..CRASHES)
+            .map(|_| moments::draw(replay.marks(), replay.len(), 0, &mut rng))
+            .collect();
+        places.sort_unstable_by_key(|moment| moment.at);
+        for moment in places {
+            let n = moment.at;
             replay.advance_to(n);
-            let policy = draw_policy(&mut rng);
+            let policy = moments::draw_policy(moment, &mut rng);
             let promised = Promised::at(&replay, Promised::default());
             let killed = rng.chance(20);
             // In the middle of the next call, where it has one.
@@ -123,9 +117,10 @@ fn recover(
 
     // Power is lost during the recovery.
     let mut replay = image.replay();
-    let at = rng.below(recovery_len + 1);
+    let moment = moments::draw(&[], recovery_len, 0, rng);
+    let at = moment.at;
     replay.advance_to(at);
-    let policy = draw_policy(rng);
+    let policy = moments::draw_policy(moment, rng);
     let promised = Promised::at(
         &replay,
         Promised {
@@ -169,7 +164,8 @@ fn recover(
         run.check_all(&world, rng).map_err(told)?;
         run.close(&world).map_err(|e| told(format!("close: {e}")))?;
         let mut replay = image.replay();
-        replay.advance_to(rng.below(replay.len() + 1).max(recovery_len));
+        let moment = moments::draw(replay.marks(), replay.len(), recovery_len, rng);
+        replay.advance_to(moment.at);
         let promised = Promised::at(
             &replay,
             Promised {
@@ -178,7 +174,7 @@ fn recover(
                 settings: 0,
             },
         );
-        let policy = draw_policy(rng);
+        let policy = moments::draw_policy(moment, rng);
         let later = replay.crash_in(&run.runtime, policy).0;
         let what = format!(
             "{what}; after more work at call {} of {}, {policy:?}",

@@ -56,7 +56,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         map_tables: rng.chance(50),
         background_tasks: 1 + rng.below(3) as u32,
         subjobs_max: 1 + rng.below(4) as u32,
-        background_bytes_per_s: *rng.pick(&[0, 0, 0, 4 << 20]),
+        background_bytes_per_s: *rng.pick(&[0, 0, 512 << 10, 4 << 20]),
         direct_io: *more.pick(&[DirectIo::None, DirectIo::Compaction, DirectIo::All]),
         stall_policy: *more.pick(&[
             StallPolicy::Slowdown,
@@ -197,6 +197,8 @@ pub struct Plan {
     pub value_bytes: u64,
     /// In how many of a hundred a value compresses.
     pub compressible_percent: u64,
+    /// In how many of a hundred a batch is to be synced.
+    pub sync_percent: u64,
     /// What is left out.
     pub in_force: InForce,
     /// By [`Action`].
@@ -239,10 +241,11 @@ pub(crate) enum Action {
     Verify,
     Approximate,
     Prefix,
+    DeleteAlone,
 }
 
 use Action as A;
-const ACTIONS: [(Action, u64); 33] = [
+const ACTIONS: [(Action, u64); 34] = [
     (A::Put, 220),
     (A::Delete, 60),
     (A::DeleteRange, 25),
@@ -276,6 +279,32 @@ const ACTIONS: [(Action, u64); 33] = [
     (A::Verify, 3),
     (A::Approximate, 20),
     (A::Prefix, 12),
+    (A::DeleteAlone, 8),
+];
+
+/// What some runs do more of than others, how many times as much: situations that need several rare operations close to each other.
+const THEMES: [&[(Action, u64)]; 6] = [
+    &[],
+    &[],
+    &[],
+    // Keyspaces and ingests come and go while memtables fill up and are flushed.
+    &[
+        (A::Create, 6),
+        (A::DropKeyspace, 6),
+        (A::Ingest, 4),
+        (A::IngestFiles, 3),
+        (A::Batch, 2),
+        (A::SyncLog, 2),
+    ],
+    // Level 0 grows, and much of it are deletes.
+    &[
+        (A::Flush, 6),
+        (A::Delete, 4),
+        (A::DeleteRange, 2),
+        (A::DeleteAlone, 3),
+    ],
+    // Tables without entries between those with some.
+    &[(A::DeleteAlone, 8), (A::CompactRange, 3), (A::Scan, 4)],
 ];
 
 impl Plan {
@@ -286,6 +315,13 @@ impl Plan {
             0 => weight / 4,
             1 => weight * 3,
             _ => weight,
+        });
+        let mut more = rng.clone().fork(3);
+        let theme = more.pick(&THEMES);
+        let weights = std::array::from_fn(|i| {
+            let (action, _) = ACTIONS[i];
+            let theme = theme.iter().find(|(of, _)| *of == action);
+            weights[i] * theme.map_or(1, |(_, times)| *times)
         });
         let in_force = InForce::present();
         let mut keys = draw_keys(rng);
@@ -298,6 +334,7 @@ impl Plan {
             keys,
             value_bytes: *rng.pick(&[40, 300, 1500, 4000]),
             compressible_percent: *rng.pick(&[0, 50, 100]),
+            sync_percent: *more.pick(&[0, 15, 15, 50]),
             weights,
         }
     }
@@ -352,6 +389,33 @@ impl Plan {
         } else {
             (end, start)
         }
+    }
+
+    /// A range without a key of the plan's: behind one of them, until the next.
+    pub(crate) fn gap(&self, rng: &mut Rng) -> (Bytes, Bytes) {
+        let at = rng.index(self.keys.len());
+        let start = Bytes::from([&self.keys[at][..], &[0]].concat());
+        match self.keys.get(at + 1) {
+            Some(next) => (start, next.clone()),
+            None => (start.clone(), start),
+        }
+    }
+
+    /// The same plan with values as large as any plan has, which do not compress.
+    pub(crate) fn with_large_values(self) -> Plan {
+        Plan {
+            value_bytes: 4000,
+            compressible_percent: 0,
+            ..self
+        }
+    }
+
+    /// The same plan with keys that all begin with so many bytes more: what says between which keys tables lie becomes long.
+    pub(crate) fn with_long_keys(mut self, bytes: usize) -> Plan {
+        let prefix = vec![b'L'; bytes];
+        let long = self.keys.iter().map(|key| [&prefix[..], &key[..]].concat());
+        self.keys = long.map(Bytes::from).collect();
+        self
     }
 
     fn any_range(&self, rng: &mut Rng) -> (Bytes, Bytes) {

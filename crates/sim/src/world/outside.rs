@@ -17,7 +17,7 @@ use siltstone_table::reader::{ReaderOptions, TableReader};
 use siltstone_table::salvage::PieceReader;
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
-use super::{Errors, World};
+use super::{Errors, Promise, World};
 use crate::checker::{Check, check_contents, show};
 use crate::model::{Bytes, Pairs};
 use crate::observe::lock;
@@ -86,6 +86,36 @@ impl World {
             Err(e) => return self.allow(&e, &[], "building tables").map(|()| None),
         };
         self.announce(&built, entries)
+    }
+
+    /// The same tables under other names, as a user's tool copies them: it syncs nothing. What could not be copied is left as it is.
+    ///
+    /// # Errors
+    /// An error that may not come.
+    pub fn copied(&self, files: Vec<TableFile>) -> Result<Vec<TableFile>, String> {
+        let (epoch, folder) = (Epoch::default(), self.folder());
+        let mut all = Vec::new();
+        for file in files {
+            let name = format!("{}-copy.tbl", self.new_prefix());
+            let copy = || -> siltstone_storage::Result<()> {
+                let from = self.outside.open(file.name())?;
+                let mut bytes = vec![0; from.len() as usize];
+                from.read_at(0, &mut bytes)?;
+                self.outside.create(epoch, &name)?.append(&[&bytes])
+            };
+            match copy() {
+                Ok(()) => {
+                    self.reach("ingest.copied_by_the_user");
+                    all.push(folder.file(&name));
+                }
+                Err(e) => {
+                    let _ = self.outside.delete(epoch, &name);
+                    self.excuse(e.to_string())?;
+                    all.push(file);
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Compares tables with the entries that are meant to be in them, and announces them. None if a fault kept them from being read.
@@ -230,6 +260,7 @@ impl World {
             .iter()
             .flat_map(|(_, files)| files.iter().map(TableFile::name))
             .collect();
+        let _begun = self.begin(Promise::Ingest);
         let report = match self.store.ingest(&files, how) {
             Ok(report) => report,
             Err(e) => {
@@ -297,6 +328,7 @@ impl World {
         let Some(meta) = self.prepare_own(entries)? else {
             return Ok(());
         };
+        let _begun = self.begin(Promise::Ingest);
         match self.store.core_for_tests().ingest(keyspace, vec![meta]) {
             Ok(number) => {
                 self.synced(number);

@@ -9,7 +9,7 @@ use siltstone::check::{CheckStorages, check};
 use siltstone::{Components, ErrorKind, Keyspace, KeyspaceOptions, Options, Setting, Store, Value};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
-use super::{Errors, World};
+use super::{Errors, Promise, World};
 use crate::checker::{Check, check_contents};
 use crate::model::{Event, Pairs, Record};
 use crate::observe::lock;
@@ -96,6 +96,7 @@ impl World {
             let before = history.model.end_at(published);
             (before, history.settings.settled())
         };
+        let _begun = self.begin(Promise::Checkpoint);
         let report = match self.store.checkpoint_to(target) {
             Ok(report) => report,
             Err(e) => return self.allow(&e, &[], "checkpoint").map(|()| None),
@@ -245,6 +246,7 @@ impl World {
         lock(&self.history)
             .settings
             .begin(keyspace.id(), wanted.clone());
+        let _begun = self.begin(Promise::Settings);
         let result = match unset {
             [] => keyspace.set_options(own),
             names => keyspace.unset_options(names),
