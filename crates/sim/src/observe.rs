@@ -16,7 +16,8 @@ use siltstone::log::format::{MAGIC, RECORD_HEADER_BYTES, parse_segment_name};
 use siltstone::version::Edit;
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
-    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, WriteFile,
+    Capabilities, Epoch, Lease, MemoryStorage, ObjectMeta, ReadFile, Result, SharedLease, Storage,
+    WriteFile,
 };
 
 use crate::model::{Event, Model, Op, Record, TablePairs};
@@ -33,6 +34,8 @@ pub struct History {
     tables: BTreeMap<u128, TablePairs>,
     /// What is set for keyspaces.
     pub settings: SettingsModel,
+    /// Largest number that earlier lives gave, also to what was lost since: the log may not give it again.
+    pub given: u64,
     /// Largest number acknowledged.
     pub acked: u64,
     /// Largest number acknowledged as synced.
@@ -124,11 +127,11 @@ impl History {
         all
     }
 
-    /// Takes in what is appended to a log segment: a header, or one whole record.
-    fn appended(&mut self, parts: &[&[u8]]) {
+    /// Takes in what is appended to a log segment: a header, or one whole record. Gives the record's last number.
+    fn appended(&mut self, parts: &[&[u8]]) -> Option<u64> {
         let head = parts[0];
         if head.starts_with(&MAGIC) {
-            return;
+            return None;
         }
         assert_eq!(
             head.len(),
@@ -137,6 +140,11 @@ impl History {
         );
         let payload_bytes = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
         let first = u64::from_le_bytes(head[24..32].try_into().expect("eight bytes"));
+        assert!(
+            first > self.given,
+            "the log gives number {first} again: numbers up to {} were given before the store was opened",
+            self.given
+        );
         let mut bodies = Vec::new();
         let mut left = payload_bytes;
         for part in &parts[1..] {
@@ -167,6 +175,7 @@ impl History {
             self.settings.created(*id);
         }
         self.model.push(Record { first, event });
+        Some(self.model.last())
     }
 }
 
@@ -182,12 +191,21 @@ pub fn lock(history: &SharedHistory) -> MutexGuard<'_, History> {
 pub struct Observed {
     inner: Arc<dyn Storage>,
     history: SharedHistory,
+    journal: MemoryStorage,
 }
 
 impl Observed {
-    /// Reads along with what is written to `inner`.
-    pub fn new(inner: Arc<dyn Storage>, history: SharedHistory) -> Observed {
-        Observed { inner, history }
+    /// Reads along with what is written to `inner`; notes in the journal of `journal` which numbers are given.
+    pub fn new(
+        inner: Arc<dyn Storage>,
+        history: SharedHistory,
+        journal: MemoryStorage,
+    ) -> Observed {
+        Observed {
+            inner,
+            history,
+            journal,
+        }
     }
 
     fn file(&self, name: &str, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
@@ -195,6 +213,7 @@ impl Observed {
             Some(_) => Arc::new(ObservedLog {
                 inner: file,
                 history: self.history.clone(),
+                journal: self.journal.clone(),
             }),
             None => file,
         }
@@ -285,6 +304,7 @@ impl Storage for Observed {
 struct ObservedLog {
     inner: Arc<dyn WriteFile>,
     history: SharedHistory,
+    journal: MemoryStorage,
 }
 
 impl WriteFile for ObservedLog {
@@ -295,7 +315,10 @@ impl WriteFile for ObservedLog {
         self.inner.position()
     }
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
-        lock(&self.history).appended(parts);
+        let given = lock(&self.history).appended(parts);
+        if let Some(number) = given {
+            self.journal.mark(format!("g{number}"));
+        }
         self.inner.append(parts)
     }
     fn reserve(&self, len: u64) -> Result<()> {

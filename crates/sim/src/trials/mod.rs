@@ -297,8 +297,11 @@ impl Run {
         options: &Options,
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
-        let log: Arc<dyn Storage> =
-            Arc::new(Observed::new(storages.log.clone(), self.history.clone()));
+        let log: Arc<dyn Storage> = Arc::new(Observed::new(
+            storages.log.clone(),
+            self.history.clone(),
+            medium.clone(),
+        ));
         // What lies with the log stays with it.
         let beside = |storage: &Arc<dyn Storage>| match Arc::ptr_eq(storage, &storages.log) {
             true => log.clone(),
@@ -477,6 +480,11 @@ impl Run {
         lock(&self.history).settings.restart(settled);
     }
 
+    /// The next life may give no number up to this one.
+    pub(crate) fn restart_numbers(&self, given: u64) {
+        lock(&self.history).given = given;
+    }
+
     /// Looks at all checkpoints again: whatever became of their source since, they are as they were.
     pub(crate) fn check_copies(&mut self) -> Check {
         let copies = self
@@ -506,6 +514,8 @@ pub(crate) struct Promised {
     pub(crate) synced: u64,
     /// As many changes of settings are over.
     pub(crate) settings: usize,
+    /// Numbers up to this one were given: no later life may give them again, whatever became of what had them.
+    pub(crate) given: u64,
 }
 
 impl Promised {
@@ -526,6 +536,7 @@ impl Promised {
                     promised.acked = promised.acked.max(number);
                     promised.synced = promised.synced.max(number);
                 }
+                "g" => promised.given = promised.given.max(number),
                 "o" => promised.settings = promised.settings.max(number as usize),
                 // Another storage's place.
                 _ => {}

@@ -51,6 +51,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             let what = format!("life {life} of {lives}, {}, {options:?}", media.describe());
             let told = |e: String| format!("{what}: {e}");
             run.restart_settings(before.settings);
+            run.restart_numbers(before.given);
             before.settings = 0;
             let seen = match media.only() {
                 Some(medium) => Looks::at(&mut run, medium, &mut rng).map_err(told)?,
@@ -109,6 +110,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 acked: last,
                 synced: last,
                 settings: settled,
+                given: before.given.max(last),
             };
             let way = match rng.below(3) {
                 0 => None,

@@ -103,6 +103,7 @@ fn recover(
     let told = |e: String| format!("{what}; then with {options:?}: {e}");
     let synced = before.synced;
     run.restart_settings(before.settings);
+    run.restart_numbers(before.given);
     let before_recovery = run.fork();
     image.start_journal();
     let world = run.must_open(&image, &options, what)?;
@@ -127,6 +128,7 @@ fn recover(
             acked: synced,
             synced,
             settings: 0,
+            given: before.given,
         },
     );
     let twice = replay.crash_in(&run.runtime, policy).0;
@@ -172,6 +174,7 @@ fn recover(
                 acked: end,
                 synced: end,
                 settings: 0,
+                given: before.given,
             },
         );
         let policy = moments::draw_policy(moment, rng);
@@ -189,6 +192,9 @@ fn recover(
         run.settle_at(end);
         world
             .settings_after_open()
+            .map_err(|e| format!("{what}: {e}"))?;
+        run.restart_numbers(promised.given);
+        run.work(&world, 1, 5, rng)
             .map_err(|e| format!("{what}: {e}"))?;
         run.coverage.add("crash.recovered_after_more_work");
     } else {
