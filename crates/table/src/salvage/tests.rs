@@ -346,6 +346,26 @@ fn what_a_manifest_knows_is_held_against_the_blocks() {
     assert!(salvage.pieces.iter().all(|p| highest(p) <= Some(100)));
 }
 
+/// Headers and columns of blocks without their values, one behind the other: for each the values were looked for at every place before it, and a file of
+/// some megabytes kept a repair busy for days. (This test did not end.)
+#[test]
+fn blocks_without_their_values_are_passed_quickly() {
+    let key = b"key".to_vec();
+    let one = vec![(key, trailer(7, Kind::Put), vec![b'v'; 1 << 20])];
+    let (bytes, _) = write(&in_order(one), vec![], options(Codec::Lz4));
+    let place = places(&bytes)[0];
+    assert!(place.anchor - place.start < 1 << 16, "it is compressed");
+    let bare = &bytes[place.anchor as usize..place.end as usize];
+    // Something else between them each time.
+    let crafted: Vec<u8> = (0..10_000u32)
+        .flat_map(|i| [&i.wrapping_mul(0x9e37_79b9).to_le_bytes()[..], bare].concat())
+        .collect();
+    let found = salvage(&file(&crafted), &Expect::default()).unwrap();
+    assert!(found.pieces.is_empty(), "{}", found.pieces.len());
+    let lost: u64 = found.gaps.iter().map(|g| g.end - g.start).sum();
+    assert_eq!(lost, crafted.len() as u64, "all of it is told as lost");
+}
+
 /// Arbitrary bytes with the marks of headers in them.
 #[test]
 fn no_bytes_make_it_panic() {

@@ -4,22 +4,25 @@
 //! place whose checksum field equals the running checksum of everything before it. Behind damage no start is known: then a place is looked for
 //! that is a header in all its fields, whose columns have their checksum, and before which values lie that have theirs.
 //!
-//! Invariants: see the module above. The blind search tries a bounded number of bytes for columns of unknown (compressed) length, so that
-//! crafted bytes cannot make it quadratic.
+//! Invariants: see the module above. What is searched in vain, for columns and values of unknown (compressed) length and for the next header, is bounded
+//! by a multiple of the file's bytes, so that crafted bytes cannot make it quadratic.
 //!
 //! Threading: pure functions.
 
 use super::{Gap, PieceReader, Rules, Salvage, joins, sections_at};
 use crate::block::header::{FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED};
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES, Header};
-use crate::checksum::{crc32c, crc32c_combine};
+use crate::checksum::crc32c;
 use crate::coding::Bytes;
 use crate::error::Damage;
 use crate::index::Place;
 use crate::limits::MAX_BLOCK_VALUE_BYTES;
 
-/// A blind search gives up on columns of unknown length when it has summed this many times the bytes that it searches.
+/// A blind search gives up on parts of unknown length when it has summed this many times the bytes that it searches.
 const EFFORT: usize = 64;
+
+/// A block whose start is known is looked for at least so far, however much was searched in vain before.
+const BLOCK_SEARCH_BYTES: usize = 1 << 20;
 
 const fn table() -> [u32; 256] {
     let mut table = [0; 256];
@@ -43,6 +46,30 @@ const fn table() -> [u32; 256] {
 
 /// crc32c byte by byte, because a checksum is compared behind each of them.
 static TABLE: [u32; 256] = table();
+
+/// Where in [`TABLE`] a number stands with this highest byte; each highest byte is there once.
+static BY_HIGHEST: [u8; 256] = {
+    let mut places = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        places[(TABLE[i] >> 24) as usize] = i as u8;
+        i += 1;
+    }
+    places
+};
+
+/// The checksum of bytes and a zero byte behind them, as far as the bytes before it have a part in it.
+#[inline]
+fn shifted(crc: u32) -> u32 {
+    TABLE[usize::from(crc as u8)] ^ crc >> 8
+}
+
+/// Inverse of [`shifted`].
+#[inline]
+fn unshifted(crc: u32) -> u32 {
+    let low = BY_HIGHEST[(crc >> 24) as usize];
+    (crc ^ TABLE[usize::from(low)]) << 8 | u32::from(low)
+}
 
 /// A crc32c that grows by single bytes.
 #[derive(Clone, Copy, Debug)]
@@ -117,12 +144,13 @@ fn values_fit(h: &Header, stored: usize) -> bool {
     }
 }
 
-/// The block that begins at `start`: its header and its end.
-fn block_at(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
+/// The block that begins at `start`: its header and its end. `search` is what may still be looked through in vain, in bytes.
+fn block_at(bytes: &[u8], start: usize, search: &mut usize) -> Option<(usize, usize)> {
     let mut crc = Running::default();
+    let furthest = BLOCK_SEARCH_BYTES.max(*search);
     let most = (bytes.len() + 1)
         .saturating_sub(HEADER_BYTES + CHECKSUM_BYTES)
-        .min(start.saturating_add(MAX_BLOCK_VALUE_BYTES as usize));
+        .min(start.saturating_add(furthest.min(MAX_BLOCK_VALUE_BYTES as usize)));
     let mut effort = EFFORT * (bytes.len() - start);
     for anchor in start..most {
         if bytes.u32(anchor + 24) == crc.value()
@@ -135,26 +163,39 @@ fn block_at(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
         }
         crc.push(bytes[anchor]);
     }
+    *search = search.saturating_sub(most.saturating_sub(start));
     None
 }
 
-/// Where values of unknown length begin that end at `anchor`, not before `from`.
-fn values_start(bytes: &[u8], from: usize, anchor: usize, h: &Header) -> Option<usize> {
+/// Where values of unknown length begin that end at `anchor`, not before `from`. `effort` as in [`columns_end`].
+fn values_start(
+    bytes: &[u8],
+    from: usize,
+    anchor: usize,
+    h: &Header,
+    effort: &mut usize,
+) -> Option<usize> {
     if !h.has(FLAG_VALUES_COMPRESSED) {
         let start = anchor.checked_sub(h.value_bytes).filter(|s| *s >= from)?;
         return (crc32c(&bytes[start..anchor]) == h.values_crc).then_some(start);
     }
     // Compressed values are shorter than what they decode to.
     let first = anchor.saturating_sub(h.value_bytes).max(from);
+    let len = anchor.checked_sub(first)?;
+    *effort = effort.checked_sub(len)?;
+    // crc(first..anchor) = crc(first..start), shifted by what follows, ^ crc(start..anchor): so the checksum of what lies before the values is known
+    // at each place, going back from their end by inverse shifts, and forward again with the bytes.
+    let mut wanted = crc32c(&bytes[first..anchor]) ^ h.values_crc;
+    for _ in 0..len {
+        wanted = unshifted(wanted);
+    }
     let mut before = Running::default();
-    let all = crc32c(&bytes[first..anchor]);
     for (start, byte) in bytes.iter().enumerate().take(anchor).skip(first) {
-        // crc(first..anchor) = shift(crc(first..start)) ^ crc(start..anchor)
-        let shifted = crc32c_combine(before.value(), 0, anchor - start);
-        if all ^ shifted == h.values_crc && values_fit(h, anchor - start) {
+        if before.value() == wanted && values_fit(h, anchor - start) {
             return Some(start);
         }
         before.push(*byte);
+        wanted = shifted(wanted);
     }
     None
 }
@@ -166,7 +207,7 @@ fn next_block(bytes: &[u8], from: usize, effort: &mut usize) -> Option<(usize, u
         if may_be_header(bytes, anchor)
             && let Ok(header) = Header::parse(bytes, anchor)
             && let Some(end) = columns_end(bytes, anchor, &header, effort)
-            && let Some(start) = values_start(bytes, from, anchor, &header)
+            && let Some(start) = values_start(bytes, from, anchor, &header, effort)
         {
             return Some((start, anchor, end));
         }
@@ -178,9 +219,10 @@ fn next_block(bytes: &[u8], from: usize, effort: &mut usize) -> Option<(usize, u
 pub(super) fn chain_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
     let mut effort = EFFORT * bytes.len();
+    let mut search = EFFORT * bytes.len();
     let mut at = 0;
     loop {
-        while let Some((_, end)) = block_at(bytes, at) {
+        while let Some((_, end)) = block_at(bytes, at, &mut search) {
             at = end;
         }
         if ends.last() != Some(&at) {
@@ -197,12 +239,13 @@ pub(super) fn chain_ends(bytes: &[u8]) -> Vec<usize> {
 pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mut Salvage) {
     let bytes = &bytes[..end.unwrap_or(bytes.len()).min(bytes.len())];
     let mut effort = EFFORT * bytes.len();
+    let mut search = EFFORT * bytes.len();
     let mut reader = PieceReader::default();
     // Pieces of the chain that is being read: whether it is an island shows at its end.
     let mut chain_first = out.pieces.len();
     let (mut at, mut chain_start) = (0, 0);
     while at < bytes.len() {
-        let (start, anchor, block_end) = match block_at(bytes, at) {
+        let (start, anchor, block_end) = match block_at(bytes, at, &mut search) {
             Some((anchor, end)) => (at, anchor, end),
             None => {
                 forget_embedded(bytes, at, out);
