@@ -233,8 +233,14 @@ fn is_table(name: &str) -> bool {
     crate::recovery::open_number_of(name).is_some()
 }
 
-/// Tables of ingests that are in the log and not yet in the manifest.
-type Ingested = Vec<(KeyspaceId, Arc<TableMeta>)>;
+/// What the log names and the manifest does not yet.
+#[derive(Default)]
+struct Ingested {
+    /// Tables of ingests.
+    tables: Vec<(KeyspaceId, Arc<TableMeta>)>,
+    /// Keyspaces that have such tables, and are in the log alone themselves: by id, with their names.
+    keyspaces: BTreeMap<KeyspaceId, String>,
+}
 
 fn check_log(
     storage: &dyn Storage,
@@ -266,7 +272,7 @@ fn check_log(
         Ok(options) => options,
         Err(error) => {
             report.problems.push(error);
-            return Ok(Vec::new());
+            return Ok(Ingested::default());
         }
     };
     let mut reading = LogReading::new(state);
@@ -307,6 +313,7 @@ struct LogReading<'a> {
     state: &'a StoreState,
     /// Keyspaces that records create, and below which id every keyspace was created at some time.
     next_keyspace_id: KeyspaceId,
+    created: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
     entry_count: u64,
     ingested: Ingested,
@@ -318,9 +325,10 @@ impl<'a> LogReading<'a> {
         LogReading {
             state,
             next_keyspace_id: state.next_keyspace_id,
+            created: BTreeMap::new(),
             dropped: BTreeSet::new(),
             entry_count: 0,
-            ingested: Vec::new(),
+            ingested: Ingested::default(),
             problems: Vec::new(),
         }
     }
@@ -369,25 +377,38 @@ impl<'a> LogReading<'a> {
                 }
             }
             RecordKind::KeyspaceCreate => {
-                let (id, ..) = crate::ddl::decode_create(record.payload)?;
+                let (id, name, _) = crate::ddl::decode_create(record.payload)?;
+                // With a lower id it is one that the manifest has, or knows to be dropped.
+                if id >= self.state.next_keyspace_id {
+                    self.created.insert(id, name.to_string());
+                }
                 self.next_keyspace_id = self.next_keyspace_id.max(id.saturating_add(1));
             }
             RecordKind::KeyspaceDrop => {
-                self.dropped
-                    .insert(crate::ddl::decode_drop(record.payload)?);
+                let id = crate::ddl::decode_drop(record.payload)?;
+                self.dropped.insert(id);
+                self.created.remove(&id);
+                self.ingested.tables.retain(|(keyspace, _)| *keyspace != id);
+                self.ingested.keyspaces.remove(&id);
             }
             RecordKind::Ingest => {
                 let ingest = crate::ingest::decode(record.payload, record.first_sequence)?;
                 self.given_out(ingest.last)?;
                 for (id, runs) in ingest.parts {
-                    let settled = self
-                        .state
-                        .keyspace(id)
-                        .is_none_or(|k| k.version.covered().contains(record.first_sequence));
-                    if !settled && !self.dropped.contains(&id) {
-                        let tables = runs.iter().flat_map(|run| run.tables.tables());
-                        self.ingested.extend(tables.map(|t| (id, t.clone())));
+                    let created = self.created.get(&id);
+                    let settled = match self.state.keyspace(id) {
+                        Some(k) => k.version.covered().contains(record.first_sequence),
+                        None => created.is_none(),
+                    };
+                    if settled || self.dropped.contains(&id) {
+                        continue;
                     }
+                    if let Some(name) = created {
+                        self.ingested.keyspaces.insert(id, name.clone());
+                    }
+                    let tables = runs.iter().flat_map(|run| run.tables.tables());
+                    let tables = tables.map(|t| (id, t.clone()));
+                    self.ingested.tables.extend(tables);
                 }
             }
         }
@@ -409,15 +430,20 @@ fn check_tables(
             .flat_map(|k| k.version.tables().map(|(_, t)| t));
         installed.chain(
             ingested
+                .tables
                 .iter()
                 .filter(move |(k, _)| *k == id)
                 .map(|(_, t)| t),
         )
     };
-    let total_bytes = state
-        .keyspaces
-        .keys()
-        .flat_map(|id| named(*id))
+    let installed = state.keyspaces.iter().map(|(id, k)| (*id, &k.name));
+    let all = || {
+        installed
+            .clone()
+            .chain(ingested.keyspaces.iter().map(|(id, name)| (*id, name)))
+    };
+    let total_bytes = all()
+        .flat_map(|(id, _)| named(id))
         .map(|t| t.file_bytes)
         .sum();
     let mut done_bytes = 0;
@@ -426,12 +452,12 @@ fn check_tables(
         .into_iter()
         .map(|o| (o.name, o.len))
         .collect();
-    for (id, keyspace) in &state.keyspaces {
+    for (id, name) in all() {
         let mut found = KeyspaceCheck {
-            name: keyspace.name.clone(),
+            name: name.clone(),
             ..KeyspaceCheck::default()
         };
-        for meta in named(*id) {
+        for meta in named(id) {
             found.table_count += 1;
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
@@ -462,7 +488,7 @@ fn check_table(
     let Some(len) = lengths.get(&meta.name) else {
         return Err(Error::corruption(
             meta.name.clone(),
-            "a table that the manifest names is missing",
+            "a table that the manifest, or an ingest in the log, names is missing",
         )
         .expected(format!("a file of {} bytes", meta.file_bytes))
         .found("no such file"));
@@ -596,7 +622,7 @@ fn list_unnamed(
         .values()
         .flat_map(|k| k.version.tables().map(|(_, t)| t));
     let named: BTreeSet<&str> = installed
-        .chain(ingested.iter().map(|(_, t)| t))
+        .chain(ingested.tables.iter().map(|(_, t)| t))
         .map(|t| t.name.as_str())
         .collect();
     for (i, (storage, parts)) in folders.iter().enumerate() {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use siltstone_storage::Storage;
+use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::reader::{ReaderOptions, TableReader};
 
@@ -462,9 +462,16 @@ fn gap(covered: &SeqSet, seq: u64) -> (u64, u64) {
 
 /// A table of an ingest whose edit was lost: its file was synced before the record was written, so it must be there, whole.
 fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
-    let file = storage
-        .open(&table.name)
-        .map_err(|e| Error::from(e).with_kind(ErrorKind::Corruption))?;
+    let file = storage.open(&table.name).map_err(|e| match e.kind {
+        StorageErrorKind::NotFound => Error::corruption(
+            &table.name,
+            "a table of an ingest in the log is missing: it was deleted, or the manifest has lost its last edits",
+        )
+        .expected("the table that the log names")
+        .found("no file of this name")
+        .advice("put the file back from a copy, or make a new store of what is left with `silt repair`"),
+        _ => Error::from(e).with_kind(ErrorKind::Corruption),
+    })?;
     let reader = TableReader::open(
         file,
         ReaderOptions {

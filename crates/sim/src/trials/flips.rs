@@ -141,6 +141,8 @@ struct Sound {
     manifest_synced: Position,
     /// The manifest in use, and where its header and its edits begin and end. Between them are seals.
     manifest: (String, Vec<(u64, u64)>),
+    /// Up to where something behind vouches for it: all, unless the process died between the last edit's sync and its seal.
+    vouched_bytes: u64,
     is_checkpoint: bool,
 }
 
@@ -222,9 +224,19 @@ impl Sound {
         let file = place.0[0].open(&name).map_err(|e| e.to_string())?;
         let mut file = ManifestFile::open(&*file).map_err(|e| e.to_string())?;
         let mut parts = vec![(0, 48)];
+        let mut vouched_bytes = 0;
         while let Some(item) = file.next_item() {
-            if let ManifestItem::Record(record) = item {
-                parts.push((record.offset, record.end));
+            match item {
+                ManifestItem::Record(record) => {
+                    // The first one, the whole state, was synced before the pointer named the manifest.
+                    vouched_bytes = match parts.len() {
+                        1 => record.end,
+                        _ => record.offset,
+                    };
+                    parts.push((record.offset, record.end));
+                }
+                ManifestItem::Seal { offset, is_whole } if is_whole => vouched_bytes = offset,
+                _ => {}
             }
         }
         if parts.last().is_none_or(|part| part.1 != found.end.offset) {
@@ -239,6 +251,7 @@ impl Sound {
             log_start,
             manifest_synced: Position::new(synced.segment as u32, synced.offset as u32),
             manifest: (name, parts),
+            vouched_bytes,
             is_checkpoint,
             place,
         })
@@ -383,7 +396,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             let parts = &sound.manifest.1;
             let end = parts.last().map_or(0, |part| part.1);
             // What vouches for the last record is behind it, and whole.
-            let is_vouched_for = hit.end <= end;
+            let is_vouched_for = hit.end <= sound.vouched_bytes;
             let is_part = |at: u64| {
                 parts
                     .iter()
