@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use siltstone::{
     Batch, Components, Error, ErrorKind, IterOptions, KeyspaceOptions, Options, Store, WriteOptions,
@@ -657,7 +658,7 @@ fn writers_do_not_wait_for_jobs_that_fail() {
 fn writers_are_not_told_of_jobs_that_are_over() {
     let (_, faults, store) = on_memory();
     let ks = store.default_keyspace().unwrap();
-    let hooks = store.core_for_tests();
+    let (hooks, runtime) = (store.core_for_tests(), Runtime::threads());
     let other = store.create_keyspace("other").unwrap();
     hooks.pause_compaction(true);
     for n in 0..8u32 {
@@ -672,7 +673,7 @@ fn writers_are_not_told_of_jobs_that_are_over() {
     );
     hooks.pause_compaction(false);
     while store.stats().counter("job_failed_count") < 12 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        runtime.sleep(Duration::from_millis(20));
     }
     store.drop_keyspace("other").unwrap();
     faults.clear();
@@ -687,11 +688,10 @@ fn writers_are_not_told_of_jobs_that_are_over() {
     assert!(hooks.seal_and_hold(&ks).unwrap());
     let writer = {
         let ks = ks.clone();
-        std::thread::spawn(move || {
-            (0..4_000u32).try_for_each(|n| ks.put(&n.to_be_bytes(), &[7; 900]))
-        })
+        let puts = move || (0..4_000u32).try_for_each(|n| ks.put(&n.to_be_bytes(), &[7; 900]));
+        runtime.spawn("writer", puts).unwrap()
     };
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    runtime.sleep(Duration::from_millis(300));
     hooks.release(&ks);
     writer.join().unwrap().unwrap();
     assert_eq!(ks.iter().unwrap().count(), 4_001);
