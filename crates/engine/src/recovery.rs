@@ -203,6 +203,10 @@ pub(crate) fn open(
         on_poison,
     })?;
     let ceiling = (published + CEILING_STEP).min(MAX_SEQUENCE);
+    let ceiling = match planted::is(Bug::LostNumbersComeBack) {
+        true => ceiling.max(old.sequence_ceiling),
+        false => ceiling,
+    };
     let edit = Edit {
         open_number: Some(open_number),
         sequence_ceiling: Some(ceiling),

@@ -150,6 +150,8 @@ bugs! {
     115 DiscardInDoubt "a flush whose edit is in doubt deletes its tables";
     116 StripeEndExclusive "drop rules take a version at a snapshot's number for a later one";
     117 LastWishSyncs "only the last batch of a group says whether it is synced";
+    // And by somebody who had seen the tests.
+    118 LostNumbersComeBack "a recovery takes only numbers that it finds for given, so that those of what was lost are given again";
 }
 
 #[cfg(feature = "planted")]
