@@ -194,7 +194,7 @@ fn recover(
             .settings_after_open()
             .map_err(|e| format!("{what}: {e}"))?;
         run.restart_numbers(promised.given);
-        run.work(&world, 1, 5, rng)
+        run.work(&world, 1, 5, &mut rng.clone().fork(1))
             .map_err(|e| format!("{what}: {e}"))?;
         run.coverage.add("crash.recovered_after_more_work");
     } else {
