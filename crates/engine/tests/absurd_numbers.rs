@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use siltstone::log::{LogConfig, LogOptions, LogWriter, RecordKind};
 use siltstone::manifest::{self, Manifest, Space};
 use siltstone::version::{
-    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, LogPosition, MAX_OPEN_NUMBER,
-    MAX_TABLE_ID, RunSlot, SeqRange, StoreState, TableMeta,
+    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, MAX_OPEN_NUMBER, MAX_TABLE_ID, RunSlot,
+    SeqRange, StoreState, TableMeta,
 };
 use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
@@ -132,43 +131,6 @@ fn the_last_numbers_are_used_up_and_not_passed() {
     disk.work().unwrap();
     let error = disk.open().unwrap().create_keyspace("c").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-}
-
-/// A create record with right checksums and the last id of all: the id after it wrapped.
-#[test]
-fn a_create_record_with_the_last_id_is_damage() {
-    let disk = Disk::with_store();
-    let recovered = manifest::recover(&*disk.storage).unwrap().unwrap();
-    let lease = disk.storage.lease("store").unwrap();
-    let log = LogWriter::start(LogConfig {
-        storage: disk.storage.clone(),
-        epoch: lease.epoch(),
-        runtime: disk.runtime.clone(),
-        store_id: recovered.current.store_id.0 as u64,
-        options: LogOptions {
-            segment_bytes: 64 << 10,
-            recycle_count: 0,
-        },
-        reserve: None,
-        on_poison: Box::new(|_| ()),
-    })
-    .unwrap();
-    let mut body = u32::MAX.to_le_bytes().to_vec();
-    body.extend_from_slice(b"last");
-    let number = recovered.state.sequence_ceiling + 1;
-    log.append(RecordKind::KeyspaceCreate, number, 1, &[&body])
-        .unwrap();
-    log.sync(log.end()).unwrap();
-    let first = log.first_segment();
-    drop((log, lease));
-    disk.change_state(|s| {
-        s.log_start = first.into();
-        s.log_synced = LogPosition {
-            segment: first.into(),
-            offset: 0,
-        };
-    });
-    is_damage(&disk.work().unwrap_err(), ".log", "4294967295");
 }
 
 /// A stray file with the largest open number in its name alone made every open panic; one with the largest manifest number made the store one that

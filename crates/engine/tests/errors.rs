@@ -432,6 +432,21 @@ const CASES: &[Case] = &[
         },
     ),
     (
+        "a manifest longer than any can be",
+        ErrorKind::Corruption,
+        FILE | EXPECTED | FOUND | ADVICE,
+        || {
+            let place = Place::filled();
+            // A hole: no disk has to have the room.
+            let manifest = std::fs::OpenOptions::new()
+                .write(true)
+                .open(place.file("MANIFEST"))
+                .unwrap();
+            manifest.set_len((8 << 30) + 1).unwrap();
+            place.refused()
+        },
+    ),
+    (
         "a missing manifest",
         ErrorKind::Corruption,
         FILE | ADVICE,

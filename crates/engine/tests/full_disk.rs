@@ -219,3 +219,43 @@ fn a_reserve_that_cannot_grow_is_kept() {
         store.close().unwrap();
     }
 }
+
+/// The log of larger memtables than now, on a full disk: what fits no memory is refused with the option that helps, and with it the open shows everything.
+#[test]
+fn a_log_that_fits_no_memory_names_the_option_that_helps() {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let try_open = |memory: &MemoryStorage, options| {
+        let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+        Store::open_with(Components::on(storage, runtime.clone()), options)
+    };
+    let large = Options {
+        memtable_bytes: 8 << 20,
+        log_bytes_max: 32 << 20,
+        ..options()
+    };
+    let store = try_open(&memory, large).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    for i in 0..3000 {
+        keyspace.put(&key(i), &[7; 1000]).unwrap();
+    }
+    let image = memory.kill();
+    image.set_capacity(Some(image.used_bytes()));
+    for _ in 0..2 {
+        let error = try_open(&image, options()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        let advice = error.advice_text().unwrap_or_default();
+        assert!(advice.contains("replay_bytes_max"), "{error}");
+        assert!(error.expected_value().is_some(), "{error}");
+    }
+    let more = Options {
+        replay_bytes_max: 32 << 20,
+        ..options()
+    };
+    let store = try_open(&image, more).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    for i in 0..3000 {
+        let found = keyspace.get(&key(i)).unwrap();
+        assert_eq!(found.as_deref(), Some(&[7; 1000][..]), "{i}");
+    }
+}

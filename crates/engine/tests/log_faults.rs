@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fault::{Faulty, Hook};
 use log_common::*;
 use siltstone::ErrorKind;
-use siltstone::log::format::segment_name;
+use siltstone::log::format::{MAX_SEGMENT_NUMBER, segment_name};
 use siltstone::log::{LogWriter, Position};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{
-    CrashPolicy, FaultStorage, MemoryStorage, Mutex, OpKind, Runtime, Storage, StorageErrorKind,
+    CrashPolicy, Epoch, FaultStorage, MemoryStorage, Mutex, OpKind, Runtime, Storage,
+    StorageErrorKind,
 };
 
 fn faulty(runtime: &Runtime, storage: &MemoryStorage, hook: Hook) -> siltstone::Result<LogWriter> {
@@ -369,4 +370,130 @@ fn a_failed_recycling_leaves_no_file_behind() {
     assert!(log.poison_cause().is_none());
     let (found, _) = read(&storage, last, log.synced()).unwrap();
     assert_eq!(found.numbers.last(), Some(&number));
+}
+
+/// The last number that a segment can have: whoever needs one more is told so, nothing is poisoned, and what was appended is there.
+#[test]
+fn segment_numbers_are_used_up_and_nothing_is_lost() {
+    let (runtime, storage) = memory();
+    let before_last = segment_name(MAX_SEGMENT_NUMBER - 1);
+    drop(storage.create(Epoch(0), &before_last).unwrap());
+    let log = start(&runtime, &storage, 4096);
+    assert_eq!(log.first_segment(), MAX_SEGMENT_NUMBER);
+    let mut number = 1;
+    let refused = loop {
+        match append(&log, number, 200) {
+            Ok(_) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(number > 5, "{refused}");
+    for error in [refused, log.prepare_next().unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let advice = error.advice_text().unwrap_or_default();
+        assert!(advice.contains("a new store"), "{error}");
+    }
+    assert!(log.poison_cause().is_none());
+    append(&log, number, 0).unwrap();
+    let synced = log.sync_all().unwrap();
+    let image = storage.crash(CrashPolicy::LoseUnsynced);
+    let (found, _) = read(&image, MAX_SEGMENT_NUMBER, synced).unwrap();
+    assert_eq!(found.numbers, (1..=number).collect::<Vec<_>>());
+}
+
+/// Somebody put a file where the next segment would go: it stays as it is, and the log goes on behind it.
+#[test]
+fn a_name_that_is_taken_is_passed_over() {
+    let (runtime, storage) = memory();
+    let log = start(&runtime, &storage, 4096);
+    let foreign = storage.create(Epoch(0), &segment_name(2)).unwrap();
+    foreign.append(&[b"not a segment"]).unwrap();
+    let mut number = 0;
+    while log.end().segment == 1 {
+        number += 1;
+        append(&log, number, 200).unwrap();
+    }
+    assert_eq!(log.end().segment, 3);
+    let synced = log.sync_all().unwrap();
+    let (found, _) = read(&storage.kill(), 1, synced).unwrap();
+    assert_eq!(found.numbers, (1..=number).collect::<Vec<_>>());
+    assert_eq!(
+        storage.read_small(&segment_name(2)).unwrap(),
+        b"not a segment"
+    );
+}
+
+/// Nothing beyond the log's end can be promised: the caller's mistake is told, and is none of the disk's.
+#[test]
+fn a_sync_beyond_the_end_is_refused_and_poisons_nothing() {
+    let (runtime, storage) = memory();
+    let log = start(&runtime, &storage, 4096);
+    let end = append(&log, 1, 10).unwrap();
+    let beyond = Position::new(end.segment, end.offset + 8);
+    let error = log.sync(beyond).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert_eq!(log.sync(end).unwrap(), end);
+    append(&log, 2, 10).unwrap();
+}
+
+/// A full disk, and kept space for the first segment that cannot be used just now: the open fails and says so, and the space is there for the next one,
+/// which first deletes the segments that nobody names.
+#[test]
+fn kept_space_that_fails_once_is_there_for_the_next_open() {
+    for failing in ["sync", "sync_dir", "recycle"] {
+        let (runtime, storage) = memory();
+        let kept = storage.create(Epoch(0), "KEPT").unwrap();
+        kept.reserve(4096).unwrap();
+        kept.sync().unwrap();
+        drop(kept);
+        storage.sync_dir(Epoch(0)).unwrap();
+        storage.set_capacity(Some(storage.used_bytes()));
+        let armed = Arc::new(AtomicBool::new(true));
+        let hook: Hook = {
+            let armed = armed.clone();
+            Arc::new(move |op, _| {
+                (op == failing && armed.load(Ordering::SeqCst)).then_some(StorageErrorKind::Io)
+            })
+        };
+        let with_reserve = || {
+            let inner = storage.clone();
+            let hook = hook.clone();
+            siltstone::log::LogConfig {
+                reserve: Some("KEPT".to_string()),
+                ..config(&runtime, Arc::new(Faulty { inner, hook }), 4096)
+            }
+        };
+        let error = LogWriter::start(with_reserve()).err().expect(failing);
+        assert!(
+            matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace),
+            "{failing}: {error}"
+        );
+        armed.store(false, Ordering::SeqCst);
+        for object in storage.list().unwrap() {
+            if object.name.ends_with(".log") {
+                storage.delete(Epoch(0), &object.name).unwrap();
+            }
+        }
+        storage.sync_dir(Epoch(0)).unwrap();
+        let log = LogWriter::start(with_reserve()).expect(failing);
+        append(&log, 1, 100).unwrap();
+        log.sync_all().unwrap();
+    }
+}
+
+/// Segments that cannot be: refused before anything is made.
+#[test]
+fn an_impossible_segment_size_is_refused() {
+    let (runtime, storage) = memory();
+    for bytes in [0, 4095, 1 << 32] {
+        let error = LogWriter::start(config(&runtime, Arc::new(storage.clone()), bytes))
+            .err()
+            .expect("a size out of range");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(
+            error.expected_value().is_some() && error.found_value().is_some(),
+            "{error}"
+        );
+    }
+    assert!(storage.list().unwrap().is_empty());
 }

@@ -365,3 +365,95 @@ fn a_segment_of_another_store_is_refused() {
     let error = read(&storage, 1, Position::ZERO).unwrap_err();
     assert!(error.to_string().contains("another store"), "{error}");
 }
+
+/// Fields that no writer writes, under a checksum that is right.
+#[test]
+fn a_header_whose_fields_cannot_be_is_none() {
+    let header = |previous: u32| SegmentHeader {
+        store_id: STORE_ID,
+        number: 5,
+        salt: 9,
+        previous: ChainEnd {
+            segment: previous,
+            offset: 64,
+            checksum: 7,
+        },
+    };
+    assert!(SegmentHeader::decode(&header(4).encode(), 5).is_ok());
+    let sealed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = header(4).encode().to_vec();
+        change(&mut bytes);
+        let end = bytes.len() - 4;
+        let checksum = crc32c::crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+        SegmentHeader::decode(&bytes, 5).unwrap_err()
+    };
+    for (wrong, said) in [
+        // Its own predecessor.
+        (sealed(&|b| b[40] = 5), "previous segment 5"),
+        // Numbers and offsets have 32 bits.
+        (sealed(&|b| b[44] = 1), "previous segment 4294967300"),
+        (sealed(&|b| b[52] = 1), "previous end 4294967360"),
+        // This version with a header of another length.
+        (
+            sealed(&|b| {
+                b[12] = 72;
+                b.resize(72, 0);
+            }),
+            "a header of 72 bytes",
+        ),
+        (sealed(&|b| b[24] = 6), "the header of segment 6"),
+    ] {
+        assert!(wrong.to_string().contains(said), "{said}: {wrong}");
+    }
+}
+
+/// Two records with right checksums and the same numbers: entries of the second would replace those of the first under their numbers.
+#[test]
+fn records_whose_numbers_do_not_ascend_are_refused() {
+    let body = batch(7, 9);
+    let mut bytes = one_record(1, body.body(), Position::ZERO, 7);
+    let at = 64 + record_bytes(body.body().len() as u64) as usize;
+    let record = RecordHeader {
+        payload_bytes: body.body().len() as u32,
+        kind: 1,
+        synced: Position::ZERO,
+        first_sequence: 7,
+    };
+    let (head, _) = record.encode(RecordSeed::new(9, 1), at as u32, &[body.body()]);
+    bytes[at..at + 32].copy_from_slice(&head);
+    bytes[at + 32..at + 32 + body.body().len()].copy_from_slice(body.body());
+    let runtime = siltstone_storage::Runtime::threads();
+    let storage = storage_of(&runtime, &[(segment_name(1), bytes)]);
+    let error = read(&storage, 1, Position::ZERO).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    assert_eq!(
+        (error.file(), error.offset()),
+        (Some(&segment_name(1)[..]), Some(at as u64))
+    );
+    assert!(error.to_string().contains("do not ascend"), "{error}");
+    assert!(error.found_value().is_some(), "{error}");
+}
+
+/// A later segment that a newer version wrote is no end of history: what is in it would be lost without a word.
+#[test]
+fn a_later_segment_of_a_newer_version_is_refused() {
+    let (runtime, storage) = memory();
+    let log = start(&runtime, &storage, 4096);
+    let mut number = 0;
+    while log.end().segment < 2 {
+        number += 1;
+        append(&log, number, 300).unwrap();
+    }
+    log.sync_all().unwrap();
+    let mut objects = objects_of(&storage);
+    let (name, bytes) = &mut objects[1];
+    assert_eq!(*name, segment_name(2));
+    bytes[8] = 9;
+    let checksum = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+    let error = read(&storage_of(&runtime, &objects), 1, Position::ZERO).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(error.file(), Some(&segment_name(2)[..]), "{error}");
+    assert!(error.advice_text().is_some(), "{error}");
+}

@@ -5,17 +5,22 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use siltstone::ErrorKind;
-use siltstone::manifest::format::{HEADER_BYTES, SEAL_BYTES, encode_header};
+use siltstone::manifest::format::{
+    HEADER_BYTES, SEAL_BYTES, encode_header, encode_record_header, record_bytes,
+};
 use siltstone::manifest::reader::parse_manifest;
 use siltstone::manifest::{
     Current, Manifest, Space, StoreId, manifest_name, read_current, recover,
 };
 use siltstone::version::{
-    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, LogPosition, RunSlot, SeqRange,
-    StoreState, StoredOptions, TableMeta,
+    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, LogPosition, RemoveTable, RunSlot,
+    SeqRange, StoreState, StoredOptions, TableMeta,
 };
+use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::memory::CrashPolicy;
-use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
+use siltstone_storage::{
+    Epoch, FaultStorage, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind,
+};
 
 const STORE: StoreId = StoreId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
@@ -446,6 +451,187 @@ fn a_missing_manifest_is_corruption() {
     .unwrap();
     assert_eq!(manifest.writer().current().number, 2);
     assert_eq!(read_current(&*storage).unwrap().unwrap().number, 2);
+}
+
+/// The bytes of manifest 1 with these records, all checksums right.
+fn of_records(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<u64>) {
+    let mut bytes = encode_header(STORE, 1).to_vec();
+    let mut starts = Vec::new();
+    for payload in payloads {
+        let at = bytes.len() as u64;
+        starts.push(at);
+        bytes.extend_from_slice(&encode_record_header(1, at, payload));
+        bytes.extend_from_slice(payload);
+        bytes.resize((at + record_bytes(payload.len() as u64)) as usize, 0);
+    }
+    (bytes, starts)
+}
+
+/// Records whose checksums are right and that say what no store writes: the place of the record is told, and no state is made of them.
+#[test]
+fn records_that_make_no_sense_are_told_by_their_place() {
+    let whole = first_state().to_edit().encode();
+    let drop_of = |id| {
+        let drop = vec![id];
+        Edit {
+            drop,
+            ..Edit::new()
+        }
+        .encode()
+    };
+    let no_table = Edit {
+        keyspaces: vec![KeyspaceEdit {
+            remove: vec![RemoveTable { level: 0, id: 77 }],
+            ..KeyspaceEdit::new(0)
+        }],
+        ..Edit::new()
+    };
+    let cases = [
+        ("an edit first", vec![flush(1, 20).encode()], 0),
+        (
+            "a second whole state",
+            vec![whole.clone(), whole.clone()],
+            1,
+        ),
+        (
+            "a drop of no keyspace",
+            vec![whole.clone(), flush(1, 20).encode(), drop_of(9)],
+            2,
+        ),
+        (
+            "a table removed that is not there",
+            vec![whole.clone(), no_table.encode()],
+            1,
+        ),
+        ("half a field", vec![whole.clone(), vec![1, 0, 9]], 1),
+    ];
+    for (what, payloads, wrong) in cases {
+        let (bytes, starts) = of_records(&payloads);
+        let error = parse_manifest(&bytes, &CURRENT).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{what}: {error}");
+        assert_eq!(
+            (error.file(), error.offset()),
+            (Some(&manifest_name(1)[..]), Some(starts[wrong])),
+            "{what}: {error}"
+        );
+    }
+}
+
+/// A manifest under another one's name, and one of another store: nothing of it is believed.
+#[test]
+fn a_manifest_of_another_number_or_store_is_refused() {
+    let (bytes, _, _) = written(1, 20);
+    let renamed = Current {
+        number: 2,
+        ..CURRENT
+    };
+    let foreign = Current {
+        store_id: StoreId(7),
+        ..CURRENT
+    };
+    for (current, offset, said) in [
+        (renamed, 32, "number of another one"),
+        (foreign, 16, "another store"),
+    ] {
+        let error = parse_manifest(&bytes, &current).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert_eq!(
+            (error.file(), error.offset()),
+            (Some(&manifest_name(current.number)[..]), Some(offset)),
+            "{error}"
+        );
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(
+            error.expected_value().is_some() && error.found_value().is_some(),
+            "{error}"
+        );
+    }
+}
+
+/// After an append whose outcome is unknown nothing more is written, whatever is asked: the answer stays the same.
+#[test]
+fn a_manifest_that_failed_stays_failed() {
+    let (memory, _) = memory();
+    let faults = FaultStorage::new(Arc::new(memory.clone()), &Runtime::threads());
+    let storage: Arc<dyn Storage> = Arc::new(faults.clone());
+    let first = Arc::new(first_state());
+    let mut manifest =
+        Manifest::create(storage, Epoch(0), STORE, first.clone(), Space::Fresh).unwrap();
+    faults.add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("MANIFEST"));
+    let told = manifest.commit(&flush(1, 20)).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Poisoned, "{told}");
+    let calls = faults.fired().len();
+    let before = memory.read_small(&manifest_name(1)).unwrap();
+    for again in [
+        manifest.commit(&flush(1, 20)).unwrap_err(),
+        manifest.commit(&Edit::new()).unwrap_err(),
+    ] {
+        assert_eq!(again.to_string(), told.to_string());
+    }
+    assert_eq!(faults.fired().len(), calls);
+    assert_eq!(memory.read_small(&manifest_name(1)).unwrap(), before);
+    assert_eq!(
+        **manifest.state(),
+        *first,
+        "what was not acknowledged is not shown"
+    );
+}
+
+/// The store's kept space was to become the manifest, and the write into it failed: the space has its old name again, for the next try.
+#[test]
+fn a_reserve_that_could_not_be_filled_is_given_back() {
+    let (memory, _) = memory();
+    let faults = FaultStorage::new(Arc::new(memory.clone()), &Runtime::threads());
+    let storage: Arc<dyn Storage> = Arc::new(faults.clone());
+    let reserve = storage.create(Epoch(0), "RESERVE").unwrap();
+    reserve.reserve(64 << 10).unwrap();
+    reserve.sync().unwrap();
+    drop(reserve);
+    let create = || {
+        Manifest::create(
+            storage.clone(),
+            Epoch(0),
+            STORE,
+            Arc::new(first_state()),
+            Space::Recycle("RESERVE"),
+        )
+    };
+    for failing in [OpKind::Append, OpKind::Sync] {
+        faults.add(Rule::on(failing, Fault::Fail(StorageErrorKind::Io)).named("MANIFEST"));
+        let failure = create().unwrap_err();
+        assert!(!failure.unsure, "{failing:?}: nothing names it yet");
+        let left: Vec<String> = memory.list().unwrap().into_iter().map(|o| o.name).collect();
+        assert_eq!(left, ["RESERVE"], "{failing:?}");
+    }
+    let manifest = create().unwrap();
+    assert_eq!(recover(&memory).unwrap().unwrap().state, **manifest.state());
+}
+
+/// `CURRENT` names the manifest with the largest number: there is none for the next one, and the one that is there stays.
+#[test]
+fn manifest_numbers_are_used_up_and_not_passed() {
+    let (_, storage) = memory();
+    let last = Current {
+        number: u64::MAX,
+        store_id: STORE,
+    };
+    storage
+        .replace(Epoch(0), "CURRENT", &last.encode())
+        .unwrap();
+    let create = || {
+        Manifest::create(
+            storage.clone(),
+            Epoch(0),
+            STORE,
+            Arc::new(first_state()),
+            Space::Fresh,
+        )
+    };
+    let failure = create().unwrap_err();
+    assert!(!failure.unsure);
+    assert_eq!(failure.error.kind(), ErrorKind::Corruption);
+    assert_eq!(failure.error.file(), Some("CURRENT"), "{}", failure.error);
+    assert_eq!(read_current(&*storage).unwrap(), Some(last));
 }
 
 proptest! {
