@@ -1,7 +1,8 @@
 //! The test of the trials: with each planted fault, one after the other, the rows run until one of them fails.
 //!
 //! What it is: the trials are built once, with the feature `planted`; `SILT_PLANTED=N` then plants number N (the list is read from
-//! `crates/storage/src/planted.rs`). Rows run in the order of their cost, first in a tenth of the gate's size, then in the gate's, then, if none of them fails, in the trials'.
+//! `crates/storage/src/planted.rs`). The row that caught the fault when the page's table was written runs first, in the gate's size; then all
+//! rows in the order of their cost, in a tenth of the gate's size, then in the gate's, then, if none of them fails, in the trials'.
 //! What comes out is a table: which row caught the fault, after how many seeds; and those that nothing caught.
 //!
 //! Invariants: number 0, no fault, runs first and must pass every row in the gate's size, so that a row which fails says something; only a row that
@@ -181,8 +182,9 @@ fn with_binaries(
     let rows = rows(binaries);
     let start = Instant::now();
     if wish.numbers.is_empty() || wish.numbers.contains(&0) {
-        without_a_fault(root, &rows, folder)?;
+        without_a_fault(root, &rows, wish.jobs, folder)?;
     }
+    let known = known(&std::fs::read_to_string(root.join(PAGE)).unwrap_or_default());
     let chosen: Vec<Fault> = all
         .iter()
         .filter(|f| wish.numbers.is_empty() || wish.numbers.contains(&f.number))
@@ -193,7 +195,9 @@ fn with_binaries(
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let worker = || {
         while let Some(fault) = tried.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let one = hunt(root, (&rows, sizes), fault, folder);
+            let first = known.get(&fault.number);
+            let first = first.and_then(|name| rows.iter().find(|row| row.name == *name));
+            let one = hunt(root, (&rows, first, sizes), fault, folder);
             eprintln!("{}", line_of(&one));
             if let Ok(mut found) = found.lock() {
                 found.push(one);
@@ -238,50 +242,76 @@ fn with_binaries(
 }
 
 /// No row may fail without a fault.
-fn without_a_fault(root: &Path, rows: &[Row], folder: &Path) -> Result<(), Failure> {
-    for row in rows {
-        let start = Instant::now();
-        let end = try_row(root, row, 0, SIZES[1], folder);
-        eprintln!(
-            "no fault: {}: {} ({:.1} s)",
-            row.name,
+fn without_a_fault(root: &Path, rows: &[Row], jobs: usize, folder: &Path) -> Result<(), Failure> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let worker = || {
+        while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let start = Instant::now();
+            let end = try_row(root, row, 0, SIZES[1], folder);
+            let seconds = start.elapsed().as_secs_f64();
             if end == End::Passed {
-                "passed"
+                eprintln!("no fault: {}: passed ({seconds:.1} s)", row.name);
             } else {
-                "FAILED"
-            },
-            start.elapsed().as_secs_f64()
-        );
-        if end != End::Passed {
-            return Err(Failure {
-                message: format!("{} fails without a fault: {end:?}", row.name),
-                code: 1,
-            });
+                eprintln!("no fault: {}: FAILED ({seconds:.1} s)", row.name);
+                if let Ok(mut failed) = failed.lock() {
+                    failed.push(format!("{} fails without a fault: {end:?}", row.name));
+                }
+            }
         }
+    };
+    std::thread::scope(|scope| {
+        (0..jobs).for_each(|_| {
+            scope.spawn(worker);
+        });
+    });
+    let failed = failed.into_inner().unwrap_or_default();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure {
+            message: failed.join("\n"),
+            code: 1,
+        }),
     }
-    Ok(())
 }
 
-/// Runs rows with a fault until one fails.
+/// By number, the rows that caught faults when the page's table was written: they are tried first.
+fn known(page: &str) -> BTreeMap<u32, String> {
+    let cells = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        match cells[..] {
+            ["", number, _, _, row, _, _, ""] => Some((
+                number.parse().ok()?,
+                row.strip_prefix('`')?.strip_suffix('`')?.to_string(),
+            )),
+            _ => None,
+        }
+    };
+    page.lines().filter_map(cells).collect()
+}
+
+/// Runs rows with a fault until one fails: first the one that caught it before, in the gate's size, then all in their order.
 fn hunt(
     root: &Path,
-    (rows, sizes): (&[Row], &[(u64, u64)]),
+    (rows, first, sizes): (&[Row], Option<&Row>, &[(u64, u64)]),
     fault: &Fault,
     folder: &Path,
 ) -> Found {
     let start = Instant::now();
     let mut stopped = Vec::new();
     let mut caught = None;
-    'sizes: for size in sizes {
-        for row in rows {
-            match try_row(root, row, fault.number, *size, folder) {
-                End::Passed => {}
-                End::Stopped if stopped.contains(&row.name) => {}
-                End::Stopped => stopped.push(row.name.clone()),
-                End::Failed(seeds, said) => {
-                    caught = Some((row.name.clone(), seeds, said));
-                    break 'sizes;
-                }
+    let gate = sizes.iter().find(|size| size.0 == 100);
+    let first = first.zip(gate).map(|(row, size)| (row, *size));
+    let all = sizes
+        .iter()
+        .flat_map(|size| rows.iter().map(move |row| (row, *size)));
+    for (row, size) in first.into_iter().chain(all) {
+        match try_row(root, row, fault.number, size, folder) {
+            End::Passed => {}
+            End::Stopped if stopped.contains(&row.name) => {}
+            End::Stopped => stopped.push(row.name.clone()),
+            End::Failed(seeds, said) => {
+                caught = Some((row.name.clone(), seeds, said));
+                break;
             }
         }
     }
@@ -533,6 +563,17 @@ mod tests {
         assert_eq!(end_of(said), End::Failed(Some(3), "key 7: found 1".into()));
         assert_eq!(end_of("row: never reached: [\"x\"]"), End::Passed);
         assert_eq!(end_of("killed"), End::Failed(None, String::new()));
+    }
+
+    #[test]
+    fn the_table_tells_which_row_to_try_first() {
+        let page = concat!(
+            "| no. | fault | what it breaks | caught by | after seeds | seconds |\n",
+            "| --- | --- | --- | --- | --- | --- |\n",
+            "| 7 | `A` | a thing | `power_loss` | 4 | 17.3 |\n",
+            "| 8 | `B` | another | **nothing in the gate's size** | - | - |\n",
+        );
+        assert_eq!(known(page), BTreeMap::from([(7, "power_loss".to_string())]));
     }
 
     #[test]
