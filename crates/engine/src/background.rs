@@ -203,8 +203,9 @@ fn run(core: &Arc<Core>, mut task: Task) {
         core.health.set_no_space(error);
     }
     schedule::finish(core, task, &result);
+    // Work for a keyspace that is gone has not failed: it is not wanted any more.
     if let Err(error) = result
-        && error.kind() != ErrorKind::Closed
+        && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {
         if planted::is(Bug::TableSyncPoisons) {
             core.health.poison(&error);

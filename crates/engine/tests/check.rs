@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use siltstone::check::{CheckReport, CheckStorages, check};
 use siltstone::manifest::recover;
-use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
+use siltstone::{
+    Batch, Components, ErrorKind, IngestMode, Options, Store, TableBuilder, TableFolder,
+    TableOptions, WriteOptions,
+};
 use siltstone_storage::memory::{CrashPolicy, MemoryStorage};
-use siltstone_storage::{Runtime, Storage};
+use siltstone_storage::{Epoch, Runtime, Storage};
 
 fn options() -> Options {
     Options {
@@ -340,6 +343,49 @@ fn missing_exchanged_and_left_over_files() {
     storage.delete(lease.epoch(), "CURRENT").unwrap();
     let report = checked(&storage);
     assert!(report.problems[0].file() == Some("CURRENT") && report.problems[0].is_corruption());
+}
+
+/// What an open refuses, a check must not call sound: the manifest has lost its end, the log tells of a keyspace and of an ingest into it, and the
+/// ingested table is gone.
+#[test]
+fn an_ingest_that_only_the_log_knows_is_checked() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let store = open(&runtime, &storage);
+    let number = recover(&*storage).unwrap().unwrap().current.number;
+    let manifest = siltstone::manifest::manifest_name(number);
+    let before = storage.read_small(&manifest).unwrap();
+    let keyspace = store.create_keyspace("fresh").unwrap();
+    let folder = TableFolder::on(Arc::new(MemoryStorage::new(&runtime)), Epoch::default());
+    let mut builder = TableBuilder::new(&folder, "outside", TableOptions::default()).unwrap();
+    builder.put(b"k", b"v").unwrap();
+    let built = builder.finish().unwrap();
+    let files: Vec<_> = built.into_iter().map(|t| t.file).collect();
+    store
+        .ingest(&[(&keyspace, files)], IngestMode::Copy)
+        .unwrap();
+    store.close().unwrap();
+    replace(&storage, &manifest, &before);
+    let report = sound(&storage);
+    let fresh = report.keyspaces.iter().find(|k| k.name == "fresh");
+    assert_eq!(fresh.map(|k| k.table_count), Some(1), "{report:?}");
+    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+
+    let names = storage.list().unwrap().into_iter().map(|o| o.name);
+    let table = names.filter(|n| n.ends_with(".tbl")).next_back().unwrap();
+    let lease = storage.lease("damage").unwrap();
+    storage.delete(lease.epoch(), &table).unwrap();
+    drop(lease);
+    let report = checked(&storage);
+    let told: Vec<_> = report.problems.iter().map(|p| p.file()).collect();
+    assert_eq!(told, [Some(&table[..])], "{:?}", report.problems);
+    let components = Components::on(storage.clone(), runtime.clone());
+    let error = Store::open_with(components, options()).expect_err("a table is missing");
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    assert!(
+        error.file() == Some(&table[..]) && error.to_string().contains("missing"),
+        "{error}"
+    );
 }
 
 /// What an open refuses, a check must not call sound: the log's first segment is not there, or is that of another store.

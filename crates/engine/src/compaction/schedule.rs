@@ -20,7 +20,7 @@ use siltstone_table::exec::{CancelToken, Progress};
 use super::install::{Cause, CompactionTask};
 use super::pick::{self, Choice, Deletes, ManualRange, ManualStep, PickInput, Reservation};
 use crate::core::{Core, KeyspaceMap};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::flush::FlushTask;
 use crate::planted::{self, Bug};
 use crate::tables::TableHandle;
@@ -510,6 +510,8 @@ pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
     let of_its_kind = task.kind();
     let after = |failures: u32| match result {
         Ok(()) => 0,
+        // Nobody waits for what a keyspace that is gone had to do.
+        Err(error) if error.kind() == ErrorKind::KeyspaceDropped => failures,
         Err(_) => failures.saturating_add(1),
     };
     if result.is_ok() {

@@ -30,22 +30,22 @@ fn draw_free(rng: &mut Rng) -> u64 {
     *rng.pick(&[0, 0, 4 << 10, 20 << 10, 64 << 10, 200 << 10, 1 << 20])
 }
 
-/// Whether what is put by for a full disk is there, and, where the manifest `may_outgrow` it, long enough: with long keys the state grows in space
-/// that was reserved before its disk was full, and then there is no room for a longer reserve.
-fn has_reserves(there: &[ObjectMeta], may_outgrow: bool) -> bool {
-    // A loss of power may leave the name alone.
+/// Whether what is put by for a full disk is there. A loss of power may leave the name alone.
+fn has_reserves(there: &[ObjectMeta]) -> bool {
     let len = |name: &str| there.iter().find(|o| o.name == name).map_or(0, |o| o.len);
-    let manifests = there.iter().filter(|o| o.name.starts_with("MANIFEST-"));
-    let longest = manifests.map(|o| o.len).max().unwrap_or(0);
     let all = ["RESERVE", "RESERVE-LOG", "RESERVE-CURRENT"];
-    all.into_iter().all(|name| len(name) > 0) && (!may_outgrow || len("RESERVE") >= longest)
+    all.into_iter().all(|name| len(name) > 0)
 }
 
 /// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power took it, or it was used up) it may be refused,
-/// and opens when there is room.
+/// and opens when there is room. Where only the manifest's disk is full, a manifest with long keys may outgrow what was put by: in space that it had
+/// before, or by tables that the open itself makes of the log.
 fn open_full(run: &mut Run, media: &Media, options: &Options) -> Result<Arc<World>, String> {
     let before = media.list()?;
-    let has_reserves = has_reserves(&before, media.only().is_none());
+    let is_apart = media.only().is_none();
+    let has_reserves = has_reserves(&before);
+    let outgrown =
+        |e: &siltstone::Error| is_apart && e.file().is_some_and(|f| f.starts_with("MANIFEST"));
     let open = |run: &Run| {
         let storages = media.storages();
         run.open_on(
@@ -60,10 +60,11 @@ fn open_full(run: &mut Run, media: &Media, options: &Options) -> Result<Arc<Worl
         Ok(world) => Ok(world),
         // Nor where the log holds more than may be kept in memory, which is an option.
         Err(e)
-            if !has_reserves && e.kind() == ErrorKind::NoSpace
+            if (!has_reserves || outgrown(&e)) && e.kind() == ErrorKind::NoSpace
                 || e.to_string().contains("replay_bytes_max") =>
         {
             run.coverage.add(match has_reserves {
+                true if outgrown(&e) => "disk_full.open_refused_beyond_the_reserve",
                 true => "disk_full.open_refused_beyond_replay_bytes",
                 false => "disk_full.open_refused_without_reserves",
             });
