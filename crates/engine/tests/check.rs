@@ -371,8 +371,8 @@ fn an_ingest_that_only_the_log_knows_is_checked() {
     assert_eq!(fresh.map(|k| k.table_count), Some(1), "{report:?}");
     assert!(report.orphans.is_empty(), "{:?}", report.orphans);
 
-    let names = storage.list().unwrap().into_iter().map(|o| o.name);
-    let table = names.filter(|n| n.ends_with(".tbl")).next_back().unwrap();
+    let mut names = storage.list().unwrap().into_iter().map(|o| o.name);
+    let table = names.rfind(|n| n.ends_with(".tbl")).unwrap();
     let lease = storage.lease("damage").unwrap();
     storage.delete(lease.epoch(), &table).unwrap();
     drop(lease);

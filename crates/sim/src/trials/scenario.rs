@@ -60,10 +60,14 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
                 let kind = format!("scenario.before.{}", kind.name());
                 stage.run.coverage.add(&kind);
             }
-            for (at_target, at_outside) in joint(&replay) {
-                target.advance_to(at_target);
-                outside.advance_to(at_outside);
-                for crashed in crash(&mut stage, seed, &replay, &target, &outside) {
+            let places = joint(&replay);
+            for (i, (at_target, at_outside)) in places.iter().enumerate() {
+                target.advance_to(*at_target);
+                outside.advance_to(*at_outside);
+                // What comes next is the store's own call only where the other media have done all that came before it.
+                let is_next = i + 1 == places.len();
+                let others = (&target, &outside);
+                for crashed in crash(&mut stage, seed, &replay, others, is_next) {
                     let what = format!("{story:?}, {}", crashed.what);
                     crashed
                         .recover(&mut stage, story, share.pairs, &mut pair)
@@ -101,8 +105,8 @@ fn crash(
     stage: &mut Stage,
     seed: u64,
     replay: &Replay,
-    target: &Replay,
-    outside: &Replay,
+    (target, outside): (&Replay, &Replay),
+    is_next: bool,
 ) -> Vec<Crashed> {
     let runtime = &stage.run.runtime.clone();
     let n = replay.position();
@@ -146,6 +150,9 @@ fn crash(
         copied,
     };
     all.push(killed(format!("{what}, kill"), replay.kill_in(runtime)));
+    if !is_next {
+        return all;
+    }
     // In the middle of the next call, if it has one.
     let seed = seed << 32 | n;
     if let Some((image, report)) = replay.kill_within(runtime, seed) {
