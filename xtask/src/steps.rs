@@ -8,10 +8,6 @@ use crate::args::{Command, Names};
 /// What `trials` makes of the gate's number of seeds, in percent.
 const TRIAL_PERCENT: u64 = 1000;
 
-/// Rows whose gate is smaller than a tenth, for its eight minutes, and what `trials` makes of them.
-const SMALL_IN_THE_GATE: [&str; 2] = ["power_loss", "schedules_log_start"];
-const SMALL_PERCENT: u64 = 2000;
-
 /// What a sanitizer, many times slower, makes of it.
 const SANITIZED_PERCENT: u64 = 10;
 
@@ -81,7 +77,14 @@ pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
         Command::Fmt => vec![Step::new("cargo fmt --all")],
-        Command::Trials { row } => trials(row.as_deref()),
+        Command::Trials { row } => {
+            let mut step = Step::new("cargo test --release -p siltstone-sim -- --nocapture")
+                .with("SILT_SEEDS", TRIAL_PERCENT);
+            if let Some(row) = row {
+                step.args.extend(["--exact".to_string(), row.clone()]);
+            }
+            vec![step]
+        }
         Command::Bench { name, words } => {
             let name = name.as_deref().unwrap_or("bench-compare");
             let mut step =
@@ -116,27 +119,6 @@ pub fn of(command: &Command) -> Vec<Step> {
             "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex /(tests|examples|xtask)/ --no-fail-fast",
         )],
         Command::Soak { .. } | Command::Planted(_) | Command::Fuzz(_) | Command::Help => Vec::new(),
-    }
-}
-
-/// One row, or all of them: those that are as large as the others in the gate, then the rest.
-fn trials(row: Option<&str>) -> Vec<Step> {
-    let step = |percent: u64, words: &[&str]| {
-        let mut step = Step::new("cargo test --release -p siltstone-sim -- --nocapture --exact")
-            .with("SILT_SEEDS", percent);
-        step.args.extend(words.iter().map(ToString::to_string));
-        step
-    };
-    match row {
-        Some(row) if SMALL_IN_THE_GATE.contains(&row) => vec![step(SMALL_PERCENT, &[row])],
-        Some(row) => vec![step(TRIAL_PERCENT, &[row])],
-        None => {
-            let skipped = SMALL_IN_THE_GATE.map(|row| ["--skip", row]);
-            vec![
-                step(TRIAL_PERCENT, skipped.as_flattened()),
-                step(SMALL_PERCENT, &SMALL_IN_THE_GATE),
-            ]
-        }
     }
 }
 
@@ -229,14 +211,7 @@ mod tests {
                 row: Some("power_loss".into())
             }),
             [
-                "SILT_SEEDS=2000 cargo test --release -p siltstone-sim -- --nocapture --exact power_loss"
-            ]
-        );
-        assert_eq!(
-            typed(&Command::Trials { row: None }),
-            [
-                "SILT_SEEDS=1000 cargo test --release -p siltstone-sim -- --nocapture --exact --skip power_loss --skip schedules_log_start",
-                "SILT_SEEDS=2000 cargo test --release -p siltstone-sim -- --nocapture --exact power_loss schedules_log_start",
+                "SILT_SEEDS=1000 cargo test --release -p siltstone-sim -- --nocapture --exact power_loss"
             ]
         );
     }

@@ -655,7 +655,7 @@ fn schedules_log_start() {
     seeds(
         "schedules_log_start",
         1,
-        5_000,
+        10_000,
         &["log.cut", "log.flushed"],
         |seed| {
             explore(seed, |runtime, mut rng| {

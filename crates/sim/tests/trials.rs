@@ -226,7 +226,7 @@ fn power_loss() {
     ];
     wanted.extend(kinds.iter().map(String::as_str));
     wanted.extend(POINTS);
-    seeds("power_loss", 1, 1000, &wanted, power_trial);
+    seeds("power_loss", 1, 2000, &wanted, power_trial);
 }
 
 #[test]
