@@ -32,7 +32,7 @@ const ORDER: [&str; 8] = [
 ];
 
 /// Tests that are no trials: kept seeds, which would be tests written for a fault, and what another test starts.
-const NO_ROWS: [&str; 2] = ["seeds_that_failed", "child"];
+const NO_ROWS: [&str; 2] = ["seeds_that_failed", "child_of_a_history"];
 
 /// Sizes in percent of the gate, and how long a row may try, in seconds.
 const SIZES: [(u64, u64); 3] = [(10, 15), (100, 60), (1000, 150)];

@@ -274,6 +274,7 @@ fn every_call() {
         "scenario.checkpoint_not_begun",
         "scenario.checkpoint_taken_up",
         "scenario.checkpoint_whole",
+        "story.flushed_beside_a_create",
         "story.flushed_beside_a_drop",
     ]);
     let reached = seeds("every_call", 1, 16, &wanted, |seed| {

@@ -91,6 +91,9 @@ pub(crate) struct Stage {
 /// How the names of log segments begin, and no others: twelve digits.
 const LOG: &str = "000000000";
 
+/// How the names of manifests begin.
+const MANIFEST: &str = "MANIFEST-";
+
 /// Sizes at which everything happens early.
 pub(crate) fn options() -> Options {
     Options {
@@ -622,10 +625,50 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
         .map_err(|_| "the drop ended without an answer")?
 }
 
-fn keyspaces_second(_: &mut Stage, world: &Arc<World>) -> Check {
+/// A keyspace is created while the manifest is slow: the create's record is synced, its edit waits behind others. Beside it what is younger is
+/// flushed; where the flush's edit comes first, the log could begin behind that record.
+fn slow_create(stage: &Stage, world: &Arc<World>) -> Check {
+    flush(world)?;
+    let slow = Fault::Delay(Duration::from_secs(2));
+    let rule = Rule::on(OpKind::Sync, slow).named(MANIFEST);
+    stage.slow.add(rule.times(3));
+    let setter = world.clone();
+    let set = world
+        .runtime
+        .spawn("setter", move || turn_settings(&setter, "default", 1, 1));
+    let set = set.map_err(|e| e.to_string())?;
+    world.runtime.sleep(Duration::from_millis(5));
+    let creator = world.clone();
+    let create = world.runtime.spawn("creator", move || {
+        creator.create("e", &own(3)).map(|_| ())
+    });
+    let create = create.map_err(|e| e.to_string())?;
+    world.runtime.sleep(Duration::from_millis(5));
+    load(world, &["default"], 20, 20, false)?;
+    let flushes = || world.store.stats().counter("flush_count");
+    let before = flushes();
+    let flusher = world.clone();
+    let flushed = world.runtime.spawn("flusher", move || flush(&flusher));
+    let flushed = flushed.map_err(|e| e.to_string())?;
+    for i in 0..12 {
+        load(world, &["default"], 40 + i, 1, false)?;
+        if !create.is_finished() && flushes() > before {
+            world.reach("story.flushed_beside_a_create");
+        }
+        world.runtime.sleep(Duration::from_millis(500));
+    }
+    let tasks = [("set", set), ("create", create), ("flush", flushed)];
+    tasks.into_iter().try_for_each(|(what, task)| {
+        task.join()
+            .map_err(|_| format!("the {what} ended without an answer"))?
+    })
+}
+
+fn keyspaces_second(stage: &mut Stage, world: &Arc<World>) -> Check {
     if let Some(a) = keyspace(world, "a")? {
         world.set_keyspace(&a, &own(11), &[])?;
     }
+    slow_create(stage, world)?;
     drop_named(world, "default")?;
     world.create("default", &own(3))?;
     load(world, &["default", "a"], 2, 3, false)?;
