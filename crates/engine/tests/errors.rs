@@ -712,6 +712,40 @@ fn writers_are_not_told_of_jobs_that_are_over() {
     assert_eq!(ks.iter().unwrap().count(), 4_001);
 }
 
+/// A keyspace is dropped while its flush waits to be installed: nobody wants that work any more, and nothing has failed. On a full disk writers of
+/// other keyspaces were told of it, as the last thing that had gone wrong.
+#[test]
+fn work_for_a_dropped_keyspace_has_not_failed() {
+    let (_, faults, store) = on_memory();
+    let ks = store.default_keyspace().unwrap();
+    let runtime = Runtime::threads();
+    let other = store.create_keyspace("other").unwrap();
+    other.put(b"k", b"v").unwrap();
+    ks.put(b"k", b"v").unwrap();
+    // Another flush holds the manifest for a while.
+    let slow = Rule::on(OpKind::Sync, Fault::Delay(Duration::from_millis(800)));
+    let rule = faults.add(slow.named("MANIFEST-"));
+    let holder = {
+        let ks = ks.clone();
+        runtime.spawn("holder", move || ks.flush()).unwrap()
+    };
+    while faults.fired_count(rule) == 0 {
+        runtime.sleep(Duration::from_millis(1));
+    }
+    let flusher = {
+        let other = other.clone();
+        runtime.spawn("flusher", move || other.flush()).unwrap()
+    };
+    runtime.sleep(Duration::from_millis(300));
+    store.drop_keyspace("other").unwrap();
+    holder.join().unwrap().unwrap();
+    flusher.join().unwrap().unwrap();
+    store.wait_until_idle().unwrap();
+    ks.put(b"k", b"v").unwrap();
+    assert_eq!(store.stats().counter("job_failed_count"), 0);
+    assert_eq!(store.stats().health, "good");
+}
+
 /// No address space, or a file system without maps: tables are read all the same, and that is counted.
 #[test]
 fn tables_that_cannot_be_mapped_are_read() {

@@ -639,9 +639,9 @@ fn slow_create(stage: &Stage, world: &Arc<World>) -> Check {
     let set = set.map_err(|e| e.to_string())?;
     world.runtime.sleep(Duration::from_millis(5));
     let creator = world.clone();
-    let create = world.runtime.spawn("creator", move || {
-        creator.create("e", &own(3)).map(|_| ())
-    });
+    let create = world
+        .runtime
+        .spawn("creator", move || creator.create("e", &own(3)).map(|_| ()));
     let create = create.map_err(|e| e.to_string())?;
     world.runtime.sleep(Duration::from_millis(5));
     load(world, &["default"], 20, 20, false)?;
