@@ -255,6 +255,8 @@ impl Stage {
             if story == Story::Keyspaces {
                 let name = if life == 0 { "b" } else { "a" };
                 options.keyspaces = BTreeMap::from([(name.to_string(), own(9))]);
+                // Two flushes, one behind the other.
+                options.background_tasks = 1 + life;
             }
             let world = self.open(&options)?;
             let hooks = world.store.core_for_tests();
@@ -629,35 +631,43 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
 /// flushed; where the flush's edit comes first, the log could begin behind that record.
 fn slow_create(stage: &Stage, world: &Arc<World>) -> Check {
     flush(world)?;
-    let slow = Fault::Delay(Duration::from_secs(2));
-    let rule = Rule::on(OpKind::Sync, slow).named(MANIFEST);
-    stage.slow.add(rule.times(3));
-    let setter = world.clone();
-    let set = world
-        .runtime
-        .spawn("setter", move || turn_settings(&setter, "default", 1, 1));
-    let set = set.map_err(|e| e.to_string())?;
-    world.runtime.sleep(Duration::from_millis(5));
+    load(world, &["a"], 0, 3, false)?;
+    let Some(a) = keyspace(world, "a")? else {
+        return Ok(());
+    };
+    let slow = Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2)));
+    let rule = stage.slow.add(slow.named(MANIFEST).times(3));
+    let holder = world.clone();
+    let held = world.runtime.spawn("holder", move || {
+        let flushed = a.flush();
+        flushed.or_else(|e| holder.allow(&e, &[], "flush of a keyspace"))
+    });
+    let held = held.map_err(|e| e.to_string())?;
+    while stage.slow.fired_count(rule) == 0 && !held.is_finished() {
+        world.runtime.sleep(Duration::from_millis(1));
+    }
     let creator = world.clone();
     let create = world
         .runtime
         .spawn("creator", move || creator.create("e", &own(3)).map(|_| ()));
     let create = create.map_err(|e| e.to_string())?;
     world.runtime.sleep(Duration::from_millis(5));
-    load(world, &["default"], 20, 20, false)?;
+    // More than a segment of the log.
+    load(world, &["default"], 20, 60, false)?;
+    load(world, &["default"], 80, 60, false)?;
     let flushes = || world.store.stats().counter("flush_count");
     let before = flushes();
     let flusher = world.clone();
     let flushed = world.runtime.spawn("flusher", move || flush(&flusher));
     let flushed = flushed.map_err(|e| e.to_string())?;
     for i in 0..12 {
-        load(world, &["default"], 40 + i, 1, false)?;
+        load(world, &["default"], 140 + i, 1, false)?;
         if !create.is_finished() && flushes() > before {
             world.reach("story.flushed_beside_a_create");
         }
         world.runtime.sleep(Duration::from_millis(500));
     }
-    let tasks = [("set", set), ("create", create), ("flush", flushed)];
+    let tasks = [("holder", held), ("create", create), ("flush", flushed)];
     tasks.into_iter().try_for_each(|(what, task)| {
         task.join()
             .map_err(|_| format!("the {what} ended without an answer"))?
