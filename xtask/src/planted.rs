@@ -393,7 +393,12 @@ fn end_of(said: &str) -> End {
         .take_while(|l| !l.starts_with("FAILED: ") && !l.starts_with("note: "))
         .take(4)
         .collect();
-    let message = message.join(" ");
+    let mut message = message.join(" ");
+    // A task that computes without end is no panic: the simulation's watchdog ends the process, with one line.
+    if message.is_empty() {
+        let last = said.lines().find(|l| l.starts_with("simulation seed "));
+        message.extend(last);
+    }
     End::Failed(
         seeds,
         message
@@ -563,6 +568,8 @@ mod tests {
         assert_eq!(end_of(said), End::Failed(Some(3), "key 7: found 1".into()));
         assert_eq!(end_of("row: never reached: [\"x\"]"), End::Passed);
         assert_eq!(end_of("killed"), End::Failed(None, String::new()));
+        let endless = "running 1 test\nsimulation seed 2: task 9 has passed no point; aborting\n";
+        assert!(matches!(end_of(endless), End::Failed(None, said) if said.contains("no point")));
     }
 
     #[test]
