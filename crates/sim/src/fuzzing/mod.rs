@@ -3,7 +3,7 @@
 //! What it is: [`TARGETS`], one for each parser. Each gives the bytes to the parser as they are; those whose format has checksums give them once
 //! more with the checksums made to fit, because no fuzzer finds a crc32c. What a parser accepts is held against the parser's own promises: it
 //! encodes to the same bytes (or to bytes that decode to the same), what it points to lies where it may.
-//! [`mutate`] is the small mutator of the replay.
+//! [`mutate`] is the small mutator of [`replay`], which runs the corpora on stable Rust.
 //!
 //! Invariants: a target is a function of its bytes alone; it panics where a promise is broken, and for nothing else.
 //!
@@ -13,6 +13,7 @@ use crate::rng::Rng;
 
 mod engine;
 mod fixup;
+pub mod replay;
 mod store;
 mod table;
 
