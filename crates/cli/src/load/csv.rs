@@ -49,6 +49,7 @@ struct Scanner {
 impl Scanner {
     fn begin(&mut self, lines: u64) {
         self.lines = lines;
+        self.quote_lines = lines;
         self.state = State::Start;
         self.len = 0;
         self.ends.clear();
@@ -60,8 +61,34 @@ impl Scanner {
         self.bad = Some(what);
     }
 
-    /// Follows the next bytes of the record: how many belong to it, its line end included, and whether it ended with them.
+    /// Follows the next bytes of the record: how many belong to it, its line end included, and whether it ended with them. One that is too long is
+    /// given up at the same byte, in whatever pieces it comes: where not even a line end of two bytes could still make it good.
     fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
+        let most = self.limit.saturating_add(2);
+        let (first, rest) = match self.state {
+            State::Bad => (chunk, &chunk[..0]),
+            _ => chunk.split_at(chunk.len().min(most.saturating_sub(self.len))),
+        };
+        let (used, ended) = self.follow(first);
+        if ended {
+            return (used, true);
+        }
+        if self.len >= most && self.state != State::Bad {
+            self.spoil_long();
+        }
+        let (more, ended) = self.follow(rest);
+        (used + more, ended)
+    }
+
+    fn spoil_long(&mut self) {
+        let line = self.quote_lines + 1;
+        self.spoil(format!(
+            "it has more than {} bytes; was a quote in line {line} left open? (--max-record allows more)",
+            self.limit
+        ));
+    }
+
+    fn follow(&mut self, chunk: &[u8]) -> (usize, bool) {
         let mut i = 0;
         while i < chunk.len() {
             // Over what changes nothing at once.
@@ -107,13 +134,6 @@ impl Scanner {
             i += 1;
         }
         self.len += chunk.len();
-        if self.len > self.limit && self.state != State::Bad {
-            let line = self.quote_lines + 1;
-            self.spoil(format!(
-                "it has more than {} bytes; was a quote in line {line} left open? (--max-record allows more)",
-                self.limit
-            ));
-        }
         (chunk.len(), false)
     }
 }
@@ -188,7 +208,12 @@ impl Csv {
         }
         let record = source.last(self.scanner.len);
         let record = record.strip_suffix(b"\n").unwrap_or(record);
-        Ok(Some(record.strip_suffix(b"\r").unwrap_or(record).len()))
+        let len = record.strip_suffix(b"\r").unwrap_or(record).len();
+        if len > self.scanner.limit {
+            self.scanner.spoil_long();
+            return Ok(Some(0));
+        }
+        Ok(Some(len))
     }
 
     /// Reads the record that holds the names of the columns.

@@ -127,6 +127,37 @@ fn bad_records_are_named_and_reading_goes_on() {
     );
 }
 
+/// A record was too long or not by how much of it had been read at once (libFuzzer, `cli_load`).
+#[test]
+fn a_record_is_too_long_whatever_the_buffer() {
+    for end in [&b"\n"[..], b"\r\n", b""] {
+        let of = |len: usize| [&vec![b'k'; len][..], end].concat();
+        let is_good = |len: usize, buffer: usize| {
+            let found = all(&mut Csv::new(b',', 20), &of(len), buffer);
+            assert_eq!(found.len(), 1, "{len} bytes, {end:?}, buffer of {buffer}");
+            match &found[0] {
+                Ok(_) => true,
+                Err(bad) => {
+                    assert!(bad.what.contains("more than 20 bytes"), "{}", bad.what);
+                    false
+                }
+            }
+        };
+        for buffer in [1, 3, 20, 21, 22, 23, 1 << 10] {
+            for len in [1, 19, 20, 21, 22, 23, 24, 100] {
+                assert_eq!(is_good(len, buffer), len <= 20, "{len}, {end:?}, {buffer}");
+            }
+        }
+    }
+    // The line that the message names is the same, too.
+    let text = b"\"aaaaaaaaaaaaaaaaaa\nbb\",\"cc\n\"\nd,1\n";
+    let read = |buffer| all(&mut Csv::new(b',', 20), text, buffer);
+    let whole = read(1 << 10);
+    for buffer in 1..40 {
+        assert_eq!(read(buffer), whole, "buffer of {buffer}");
+    }
+}
+
 #[test]
 fn a_quote_left_open_costs_no_more_than_the_limit() {
     let text = [b"a,1\nb,\"", &b"x,y\n".repeat(5_000)[..]].concat();
