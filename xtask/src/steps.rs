@@ -153,7 +153,10 @@ fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
         step.args.extend(["--skip", test].map(String::from));
     }
     // System calls that go past the C library are not seen: memory that was unmapped and mapped again would be taken for one piece that threads share.
-    let flags = format!("-Zsanitizer={sanitizer} --cfg=rustix_use_libc");
+    let flags = match sanitizer {
+        "thread" => "-Zsanitizer=thread --cfg=rustix_use_libc --cfg=tsan".to_string(),
+        _ => format!("-Zsanitizer={sanitizer} --cfg=rustix_use_libc"),
+    };
     step.with("RUSTFLAGS", flags)
         .with("SILT_SIM_BACKEND", "threads")
         .with("SILT_SEEDS", SANITIZED_PERCENT)

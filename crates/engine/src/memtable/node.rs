@@ -55,6 +55,10 @@ pub(crate) struct Node<W, const N: usize> {
     words: W,
 }
 
+/// With which ordering a slot's record moves: the fence in `lock` has ordered the record's bytes before. ThreadSanitizer does not know of fences and
+/// would take their reader for a racing one; loom does.
+const MOVED: Ordering = if cfg!(tsan) { Release } else { Relaxed };
+
 const VERSION: usize = 0;
 const COUNT: usize = 4;
 /// Skip, and `CHECKED`.
@@ -423,7 +427,7 @@ impl<W: Words, const N: usize> Node<W, N> {
         let mut slot = count;
         while slot > position {
             let moved = self.words.load32(Self::RECORDS + 4 * (slot - 1), Relaxed);
-            self.words.store32(Self::RECORDS + 4 * slot, moved, Relaxed);
+            self.words.store32(Self::RECORDS + 4 * slot, moved, MOVED);
             slot -= 1;
         }
         self.set_slot(position, head, record);
