@@ -203,7 +203,8 @@ fn executables(messages: &str) -> Vec<String> {
         .filter_map(|line| line.split_once(field)?.1.split_once('"'));
     paths
         .map(|(path, _)| path.to_string())
-        .filter(|path| !path.contains('\\'))
+        // Examples are no tests: one that is asked for its tests takes `--list` for a folder, and writes it.
+        .filter(|path| !path.contains('\\') && !path.contains("/examples/"))
         .collect()
 }
 
