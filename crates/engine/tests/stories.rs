@@ -85,6 +85,7 @@ stories! {
     a_drop_without_room_of_what_was_created_without
     keyspaces_come_and_go_on_a_full_disk
     full_disk_and_writers
+    a_full_disk_is_told_before_idleness
     compactions_keep_to_the_rate
     a_slow_rate_holds_up_nobody_else
     deletes_give_space_back

@@ -11,6 +11,7 @@ pub mod cancelled;
 pub mod comings;
 pub mod deletes;
 pub mod folders;
+pub mod idleness;
 pub mod log_stories;
 pub mod rate;
 pub mod resumption;
@@ -39,6 +40,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(comings::ALL)
         .chain(budget::ALL)
         .chain(deletes::ALL)
+        .chain(idleness::ALL)
         .chain(rate::ALL)
         .chain(resumption::ALL)
 }

@@ -1,0 +1,50 @@
+//! Who waits until nothing is left to be done is told what it was that went wrong, and told of it in time.
+
+use std::time::Duration;
+
+use siltstone::{ErrorKind, Options};
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
+
+use super::*;
+
+pub const ALL: &[Story] = &[(
+    "a_full_disk_is_told_before_idleness",
+    200,
+    a_full_disk_is_told_before_idleness,
+)];
+
+/// A flush meets a full disk, once; another worker takes it up and is done while the first one has not told anybody yet. Whoever was told then that
+/// nothing is left to be done found a store in bad health right after.
+fn a_full_disk_is_told_before_idleness(rt: Runtime, _: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options {
+        background_tasks: 4,
+        ..small()
+    });
+    let ks = store.default_keyspace().unwrap();
+    ks.put(b"k", b"v").unwrap();
+    let full = Rule::on(OpKind::Create, Fault::Fail(StorageErrorKind::NoSpace)).ending(".tbl");
+    let rule = disk.faults.add(full);
+    let flusher = {
+        let ks = ks.clone();
+        rt.spawn("flusher", move || ks.flush()).unwrap()
+    };
+    while disk.faults.fired_count(rule) == 0 {
+        rt.yield_point();
+    }
+    for patience in 0.. {
+        match store.wait_until_idle() {
+            Ok(()) => break,
+            Err(e) => assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}"),
+        }
+        assert!(patience < 1_000, "it never becomes idle");
+        rt.sleep(Duration::from_millis(20));
+    }
+    for _ in 0..50 {
+        assert_eq!(store.stats().health, "good");
+        rt.yield_point();
+    }
+    let _ = flusher.join().unwrap();
+    assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
+}
