@@ -38,14 +38,18 @@ fn has_reserves(there: &[ObjectMeta]) -> bool {
 }
 
 /// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power took it, or it was used up) it may be refused,
-/// and opens when there is room. Where only the manifest's disk is full, a manifest with long keys may outgrow what was put by: in space that it had
-/// before, or by tables that the open itself makes of the log.
-fn open_full(run: &mut Run, media: &Media, options: &Options) -> Result<Arc<World>, String> {
+/// and opens when there is room. A manifest with long keys may outgrow what was put by: in space that it had before, by ingests whose edits waited, or,
+/// where only its disk is full, by tables that the open itself makes of the log.
+fn open_full(
+    run: &mut Run,
+    media: &Media,
+    options: &Options,
+    has_long_keys: bool,
+) -> Result<Arc<World>, String> {
     let before = media.list()?;
-    let is_apart = media.only().is_none();
     let has_reserves = has_reserves(&before);
     let outgrown =
-        |e: &siltstone::Error| is_apart && e.file().is_some_and(|f| f.starts_with("MANIFEST"));
+        |e: &siltstone::Error| has_long_keys && e.file().is_some_and(|f| f.starts_with("MANIFEST"));
     let open = |run: &Run| {
         let storages = media.storages();
         run.open_on(
@@ -109,15 +113,20 @@ fn while_full(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rn
 }
 
 /// Ingests whose edits find no room, though their records do: the tables are in the store's folder already, and their keys are long. Then, half of the
-/// time, one of the keyspaces that wait is dropped.
-fn edits_wait(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Check {
+/// time, one of the keyspaces that wait is dropped. Whether anything was ingested.
+fn edits_wait(
+    run: &mut Run,
+    world: &World,
+    medium: &MemoryStorage,
+    rng: &mut Rng,
+) -> Result<bool, String> {
     medium.set_capacity(None);
     let mut patience = 0;
     while try_put(run, world)?.is_some() {
         patience += 1;
         if patience > 20 {
             // It was poisoned, or does not resume: what follows says so.
-            return Ok(());
+            return Ok(false);
         }
         run.runtime.sleep(Duration::from_millis(500));
     }
@@ -148,7 +157,7 @@ fn edits_wait(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rn
         }
     }
     if hooks.pending_edit_count() == 0 || medium.capacity().is_none() {
-        return Ok(());
+        return Ok(true);
     }
     run.coverage.add("disk_full.edits_wait");
     if let Some(keyspace) = keyspaces.last().filter(|_| rng.chance(50)) {
@@ -156,7 +165,8 @@ fn edits_wait(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rn
         run.coverage.add("disk_full.dropped_beside_waiting_edits");
     }
     check_now(&world.store, &run.history, &world.plan.keys, rng)
-        .map_err(|e| format!("while edits wait: {e}"))
+        .map_err(|e| format!("while edits wait: {e}"))?;
+    Ok(true)
 }
 
 /// Somebody makes room: a little first, half of the time. Writing resumes, by itself, and everything is right.
@@ -249,7 +259,8 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
             true => leave(&medium, free),
             false => medium.fill_after(at, free),
         }
-        let world = open_full(&mut run, &media, &options).map_err(told)?;
+        let mut has_long_keys = is_apart;
+        let world = open_full(&mut run, &media, &options, has_long_keys).map_err(told)?;
         if medium.capacity().is_some() {
             run.coverage.add("disk_full.at_open");
         }
@@ -269,7 +280,7 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
             }
         }
         if waits {
-            edits_wait(&mut run, &world, &medium, &mut late).map_err(told)?;
+            has_long_keys |= edits_wait(&mut run, &world, &medium, &mut late).map_err(told)?;
         }
         while_full(&mut run, &world, &medium, &mut rng).map_err(told)?;
         if rng.chance(60) {
@@ -314,7 +325,7 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
                     "reopened, round {round}, {free} bytes free, {options:?}: {e}"
                 ))
             };
-            let world = open_full(&mut run, &image, &options).map_err(told)?;
+            let world = open_full(&mut run, &image, &options, has_long_keys).map_err(told)?;
             let end = find_prefix(&world.store, &mut run.model(), least).map_err(told)?;
             run.settle_at(end);
             world.take_settings(false)?;
