@@ -3,7 +3,8 @@
 
 use siltstone_sim::coverage::Coverage;
 use siltstone_sim::trials::{
-    history_child, linearizable_threads_trial, linearizable_trial, seeds, takeover_trial,
+    history_child, linearizable_threads_trial, linearizable_trial, seeds, seeds_in_turn,
+    takeover_trial,
 };
 
 /// One unit: a history of a thousand operations on the simulated runtime, through kills, and one of threads on a folder, in processes that
@@ -33,7 +34,7 @@ fn linearizable() {
         "threads.closed",
         "threads.killed",
     ];
-    seeds("linearizable", 1, 20, &wanted, |seed| {
+    seeds_in_turn("linearizable", 1, 20, &wanted, |seed| {
         let mut coverage = linearizable_trial(seed);
         let folder = tempfile::tempdir().expect("a folder");
         let threads = linearizable_threads_trial(seed, folder.path(), "child_of_a_history");

@@ -11,7 +11,7 @@ use siltstone_sim::process::{
     KILL_REACHED, STRACE_REACHED, TMPFS_MIB, TMPFS_REACHED, kill_trial, strace_trial, tmpfs_trial,
     without_strace,
 };
-use siltstone_sim::trials::seeds;
+use siltstone_sim::trials::seeds_in_turn;
 use tmpfs::on_tmpfs;
 
 fn victim() -> &'static Path {
@@ -21,7 +21,7 @@ fn victim() -> &'static Path {
 /// Each seed is a folder and five cycles.
 #[test]
 fn kill_9() {
-    seeds("kill_9", 1, 10, KILL_REACHED, |seed| {
+    seeds_in_turn("kill_9", 1, 10, KILL_REACHED, |seed| {
         kill_trial(seed, victim())
     });
 }
@@ -36,7 +36,7 @@ fn strace_errors() {
         );
         return println!("strace_errors: NOT TRIED: {why}");
     }
-    seeds("strace_errors", 1, 10, STRACE_REACHED, |seed| {
+    seeds_in_turn("strace_errors", 1, 10, STRACE_REACHED, |seed| {
         strace_trial(seed, victim())
     });
 }
@@ -45,7 +45,7 @@ fn strace_errors() {
 #[test]
 fn small_tmpfs() {
     on_tmpfs("small_tmpfs", TMPFS_MIB, |folder| {
-        seeds("small_tmpfs", 1, 2, TMPFS_REACHED, |seed| {
+        seeds_in_turn("small_tmpfs", 1, 2, TMPFS_REACHED, |seed| {
             tmpfs_trial(seed, victim(), folder)
         });
     });

@@ -8,8 +8,11 @@
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
 
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use siltstone::{Components, Options, Storages, Store};
 use siltstone_storage::sim::{Counters, Point, SimConfig, run};
@@ -119,8 +122,8 @@ fn simulate_counted(
 /// Points of a run that is no longer than usual.
 const STEPS: u64 = 3_000_000;
 
-/// Runs `trial` with `count` seeds from `first` on, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEED=K` and
-/// `SILT_COUNT=N` so many from that one on, `SILT_SEEDS=N` so many percent of `count`.
+/// Runs `trial` with `count` seeds from `first` on, on every core, or as the environment says: `SILT_SEED=K` only that one, `SILT_SEED=K` and
+/// `SILT_COUNT=N` so many from that one on, both one after the other, `SILT_SEEDS=N` so many percent of `count`.
 /// Prints each seed that fails with the command that repeats it. With `SILT_SEED=K` and `SILT_REDUCE=N` the seed is made small in at most N runs
 /// ([`crate::reduce`]). With `SILT_STOP=N` it ends at the first seed that fails and prints how many that took, or when N seconds are over, and asks
 /// for nothing of `wanted`: what `cargo xtask planted` wants to know.
@@ -132,7 +135,33 @@ pub fn seeds(
     first: u64,
     count: u64,
     wanted: &[&str],
-    trial: impl Fn(u64) -> Coverage,
+    trial: impl Fn(u64) -> Coverage + Sync,
+) -> Coverage {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    seeds_on(cores, test, first, count, wanted, trial)
+}
+
+/// As [`seeds`], one seed after the other, for trials that share a folder or bring processes and threads of their own.
+///
+/// # Panics
+/// As `seeds`.
+pub fn seeds_in_turn(
+    test: &str,
+    first: u64,
+    count: u64,
+    wanted: &[&str],
+    trial: impl Fn(u64) -> Coverage + Sync,
+) -> Coverage {
+    seeds_on(1, test, first, count, wanted, trial)
+}
+
+fn seeds_on(
+    cores: usize,
+    test: &str,
+    first: u64,
+    count: u64,
+    wanted: &[&str],
+    trial: impl Fn(u64) -> Coverage + Sync,
 ) -> Coverage {
     let number = |name: &str| {
         std::env::var(name).ok().map(|v| {
@@ -148,32 +177,18 @@ pub fn seeds(
         Some(seed) => seed..seed + number("SILT_COUNT").unwrap_or(1).max(1),
         None => first..first + (count * number("SILT_SEEDS").unwrap_or(100) / 100).max(1),
     };
-    let mut coverage = Coverage::default();
-    let mut failed = Vec::new();
-    let start = std::time::Instant::now();
-    let mut total = range.end - range.start;
-    let stop = number("SILT_STOP").map(std::time::Duration::from_secs);
-    for seed in range.clone() {
-        if stop.is_some_and(|stop| start.elapsed() > stop) {
-            total = seed - range.start;
-            break;
-        }
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial(seed))) {
-            Ok(reached) => coverage.merge(&reached),
-            Err(_) => {
-                eprintln!(
-                    "FAILED: {test}, seed {seed}; repeat: SILT_SEED={seed} cargo test -p siltstone-sim --test {} {test} -- --nocapture",
-                    test_binary()
-                );
-                failed.push(seed);
-                if stop.is_some() {
-                    total = seed + 1 - range.start;
-                    println!("CAUGHT: {test} after {total} seeds");
-                    break;
-                }
-            }
-        }
-    }
+    let stop = number("SILT_STOP").map(Duration::from_secs);
+    // Who asks for certain seeds, or for the first that fails, has the other cores at work already.
+    let threads = match single.is_some() || stop.is_some() {
+        true => 1,
+        false => cores,
+    };
+    let start = Instant::now();
+    let Tried {
+        total,
+        coverage,
+        failed,
+    } = try_seeds(test, range, threads, stop, &trial);
     let seconds = start.elapsed().as_secs_f64();
     println!(
         "{test}: {total} seeds in {seconds:.1} s ({:.0} a second)\n{coverage}",
@@ -192,6 +207,65 @@ pub fn seeds(
     coverage
 }
 
+/// What a batch of seeds came to.
+#[derive(Default)]
+struct Tried {
+    total: u64,
+    coverage: Coverage,
+    /// In ascending order.
+    failed: Vec<u64>,
+}
+
+/// Tries the seeds of `range` on so many threads, each taking the next one that nobody has; with `stop`, until one fails or the time is over.
+fn try_seeds<F: Fn(u64) -> Coverage + Sync>(
+    test: &str,
+    range: Range<u64>,
+    threads: usize,
+    stop: Option<Duration>,
+    trial: &F,
+) -> Tried {
+    let start = Instant::now();
+    let next = AtomicU64::new(range.start);
+    let tried = Mutex::new(Tried::default());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= range.end || stop.is_some_and(|stop| start.elapsed() > stop) {
+                return;
+            }
+            let reached = catch_unwind(AssertUnwindSafe(|| trial(seed)));
+            let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
+            tried.total += 1;
+            match reached {
+                Ok(reached) => tried.coverage.merge(&reached),
+                Err(_) => {
+                    eprintln!(
+                        "FAILED: {test}, seed {seed}; repeat: SILT_SEED={seed} cargo test -p siltstone-sim --test {} {test} -- --nocapture",
+                        test_binary()
+                    );
+                    tried.failed.push(seed);
+                    if stop.is_some() {
+                        println!("CAUGHT: {test} after {} seeds", tried.total);
+                        return;
+                    }
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // The test's own thread works in any case: one that cannot be started is missed by nobody.
+            let _ = std::thread::Builder::new()
+                .name(test.to_string())
+                .spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut tried = tried.into_inner().unwrap_or_else(PoisonError::into_inner);
+    tried.failed.sort_unstable();
+    tried
+}
+
 /// The file of tests that is running, as cargo's `--test` takes it.
 fn test_binary() -> String {
     let path = std::env::current_exe().unwrap_or_default();
@@ -208,7 +282,7 @@ fn test_binary() -> String {
 /// With that test, if the seed fails.
 fn reduced<F: Fn(u64) -> Coverage>(test: &str, seed: u64, runs_max: u64, trial: F) -> Coverage {
     let fails = || {
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial(seed)));
+        let caught = catch_unwind(AssertUnwindSafe(|| trial(seed)));
         let payload = caught.err()?;
         let text = payload.downcast_ref::<String>().cloned();
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
@@ -423,7 +497,7 @@ impl Run {
             if world.errors == Errors::Fatal || patience > 20 {
                 return Err(format!("waiting for the background: {e}"));
             }
-            self.runtime.sleep(std::time::Duration::from_secs(1));
+            self.runtime.sleep(Duration::from_secs(1));
         }
         check_now(&world.store, &self.history, &world.plan.keys, rng)
             .map_err(|e| format!("when idle: {e}"))?;
@@ -570,7 +644,7 @@ mod tests {
                 }
             })
         };
-        let payload = std::panic::catch_unwind(run).err()?;
+        let payload = catch_unwind(run).err()?;
         payload.downcast_ref::<String>().cloned()
     }
 
@@ -591,5 +665,25 @@ mod tests {
             text.contains("// DeleteRange") || text.contains("// Batch"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn each_seed_is_tried_once_and_those_that_fail_are_told_in_order() {
+        let trial = |seed: u64| {
+            assert!(!seed.is_multiple_of(40), "one that fails");
+            let mut reached = Coverage::default();
+            reached.add(&format!("seed.{seed:03}"));
+            reached
+        };
+        for threads in [1, 3] {
+            let tried = try_seeds("none", 10..130, threads, None, &trial);
+            assert_eq!((tried.total, &tried.failed[..]), (120, &[40, 80, 120][..]));
+            for seed in 10..130 {
+                let times = tried.coverage.of(&format!("seed.{seed:03}"));
+                assert_eq!(times, u64::from(seed % 40 != 0), "seed {seed}");
+            }
+        }
+        let first = try_seeds("none", 10..130, 1, Some(Duration::from_secs(60)), &trial);
+        assert_eq!((first.total, &first.failed[..]), (31, &[40][..]));
     }
 }
