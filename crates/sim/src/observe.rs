@@ -34,6 +34,8 @@ pub struct History {
     tables: BTreeMap<u128, TablePairs>,
     /// What is set for keyspaces.
     pub settings: SettingsModel,
+    /// A keyspace whose drop found no room for a record and poisoned the store: the manifest may say that it is gone, once it is read again.
+    pub doubtful_drop: Option<u32>,
     /// Largest number that earlier lives gave, also to what was lost since: the log may not give it again.
     pub given: u64,
     /// Largest number acknowledged.

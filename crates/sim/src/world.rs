@@ -414,6 +414,13 @@ impl World {
         let id = keyspace.id();
         let _begun = self.begin(Promise::Drop);
         if let Err(e) = self.store.drop_keyspace(keyspace.name()) {
+            let mut history = lock(&self.history);
+            let dropped = |e: &Event| matches!(e, Event::Drop(i) if *i == id);
+            if e.kind() == ErrorKind::Poisoned && history.model.number_of_change(dropped).is_none()
+            {
+                history.doubtful_drop = Some(id);
+            }
+            drop(history);
             let also = [ErrorKind::NotFound, ErrorKind::KeyspaceDropped];
             return self.allow(&e, &also, "drop");
         }

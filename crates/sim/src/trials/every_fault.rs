@@ -95,8 +95,7 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
         };
         let run = stage.run.fork();
         let world = run.must_open(&image, &options(), &what)?;
-        let end = find_prefix(&world.store, &mut run.model(), least).map_err(told)?;
-        run.settle_at(end);
+        let end = run.settle(&world.store, least).map_err(told)?;
         check_now(&world.store, &run.history, &world.plan.keys, &mut rng).map_err(told)?;
         let moved = stage.run.outside.journal_len();
         check_moved(&stage.moved, &run.history, &stage.run.outside, moved, end).map_err(told)?;

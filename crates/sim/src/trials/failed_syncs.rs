@@ -12,7 +12,7 @@ use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
 
 use super::{Run, STEPS, simulate_counted};
-use crate::checker::{check_now, find_prefix};
+use crate::checker::check_now;
 use crate::coverage::Coverage;
 use crate::observe::lock;
 use crate::rng::Rng;
@@ -256,9 +256,8 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         for round in 0..3 {
             let options = draw_options(&mut rng);
             let world = run.must_open(&image, &options, &what)?;
-            let end = find_prefix(&world.store, &mut run.model(), least)
+            run.settle(&world.store, least)
                 .map_err(|e| told(format!("reopened, round {round}, power lost: {power}: {e}")))?;
-            run.settle_at(end);
             world.take_settings(false)?;
             // Power fails right after the reopen, then after some work.
             if round > 0 {

@@ -8,7 +8,7 @@ use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
 
 use super::{Run, STEPS, simulate_counted};
-use crate::checker::{Check, check_now, find_prefix};
+use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
 use crate::model::{Bytes, Op};
 use crate::observe::lock;
@@ -273,9 +273,8 @@ pub fn fault_trial(seed: u64) -> Coverage {
         }
         for round in 0..2 {
             let world = run.must_open(&image, &draw_options(&mut rng), &what)?;
-            let end = find_prefix(&world.store, &mut run.model(), least)
+            run.settle(&world.store, least)
                 .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
-            run.settle_at(end);
             world.take_settings(false)?;
             run.work(&world, 1, 10, &mut rng)
                 .map_err(|e| told(format!("reopened, round {round}: {e}")))?;

@@ -18,9 +18,9 @@ use siltstone::{Components, Options, Storages, Store};
 use siltstone_storage::sim::{Counters, Point, SimConfig, run};
 use siltstone_storage::{JoinHandle, Mark, MemoryStorage, Replay, Runtime, Storage};
 
-use crate::checker::{Check, check_now};
+use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
-use crate::model::Model;
+use crate::model::{Event, Model, Record};
 use crate::observe::{History, Observed, SharedHistory, lock};
 use crate::reduce::{InForce, as_test, reduce};
 use crate::rng::Rng;
@@ -539,12 +539,40 @@ impl Run {
         Ok(())
     }
 
+    /// Finds what a freshly opened store shows, a prefix that ends at `least` or later, and goes on from there. A drop without a record that failed
+    /// may be part of it: the manifest poisons the store, so it is the last thing that happened.
+    pub(crate) fn settle(&self, store: &Store, least: u64) -> Result<u64, String> {
+        let found = find_prefix(store, &mut self.model(), least);
+        let doubtful = lock(&self.history).doubtful_drop;
+        let end = match (found, doubtful) {
+            (Err(e), Some(id)) => {
+                let mut dropped = self.model();
+                if !dropped.keyspaces(dropped.last()).values().any(|i| *i == id) {
+                    return Err(e);
+                }
+                dropped.push(Record {
+                    first: 0,
+                    event: Event::DropWithoutRecord(id),
+                });
+                let last = dropped.last();
+                find_prefix(store, &mut dropped.clone(), last)
+                    .map_err(|also| format!("{e}; keyspace {id} dropped: {also}"))?;
+                lock(&self.history).model = dropped;
+                last
+            }
+            (found, _) => found?,
+        };
+        self.settle_at(end);
+        Ok(end)
+    }
+
     /// The next life begins at `end`: what came after it never happened.
     pub(crate) fn settle_at(&self, end: u64) {
         let mut history = lock(&self.history);
         let mut next = history.clone();
         next.model.cut(end);
         (next.acked, next.synced) = (end, end);
+        next.doubtful_drop = None;
         next.forget_announced();
         *history = next;
     }
@@ -623,7 +651,7 @@ impl Promised {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, Op};
+    use crate::model::Op;
 
     /// A run with two clients that fails if anybody deletes a range.
     fn fails() -> Option<String> {

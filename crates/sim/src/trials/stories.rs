@@ -18,7 +18,7 @@ use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Storage};
 
 use super::Run;
-use crate::checker::{Check, check_now, find_prefix};
+use crate::checker::{Check, check_now};
 use crate::model::{Bytes, Op};
 use crate::noted::Noted;
 use crate::observe::lock;
@@ -200,13 +200,11 @@ impl Stage {
         if refused {
             self.run.coverage.add("fault.open_refused");
         }
-        let mut model = self.run.model();
         let acked = lock(&self.run.history).acked;
         if let Some(faults) = &self.faults {
             faults.disarm();
         }
-        let end = find_prefix(&world.store, &mut model, acked)?;
-        self.run.settle_at(end);
+        self.run.settle(&world.store, acked)?;
         world.settings_after_open()?;
         if let Some(faults) = &self.faults
             && self.failing.load(Ordering::Relaxed)
