@@ -326,8 +326,7 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
                 ))
             };
             let world = open_full(&mut run, &image, &options, has_long_keys).map_err(told)?;
-            let end = find_prefix(&world.store, &mut run.model(), least).map_err(told)?;
-            run.settle_at(end);
+            run.settle(&world.store, least).map_err(told)?;
             world.take_settings(false)?;
             run.coverage.add(match world.store.stats().health.as_str() {
                 "good" => "disk_full.reopened_good",
