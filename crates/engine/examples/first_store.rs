@@ -8,10 +8,10 @@ pub fn main() -> Result<()> {
     let birds = store.open_keyspace("birds")?; //                   an ordered map of its own
     birds.put(b"wren", b"9 g")?;
     let mut batch = Batch::new(); // all of it or nothing, over any keyspaces
-    batch.put(birds.id(), b"robin", b"18 g")?;
-    batch.delete(birds.id(), b"wren")?;
+    batch.put(&birds, b"robin", b"18 g")?;
+    batch.delete(&birds, b"wren")?;
     let before = store.snapshot();
-    store.write(&mut batch, WriteOptions { sync: true })?; // survives power loss when this returns
+    store.write(&batch, WriteOptions { sync: true })?; // survives power loss when this returns
     assert_eq!(birds.get(b"wren")?, None);
     assert_eq!(birds.get_at(&before, b"wren")?, Some(b"9 g".to_vec()));
     for pair in birds.prefix(b"r")?.rev() {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use siltstone::batch::Batch;
+use siltstone::batch::BatchBody;
 use siltstone::log::{
     LogConfig, LogOptions, LogWriter, Position, RecordKind, ReplayOptions, replay,
 };
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         reserve: None,
         on_poison: Box::new(|error| eprintln!("{error}")),
     })?;
-    let mut batch = Batch::new();
+    let mut batch = BatchBody::new();
     let mut sequence = 0u64;
     let mut put = |log: &LogWriter| {
         sequence += 1;

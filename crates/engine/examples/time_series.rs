@@ -42,9 +42,9 @@ pub fn run(path: &Path) -> Result<()> {
         batch.clear();
         for sensor in 0..SENSORS {
             let celsius = 15.0 + f64::from(sensor) + (minute as f64 / 240.0).sin() * 5.0;
-            batch.put(measured.id(), &key(sensor, minute), &celsius.to_le_bytes())?;
+            batch.put(&measured, &key(sensor, minute), &celsius.to_le_bytes())?;
         }
-        store.write(&mut batch, WriteOptions::default())?;
+        store.write(&batch, WriteOptions::default())?;
     }
 
     // The newest three of sensor 7, newest first.

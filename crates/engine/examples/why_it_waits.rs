@@ -21,9 +21,9 @@ pub fn run(path: &Path) -> Result<()> {
             batch.clear();
             for i in 0..200u32 {
                 let key = (round * 200 + i).wrapping_mul(2_654_435_761);
-                batch.put(data.id(), &key.to_be_bytes(), &[7; 200])?;
+                batch.put(&data, &key.to_be_bytes(), &[7; 200])?;
             }
-            store.write(&mut batch, WriteOptions::default())?;
+            store.write(&batch, WriteOptions::default())?;
         }
         Ok(())
     };

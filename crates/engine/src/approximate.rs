@@ -12,8 +12,8 @@ use siltstone_table::reader::TableReader;
 
 use crate::error::Result;
 use crate::iter::IterOptions;
+use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
-use crate::store::Keyspace;
 use crate::version::{End, KeyRange, TableMeta};
 use crate::view::Source;
 

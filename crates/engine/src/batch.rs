@@ -1,18 +1,33 @@
-//! A batch: puts, deletes and range deletes over any keyspaces that take effect together or not at all.
+//! A batch: puts, deletes and range deletes over any keyspaces of one store that take effect
+//! together or not at all.
 //!
-//! What it is: [`Batch`] holds exactly the bytes that go into a log record (its *body*), so a group of batches is
-//! written by one vectored append without encoding anything again. Entries are numbered in the order in which they
-//! were added; of two entries for one key the later wins.
+//! [`Batch`] holds the bytes that go into a log record (its *body*, see [`body`]) and knows which
+//! open store they are for. Entries are numbered in the order in which they were added; of two
+//! entries for one key the later wins.
 //!
-//! Invariants: a body that a `Batch` holds always decodes; [`Entries`] takes any bytes, never panics, never trusts a
-//! length, and accepts only the one encoding of an entry, so decoding and encoding again gives the same bytes.
-//! The format is described in `docs/format/log.md`.
+//! Invariant: all entries of a batch are of keyspaces of the open store that `session` names, and a
+//! batch without entries belongs to no store. A keyspace's number means something in its own store
+//! only, so no call of the public interface takes a bare number.
+//!
+//! What identifies a store here is one *open* of it ([`SessionId`]), not the id in its manifest: a
+//! folder that was copied has the id of its original, and both may be open side by side with
+//! different keyspaces behind one number. Handles and snapshots end with their open in the same
+//! way.
 //!
 //! Threading: a plain value.
 
-use std::fmt;
+mod body;
 
-use crate::error::{Error, ErrorKind, Result};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use body::{
+    BadEntry, BadEntryReason, BatchBody, Entries, Entry, EntryKind, check_lengths, count_entries,
+};
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::keyspace::Keyspace;
 
 /// Longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 65_535;
@@ -21,54 +36,45 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 /// Largest body of a batch: 2 GiB.
 pub const MAX_BATCH_BYTES: usize = 1 << 31;
 
-/// Bytes of the longest entry header: kind, keyspace, two lengths.
-const MAX_ENTRY_HEADER_BYTES: usize = 1 + 5 + 5 + 5;
-
-/// What an entry does. The numbers are those of the table format; 3 (merge operand) and 4 (value address) are
-/// reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum EntryKind {
-    /// The key has no value from here on.
-    Delete = 0,
-    /// The key has this value from here on.
-    Put = 1,
-    /// No key of a range has a value from here on.
-    RangeDelete = 2,
-}
-
-/// One entry of a batch, borrowed from its body.
+/// Names one open of a store within this process: no two opens have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// What it does.
-    pub kind: EntryKind,
-    /// The id of the keyspace.
-    pub keyspace: u32,
-    /// The key; of a range delete, its first key.
-    pub key: &'a [u8],
-    /// The value of a put; of a range delete, the key before which it ends; of a delete, empty.
-    pub value: &'a [u8],
+pub(crate) struct SessionId(u64);
+
+impl SessionId {
+    /// One that nobody else has. Its value decides nothing, so runs replay whatever it is.
+    pub(crate) fn new() -> SessionId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        SessionId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
-/// Writes that take effect together or not at all, over any keyspaces of a store, in the order in which they were added.
+/// Writes that take effect together or not at all, over any keyspaces of a store, in the order in
+/// which they were added.
 ///
-/// Costs a copy of keys and values, and a few bytes an entry besides; [`Batch::clear`] keeps the memory. It can be written more than once.
+/// A batch belongs to the open store of its first entry's keyspace. Entries for keyspaces of another
+/// store are refused when they are added, and [`Store::write`](crate::Store::write) refuses a batch
+/// of another store. A store that was closed and opened again counts as another one, as it does for
+/// handles and snapshots; so do a copy and a checkpoint. [`Batch::clear`] makes a batch free for any
+/// store again.
+///
+/// Adding an entry copies its key and value, and takes a few bytes besides; [`Batch::clear`] keeps
+/// the memory. A batch can be written more than once, to the store that it belongs to.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
 /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
 /// let birds = store.open_keyspace("birds")?;
 /// let mut batch = siltstone::Batch::new();
-/// batch.delete_range(birds.id(), b"a", b"z")?; // what was there
-/// batch.put(birds.id(), b"wren", b"9 g")?;     // later entries count
-/// store.write(&mut batch, siltstone::WriteOptions::default())?;
-/// assert_eq!(birds.get(b"wren")?, Some(b"9 g".to_vec()));
+/// batch.delete_range(&birds, "a", "z")?;  // what was there
+/// batch.put(&birds, "wren", "9 g")?;      // later entries count
+/// store.write(&batch, siltstone::WriteOptions::default())?;
+/// assert_eq!(birds.get("wren")?, Some(b"9 g".to_vec()));
 /// # siltstone::Result::Ok(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    body: Vec<u8>,
-    count: u32,
+    body: BatchBody,
+    session: Option<SessionId>,
 }
 
 impl Batch {
@@ -80,344 +86,165 @@ impl Batch {
     /// An empty batch with room for `bytes` bytes of entries.
     pub fn with_capacity(bytes: usize) -> Batch {
         Batch {
-            body: Vec::with_capacity(bytes),
-            count: 0,
+            body: BatchBody::with_capacity(bytes),
+            session: None,
         }
     }
 
-    /// The batch with this body, after checking all of it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corruption`] when the bytes are no body, [`ErrorKind::InvalidArgument`] when they are too many.
-    pub fn from_body(body: Vec<u8>) -> Result<Batch> {
-        if body.len() > MAX_BATCH_BYTES {
-            return Err(too_large("batch", MAX_BATCH_BYTES, body.len()));
-        }
-        let count = count_entries(&body).map_err(|bad| bad.into_error("a batch's body"))?;
-        // A body of 2 GiB has fewer than 2^30 entries: each takes three bytes at least.
-        Ok(Batch {
+    /// A batch of the open store `session`, whose keyspaces the numbers in `body` mean.
+    pub(crate) fn of_session(session: SessionId, body: BatchBody) -> Batch {
+        Batch {
+            session: (!body.is_empty()).then_some(session),
             body,
-            count: count as u32,
-        })
-    }
-
-    /// Sets `key` of keyspace `keyspace` to `value`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when a limit is exceeded; the batch is unchanged.
-    pub fn put(&mut self, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()> {
-        self.push(EntryKind::Put, keyspace, key, value)
-    }
-
-    /// Removes `key` from keyspace `keyspace`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when a limit is exceeded; the batch is unchanged.
-    pub fn delete(&mut self, keyspace: u32, key: &[u8]) -> Result<()> {
-        self.push(EntryKind::Delete, keyspace, key, &[])
-    }
-
-    /// Removes all keys of keyspace `keyspace` from `start` on and before `end`. Equal bounds remove nothing and add
-    /// no entry.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when `end` lies before `start` or a limit is exceeded; the batch is unchanged.
-    pub fn delete_range(&mut self, keyspace: u32, start: &[u8], end: &[u8]) -> Result<()> {
-        if end.len() > MAX_KEY_BYTES {
-            return Err(too_large("end key", MAX_KEY_BYTES, end.len()));
-        }
-        match start.cmp(end) {
-            std::cmp::Ordering::Less => self.push(EntryKind::RangeDelete, keyspace, start, end),
-            std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Greater => Err(Error::invalid_argument(
-                "a range delete ends before it starts",
-            )
-            .advice("give the smaller key first")),
         }
     }
 
+    /// Sets `key` of `keyspace` to `value`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a keyspace of another store than the batch's, or when a limit is
+    /// exceeded; the batch is unchanged.
     #[inline]
-    fn push(&mut self, kind: EntryKind, keyspace: u32, key: &[u8], value: &[u8]) -> Result<()> {
-        check_lengths(key, value)?;
-        let mut header = [0; MAX_ENTRY_HEADER_BYTES];
-        header[0] = kind as u8;
-        let mut used = 1;
-        used += put_varint(&mut header[used..], keyspace);
-        used += put_varint(&mut header[used..], key.len() as u32);
-        if kind != EntryKind::Delete {
-            used += put_varint(&mut header[used..], value.len() as u32);
+    pub fn put(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        self.check_keyspace(keyspace)?;
+        self.body.put(keyspace.id(), key.as_ref(), value.as_ref())?;
+        self.session = Some(keyspace.session());
+        Ok(())
+    }
+
+    /// Removes `key` from `keyspace`.
+    ///
+    /// # Errors
+    /// As [`Batch::put`].
+    #[inline]
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
+        self.check_keyspace(keyspace)?;
+        self.body.delete(keyspace.id(), key.as_ref())?;
+        self.session = Some(keyspace.session());
+        Ok(())
+    }
+
+    /// Removes all keys of `keyspace` from `start` on and before `end`. Equal bounds remove nothing
+    /// and add no entry.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `end` lies before `start`; as [`Batch::put`] otherwise.
+    pub fn delete_range(
+        &mut self,
+        keyspace: &Keyspace,
+        start: impl AsRef<[u8]>,
+        end: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        self.check_keyspace(keyspace)?;
+        let (start, end) = (start.as_ref(), end.as_ref());
+        self.body.delete_range(keyspace.id(), start, end)?;
+        if !self.body.is_empty() {
+            self.session = Some(keyspace.session());
         }
-        let added = used + key.len() + value.len();
-        if added > MAX_BATCH_BYTES - self.body.len() {
-            return Err(too_large("batch", MAX_BATCH_BYTES, self.body.len() + added)
-                .advice("split it into several batches"));
-        }
-        self.body.reserve(added);
-        self.body.extend_from_slice(&header[..used]);
-        self.body.extend_from_slice(key);
-        self.body.extend_from_slice(value);
-        self.count += 1;
         Ok(())
     }
 
     /// Adds all entries of `other` after those of this batch.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when both together are too large; the batch is unchanged.
+    /// `InvalidArgument` when `other` belongs to another store, or both together are too large; the
+    /// batch is unchanged.
     pub fn append(&mut self, other: &Batch) -> Result<()> {
-        if other.body.len() > MAX_BATCH_BYTES - self.body.len() {
-            return Err(too_large(
-                "batch",
-                MAX_BATCH_BYTES,
-                self.body.len() + other.body.len(),
-            ));
+        if let (Some(own), Some(others)) = (self.session, other.session)
+            && own != others
+        {
+            return Err(
+                Error::invalid_argument("the two batches are for different stores")
+                    .advice("make one batch for each store"),
+            );
         }
-        self.body.extend_from_slice(&other.body);
-        self.count += other.count;
+        self.body.append(&other.body)?;
+        self.session = self.session.or(other.session);
         Ok(())
+    }
+
+    /// Refuses a keyspace of another store than that of the entries so far.
+    #[inline]
+    fn check_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
+        match self.session {
+            Some(own) if own != keyspace.session() => Err(foreign_keyspace(keyspace)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The body, if the batch may be written to this open store.
+    #[inline]
+    pub(crate) fn body_for(&self, core: &Core) -> Result<&BatchBody> {
+        match self.session {
+            Some(own) if own != core.session => Err(foreign_batch(core)),
+            _ => Ok(&self.body),
+        }
     }
 
     /// Number of entries; the batch takes as many sequence numbers.
     pub fn len(&self) -> usize {
-        self.count as usize
+        self.body.len()
     }
 
     /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.body.is_empty()
     }
 
-    /// Length of the body in bytes.
+    /// Bytes that its entries take in the log.
     pub fn bytes(&self) -> usize {
-        self.body.len()
+        self.body.bytes()
     }
 
-    /// The body: what a log record holds of this batch.
-    pub fn body(&self) -> &[u8] {
-        &self.body
-    }
-
-    /// Removes all entries and keeps the memory.
+    /// Removes all entries and keeps the memory. The batch belongs to no store then.
     pub fn clear(&mut self) {
         self.body.clear();
-        self.count = 0;
+        self.session = None;
     }
 
     /// The entries, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> + '_ {
-        // A body that a batch holds always decodes; `from_body` checked the foreign ones.
-        Entries::new(&self.body).map_while(std::result::Result::ok)
+        self.body.iter()
     }
 }
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
-            .field("len", &self.count)
-            .field("bytes", &self.body.len())
+            .field("len", &self.len())
+            .field("bytes", &self.bytes())
             .finish()
     }
 }
 
 #[cold]
-fn too_large(what: &str, limit_bytes: usize, found_bytes: usize) -> Error {
-    Error::invalid_argument(format!("the {what} is too large"))
-        .expected(format_args!("at most {limit_bytes} bytes"))
-        .found(format_args!("{found_bytes} bytes"))
+fn foreign_keyspace(keyspace: &Keyspace) -> Error {
+    Error::invalid_argument(format!(
+        "the keyspace `{}` is not of the store that the batch belongs to",
+        keyspace.name()
+    ))
+    .expected("a keyspace of the open store that the batch's other entries are for")
+    .found(format!("one of {:?}, opened separately", keyspace.store()))
+    .advice(
+        "make one batch for each store; after reopening a store, take its keyspaces and make its \
+         batches anew",
+    )
 }
 
-/// Why bytes are no batch body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadEntry {
-    /// Offset of the entry in the bytes given, in bytes.
-    pub offset: usize,
-    /// What is wrong with it.
-    pub reason: BadEntryReason,
-}
-
-/// What is wrong with an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadEntryReason {
-    /// A kind that this version does not know.
-    Kind(u8),
-    /// The bytes end inside the entry.
-    Cut,
-    /// A number longer than 32 bits, or not in its shortest form.
-    Varint,
-    /// A key longer than [`MAX_KEY_BYTES`].
-    Key(u32),
-    /// A value longer than [`MAX_VALUE_BYTES`].
-    Value(u32),
-    /// A range delete that ends at or before its start.
-    Range,
-}
-
-impl fmt::Display for BadEntryReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BadEntryReason::Kind(kind) => write!(f, "an entry of kind {kind}"),
-            BadEntryReason::Cut => write!(f, "an entry that the bytes end in"),
-            BadEntryReason::Varint => write!(f, "a number that is no shortest 32-bit varint"),
-            BadEntryReason::Key(bytes) => write!(f, "a key of {bytes} bytes"),
-            BadEntryReason::Value(bytes) => write!(f, "a value of {bytes} bytes"),
-            BadEntryReason::Range => write!(f, "a range delete that ends where it starts"),
-        }
-    }
-}
-
-impl BadEntry {
-    /// The engine's error for it; `what` names the bytes.
-    #[cold]
-    pub fn into_error(self, what: &str) -> Error {
-        // An unknown kind under a good checksum was written by a later version, not by a fault.
-        let kind = match self.reason {
-            BadEntryReason::Kind(_) => ErrorKind::Unsupported,
-            _ => ErrorKind::Corruption,
-        };
-        Error::new(kind, format!("{what} does not decode"))
-            .expected(format_args!("a valid entry {} bytes into it", self.offset))
-            .found(self.reason)
-    }
-}
-
-/// The entries of batch bodies: of one batch, or of a log record's whole payload. After an error it ends.
-#[derive(Clone, Debug)]
-pub struct Entries<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Entries<'a> {
-    /// The entries in `bytes`.
-    pub fn new(bytes: &'a [u8]) -> Entries<'a> {
-        Entries { bytes, at: 0 }
-    }
-
-    /// Where the next entry begins, in bytes from the start of those given.
-    pub fn position(&self) -> usize {
-        self.at
-    }
-
-    #[inline]
-    fn decode(&mut self) -> std::result::Result<Entry<'a>, BadEntryReason> {
-        let mut rest = &self.bytes[self.at..];
-        let kind = match rest[0] {
-            0 => EntryKind::Delete,
-            1 => EntryKind::Put,
-            2 => EntryKind::RangeDelete,
-            other => return Err(BadEntryReason::Kind(other)),
-        };
-        rest = &rest[1..];
-        let keyspace = take_varint(&mut rest)?;
-        let key_bytes = take_varint(&mut rest)?;
-        if key_bytes as usize > MAX_KEY_BYTES {
-            return Err(BadEntryReason::Key(key_bytes));
-        }
-        let value_bytes = match kind {
-            EntryKind::Delete => 0,
-            _ => take_varint(&mut rest)?,
-        };
-        match kind {
-            EntryKind::RangeDelete if value_bytes as usize > MAX_KEY_BYTES => {
-                return Err(BadEntryReason::Key(value_bytes));
-            }
-            _ if value_bytes as usize > MAX_VALUE_BYTES => {
-                return Err(BadEntryReason::Value(value_bytes));
-            }
-            _ => {}
-        }
-        let (key, after) = rest
-            .split_at_checked(key_bytes as usize)
-            .ok_or(BadEntryReason::Cut)?;
-        let (value, after) = after
-            .split_at_checked(value_bytes as usize)
-            .ok_or(BadEntryReason::Cut)?;
-        if kind == EntryKind::RangeDelete && key >= value {
-            return Err(BadEntryReason::Range);
-        }
-        self.at = self.bytes.len() - after.len();
-        Ok(Entry {
-            kind,
-            keyspace,
-            key,
-            value,
-        })
-    }
-}
-
-impl<'a> Iterator for Entries<'a> {
-    type Item = std::result::Result<Entry<'a>, BadEntry>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.at >= self.bytes.len() {
-            return None;
-        }
-        let offset = self.at;
-        Some(self.decode().map_err(|reason| {
-            self.at = self.bytes.len();
-            BadEntry { offset, reason }
-        }))
-    }
-}
-
-/// Number of entries in `bytes`, all of them checked.
-///
-/// # Errors
-/// The first entry that does not decode.
-pub fn count_entries(bytes: &[u8]) -> std::result::Result<u64, BadEntry> {
-    let mut count = 0;
-    for entry in Entries::new(bytes) {
-        entry?;
-        count += 1;
-    }
-    Ok(count)
-}
-
-/// Refuses a key or a value that no entry can have.
-#[inline]
-pub(crate) fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES {
-        return Err(too_large("key", MAX_KEY_BYTES, key.len()));
-    }
-    if value.len() > MAX_VALUE_BYTES {
-        return Err(too_large("value", MAX_VALUE_BYTES, value.len()));
-    }
-    Ok(())
-}
-
-/// Writes `value` as a varint (seven bits a byte, low first) to the start of `out`; gives the bytes used.
-#[inline]
-fn put_varint(out: &mut [u8], mut value: u32) -> usize {
-    let mut used = 0;
-    while value >= 0x80 {
-        out[used] = value as u8 | 0x80;
-        value >>= 7;
-        used += 1;
-    }
-    out[used] = value as u8;
-    used + 1
-}
-
-/// Takes a varint off the front of `bytes`: at most 32 bits, and in its shortest form.
-#[inline]
-fn take_varint(bytes: &mut &[u8]) -> std::result::Result<u32, BadEntryReason> {
-    let mut value = 0u64;
-    for (i, &byte) in bytes.iter().take(5).enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * i);
-        if byte < 0x80 {
-            if (byte == 0 && i > 0) || value > u64::from(u32::MAX) {
-                return Err(BadEntryReason::Varint);
-            }
-            *bytes = &bytes[i + 1..];
-            return Ok(value as u32);
-        }
-    }
-    Err(if bytes.len() < 5 {
-        BadEntryReason::Cut
-    } else {
-        BadEntryReason::Varint
-    })
+#[cold]
+fn foreign_batch(core: &Core) -> Error {
+    let store = core.storages.manifest.describe();
+    Error::invalid_argument("the batch is for another store")
+        .expected(format_args!(
+            "entries for keyspaces of the store {store} as it is open now"
+        ))
+        .found("entries for keyspaces of another store, or of an earlier open of this one")
+        .advice("make the batch from this store's keyspaces")
 }
 
 #[cfg(test)]

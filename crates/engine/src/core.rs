@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime};
 
+use crate::batch::SessionId;
 use crate::compaction::run::JobRunner;
 use crate::compaction::schedule::Schedule;
 pub(crate) use crate::directories::Storages;
@@ -80,6 +81,8 @@ pub(crate) struct Pins {
 
 /// See the module.
 pub(crate) struct Core {
+    /// Names this open: what batches belong to.
+    pub(crate) session: SessionId,
     /// As the store was opened.
     pub(crate) options: Options,
     /// As they are now: those that change while the store is open are read here.
@@ -161,7 +164,7 @@ impl Core {
             ErrorKind::KeyspaceDropped,
             format!("keyspace number {id} is not in this store"),
         )
-        .advice("it was dropped, or the batch was made for another store")
+        .advice("it was dropped")
     }
 
     /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises the ceiling at half.

@@ -8,9 +8,9 @@
 use crate::build::{BuiltTable, TableBuilder, TableFolder, TableOptions};
 use crate::error::Result;
 use crate::iter::IterOptions;
+use crate::keyspace::Keyspace;
 use crate::planted::{self, Bug};
 use crate::snapshot::Snapshot;
-use crate::store::Keyspace;
 
 /// The store's state is looked at once for this many entries.
 const LOOK_EVERY: u64 = 4096;

@@ -26,10 +26,11 @@ use crate::ddl::complete;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::health::closed;
+use crate::keyspace::Keyspace;
 use crate::log::RecordKind;
 use crate::log::format::MAX_SEQUENCE;
 use crate::planted::{self, Bug};
-use crate::store::{Keyspace, Store};
+use crate::store::Store;
 use crate::version::{
     AddTable, Edit, Key, KeyspaceEdit, KeyspaceId, Level, Run, RunSlot, SeqRange, TableMeta,
 };

@@ -14,9 +14,9 @@
 //!
 //! let before = store.snapshot();
 //! let mut batch = Batch::new();
-//! batch.put(birds.id(), b"robin", b"18 g")?;
-//! batch.delete(birds.id(), b"wren")?;
-//! store.write(&mut batch, WriteOptions { sync: true })?;
+//! batch.put(&birds, b"robin", b"18 g")?;
+//! batch.delete(&birds, b"wren")?;
+//! store.write(&batch, WriteOptions { sync: true })?;
 //!
 //! assert_eq!(birds.get(b"wren")?, None);
 //! assert_eq!(birds.get_at(&before, b"wren")?, Some(b"9 g".to_vec()));
@@ -68,6 +68,7 @@ mod ingest_check;
 pub mod inspect;
 mod interval;
 mod iter;
+mod keyspace;
 pub mod log;
 pub mod manifest;
 #[allow(unsafe_code)] // An island: see the module for the argument.
@@ -117,6 +118,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventListener};
 pub use ingest::{IngestMode, IngestReport};
 pub use iter::{Cursor, IterOptions, Range, prefix_end};
+pub use keyspace::Keyspace;
 pub use metrics::{Histogram, LatencySummary};
 pub use names::is_store_file;
 pub use options::{
@@ -128,6 +130,6 @@ pub use published::{PublishedStats, read_published_stats, read_published_stats_f
 pub use read::PinnedValue;
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
-pub use store::{Components, DEFAULT_KEYSPACE, Keyspace, Store};
+pub use store::{Components, DEFAULT_KEYSPACE, Store};
 pub use verify::VerifyReport;
 pub use write::WriteOptions;

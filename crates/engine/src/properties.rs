@@ -3,9 +3,9 @@
 //! Threading: plain data, made from one pinned view.
 
 use crate::error::Result;
+use crate::keyspace::Keyspace;
 use crate::options::KeyspaceSettings;
 use crate::stats::{LevelStats, level_stats};
-use crate::store::Keyspace;
 use crate::view::Source;
 
 /// A keyspace at a moment. Sizes are in bytes.

@@ -20,6 +20,7 @@ use arc_swap::ArcSwap;
 use siltstone_storage::{Epoch, Runtime};
 use siltstone_table::exec::Executor;
 
+use crate::batch::SessionId;
 use crate::compaction::run::JobRunner;
 use crate::compaction::schedule::Schedule;
 use crate::core::{
@@ -263,6 +264,7 @@ pub(crate) fn open(
         keyspaces.by_id[id].set_created();
     }
     let core = Arc::new(Core {
+        session: SessionId::new(),
         live: ArcSwap::from_pointee(options.clone()),
         sync_every_write: options.sync == SyncMode::Always,
         interval_sync: IntervalSync::new(

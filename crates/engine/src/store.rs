@@ -1,4 +1,4 @@
-//! The public handles: [`Store`] and [`Keyspace`].
+//! The store's public handle: [`Store`], and what it runs on: [`Components`].
 //!
 //! What it is: thin, cloneable handles over the core. A call checks its arguments and names the parts that do the work: `write`, `read`,
 //! `iter`, `ddl`, `flush`, `compaction`.
@@ -6,6 +6,7 @@
 //! Threading: every method may be called from any thread. The last handle that goes does not close the store's tasks by itself:
 //! call [`Store::close`], or drop the last [`Store`] handle (cursors and snapshots may outlive it; they keep memory, not tasks).
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,9 +20,8 @@ use crate::destroy::DestroyReport;
 use crate::directories::{self, Storages};
 use crate::error::{Error, Result};
 use crate::event::{EventListener, Events};
-use crate::iter::{Cursor, IterOptions, Range};
-use crate::options::{KeyspaceOptions, KeyspaceSettings, Options, Value};
-use crate::read::{self, PinnedValue};
+use crate::keyspace::Keyspace;
+use crate::options::{KeyspaceOptions, Options, Value};
 use crate::recovery::{Purpose, ReplayBudget};
 use crate::snapshot::Snapshot;
 use crate::stats::Stats;
@@ -269,10 +269,7 @@ impl Store {
     }
 
     fn handle(&self, keyspace: Arc<KeyspaceCore>) -> Keyspace {
-        Keyspace {
-            store: self.clone(),
-            keyspace,
-        }
+        Keyspace::new(self.clone(), keyspace)
     }
 
     /// The keyspace `default`.
@@ -359,19 +356,22 @@ impl Store {
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core.check_open()?;
         let keyspace = self.keyspace(name)?;
-        crate::ddl::drop(&self.core, &keyspace.keyspace)?;
+        crate::ddl::drop(&self.core, keyspace.inner())?;
         tracing::info!(name, id = keyspace.id(), "keyspace dropped");
         Ok(())
     }
 
-    /// Writes a batch: all of it or nothing, over any keyspaces. The batch is unchanged afterwards.
+    /// Writes a batch: all of it or nothing, over any keyspaces. It can be written again.
     ///
     /// # Errors
-    /// `KeyspaceDropped`, `NoSpace` (nothing was written; goes on by itself when there is room), `Poisoned`, or I/O. After
-    /// `Poisoned` or I/O the batch may or may not be there when the store is opened again.
-    pub fn write(&self, batch: &mut Batch, options: WriteOptions) -> Result<()> {
+    /// `InvalidArgument` for a batch of another store, or of an earlier open of this one (see
+    /// [`Batch`]); `KeyspaceDropped`; `NoSpace` (nothing was written; writing resumes by itself when
+    /// there is room); `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be there
+    /// when the store is opened again.
+    pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
         self.core.check_open()?;
-        write(&self.core, batch, options)
+        let body = batch.body_for(&self.core)?;
+        write(&self.core, Cow::Borrowed(body), options)
     }
 
     /// The options as they are now, with what each keyspace has of its own: what [`Options::to_toml`] writes to open it like this again.
@@ -473,277 +473,5 @@ impl Store {
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Store({})", self.core.storages.manifest.describe())
-    }
-}
-
-/// A handle on one keyspace: an ordered map of byte strings of its own. Cheap to clone.
-#[derive(Clone)]
-pub struct Keyspace {
-    store: Store,
-    keyspace: Arc<KeyspaceCore>,
-}
-
-impl Keyspace {
-    /// The number by which batches name it.
-    pub fn id(&self) -> u32 {
-        self.keyspace.id
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.keyspace.name
-    }
-
-    /// The settings that count for it now: its own, and the store's where it has none. (Where a default does not fit what was set for it,
-    /// the default gives way: [`KeyspaceOptions::over`].)
-    pub fn options(&self) -> KeyspaceSettings {
-        self.keyspace.settings().all.clone()
-    }
-
-    /// What was set for it.
-    pub fn own_options(&self) -> KeyspaceOptions {
-        self.keyspace.settings().own.clone()
-    }
-
-    /// Sets what `options` sets, and leaves the rest as it is. When it returns, the store keeps it; it holds for the next memtable, job and
-    /// decision, and nothing is rewritten for it. One edit of the manifest, with its sync.
-    ///
-    /// # Errors
-    /// `InvalidArgument` naming the option that is impossible; `KeyspaceDropped`; `NoSpace`, `Poisoned` or I/O as a write. Nothing has
-    /// changed then (after `Poisoned` or I/O the store may have kept it when it is opened again).
-    pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
-        self.check()?;
-        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
-            own.merge(options);
-            Ok(())
-        })
-    }
-
-    /// Has these options, by name, follow the store's again.
-    ///
-    /// # Errors
-    /// As [`Keyspace::set_options`].
-    pub fn unset_options(&self, names: &[&str]) -> Result<()> {
-        self.check()?;
-        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
-            names.iter().try_for_each(|name| own.unset(name))
-        })
-    }
-
-    /// The store that it is in.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.store.core
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<KeyspaceCore> {
-        &self.keyspace
-    }
-
-    #[inline]
-    pub(crate) fn check(&self) -> Result<()> {
-        self.core().check_open()?;
-        self.keyspace.check()
-    }
-
-    fn write_one(&self, fill: impl FnOnce(&mut Batch, u32) -> Result<()>) -> Result<()> {
-        self.check()?;
-        let mut batch = Batch::new();
-        fill(&mut batch, self.keyspace.id)?;
-        write(self.core(), &mut batch, WriteOptions::default())
-    }
-
-    /// Sets `key` to `value`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; as [`Store::write`] otherwise.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.check()?;
-        let mut batch = Batch::with_capacity(key.len() + value.len() + 16);
-        batch.put(self.keyspace.id, key, value)?;
-        write(self.core(), &mut batch, WriteOptions::default())
-    }
-
-    /// Removes `key`. It need not be there.
-    ///
-    /// # Errors
-    /// As [`Keyspace::put`].
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.write_one(|batch, id| batch.delete(id, key))
-    }
-
-    /// Removes all keys from `start` on and before `end`, at a cost that does not depend on how many there are.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
-    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
-        self.write_one(|batch, id| batch.delete_range(id, start, end))
-    }
-
-    /// The value of `key`, owned.
-    ///
-    /// # Errors
-    /// `Corruption` or I/O; `KeyspaceDropped`.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value)?.then_some(value))
-    }
-
-    /// Copies the value of `key` into `value` (cleared first); false if there is none. Allocates only if the buffer is too small.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`].
-    #[inline]
-    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        self.check()?;
-        read::get_into(self.core(), &self.keyspace, key, None, value)
-    }
-
-    /// The value of `key` as a counted block of the block cache where it lies in a table: nothing is copied.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`].
-    pub fn get_pinned(&self, key: &[u8]) -> Result<Option<PinnedValue>> {
-        self.check()?;
-        read::get_pinned(self.core(), &self.keyspace, key, None)
-    }
-
-    /// The value of `key` as the snapshot sees it.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a snapshot of another store; as [`Keyspace::get`] otherwise.
-    pub fn get_at(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.check()?;
-        let number = self.number_of(snapshot)?;
-        let mut value = Vec::new();
-        Ok(
-            read::get_into(self.core(), &self.keyspace, key, Some(number), &mut value)?
-                .then_some(value),
-        )
-    }
-
-    /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen whole or not at all. Keys may be given in
-    /// any order, and more than once.
-    ///
-    /// Faster than a loop of [`Keyspace::get`] where keys are many or their blocks have to be read: the lookups' misses overlap, each block
-    /// is opened once, and blocks that are neither mapped nor cached are read together. Allocates each value, and some 200 bytes a key
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`], the first one met; there are no values then.
-    ///
-    /// ```
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
-    /// let fruits = store.default_keyspace()?;
-    /// fruits.put(b"apple", b"red")?;
-    /// fruits.put(b"pear", b"green")?;
-    /// let colours = fruits.multi_get(&["pear", "plum", "apple"])?;
-    /// assert_eq!(colours, [Some(b"green".to_vec()), None, Some(b"red".to_vec())]);
-    /// # Ok::<(), siltstone::Error>(())
-    /// ```
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.check()?;
-        read::multi_get(self.core(), &self.keyspace, keys, None)
-    }
-
-    /// The values of `keys`, in their order, as the snapshot sees them.
-    ///
-    /// # Errors
-    /// As [`Keyspace::multi_get`]; `InvalidArgument` for a snapshot of another store.
-    pub fn multi_get_at<K: AsRef<[u8]>>(
-        &self,
-        snapshot: &Snapshot,
-        keys: &[K],
-    ) -> Result<Vec<Option<Vec<u8>>>> {
-        self.check()?;
-        let number = self.number_of(snapshot)?;
-        read::multi_get(self.core(), &self.keyspace, keys, Some(number))
-    }
-
-    pub(crate) fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
-        if snapshot.belongs_to(&self.core().snapshots) {
-            return Ok(snapshot.number());
-        }
-        Err(Error::invalid_argument("the snapshot is of another store")
-            .advice("take one from this store"))
-    }
-
-    /// A cursor over the present state.
-    ///
-    /// # Errors
-    /// `KeyspaceDropped`; corruption or I/O when tables are opened.
-    pub fn cursor(&self, options: IterOptions) -> Result<Cursor> {
-        self.check()?;
-        Cursor::new(self.core(), &self.keyspace, None, options)
-    }
-
-    /// A cursor over what the snapshot sees.
-    ///
-    /// # Errors
-    /// As [`Keyspace::cursor`]; `InvalidArgument` for a snapshot of another store.
-    pub fn cursor_at(&self, snapshot: &Snapshot, options: IterOptions) -> Result<Cursor> {
-        self.check()?;
-        let number = self.number_of(snapshot)?;
-        Cursor::new(self.core(), &self.keyspace, Some(number), options)
-    }
-
-    /// The pairs within the options' bounds as a double-ended iterator; both ends read at one number.
-    ///
-    /// # Errors
-    /// As [`Keyspace::cursor`].
-    pub fn range(&self, options: IterOptions) -> Result<Range> {
-        let snapshot = self.store.snapshot();
-        let front = self.cursor_at(&snapshot, options.clone())?;
-        let keyspace = self.clone();
-        // The snapshot is held by the closure until the back end is made.
-        Ok(Range::new(
-            front,
-            Box::new(move || keyspace.cursor_at(&snapshot, options)),
-        ))
-    }
-
-    /// All pairs, in key order.
-    ///
-    /// # Errors
-    /// As [`Keyspace::cursor`].
-    pub fn iter(&self) -> Result<Range> {
-        self.range(IterOptions::default())
-    }
-
-    /// All pairs whose keys begin with `prefix`.
-    ///
-    /// # Errors
-    /// As [`Keyspace::cursor`].
-    pub fn prefix(&self, prefix: &[u8]) -> Result<Range> {
-        self.range(IterOptions::prefix(prefix))
-    }
-
-    /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the call survives a loss of power then, whatever the
-    /// sync mode, in other keyspaces too: their part of it is synced in the log.
-    ///
-    /// # Errors
-    /// What kept the flush from happening.
-    pub fn flush(&self) -> Result<()> {
-        self.check()?;
-        crate::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
-    }
-
-    /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the lowest level that has data there, and waits.
-    ///
-    /// # Errors
-    /// What kept a job from happening.
-    pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
-        self.check()?;
-        crate::compaction::manual::compact_range(self.core(), &self.keyspace, start, end)
-    }
-}
-
-impl std::fmt::Debug for Keyspace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Keyspace({} = {})", self.keyspace.id, self.keyspace.name)
     }
 }

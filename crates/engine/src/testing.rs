@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::Epoch;
 
+use crate::batch::{Batch, BatchBody};
 use crate::core::Core;
 use crate::error::Result;
+use crate::keyspace::Keyspace;
 use crate::pinning::NO_SEGMENT;
-use crate::store::Keyspace;
 use crate::version::{KeyspaceVersion, SeqRange, StoreState, TableMeta};
 use crate::view::Source;
 use crate::write::Lead;
@@ -39,6 +40,12 @@ impl TestHooks {
         }
         lead.finish();
         rotated
+    }
+
+    /// A batch of this store whose keyspaces are named by number, dropped ones and such as never
+    /// were included.
+    pub fn batch_of(&self, body: BatchBody) -> Batch {
+        Batch::of_session(self.core.session, body)
     }
 
     /// Lets all held memtables of the keyspace be flushed.

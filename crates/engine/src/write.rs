@@ -14,11 +14,12 @@
 
 mod queue;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use siltstone_storage::Runtime;
+use siltstone_storage::{Instant, Runtime};
 
-use crate::batch::{Batch, Entry, EntryKind};
+use crate::batch::{BatchBody, Entry, EntryKind};
 use crate::core::{Core, first_memtable, next_memtable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
@@ -46,7 +47,7 @@ pub(crate) type WriteQueue = Queue<Writers>;
 pub(crate) type Lead<'a> = queue::Lead<'a, Writers>;
 
 /// A group's batches with their answers.
-type Batches = queue::Batches<Writers>;
+type Group<'a> = queue::Group<'a, Writers>;
 
 /// Those who write to one store.
 pub(crate) struct Writers {
@@ -63,11 +64,11 @@ pub(crate) struct LeaderState {
 }
 
 impl Crew for Writers {
-    type Batch = Batch;
+    type Batch = BatchBody;
     type Error = Error;
     type State = LeaderState;
 
-    fn bytes(batch: &Batch) -> usize {
+    fn bytes(batch: &BatchBody) -> usize {
         batch.bytes()
     }
 
@@ -104,34 +105,66 @@ impl WriteQueue {
 }
 
 /// Writes one batch. When it returns, the batch is published, in the log, and synced if that was asked for.
-pub(crate) fn write(core: &Core, batch: &mut Batch, options: WriteOptions) -> Result<()> {
+pub(crate) fn write(core: &Core, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
     if batch.is_empty() {
         return core.health.check();
     }
-    let entries = batch.len() as u64;
-    let timed =
-        (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now());
+    let timed = count_puts(core, &batch);
     let sync = options.sync || core.sync_every_write;
     if !planted::is(Bug::StallInQueue) {
-        wait_for_pressure(core, batch)?;
+        wait_for_pressure(core, &batch)?;
     }
 
-    let result = core.queue.join(batch, sync, |leader, batches, sync| {
+    let result = core.queue.join(batch, sync, |leader, group, sync| {
         if planted::is(Bug::StallInQueue) {
-            let _ = wait_for_pressure(core, &batches[0].0);
+            let _ = wait_for_pressure(core, group.own());
         }
-        commit_group(core, leader, batches, sync);
+        commit_group(core, leader, group, sync);
     });
-    if let Some(start) = timed {
-        core.metrics
-            .put_time
-            .record(core.runtime.now().since(start));
-    }
+    record_put(core, timed);
     result
 }
 
+/// Writes `batch` if `wanted` says so, in one turn of the leader: no other write comes between what
+/// `wanted` reads and the batch. Returns what it said.
+pub(crate) fn write_if(
+    core: &Core,
+    batch: &BatchBody,
+    options: WriteOptions,
+    wanted: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    wait_for_pressure(core, batch)?;
+    let sync = options.sync || core.sync_every_write;
+    let mut lead = core.queue.lead();
+    let result = wanted().and_then(|wanted| {
+        if wanted {
+            let timed = count_puts(core, batch);
+            lead.commit(batch, |leader, group| {
+                commit_group(core, leader, group, sync);
+            })?;
+            record_put(core, timed);
+        }
+        Ok(wanted)
+    });
+    lead.finish();
+    result
+}
+
+/// Counts a batch's entries; the time at which it starts, if this is one that is timed.
+fn count_puts(core: &Core, batch: &BatchBody) -> Option<Instant> {
+    let entries = batch.len() as u64;
+    (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now())
+}
+
+fn record_put(core: &Core, start: Option<Instant>) {
+    if let Some(start) = start {
+        let time = core.runtime.now().since(start);
+        core.metrics.put_time.record(time);
+    }
+}
+
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
-fn wait_for_pressure(core: &Core, batch: &Batch) -> Result<()> {
+fn wait_for_pressure(core: &Core, batch: &BatchBody) -> Result<()> {
     core.health.check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
@@ -215,26 +248,26 @@ struct Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(core: &Core, leader: &mut LeaderState, batches: &mut Batches, sync: bool) {
+fn commit_group(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
-    let start = (sync || batches.len() > 1).then(|| core.runtime.now());
+    let start = (sync || group.len() > 1).then(|| core.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
-    for (batch, result) in batches.iter_mut() {
+    for (batch, result) in group.iter_mut() {
         *result = core
             .health
             .check()
             .and_then(|()| add_needs(core, &mut needs, batch));
     }
-    let outcome = commit(core, leader, batches, &mut needs, sync);
+    let outcome = commit(core, leader, group, &mut needs, sync);
     needs.clear();
     leader.needs = needs;
     if let Err(error) = outcome {
-        for (_, result) in batches.iter_mut().filter(|(_, r)| r.is_ok()) {
+        for (_, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
             *result = Err(error.clone());
         }
     }
     core.metrics.group_count.add(1);
-    core.metrics.batch_count.add(batches.len() as u64);
+    core.metrics.batch_count.add(group.len() as u64);
     if let Some(start) = start {
         core.metrics
             .commit_time
@@ -243,7 +276,7 @@ fn commit_group(core: &Core, leader: &mut LeaderState, batches: &mut Batches, sy
 }
 
 /// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
-fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
+fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
     // Refuse before anything is added: a batch is in the group whole or not at all. (Of one entry, the loop below refuses.)
     let mut known: Option<KeyspaceId> = None;
     for entry in batch.iter().filter(|_| batch.len() > 1) {
@@ -285,13 +318,13 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &Batch) -> Result<()> {
 
 /// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
 /// that touch it, and no others.
-fn make_room(core: &Core, leader: &mut LeaderState, batches: &mut Batches, needs: &mut Vec<Need>) {
+fn make_room(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
     // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
     while let Err((refused, error)) = make_room_for_all(core, leader, needs) {
         // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
         // for them is found with room.)
         needs.clear();
-        for (batch, result) in batches.iter_mut().filter(|(_, r)| r.is_ok()) {
+        for (batch, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
             let touches = |entry: Entry<'_>| {
                 entry.keyspace == refused || planted::is(Bug::OneRefusalFailsAll)
             };
@@ -334,12 +367,12 @@ fn make_room_for_all(
 fn commit(
     core: &Core,
     leader: &mut LeaderState,
-    batches: &mut Batches,
+    group: &mut Group<'_>,
     needs: &mut Vec<Need>,
     sync: bool,
 ) -> Result<()> {
-    make_room(core, leader, batches, needs);
-    let accepted = || batches.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
+    make_room(core, leader, group, needs);
+    let accepted = || group.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
         return Ok(());
@@ -352,13 +385,13 @@ fn commit(
         need.source.pin_segment(before.segment);
     }
     let (one, many);
-    let bodies: &[&[u8]] = match &batches[..] {
-        [(batch, _)] => {
-            one = [batch.body()];
+    let bodies: &[&[u8]] = match group.len() {
+        1 => {
+            one = [group.own().body()];
             &one
         }
-        batches => {
-            many = batches
+        _ => {
+            many = group
                 .iter()
                 .filter(|(_, r)| r.is_ok() || planted::is(Bug::RefusedBodiesLogged))
                 .map(|(b, _)| b.body())
@@ -383,7 +416,7 @@ fn commit(
     if planted::is(Bug::HalfABatchIsShown) {
         core.snapshots.publish(first + count - 1);
     }
-    apply(core, batches, needs, first).inspect_err(|error| core.health.poison(error))?;
+    apply(core, group, needs, first).inspect_err(|error| core.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
     }
@@ -432,7 +465,7 @@ pub(crate) fn append(
 }
 
 /// Applies the group's entries, in number order, to their memtables.
-fn apply(core: &Core, batches: &Batches, needs: &[Need], first: u64) -> Result<()> {
+fn apply(core: &Core, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -441,7 +474,7 @@ fn apply(core: &Core, batches: &Batches, needs: &[Need], first: u64) -> Result<(
         .advice("this is a bug; the log has the entry, reopen the store")
     };
     let numbered = || {
-        let accepted = batches
+        let accepted = group
             .iter()
             .filter(|(_, r)| r.is_ok())
             .flat_map(|(b, _)| b.iter());

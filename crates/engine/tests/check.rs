@@ -58,30 +58,34 @@ fn key(n: u64) -> Vec<u8> {
 
 /// Puts, deletes and range deletes over two keyspaces; unflushed at the end.
 fn fill(store: &Store, rounds: std::ops::Range<u64>) {
-    let keyspaces = ["default", "other"].map(|name| store.open_keyspace(name).unwrap().id());
+    let keyspaces = ["default", "other"].map(|name| store.open_keyspace(name).unwrap());
     let mut batch = Batch::new();
     for n in rounds {
         batch.clear();
         for i in 0..10 {
-            let id = keyspaces[(i % 2) as usize];
+            let keyspace = &keyspaces[(i % 2) as usize];
             let key = key(n * 10 + i);
             match (n + i) % 11 {
-                0 => batch.delete(id, &key).unwrap(),
+                0 => batch.delete(keyspace, &key).unwrap(),
                 _ => batch
-                    .put(id, &key, format!("value {n}.{i}").repeat(4).as_bytes())
+                    .put(
+                        keyspace,
+                        &key,
+                        format!("value {n}.{i}").repeat(4).as_bytes(),
+                    )
                     .unwrap(),
             }
         }
         if n % 100 == 99 {
             batch
-                .delete_range(keyspaces[0], &key(n), &[&key(n)[..], b"~"].concat())
+                .delete_range(&keyspaces[0], &key(n), &[&key(n)[..], b"~"].concat())
                 .unwrap();
             batch
-                .delete_range(keyspaces[1], b"key000100", b"key000200")
+                .delete_range(&keyspaces[1], b"key000100", b"key000200")
                 .unwrap();
         }
         store
-            .write(&mut batch, WriteOptions { sync: n % 97 == 0 })
+            .write(&batch, WriteOptions { sync: n % 97 == 0 })
             .unwrap();
     }
 }

@@ -182,8 +182,8 @@ fn a_log_cut_under_appends() {
         let ks = store.default_keyspace().unwrap();
         let write = |i: u32| {
             let mut batch = siltstone::Batch::new();
-            batch.put(ks.id(), &key(i), &value(i)).unwrap();
-            store.write(&mut batch, WriteOptions { sync: synced })
+            batch.put(&ks, &key(i), &value(i)).unwrap();
+            store.write(&batch, WriteOptions { sync: synced })
         };
         for i in 0..200 {
             write(i).unwrap();

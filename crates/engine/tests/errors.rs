@@ -229,13 +229,11 @@ const CASES: &[Case] = &[
         ADVICE,
         || {
             let store = Place::new().open();
-            let id = store.create_keyspace("a").unwrap().id();
+            let keyspace = store.create_keyspace("a").unwrap();
             store.drop_keyspace("a").unwrap();
             let mut batch = Batch::new();
-            batch.put(id, b"k", b"v").unwrap();
-            store
-                .write(&mut batch, WriteOptions::default())
-                .unwrap_err()
+            batch.put(&keyspace, b"k", b"v").unwrap();
+            store.write(&batch, WriteOptions::default()).unwrap_err()
         },
     ),
     (
@@ -568,9 +566,10 @@ const CASES: &[Case] = &[
             faults
                 .add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("000000000"));
             let mut batch = Batch::new();
-            batch.put(1, b"k", b"v").unwrap();
+            let ks = store.default_keyspace().unwrap();
+            batch.put(&ks, b"k", b"v").unwrap();
             store
-                .write(&mut batch, WriteOptions { sync: true })
+                .write(&batch, WriteOptions { sync: true })
                 .unwrap_err()
         },
     ),

@@ -181,12 +181,10 @@ fn store_files() -> BTreeMap<String, Vec<u8>> {
             .unwrap();
     }
     let mut batch = Batch::new();
-    batch.delete_range(first.id(), b"key 1", b"key 2").unwrap();
-    batch.delete(birds.id(), b"wren").unwrap();
-    batch.put(birds.id(), b"robin", b"18 g").unwrap();
-    store
-        .write(&mut batch, WriteOptions { sync: true })
-        .unwrap();
+    batch.delete_range(&first, b"key 1", b"key 2").unwrap();
+    batch.delete(&birds, b"wren").unwrap();
+    batch.put(&birds, b"robin", b"18 g").unwrap();
+    store.write(&batch, WriteOptions { sync: true }).unwrap();
     let out = TableFolder::create(folder.path().join("out")).unwrap();
     let tables = first
         .export(IterOptions::prefix(b"key 2"), &out, "some")

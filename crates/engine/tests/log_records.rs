@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use siltstone::batch::Batch;
+use siltstone::batch::BatchBody;
 use siltstone::log::format::SEGMENT_HEADER_BYTES;
 use siltstone::log::{LogConfig, LogOptions, LogWriter, RecordKind};
 use siltstone::manifest::{self, Manifest, Space};
@@ -125,7 +125,7 @@ fn a_drop_record_is_an_id() {
 /// Its data would go nowhere, and nobody would be told.
 #[test]
 fn entries_of_a_keyspace_that_was_never_created_are_damage() {
-    let mut batch = Batch::new();
+    let mut batch = BatchBody::new();
     batch.put(1, b"k", b"v").unwrap();
     batch.put(4711, b"k", b"v").unwrap();
     let error = refusal(RecordKind::Group, 2, batch.body());

@@ -4,7 +4,7 @@ mod log_common;
 
 use log_common::*;
 use siltstone::ErrorKind;
-use siltstone::batch::Batch;
+use siltstone::batch::BatchBody;
 use siltstone::log::format::{MAX_SEQUENCE, segment_name};
 use siltstone::log::{Discarded, Position, RecordKind, ReplayOptions, replay};
 use siltstone_storage::Storage;
@@ -48,7 +48,7 @@ fn what_is_appended_is_read_back_across_segments() {
 fn a_group_is_one_record_and_parts_need_no_joining() {
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 1 << 20);
-    let batches: Vec<Batch> = (0..200).map(|n| batch(n, 3)).collect();
+    let batches: Vec<BatchBody> = (0..200).map(|n| batch(n, 3)).collect();
     for count in [0usize, 1, 2, 63, 64, 65, 200] {
         let parts: Vec<&[u8]> = batches[..count].iter().map(|b| b.body()).collect();
         log.append(RecordKind::Group, count as u64 * 1000, count as u64, &parts)

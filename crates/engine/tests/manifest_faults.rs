@@ -83,8 +83,8 @@ fn roll(store: &Store) -> u64 {
         }
         let _ = wide.flush();
         let mut batch = Batch::new();
-        batch.put(ks.id(), &key(put), b"v").unwrap();
-        put += u64::from(store.write(&mut batch, common::SYNC).is_ok());
+        batch.put(&ks, &key(put), b"v").unwrap();
+        put += u64::from(store.write(&batch, common::SYNC).is_ok());
     }
     put
 }
@@ -157,8 +157,8 @@ fn a_roll_that_fails_at_each_call() {
                 rt.sleep(Duration::from_secs(5));
                 let ks = store.default_keyspace().unwrap();
                 let mut batch = Batch::new();
-                batch.put(ks.id(), &key(put), b"v").unwrap();
-                let next = store.write(&mut batch, common::SYNC);
+                batch.put(&ks, &key(put), b"v").unwrap();
+                let next = store.write(&batch, common::SYNC);
                 let put = match next {
                     Ok(()) => put + 1,
                     Err(ref error) => {

@@ -167,9 +167,9 @@ fn measure() {
     for i in 0..PAIRS {
         // Scattered, so that compactions merge.
         let k = i * 7_919 % PAIRS;
-        batch.put(ks.id(), &key(k), &[k as u8; 64]).unwrap();
+        batch.put(&ks, &key(k), &[k as u8; 64]).unwrap();
         if batch.len() == 500 {
-            store.write(&mut batch, WriteOptions::default()).unwrap();
+            store.write(&batch, WriteOptions::default()).unwrap();
             batch.clear();
         }
         if i % 100_000 == 99_999 {

@@ -91,10 +91,10 @@ fn what_is_counted_is_what_is_held() {
     for i in 0..300_000u32 {
         let value = format!("{:0100}", i);
         batch
-            .put(pairs.id(), key(i).as_bytes(), value.as_bytes())
+            .put(&pairs, key(i).as_bytes(), value.as_bytes())
             .unwrap();
         if i % 200 == 199 {
-            store.write(&mut batch, WriteOptions::default()).unwrap();
+            store.write(&batch, WriteOptions::default()).unwrap();
             batch.clear();
         }
     }

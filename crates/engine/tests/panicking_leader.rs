@@ -34,9 +34,9 @@ fn panics_in(call: OpKind) {
             let store = store.clone();
             let write = move || {
                 let mut batch = Batch::new();
-                let id = store.default_keyspace().unwrap().id();
-                batch.put(id, &[i as u8], &vec![7; 400 << 10]).unwrap();
-                store.write(&mut batch, WriteOptions { sync: true })
+                let ks = store.default_keyspace().unwrap();
+                batch.put(&ks, &[i as u8], &vec![7; 400 << 10]).unwrap();
+                store.write(&batch, WriteOptions { sync: true })
             };
             runtime.spawn("writer", write).unwrap()
         })

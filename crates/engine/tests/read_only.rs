@@ -148,12 +148,12 @@ fn a_reader_reads_and_changes_nothing() {
         store.wait_until_idle().unwrap();
 
         let mut batch = Batch::new();
-        batch.put(ks.id(), b"x", b"y").unwrap();
+        batch.put(&ks, b"x", b"y").unwrap();
         let refused: [(&str, siltstone::Result<()>); 10] = [
             ("put", ks.put(b"x", b"y")),
             ("delete", ks.delete(b"x")),
             ("delete_range", ks.delete_range(b"x", b"y")),
-            ("write", store.write(&mut batch, WriteOptions::default())),
+            ("write", store.write(&batch, WriteOptions::default())),
             ("create", store.create_keyspace("b").map(drop)),
             ("drop", store.drop_keyspace("a")),
             ("flush", store.flush()),

@@ -60,23 +60,21 @@ fn fill(store: &Store) -> Pairs {
                 let keyspace = store.keyspace(name).unwrap();
                 let key = format!("key{:03}", i * 7 % 100).into_bytes();
                 if i % 11 == round {
-                    batch.delete(keyspace.id(), &key).unwrap();
+                    batch.delete(&keyspace, &key).unwrap();
                     pairs.remove(&(name.to_string(), key));
                 } else {
                     let value = format!("{name} {round} {i} ").repeat(9).into_bytes();
-                    batch.put(keyspace.id(), &key, &value).unwrap();
+                    batch.put(&keyspace, &key, &value).unwrap();
                     pairs.insert((name.to_string(), key), value);
                 }
             }
-            store.write(&mut batch, WriteOptions::default()).unwrap();
+            store.write(&batch, WriteOptions::default()).unwrap();
         }
         if round == 1 {
             let mut batch = Batch::new();
             let keyspace = store.keyspace("other").unwrap();
-            batch
-                .delete_range(keyspace.id(), b"key020", b"key030")
-                .unwrap();
-            store.write(&mut batch, WriteOptions::default()).unwrap();
+            batch.delete_range(&keyspace, b"key020", b"key030").unwrap();
+            store.write(&batch, WriteOptions::default()).unwrap();
             pairs.retain(|(name, key), _| {
                 name != "other" || !(&b"key020"[..]..&b"key030"[..]).contains(&&key[..])
             });

@@ -110,22 +110,20 @@ fn batches_span_keyspaces_and_snapshots_hold() {
     let b = store.create_keyspace("b").unwrap();
     let mut batch = Batch::new();
     for i in 0..100u64 {
-        batch.put(a.id(), &key(i), b"old").unwrap();
-        batch.put(b.id(), &key(i), b"old").unwrap();
+        batch.put(&a, &key(i), b"old").unwrap();
+        batch.put(&b, &key(i), b"old").unwrap();
     }
-    store
-        .write(&mut batch, WriteOptions { sync: true })
-        .unwrap();
+    store.write(&batch, WriteOptions { sync: true }).unwrap();
     let snapshot = store.snapshot();
     for round in 0..300u64 {
         batch.clear();
         for i in 0..100u64 {
             batch
-                .put(a.id(), &key(i), format!("new {round}").as_bytes())
+                .put(&a, &key(i), format!("new {round}").as_bytes())
                 .unwrap();
-            batch.delete(b.id(), &key(i)).unwrap();
+            batch.delete(&b, &key(i)).unwrap();
         }
-        store.write(&mut batch, WriteOptions::default()).unwrap();
+        store.write(&batch, WriteOptions::default()).unwrap();
     }
     store.flush().unwrap();
     store.wait_until_idle().unwrap();

@@ -109,11 +109,12 @@ fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, Str
     store.create_keyspace("gone").map_err(told)?;
     store.drop_keyspace("gone").map_err(told)?;
     let mut batch = Batch::new();
-    batch.put(1, b"", b"").map_err(told)?;
-    batch.delete(1, b"a").map_err(told)?;
-    batch.delete_range(1, b"a", b"b").map_err(told)?;
+    let keyspace = store.default_keyspace().map_err(told)?;
+    batch.put(&keyspace, b"", b"").map_err(told)?;
+    batch.delete(&keyspace, b"a").map_err(told)?;
+    batch.delete_range(&keyspace, b"a", b"b").map_err(told)?;
     store
-        .write(&mut batch, siltstone::WriteOptions::default())
+        .write(&batch, siltstone::WriteOptions::default())
         .map_err(told)?;
     runtime.sleep(std::time::Duration::from_millis(20));
     let images = media.iter().map(|m| m.kill_in(runtime)).collect();

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use siltstone::{Batch, ErrorKind, Keyspace, KeyspaceOptions, Store, WriteOptions};
+use siltstone::batch::BatchBody;
+use siltstone::{ErrorKind, Keyspace, KeyspaceOptions, Store, WriteOptions};
 use siltstone_storage::{Instant, MemoryStorage, Mutex, Runtime, Storage};
 
 use crate::checker::Check;
@@ -351,7 +352,8 @@ impl World {
     /// # Errors
     /// As [`World::write`].
     pub fn write_batch(&self, ops: Vec<Op>, sync: bool) -> Check {
-        let mut batch = Batch::new();
+        // By number: also for keyspaces that were dropped meanwhile.
+        let mut batch = BatchBody::new();
         for op in &ops {
             match op {
                 Op::Put(id, key, value) => batch.put(*id, key, value),
@@ -360,8 +362,9 @@ impl World {
             }
             .map_err(|e| e.to_string())?;
         }
+        let batch = self.store.core_for_tests().batch_of(batch);
         self.write(ops, sync, |store, sync| {
-            store.write(&mut batch, WriteOptions { sync })
+            store.write(&batch, WriteOptions { sync })
         })
     }
 

@@ -8,6 +8,7 @@
 
 #![allow(dead_code)] // The engine uses more of these files than a model does.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -26,7 +27,7 @@ mod queue;
 mod snapshot;
 
 use pinning::{FirstSegment, Present};
-use queue::{Batches, Crew, Queue};
+use queue::{Crew, Group, Queue};
 use snapshot::SnapshotRegistry;
 
 /// Atomics at which tasks hand over.
@@ -157,28 +158,26 @@ struct Market {
 
 impl Market {
     /// What a leader does with its group.
-    fn commit(&self, shop: &mut Shop, batches: &mut Batches<Carriers>, sync: bool, rng: &mut Rng) {
+    fn commit(&self, shop: &mut Shop, group: &mut Group<'_, Carriers>, sync: bool, rng: &mut Rng) {
         assert!(!std::mem::replace(&mut shop.busy, true), "two leaders");
-        assert!(batches.iter().all(|(_, result)| result.is_ok()));
-        let along = &batches[1..];
-        let bytes: usize = along.iter().map(|(batch, _)| batch.bytes).sum();
+        assert!(group.iter().all(|(_, result)| result.is_ok()));
+        let bytes: usize = group.iter().skip(1).map(|(batch, _)| batch.bytes).sum();
         assert!(bytes <= queue::GROUP_BYTES, "a group of {bytes} bytes");
         assert_eq!(
             sync,
-            batches.iter().any(|(batch, _)| batch.sync),
+            group.iter().any(|(batch, _)| batch.sync),
             "a sync that was asked for, and by nobody else"
         );
         for _ in 0..rng.below(4) {
             self.runtime.yield_point();
         }
         let mut ledger = held(&self.ledger);
-        let kind = if along.is_empty() {
-            "group.alone"
-        } else {
-            "group.several"
+        let kind = match group.len() {
+            1 => "group.alone",
+            _ => "group.several",
         };
         ledger.coverage.add(kind);
-        for (batch, result) in batches {
+        for (batch, result) in group.iter_mut() {
             assert!(!ledger.done.contains(batch), "{batch:?} is done twice");
             ledger.done.push(batch.clone());
             if batch.is_refused() {
@@ -197,18 +196,17 @@ impl Market {
                 sync: rng.chance(20),
                 bytes: *rng.pick(&[1, 100, queue::GROUP_BYTES / 3, queue::GROUP_BYTES + 1]),
             };
-            let mut batch = mine.clone();
+            // A program lends its batch, a single put gives it away.
+            let batch = match rng.chance(50) {
+                true => Cow::Borrowed(&mine),
+                false => Cow::Owned(mine.clone()),
+            };
             let mut led = false;
-            let answer = self
-                .queue
-                .join(&mut batch, mine.sync, |shop, batches, sync| {
-                    led = true;
-                    assert_eq!(batches[0].0, mine, "a leader's own batch comes first");
-                    self.commit(shop, batches, sync, rng);
-                });
-            if batch != mine {
-                return Err(format!("{mine:?} came back as {batch:?}"));
-            }
+            let answer = self.queue.join(batch, mine.sync, |shop, group, sync| {
+                led = true;
+                assert_eq!(group.own(), &mine, "a leader's own batch comes first");
+                self.commit(shop, group, sync, rng);
+            });
             let mut ledger = held(&self.ledger);
             if !ledger.done.contains(&mine) {
                 return Err(format!("{mine:?} is answered and not done"));
@@ -229,9 +227,28 @@ impl Market {
         Ok(())
     }
 
-    fn lead_alone(&self, count: u64, rng: &mut Rng) -> Result<(), String> {
-        for _ in 0..count {
+    /// Takes the lead for itself; every second time with a batch of its own, which nobody joins.
+    fn lead_alone(&self, leader: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
+        for number in 0..count {
             let mut lead = self.queue.lead();
+            if number % 2 == 1 {
+                let mine = Parcel {
+                    writer: leader,
+                    number,
+                    sync: false,
+                    bytes: 1,
+                };
+                let answer = lead.commit(&mine, |shop, group| {
+                    assert_eq!(group.len(), 1, "a batch with the lead is alone");
+                    self.commit(shop, group, false, rng);
+                });
+                lead.finish();
+                if answer.is_err() != mine.is_refused() {
+                    return Err(format!("answer {answer:?} to {mine:?}"));
+                }
+                held(&self.ledger).coverage.add("lead.batch");
+                continue;
+            }
             assert!(!std::mem::replace(&mut lead.busy, true), "two leaders");
             for _ in 0..rng.below(4) {
                 self.runtime.yield_point();
@@ -281,6 +298,7 @@ fn schedules_commit_queue() {
         "group.alone",
         "group.several",
         "lead.alone",
+        "lead.batch",
     ];
     seeds("schedules_commit_queue", 1, 10_000, &wanted, |seed| {
         explore(seed, |runtime, mut rng| {
@@ -299,7 +317,9 @@ fn schedules_commit_queue() {
             }
             for leader in 0..rng.below(3) {
                 let (market, mut rng) = (market.clone(), rng.fork(100 + leader));
-                let task = runtime.spawn("leader", move || market.lead_alone(2, &mut rng));
+                total += 1;
+                let lead = move || market.lead_alone(500 + leader, 2, &mut rng);
+                let task = runtime.spawn("leader", lead);
                 tasks.push(task.map_err(|e| e.to_string())?);
             }
             join_all(tasks)?;

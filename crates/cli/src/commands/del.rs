@@ -24,7 +24,7 @@ pub fn run(args: &DelArgs) -> Result<Outcome, Failure> {
     let keyspace = store.keyspace(&args.store.keyspace)?;
     let mut batch = Batch::new();
     for key in &keys {
-        batch.delete(keyspace.id(), key)?;
+        batch.delete(&keyspace, key)?;
     }
     let mut said = None;
     if args.range.given() {
@@ -45,7 +45,7 @@ pub fn run(args: &DelArgs) -> Result<Outcome, Failure> {
         said = Some(format!("removed {what}"));
     }
     if !batch.is_empty() {
-        store.write(&mut batch, WriteOptions { sync: true })?;
+        store.write(&batch, WriteOptions { sync: true })?;
     }
     store.close()?;
     if let Some(said) = said {
@@ -94,11 +94,11 @@ fn add_range(keyspace: &Keyspace, range: IterOptions, batch: &mut Batch) -> Resu
                 last.push(0);
             } else {
                 // Nothing follows a key of the greatest length directly.
-                batch.delete(keyspace.id(), &last)?;
+                batch.delete(&keyspace, &last)?;
             }
             last
         }
     };
-    batch.delete_range(keyspace.id(), &start, &end)?;
+    batch.delete_range(&keyspace, &start, &end)?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use siltstone::WriteOptions;
-use siltstone::batch::{Batch, MAX_VALUE_BYTES};
+use siltstone::batch::{Batch, MAX_VALUE_BYTES, check_lengths};
 
 use super::{key_of, open_or_create};
 use crate::args::PutArgs;
@@ -25,13 +25,12 @@ pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
             }
         };
     // Before a store is created for it.
-    let mut batch = Batch::new();
-    batch.put(0, &key, &value)?;
-    batch.clear();
+    check_lengths(&key, &value)?;
     let store = open_or_create(&args.store.store)?;
     let keyspace = store.open_keyspace(&args.store.keyspace)?;
-    batch.put(keyspace.id(), &key, &value)?;
-    store.write(&mut batch, WriteOptions { sync: true })?;
+    let mut batch = Batch::new();
+    batch.put(&keyspace, &key, &value)?;
+    store.write(&batch, WriteOptions { sync: true })?;
     store.close()?;
     Ok(Outcome::Fine)
 }

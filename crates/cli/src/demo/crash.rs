@@ -429,12 +429,12 @@ mod tests {
     fn written() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), plan().options()).unwrap();
-        let ids = KEYSPACES.map(|name| store.open_keyspace(name).unwrap().id());
+        let keyspaces = KEYSPACES.map(|name| store.open_keyspace(name).unwrap());
         let mut batch = Batch::new();
         for (lane, count) in WRITTEN.into_iter().enumerate() {
             for n in 0..count {
-                script::batch(SEED, lane, n, &ids, &mut batch).unwrap();
-                store.write(&mut batch, WriteOptions::default()).unwrap();
+                script::batch(SEED, lane, n, &keyspaces, &mut batch).unwrap();
+                store.write(&batch, WriteOptions::default()).unwrap();
             }
         }
         (dir, store)

@@ -288,22 +288,22 @@ fn snapshot(
         let key: [u8; KEY_BYTES] = encode_key(0, id);
         match (particles.change(0, id), particles.original(0, id)) {
             (Some(Change::Overwritten), Some(original)) => {
-                batch.put(keyspace.id(), &key, &original.map(|b| !b))?;
+                batch.put(&keyspace, &key, &original.map(|b| !b))?;
                 overwritten += 1;
             }
             (Some(Change::Deleted), _) => {
-                batch.delete(keyspace.id(), &key)?;
+                batch.delete(&keyspace, &key)?;
                 deleted += 1;
             }
             (Some(Change::RangeDeleted), _) => ranged += 1,
             _ => {}
         }
         if batch.len() >= BATCH_CHANGES {
-            store.write(&mut batch, WriteOptions::default())?;
+            store.write(&batch, WriteOptions::default())?;
             batch.clear();
         }
     }
-    store.write(&mut batch, WriteOptions::default())?;
+    store.write(&batch, WriteOptions::default())?;
     keyspace.delete_range(&from, &to)?;
     // So that the snapshot's reads find the changes in tables as well.
     store.flush()?;

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use siltstone::Result;
 use siltstone::batch::Batch;
+use siltstone::{Keyspace, Result};
 
 use super::Draw;
 
@@ -98,26 +98,26 @@ pub fn batch(
     seed: u64,
     lane: usize,
     n: u64,
-    keyspaces: &[u32; 2],
+    keyspaces: &[Keyspace; 2],
     batch: &mut Batch,
 ) -> Result<()> {
     batch.clear();
     for (i, entry) in entries(seed, lane, n).iter().enumerate() {
         match entry {
             Entry::Put { keyspace, key: k } => batch.put(
-                keyspaces[*keyspace],
+                &keyspaces[*keyspace],
                 &key(lane, *k),
                 &value(seed, lane, n, i),
             )?,
             Entry::Delete { keyspace, key: k } => {
-                batch.delete(keyspaces[*keyspace], &key(lane, *k))?
+                batch.delete(&keyspaces[*keyspace], &key(lane, *k))?
             }
             Entry::DeleteRange { keyspace, from, to } => {
-                batch.delete_range(keyspaces[*keyspace], &key(lane, *from), &key(lane, *to))?;
+                batch.delete_range(&keyspaces[*keyspace], &key(lane, *from), &key(lane, *to))?;
             }
         }
     }
-    batch.put(keyspaces[0], &marker(lane), &marker_value(n + 1))
+    batch.put(&keyspaces[0], &marker(lane), &marker_value(n + 1))
 }
 
 /// What a store must hold after the first [`Model::done`] operations of every lane.
@@ -188,6 +188,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use siltstone::{Options, Store};
 
     #[test]
     fn operations_repeat_and_meet_every_kind() {
@@ -218,13 +219,16 @@ mod tests {
     /// The model against the entries of the batches themselves, applied one by one.
     #[test]
     fn the_model_is_what_the_batches_say() {
-        let ids = [7, 9];
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Options::default()).unwrap();
+        let keyspaces = KEYSPACES.map(|name| store.open_keyspace(name).unwrap());
+        let ids = keyspaces.each_ref().map(Keyspace::id);
         let mut model = Model::new(3);
         let mut maps: [BTreeMap<Vec<u8>, Vec<u8>>; 2] = Default::default();
         let mut written = Batch::new();
         for n in 0..300 {
             for lane in 0..LANES {
-                batch(3, lane, n, &ids, &mut written).unwrap();
+                batch(3, lane, n, &keyspaces, &mut written).unwrap();
                 for entry in written.iter() {
                     let map = &mut maps[ids.iter().position(|id| *id == entry.keyspace).unwrap()];
                     match entry.kind {

@@ -147,7 +147,7 @@ pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
     let store = Store::open(&args.store, Plan::writer_options())?;
     let keyspaces = KEYSPACES.map(|name| store.keyspace(name));
     let [first, second] = keyspaces;
-    let ids = [first?, second?].map(|k: Keyspace| k.id());
+    let keyspaces = [first?, second?];
     let out = std::io::stdout()
         .as_fd()
         .try_clone_to_owned()
@@ -155,11 +155,12 @@ pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
     let pipe = Pipe(File::from(out));
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (store, pipe, ids, ended) = (&store, &pipe, &ids, &ended);
+        let (store, pipe, keyspaces, ended) = (&store, &pipe, &keyspaces, &ended);
         let lanes: Vec<_> = (0..LANES)
             .map(|lane| {
                 scope.spawn(move || {
-                    let result = write_lane(store, pipe, args.seed, lane, next[lane], ids, ended);
+                    let result =
+                        write_lane(store, pipe, args.seed, lane, next[lane], keyspaces, ended);
                     ended.store(true, Ordering::Relaxed);
                     result
                 })
@@ -206,7 +207,7 @@ fn write_lane(
     seed: u64,
     lane: usize,
     first: u64,
-    ids: &[u32; 2],
+    keyspaces: &[Keyspace; 2],
     ended: &AtomicBool,
 ) -> Result<(), Failure> {
     let mut batch = Batch::new();
@@ -214,8 +215,8 @@ fn write_lane(
         if ended.load(Ordering::Relaxed) {
             break;
         }
-        script::batch(seed, lane, n, ids, &mut batch)?;
-        store.write(&mut batch, WriteOptions::default())?;
+        script::batch(seed, lane, n, keyspaces, &mut batch)?;
+        store.write(&batch, WriteOptions::default())?;
         pipe.send(Message::Acknowledged {
             lane: lane as u8,
             count: n + 1,

@@ -152,7 +152,7 @@ impl Resume {
             "digest": digest_text(mark),
             "how": self.how,
         });
-        batch.put(own.id(), &self.key, value.to_string().as_bytes())?;
+        batch.put(&own, &self.key, value.to_string().as_bytes())?;
         self.own = Some(own);
         self.written = true;
         Ok(())
@@ -164,7 +164,7 @@ impl Resume {
     /// Those of the store.
     pub fn end(&self, batch: &mut Batch) -> Result<(), Failure> {
         if let (true, Some(own)) = (self.written, &self.own) {
-            batch.delete(own.id(), &self.key)?;
+            batch.delete(&own, &self.key)?;
         }
         Ok(())
     }

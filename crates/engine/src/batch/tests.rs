@@ -1,10 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::ErrorKind;
 
 #[test]
 fn golden_body() {
-    let mut batch = Batch::new();
+    let mut batch = BatchBody::new();
     batch.put(1, b"key", b"value").unwrap();
     batch.delete(300, b"k").unwrap();
     batch.delete_range(0, b"a", b"bc").unwrap();
@@ -41,7 +42,7 @@ fn golden_body() {
 
 #[test]
 fn limits_are_refused_and_leave_the_batch_as_it_was() {
-    let mut batch = Batch::new();
+    let mut batch = BatchBody::new();
     batch.put(7, &[1; MAX_KEY_BYTES], b"").unwrap();
     let before = batch.clone();
     for error in [
@@ -103,7 +104,7 @@ fn hostile_bodies_name_the_place_and_the_reason() {
             entries.next().is_none(),
             "an iterator goes on after an error"
         );
-        let error = Batch::from_body(bytes.to_vec()).unwrap_err();
+        let error = BatchBody::from_bytes(bytes.to_vec()).unwrap_err();
         let kind = match reason {
             BadEntryReason::Kind(_) => ErrorKind::Unsupported,
             _ => ErrorKind::Corruption,
@@ -127,7 +128,7 @@ proptest! {
 
     #[test]
     fn what_goes_in_comes_out(entries in prop::collection::vec(entry(), 0..30)) {
-        let mut batch = Batch::new();
+        let mut batch = BatchBody::new();
         let mut model = Vec::new();
         for (kind, keyspace, key, value) in entries {
             match kind {
@@ -154,14 +155,14 @@ proptest! {
             .unwrap();
         prop_assert_eq!(&found, &model);
         prop_assert_eq!(batch.len(), model.len());
-        let again = Batch::from_body(batch.body().to_vec()).unwrap();
+        let again = BatchBody::from_bytes(batch.body().to_vec()).unwrap();
         prop_assert_eq!(again, batch);
     }
 
     #[test]
     fn any_bytes_decode_or_fail_and_encode_to_themselves(bytes in prop::collection::vec(0u8..8, 0..60)) {
-        if let Ok(batch) = Batch::from_body(bytes.clone()) {
-            let mut again = Batch::new();
+        if let Ok(batch) = BatchBody::from_bytes(bytes.clone()) {
+            let mut again = BatchBody::new();
             for entry in batch.iter() {
                 match entry.kind {
                     EntryKind::Delete => again.delete(entry.keyspace, entry.key),

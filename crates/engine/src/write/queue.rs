@@ -13,6 +13,7 @@
 //!
 //! Threading: `state` (mutex) to join and leave; what the leader works on is behind a mutex that only the leader takes.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) fn joins(own: usize, taken: usize, next: usize) -> bool {
 /// What a queue carries, and what becomes of it without a leader.
 pub(crate) trait Crew {
     /// What a writer brings. The default is an empty one.
-    type Batch: Default;
+    type Batch: Clone + Default;
     /// Why a batch was not done.
     type Error: Clone;
     /// What only the leader touches.
@@ -45,20 +46,57 @@ pub(crate) trait Crew {
     fn deserted(&self) -> Self::Error;
 }
 
-/// Batches with their answers.
-pub(crate) type Batches<C> = Vec<(
+/// Batches of others with their answers.
+type Others<C> = Vec<(
     <C as Crew>::Batch,
     std::result::Result<(), <C as Crew>::Error>,
 )>;
+
+/// What a leader works on: its own batch, then those that it took along, each with its answer. An
+/// answer is `Ok` until the leader changes it.
+pub(crate) struct Group<'a, C: Crew> {
+    own: &'a C::Batch,
+    own_result: Result<(), C::Error>,
+    others: &'a mut Others<C>,
+}
+
+impl<C: Crew> Group<'_, C> {
+    /// The leader's own batch, which is the first.
+    pub(crate) fn own(&self) -> &C::Batch {
+        self.own
+    }
+
+    /// The number of batches.
+    pub(crate) fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// All batches, in the order in which they joined.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&C::Batch, &Result<(), C::Error>)> {
+        let others = self.others.iter().map(|(batch, result)| (batch, result));
+        std::iter::once((self.own, &self.own_result)).chain(others)
+    }
+
+    /// All batches, in the order in which they joined, with their answers to be changed.
+    #[inline]
+    pub(crate) fn iter_mut(
+        &mut self,
+    ) -> impl Iterator<Item = (&C::Batch, &mut Result<(), C::Error>)> {
+        let others = self.others.iter_mut();
+        let others = others.map(|(batch, result)| (&*batch, result));
+        std::iter::once((self.own, &mut self.own_result)).chain(others)
+    }
+}
 
 enum Slot<C: Crew> {
     /// Waits for a leader; `None` asks for the lead itself.
     Waiting(Option<C::Batch>),
     /// A leader works on it.
     Taken,
-    /// Answered; the batch's memory comes back.
+    /// Answered. The batch comes back, so that its writer frees the memory and not the leader.
     Done(Result<(), C::Error>, C::Batch),
-    /// It is the leader now, with its own batch back.
+    /// It is the leader now, with what it left in the queue.
     Lead(Option<C::Batch>),
 }
 
@@ -66,9 +104,9 @@ struct Waiter<C: Crew> {
     slot: Mutex<Slot<C>>,
     answered: Condvar,
     sync: bool,
-    /// Bytes of its batch; 0 with `lead_only`.
+    /// Bytes of the batch that it left in the queue; 0 with `lead_only`.
     bytes: usize,
-    /// It asks for the lead itself and is never taken into a group.
+    /// It waits for the lead itself and is never taken into a group.
     lead_only: bool,
 }
 
@@ -89,7 +127,8 @@ pub(crate) struct Queue<C: Crew> {
 struct Desk<C: Crew> {
     state: C::State,
     group: Vec<Arc<Waiter<C>>>,
-    batches: Batches<C>,
+    /// Batches that the leader took along; empty between two groups.
+    others: Others<C>,
 }
 
 impl<C: Crew> Queue<C> {
@@ -104,7 +143,7 @@ impl<C: Crew> Queue<C> {
             leader: runtime.mutex(Desk {
                 state,
                 group: Vec::new(),
-                batches: Vec::new(),
+                others: Vec::new(),
             }),
         }
     }
@@ -129,29 +168,40 @@ impl<C: Crew> Queue<C> {
         }
     }
 
-    /// Has a batch worked on, and waits for its answer. If it comes to lead, `commit` works on its own batch, which is the first, and on those that
-    /// it took along; the flag says whether any of them asked for `sync`.
+    /// Has a batch worked on, and waits for its answer. If this writer comes to lead, `commit` works
+    /// on its own batch, which is the first, and on those that it took along; the flag says whether
+    /// any of them asked for `sync`.
+    ///
+    /// A borrowed batch is copied only if it has to wait for another leader that may take it along:
+    /// it has [`GROUP_BYTES`] at most then. A writer with a larger batch waits for the lead.
     pub(crate) fn join(
         &self,
-        batch: &mut C::Batch,
+        batch: Cow<'_, C::Batch>,
         sync: bool,
-        commit: impl FnOnce(&mut C::State, &mut Batches<C>, bool),
+        commit: impl FnOnce(&mut C::State, &mut Group<'_, C>, bool),
     ) -> Result<(), C::Error> {
+        let mut own = Some(batch);
         let mut state = self.state.lock();
-        let mut own = std::mem::take(batch);
+        if state.led
+            && let Some(Cow::Borrowed(batch)) = own
+            && C::bytes(batch) <= GROUP_BYTES
+        {
+            // Others join and leave while this is copied.
+            drop(state);
+            own = Some(Cow::Owned(batch.clone()));
+            state = self.state.lock();
+        }
         if state.led {
-            let waiter = self.waiter(Some(own), sync);
+            let left = own.take_if(|batch| C::bytes(batch) <= GROUP_BYTES);
+            let waiter = self.waiter(left.map(Cow::into_owned), sync);
             state.waiting.push_back(waiter.clone());
             drop(state);
             let mut slot = waiter.slot.lock();
             loop {
                 match std::mem::replace(&mut *slot, Slot::Taken) {
-                    Slot::Done(result, returned) => {
-                        *batch = returned;
-                        return result;
-                    }
-                    Slot::Lead(Some(returned)) => {
-                        own = returned;
+                    Slot::Done(result, _batch) => return result,
+                    Slot::Lead(returned) => {
+                        own = returned.map(Cow::Owned).or(own);
                         break;
                     }
                     other => *slot = other,
@@ -163,24 +213,24 @@ impl<C: Crew> Queue<C> {
             drop(state);
         }
 
+        let own = own.expect("a batch that is not in the queue is its writer's");
         let mut lead = Lead {
             queue: self,
             desk: Some(self.leader.lock()),
         };
         let desk = lead.desk_mut();
-        desk.batches.push((own, Ok(())));
-        let sync = self.gather(desk) | sync;
-        commit(&mut desk.state, &mut desk.batches, sync);
-        let mut batches = std::mem::take(&mut desk.batches);
-        let mut group = std::mem::take(&mut desk.group);
-        for (waiter, (batch, result)) in group.drain(..).zip(batches.drain(1..)) {
+        let sync = self.gather(desk, C::bytes(&own)) | sync;
+        let mut group = Group {
+            own: &*own,
+            own_result: Ok(()),
+            others: &mut desk.others,
+        };
+        commit(&mut desk.state, &mut group, sync);
+        let result = group.own_result;
+        for (waiter, (batch, result)) in desk.group.drain(..).zip(desk.others.drain(..)) {
             *waiter.slot.lock() = Slot::Done(result, batch);
             waiter.answered.notify_one();
         }
-        let (returned, result) = batches.pop().expect("the leader's own batch");
-        *batch = returned;
-        desk.batches = batches;
-        desk.group = group;
         lead.finish();
         result
     }
@@ -221,10 +271,9 @@ impl<C: Crew> Queue<C> {
     }
 
     /// Takes waiting batches into the leader's group; whether any of them is to be synced.
-    fn gather(&self, desk: &mut Desk<C>) -> bool {
+    fn gather(&self, desk: &mut Desk<C>, own_bytes: usize) -> bool {
         let mut sync = false;
         let mut bytes = 0;
-        let own_bytes = desk.batches.iter().map(|(own, _)| C::bytes(own)).sum();
         {
             let mut state = self.state.lock();
             while let Some(first) = state.waiting.front() {
@@ -243,7 +292,7 @@ impl<C: Crew> Queue<C> {
             else {
                 unreachable!("who is in the queue waits with a batch")
             };
-            desk.batches.push((batch, Ok(())));
+            desk.others.push((batch, Ok(())));
         }
         sync
     }
@@ -258,6 +307,22 @@ pub(crate) struct Lead<'a, C: Crew> {
 impl<C: Crew> Lead<'_, C> {
     fn desk_mut(&mut self) -> &mut Desk<C> {
         self.desk.as_mut().expect("held until the role is given on")
+    }
+
+    /// Has `commit` work on a batch of the leader's own, and on no others.
+    pub(crate) fn commit(
+        &mut self,
+        batch: &C::Batch,
+        commit: impl FnOnce(&mut C::State, &mut Group<'_, C>),
+    ) -> Result<(), C::Error> {
+        let desk = self.desk_mut();
+        let mut group = Group {
+            own: batch,
+            own_result: Ok(()),
+            others: &mut desk.others,
+        };
+        commit(&mut desk.state, &mut group);
+        group.own_result
     }
 
     /// Gives the role on.
@@ -292,7 +357,7 @@ impl<C: Crew> Drop for Lead<'_, C> {
             *waiter.slot.lock() = Slot::Done(Err(error.clone()), C::Batch::default());
             waiter.answered.notify_one();
         }
-        desk.batches.clear();
+        desk.others.clear();
         drop(desk);
         self.queue.pass_on();
     }

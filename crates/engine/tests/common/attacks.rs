@@ -229,9 +229,9 @@ fn a_failed_sync_of_the_folder_poisons_whoever_asked(rt: Runtime, _seed: u64) {
         "no sync of the folder failed"
     );
     let mut batch = Batch::new();
-    batch.put(ks.id(), b"after", b"v").unwrap();
+    batch.put(&ks, b"after", b"v").unwrap();
     assert_eq!(
-        store.write(&mut batch, SYNC).unwrap_err().kind(),
+        store.write(&batch, SYNC).unwrap_err().kind(),
         ErrorKind::Poisoned
     );
     assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
@@ -622,18 +622,18 @@ fn a_refused_memtable_fails_its_own_batches(rt: Runtime, _seed: u64) {
     hooks.refuse_arenas_from(400_000);
     let writers: Vec<_> = (0..6u64)
         .map(|w| {
-            let (store, a, b, big) = (store.clone(), a.id(), b.id(), big.clone());
+            let (store, a, b, big) = (store.clone(), a.clone(), b.clone(), big.clone());
             let write = move || {
                 for i in 0..20 {
                     let mut batch = Batch::new();
-                    batch.put(a, &key(w * 100 + i), b"small").unwrap();
+                    batch.put(&a, &key(w * 100 + i), b"small").unwrap();
                     // The last writer asks for what is refused; the one before touches the same keyspace, and has room there
                     // unless they share a group.
                     if w >= 4 {
                         let value = if w == 5 { &big[..] } else { b"small" };
-                        batch.put(b, &key(w * 100 + i), value).unwrap();
+                        batch.put(&b, &key(w * 100 + i), value).unwrap();
                     }
-                    match (w, store.write(&mut batch, WriteOptions::default())) {
+                    match (w, store.write(&batch, WriteOptions::default())) {
                         (0..=3, result) => result.expect("it touches no refused keyspace"),
                         (4, Ok(())) => {}
                         (_, result) => {

@@ -325,11 +325,11 @@ fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: 
             let value = vec![dice.below(250) as u8; dice.below(2500) as usize];
             let mut batch = Batch::new();
             for name in &both {
-                let id = store.keyspace(name).unwrap().id();
-                batch.put(id, &key, &value).unwrap();
+                let keyspace = store.keyspace(name).unwrap();
+                batch.put(&keyspace, &key, &value).unwrap();
             }
             let options = [NO_SYNC, SYNC][usize::from(dice.below(5) == 0)];
-            if had_room(store.write(&mut batch, options), "write") {
+            if had_room(store.write(&batch, options), "write") {
                 for name in &both {
                     let contents = model.get_mut(name).unwrap();
                     contents.insert(key.clone(), value.clone());

@@ -386,8 +386,8 @@ fn story_10_a_sync_error_reported_once(rt: Runtime, seed: u64) {
                 let mut told = BTreeSet::new();
                 for i in 0..6 {
                     let mut batch = Batch::new();
-                    batch.put(ks.id(), &key(w * 100 + i), b"v").unwrap();
-                    match ks.store().write(&mut batch, SYNC) {
+                    batch.put(&ks, &key(w * 100 + i), b"v").unwrap();
+                    match ks.store().write(&batch, SYNC) {
                         Ok(()) => drop(told.insert(key(w * 100 + i))),
                         Err(e) => assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}"),
                     }

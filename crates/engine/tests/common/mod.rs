@@ -176,9 +176,9 @@ pub fn put_in_all(
 ) {
     let mut batch = Batch::new();
     for keyspace in keyspaces {
-        batch.put(keyspace.id(), key, value).unwrap();
+        batch.put(keyspace, key, value).unwrap();
     }
-    store.write(&mut batch, options).unwrap();
+    store.write(&batch, options).unwrap();
 }
 
 /// One put that is synced before it is acknowledged.
@@ -334,14 +334,14 @@ pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
             _ => {
                 let mut batch = Batch::new();
                 for name in &names {
-                    let id = store.keyspace(name).unwrap().id();
+                    let keyspace = store.keyspace(name).unwrap();
                     for _ in 0..dice.below(4) {
                         let value = vec![step as u8; dice.below(600) as usize];
-                        batch.put(id, &key(dice.below(50)), &value).unwrap();
+                        batch.put(&keyspace, &key(dice.below(50)), &value).unwrap();
                     }
-                    batch.delete(id, &key(dice.below(50))).unwrap();
+                    batch.delete(&keyspace, &key(dice.below(50))).unwrap();
                 }
-                store.write(&mut batch, options).unwrap();
+                store.write(&batch, options).unwrap();
             }
         }
     }

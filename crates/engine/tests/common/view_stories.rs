@@ -664,13 +664,13 @@ fn story_23_the_paused_host(rt: Runtime, seed: u64) {
     new.flush().unwrap();
     put_synced(&ks, &key(2), b"new");
     let mut batch = Batch::new();
-    batch.put(old_ks.id(), &key(9), b"late").unwrap();
+    batch.put(&old_ks, &key(9), b"late").unwrap();
     let results = match seed % 3 {
-        0 => vec![old.write(&mut batch, SYNC)],
-        1 => vec![old.flush(), old.write(&mut batch, SYNC)],
+        0 => vec![old.write(&batch, SYNC)],
+        1 => vec![old.flush(), old.write(&batch, SYNC)],
         _ => vec![
             old.create_keyspace("late").map(|_| ()),
-            old.write(&mut batch, SYNC),
+            old.write(&batch, SYNC),
         ],
     };
     let last = results.last().unwrap().as_ref().unwrap_err();

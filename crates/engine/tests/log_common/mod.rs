@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use siltstone::Result;
-use siltstone::batch::{Batch, Entries};
+use siltstone::batch::{BatchBody, Entries};
 use siltstone::log::{
     LogConfig, LogOptions, LogWriter, Position, RecordKind, ReplayOptions, ReplayReport, replay,
 };
@@ -55,8 +55,8 @@ pub fn start(runtime: &Runtime, storage: &MemoryStorage, segment_bytes: u64) -> 
 }
 
 /// A batch whose one entry tells `number`, with a value of `value_bytes`.
-pub fn batch(number: u64, value_bytes: usize) -> Batch {
-    let mut batch = Batch::new();
+pub fn batch(number: u64, value_bytes: usize) -> BatchBody {
+    let mut batch = BatchBody::new();
     let value: Vec<u8> = (0..value_bytes)
         .map(|i| (number as usize * 31 + i) as u8)
         .collect();

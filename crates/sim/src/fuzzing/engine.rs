@@ -1,13 +1,13 @@
 //! Parsers of the crate `siltstone`: log, manifest, pointer, settings, statistics.
 
-use siltstone::batch::{Entries, EntryKind, count_entries};
+use siltstone::batch::{BatchBody, Entries, EntryKind, count_entries};
 use siltstone::inspect::{LogFile, LogItem, ManifestFile, ManifestItem};
 use siltstone::log::format::{ChainEnd, SegmentHeader, parse_segment_name, segment_name};
 use siltstone::log::{Position, ReplayOptions, replay};
 use siltstone::manifest::reader::parse_manifest;
 use siltstone::manifest::{Current, manifest_name, parse_manifest_name};
 use siltstone::version::{Edit, StoreState, StoredOptions};
-use siltstone::{Batch, KeyspaceOptions, Options, Value, read_published_stats_from};
+use siltstone::{KeyspaceOptions, Options, Value, read_published_stats_from};
 use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
 use super::fixup;
@@ -24,7 +24,7 @@ fn storage_with(name: &str, bytes: &[u8]) -> MemoryStorage {
 
 pub(super) fn batch(bytes: &[u8]) {
     let count = count_entries(bytes);
-    let mut again = Batch::new();
+    let mut again = BatchBody::new();
     let mut found = 0;
     let mut entries = Entries::new(bytes);
     let mut is_good = true;
@@ -47,7 +47,7 @@ pub(super) fn batch(bytes: &[u8]) {
         assert_eq!(count.ok(), Some(found));
         assert_eq!(again.body(), bytes, "a batch has one spelling");
     }
-    let whole = Batch::from_body(bytes.to_vec());
+    let whole = BatchBody::from_bytes(bytes.to_vec());
     assert!(whole.is_err() || is_good);
 }
 

@@ -536,14 +536,14 @@ impl<'a> Worker<'a> {
         }
         let mut batch = Batch::new();
         for entry in entries {
-            let id = keyspace(entry.space())?.id();
+            let keyspace = keyspace(entry.space())?;
             match entry {
-                Entry::Put(_, key, value) => batch.put(id, key, value)?,
-                Entry::Delete(_, key) => batch.delete(id, key)?,
-                Entry::DeleteRange(_, from, to) => batch.delete_range(id, from, to)?,
+                Entry::Put(_, key, value) => batch.put(keyspace, key, value)?,
+                Entry::Delete(_, key) => batch.delete(keyspace, key)?,
+                Entry::DeleteRange(_, from, to) => batch.delete_range(keyspace, from, to)?,
             }
         }
-        self.stage.store.write(&mut batch, WriteOptions { sync })
+        self.stage.store.write(&batch, WriteOptions { sync })
     }
 
     fn build(&self, pairs: &[(Bytes, Option<Bytes>)], n: u64) -> siltstone::Result<Vec<TableFile>> {

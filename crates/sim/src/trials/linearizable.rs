@@ -325,17 +325,17 @@ impl Client {
         for _ in 0..2 + self.rng.below(4) {
             let key = self.key();
             let value = (!self.rng.chance(20)).then(|| self.value());
-            let id = self.keyspace(key).id();
+            let keyspace = self.keyspace(key);
             let added = match value {
-                Some(value) => batch.put(id, &key_bytes(key), &bytes_of(value)),
-                None => batch.delete(id, &key_bytes(key)),
+                Some(value) => batch.put(keyspace, &key_bytes(key), &bytes_of(value)),
+                None => batch.delete(keyspace, &key_bytes(key)),
             };
             added.map_err(|e| format!("batch: {e}"))?;
             pairs.push((key, value));
         }
         let sync = self.rng.chance(10);
         self.notes.write("batch", pairs, || {
-            self.store.write(&mut batch, WriteOptions { sync })
+            self.store.write(&batch, WriteOptions { sync })
         })
     }
 

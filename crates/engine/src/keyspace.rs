@@ -1,0 +1,385 @@
+//! The public handle of a keyspace: [`Keyspace`].
+//!
+//! A thin handle that can be cloned, over the core. A call checks its arguments and calls the parts
+//! that do the work: `write`, `read`, `iter`, `flush`, `compaction`.
+//!
+//! Threading: every method may be called from any thread.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::batch::{BatchBody, SessionId};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::iter::{Cursor, IterOptions, Range};
+use crate::options::{KeyspaceOptions, KeyspaceSettings};
+use crate::read::{self, PinnedValue};
+use crate::snapshot::Snapshot;
+use crate::store::Store;
+use crate::view::KeyspaceCore;
+use crate::write::{WriteOptions, write, write_if};
+
+/// A handle on one keyspace: an ordered map of byte strings of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Keyspace {
+    store: Store,
+    keyspace: Arc<KeyspaceCore>,
+}
+
+impl Keyspace {
+    pub(crate) fn new(store: Store, keyspace: Arc<KeyspaceCore>) -> Keyspace {
+        Keyspace { store, keyspace }
+    }
+
+    /// The number by which events and statistics name it. No other keyspace of the store ever has
+    /// it; one of another store may.
+    #[inline]
+    pub fn id(&self) -> u32 {
+        self.keyspace.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.keyspace.name
+    }
+
+    /// The settings that count for it now: its own, and the store's where it has none. (Where a default does not fit what was set for it,
+    /// the default gives way: [`KeyspaceOptions::over`].)
+    pub fn options(&self) -> KeyspaceSettings {
+        self.keyspace.settings().all.clone()
+    }
+
+    /// What was set for it.
+    pub fn own_options(&self) -> KeyspaceOptions {
+        self.keyspace.settings().own.clone()
+    }
+
+    /// Sets what `options` sets, and leaves the rest as it is. When it returns, the store keeps it; it holds for the next memtable, job and
+    /// decision, and nothing is rewritten for it. One edit of the manifest, with its sync.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the option that is impossible; `KeyspaceDropped`; `NoSpace`, `Poisoned` or I/O as a write. Nothing has
+    /// changed then (after `Poisoned` or I/O the store may have kept it when it is opened again).
+    pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
+        self.check()?;
+        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
+            own.merge(options);
+            Ok(())
+        })
+    }
+
+    /// Has these options, by name, follow the store's again.
+    ///
+    /// # Errors
+    /// As [`Keyspace::set_options`].
+    pub fn unset_options(&self, names: &[&str]) -> Result<()> {
+        self.check()?;
+        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
+            names.iter().try_for_each(|name| own.unset(name))
+        })
+    }
+
+    /// The store that it is in.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.store.core()
+    }
+
+    /// Names the open store that it is in.
+    #[inline]
+    pub(crate) fn session(&self) -> SessionId {
+        self.core().session
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<KeyspaceCore> {
+        &self.keyspace
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.core().check_open()?;
+        self.keyspace.check()
+    }
+
+    fn write_one(
+        &self,
+        options: WriteOptions,
+        fill: impl FnOnce(&mut BatchBody, u32) -> Result<()>,
+    ) -> Result<()> {
+        self.check()?;
+        let mut body = BatchBody::new();
+        fill(&mut body, self.keyspace.id)?;
+        write(self.core(), Cow::Owned(body), options)
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; as [`Store::write`] otherwise.
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_bytes(key.as_ref(), value.as_ref(), WriteOptions::default())
+    }
+
+    /// Sets `key` to `value`, acknowledged as `options` ask.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.put_bytes(key.as_ref(), value.as_ref(), options)
+    }
+
+    fn put_bytes(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
+        self.check()?;
+        let mut body = BatchBody::with_capacity(key.len() + value.len() + 16);
+        body.put(self.keyspace.id, key, value)?;
+        write(self.core(), Cow::Owned(body), options)
+    }
+
+    /// Removes `key`. It need not be there.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, WriteOptions::default())
+    }
+
+    /// Removes `key`, acknowledged as `options` ask. It need not be there.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<()> {
+        let key = key.as_ref();
+        self.write_one(options, |body, id| body.delete(id, key))
+    }
+
+    /// Removes `key` and returns its value; `None` if it was not there. Other writers come before or
+    /// after both, never between: of several that take one key at a time, one gets the value.
+    ///
+    /// Costs a get, and if the key is there a second one in the turn of its write, during which no
+    /// other write is committed.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`] and [`Keyspace::put`]. After `Poisoned` or an I/O error of the write, the
+    /// key may or may not be there when the store is opened again.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+    /// let tasks = store.default_keyspace()?;
+    /// tasks.put("1", "sweep")?;
+    /// assert_eq!(tasks.take("1")?, Some(b"sweep".to_vec()));
+    /// assert_eq!(tasks.take("1")?, None);
+    /// # siltstone::Result::Ok(())
+    /// ```
+    pub fn take(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.take_bytes(key.as_ref())
+    }
+
+    fn take_bytes(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        self.core().health.check()?;
+        let mut body = BatchBody::new();
+        body.delete(self.keyspace.id, key)?;
+        let mut value = Vec::new();
+        // Where nothing is to be taken, nobody has to wait for that. It also brings the key's block
+        // into memory, so that the read below is quick.
+        if !self.get_into(key, &mut value)? {
+            return Ok(None);
+        }
+        let taken = write_if(self.core(), &body, WriteOptions::default(), || {
+            read::get_into(self.core(), &self.keyspace, key, None, &mut value)
+        })?;
+        Ok(taken.then_some(value))
+    }
+
+    /// Removes all keys from `start` on and before `end`, at a cost that does not depend on how many
+    /// there are. Equal bounds remove nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
+    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        let (start, end) = (start.as_ref(), end.as_ref());
+        self.write_one(WriteOptions::default(), |body, id| {
+            body.delete_range(id, start, end)
+        })
+    }
+
+    /// The value of `key`, owned.
+    ///
+    /// # Errors
+    /// `Corruption` or I/O; `KeyspaceDropped`.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Copies the value of `key` into `value` (cleared first); false if there is none. Allocates only if the buffer is too small.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    #[inline]
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        self.check()?;
+        read::get_into(self.core(), &self.keyspace, key.as_ref(), None, value)
+    }
+
+    /// Whether there is a value of `key`. Costs a get.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.get_into(key, &mut Vec::new())
+    }
+
+    /// The value of `key` as a counted block of the block cache where it lies in a table: nothing is copied.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_pinned(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        self.check()?;
+        read::get_pinned(self.core(), &self.keyspace, key.as_ref(), None)
+    }
+
+    /// The value of `key` as the snapshot sees it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a snapshot of another store; as [`Keyspace::get`] otherwise.
+    pub fn get_at(&self, snapshot: &Snapshot, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        let (key, number) = (key.as_ref(), Some(self.number_of(snapshot)?));
+        let mut value = Vec::new();
+        let found = read::get_into(self.core(), &self.keyspace, key, number, &mut value)?;
+        Ok(found.then_some(value))
+    }
+
+    /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen whole or not at all. Keys may be given in
+    /// any order, and more than once.
+    ///
+    /// Faster than a loop of [`Keyspace::get`] where keys are many or their blocks have to be read: the lookups' misses overlap, each block
+    /// is opened once, and blocks that are neither mapped nor cached are read together. Allocates each value, and some 200 bytes a key
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`], the first one met; there are no values then.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+    /// let fruits = store.default_keyspace()?;
+    /// fruits.put(b"apple", b"red")?;
+    /// fruits.put(b"pear", b"green")?;
+    /// let colours = fruits.multi_get(&["pear", "plum", "apple"])?;
+    /// assert_eq!(colours, [Some(b"green".to_vec()), None, Some(b"red".to_vec())]);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        read::multi_get(self.core(), &self.keyspace, keys, None)
+    }
+
+    /// The values of `keys`, in their order, as the snapshot sees them.
+    ///
+    /// # Errors
+    /// As [`Keyspace::multi_get`]; `InvalidArgument` for a snapshot of another store.
+    pub fn multi_get_at<K: AsRef<[u8]>>(
+        &self,
+        snapshot: &Snapshot,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        let number = self.number_of(snapshot)?;
+        read::multi_get(self.core(), &self.keyspace, keys, Some(number))
+    }
+
+    pub(crate) fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
+        if snapshot.belongs_to(&self.core().snapshots) {
+            return Ok(snapshot.number());
+        }
+        Err(Error::invalid_argument("the snapshot is of another store")
+            .advice("take one from this store"))
+    }
+
+    /// A cursor over the present state.
+    ///
+    /// # Errors
+    /// `KeyspaceDropped`; corruption or I/O when tables are opened.
+    pub fn cursor(&self, options: IterOptions) -> Result<Cursor> {
+        self.check()?;
+        Cursor::new(self.core(), &self.keyspace, None, options)
+    }
+
+    /// A cursor over what the snapshot sees.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`]; `InvalidArgument` for a snapshot of another store.
+    pub fn cursor_at(&self, snapshot: &Snapshot, options: IterOptions) -> Result<Cursor> {
+        self.check()?;
+        let number = self.number_of(snapshot)?;
+        Cursor::new(self.core(), &self.keyspace, Some(number), options)
+    }
+
+    /// The pairs within the options' bounds as a double-ended iterator; both ends read at one number.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn range(&self, options: IterOptions) -> Result<Range> {
+        let snapshot = self.store.snapshot();
+        let front = self.cursor_at(&snapshot, options.clone())?;
+        let keyspace = self.clone();
+        // The snapshot is held by the closure until the back end is made.
+        Ok(Range::new(
+            front,
+            Box::new(move || keyspace.cursor_at(&snapshot, options)),
+        ))
+    }
+
+    /// All pairs, in key order.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn iter(&self) -> Result<Range> {
+        self.range(IterOptions::default())
+    }
+
+    /// All pairs whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Range> {
+        self.range(IterOptions::prefix(prefix))
+    }
+
+    /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the call survives a loss of power then, whatever the
+    /// sync mode, in other keyspaces too: their part of it is synced in the log.
+    ///
+    /// # Errors
+    /// What kept the flush from happening.
+    pub fn flush(&self) -> Result<()> {
+        self.check()?;
+        crate::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
+    }
+
+    /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the lowest level that has data there, and waits.
+    ///
+    /// # Errors
+    /// What kept a job from happening.
+    pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
+        self.check()?;
+        crate::compaction::manual::compact_range(self.core(), &self.keyspace, start, end)
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keyspace({} = {})", self.keyspace.id, self.keyspace.name)
+    }
+}
