@@ -77,7 +77,8 @@ impl ApproximateSize {
 }
 
 /// The bounds as a range of keys; `None` if no key lies in it.
-fn key_range(range: &IterOptions) -> Option<KeyRange> {
+fn key_range(range: &IterOptions) -> Result<Option<KeyRange>> {
+    range.check()?;
     let range = KeyRange {
         start: range.lower.as_deref().unwrap_or_default().into(),
         end: match &range.upper {
@@ -85,7 +86,7 @@ fn key_range(range: &IterOptions) -> Option<KeyRange> {
             None => End::Unbounded,
         },
     };
-    (!range.is_empty()).then_some(range)
+    Ok((!range.is_empty()).then_some(range))
 }
 
 /// `part / whole` of `total`.
@@ -195,20 +196,21 @@ impl Keyspace {
     /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
     /// let numbers = store.default_keyspace()?;
     /// for n in 0..1000u32 {
-    ///     numbers.put(&n.to_be_bytes(), b"a value")?;
+    ///     numbers.put(n.to_be_bytes(), "a value")?;
     /// }
-    /// let range = siltstone::IterOptions::range(100u32.to_be_bytes()..200u32.to_be_bytes());
-    /// let count = numbers.approximate_size(&range)?.entry_count;
+    /// let range = 100u32.to_be_bytes()..200u32.to_be_bytes();
+    /// let count = numbers.approximate_size(range)?.entry_count;
     /// assert!(count.value.abs_diff(100) <= count.error);
     /// # siltstone::Result::Ok(())
     /// ```
     ///
     /// # Errors
-    /// `KeyspaceDropped`; corruption or I/O when tables are opened.
-    pub fn approximate_size(&self, range: &IterOptions) -> Result<ApproximateSize> {
+    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or I/O
+    /// when tables are opened.
+    pub fn approximate_size(&self, range: impl Into<IterOptions>) -> Result<ApproximateSize> {
         self.check()?;
         let mut size = ApproximateSize::default();
-        let Some(range) = key_range(range) else {
+        let Some(range) = key_range(&range.into())? else {
             return Ok(size);
         };
         let core = self.core();
@@ -245,7 +247,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::approximate_size`].
-    pub fn approximate_count(&self, range: &IterOptions) -> Result<Estimate> {
+    pub fn approximate_count(&self, range: impl Into<IterOptions>) -> Result<Estimate> {
         Ok(self.approximate_size(range)?.entry_count)
     }
 }

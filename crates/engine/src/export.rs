@@ -25,7 +25,7 @@ impl Keyspace {
     /// As [`Keyspace::cursor`] for reading and [`TableBuilder::finish`] for writing; what was written is deleted then.
     pub fn export(
         &self,
-        range: IterOptions,
+        range: impl Into<IterOptions>,
         folder: &TableFolder,
         prefix: &str,
     ) -> Result<Vec<BuiltTable>> {
@@ -40,7 +40,7 @@ impl Keyspace {
     pub fn export_at(
         &self,
         snapshot: &Snapshot,
-        range: IterOptions,
+        range: impl Into<IterOptions>,
         folder: &TableFolder,
         prefix: &str,
     ) -> Result<Vec<BuiltTable>> {
@@ -56,7 +56,7 @@ impl Keyspace {
             snapshot,
             IterOptions {
                 values: true,
-                ..range
+                ..range.into()
             },
         )?;
         let options = TableOptions::from(&self.inner().pin_settings().all);

@@ -308,32 +308,64 @@ impl Keyspace {
             .advice("take one from this store"))
     }
 
-    /// A cursor over the present state.
+    /// A cursor over the present state, within the bounds of `range`: `..`, `"a".."c"`, or
+    /// [`IterOptions`].
     ///
     /// # Errors
-    /// `KeyspaceDropped`; corruption or I/O when tables are opened.
-    pub fn cursor(&self, options: IterOptions) -> Result<Cursor> {
+    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or I/O
+    /// when tables are opened.
+    pub fn cursor(&self, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
-        Cursor::new(self.core(), &self.keyspace, None, options)
+        Cursor::new(self.core(), &self.keyspace, None, range.into())
     }
 
     /// A cursor over what the snapshot sees.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`]; `InvalidArgument` for a snapshot of another store.
-    pub fn cursor_at(&self, snapshot: &Snapshot, options: IterOptions) -> Result<Cursor> {
+    pub fn cursor_at(
+        &self,
+        snapshot: &Snapshot,
+        range: impl Into<IterOptions>,
+    ) -> Result<Cursor> {
         self.check()?;
         let number = self.number_of(snapshot)?;
-        Cursor::new(self.core(), &self.keyspace, Some(number), options)
+        Cursor::new(self.core(), &self.keyspace, Some(number), range.into())
     }
 
-    /// The pairs within the options' bounds as a double-ended iterator; both ends read at one number.
+    /// The pairs with keys in `range` as a double-ended iterator; both ends read at one number.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+    /// let birds = store.default_keyspace()?;
+    /// for name in ["heron", "kite", "raven", "wren"] {
+    ///     birds.put(name, "")?;
+    /// }
+    /// assert_eq!(birds.range(..)?.count(), 4);
+    /// assert_eq!(birds.range("k".."r")?.count(), 1);
+    /// assert_eq!(birds.range("kite"..="raven")?.count(), 2);
+    /// let (last, _) = birds.range(.."r")?.next_back().unwrap()?;
+    /// assert_eq!(last, b"kite");
+    /// # siltstone::Result::Ok(())
+    /// ```
     ///
     /// # Errors
     /// As [`Keyspace::cursor`].
-    pub fn range(&self, options: IterOptions) -> Result<Range> {
-        let snapshot = self.store.snapshot();
-        let front = self.cursor_at(&snapshot, options.clone())?;
+    pub fn range(&self, range: impl Into<IterOptions>) -> Result<Range> {
+        self.range_of(self.store.snapshot(), range.into())
+    }
+
+    /// The pairs with keys in `range` that the snapshot sees.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor_at`].
+    pub fn range_at(&self, snapshot: &Snapshot, range: impl Into<IterOptions>) -> Result<Range> {
+        self.range_of(snapshot.clone(), range.into())
+    }
+
+    fn range_of(&self, snapshot: Snapshot, options: IterOptions) -> Result<Range> {
+        let front = self.cursor_at(&snapshot, &options)?;
         let keyspace = self.clone();
         // The snapshot is held by the closure until the back end is made.
         Ok(Range::new(
@@ -342,20 +374,56 @@ impl Keyspace {
         ))
     }
 
-    /// All pairs, in key order.
+    /// All pairs, in key order. `for pair in &keyspace` is the same.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`].
     pub fn iter(&self) -> Result<Range> {
-        self.range(IterOptions::default())
+        self.range(..)
+    }
+
+    /// All pairs that the snapshot sees, in key order.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor_at`].
+    pub fn iter_at(&self, snapshot: &Snapshot) -> Result<Range> {
+        self.range_at(snapshot, ..)
     }
 
     /// All pairs whose keys begin with `prefix`.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`].
-    pub fn prefix(&self, prefix: &[u8]) -> Result<Range> {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Range> {
         self.range(IterOptions::prefix(prefix))
+    }
+
+    /// All pairs that the snapshot sees and whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor_at`].
+    pub fn prefix_at(&self, snapshot: &Snapshot, prefix: impl AsRef<[u8]>) -> Result<Range> {
+        self.range_at(snapshot, IterOptions::prefix(prefix))
+    }
+
+    /// The smallest key with its value; `None` if the keyspace is empty.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn first(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let mut cursor = self.cursor(..)?;
+        cursor.seek_to_first()?;
+        Ok(cursor.pair())
+    }
+
+    /// The largest key with its value; `None` if the keyspace is empty.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn last(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let mut cursor = self.cursor(..)?;
+        cursor.seek_to_last()?;
+        Ok(cursor.pair())
     }
 
     /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the call survives a loss of power then, whatever the
@@ -371,10 +439,30 @@ impl Keyspace {
     /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the lowest level that has data there, and waits.
     ///
     /// # Errors
-    /// What kept a job from happening.
+    /// `InvalidArgument` if `end` lies before `start`; what kept a job from happening.
     pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
         self.check()?;
         crate::compaction::manual::compact_range(self.core(), &self.keyspace, start, end)
+    }
+}
+
+/// All pairs, in key order, as [`Keyspace::iter`]. An error of opening the iterator is its first item.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+/// # let birds = store.default_keyspace()?;
+/// for pair in &birds {
+///     let (key, value) = pair?;
+///     println!("{} = {}", key.escape_ascii(), value.escape_ascii());
+/// }
+/// # siltstone::Result::Ok(())
+/// ```
+impl IntoIterator for &Keyspace {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+    type IntoIter = Range;
+    fn into_iter(self) -> Range {
+        self.iter().unwrap_or_else(Range::refused)
     }
 }
 

@@ -110,6 +110,18 @@ impl Snapshot {
     }
 }
 
+/// The same moment once more: old versions are kept until the last one is dropped.
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        // The number is registered as long as `self` lives, so no job can have passed it (V6).
+        *self.registry.held.lock().entry(self.number).or_insert(0) += 1;
+        Snapshot {
+            number: self.number,
+            registry: self.registry.clone(),
+        }
+    }
+}
+
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let mut held = self.registry.held.lock();

@@ -321,7 +321,7 @@ fn codecs_and_filters_go_by_level() {
             compression: ByLevel::of(&[
                 Compression::None,
                 Compression::Lz4,
-                Compression::Zstd { level: 1 },
+                Compression::Zstd(1),
             ]),
             bloom_bits_per_key: ByLevel::of(&[16, 10, 4]),
             memtable_bytes: Some(64 << 10),

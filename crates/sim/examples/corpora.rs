@@ -62,7 +62,7 @@ fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, Str
     for (name, codec) in [
         ("plain", Compression::None),
         ("lz4", Compression::Lz4),
-        ("zstd", Compression::Zstd { level: 3 }),
+        ("zstd", Compression::Zstd(3)),
     ] {
         let own = KeyspaceOptions {
             compression: ByLevel::of(&[codec]),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::pick::ManualRange;
 use super::schedule::ManualRequest;
 use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::error::{Result, reversed_range};
 use crate::version::{End, Key, KeyRange};
 use crate::view::KeyspaceCore;
 
@@ -22,10 +22,8 @@ pub(crate) fn compact_range(
         end: end.map_or(End::Unbounded, |key| End::Included(key.into())),
     };
     if range.is_empty() {
-        return Err(
-            Error::invalid_argument("the range to compact ends before it starts")
-                .advice("swap the two keys"),
-        );
+        let (start, end) = (start.unwrap_or_default(), end.unwrap_or_default());
+        return Err(reversed_range("the range to compact", start, end));
     }
     crate::flush::flush(core, std::slice::from_ref(keyspace))?;
     let first_new_table_id = core

@@ -370,7 +370,7 @@ pub(crate) fn codec_of(compression: Compression) -> (Codec, u8) {
     match compression {
         Compression::None => (Codec::None, 0),
         Compression::Lz4 => (Codec::Lz4, 0),
-        Compression::Zstd { level } => (Codec::Zstd, level),
+        Compression::Zstd(level) => (Codec::Zstd, level),
     }
 }
 

@@ -10,12 +10,15 @@
 //! Threading: owned by one reader; a cursor may be sent to another thread.
 
 pub(crate) mod merge;
+mod options;
+mod range;
 pub(crate) mod source;
 
-use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use merge::{EntryCursor, MergeCursor, copy_key, same_key};
+pub use options::{IterOptions, prefix_end};
+pub use range::Range;
 use source::{Child, RangeDeleteIndex};
 
 use crate::core::Core;
@@ -25,85 +28,6 @@ use crate::view::{KeyspaceCore, KeyspaceView};
 
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
-
-/// What an iterator shows.
-///
-/// ```
-/// use siltstone::IterOptions;
-/// let all_of_a = IterOptions::prefix(b"a/");
-/// assert_eq!(all_of_a.upper.as_deref(), Some(b"a0".as_slice())); // `0` follows `/`
-/// let keys_only = IterOptions { values: false, ..IterOptions::range("a".."c") };
-/// # let _ = keys_only;
-/// ```
-#[derive(Clone, Debug)]
-pub struct IterOptions {
-    /// The smallest key shown; all if `None`.
-    pub lower: Option<Vec<u8>>,
-    /// Keys below this one are shown; all if `None`.
-    pub upper: Option<Vec<u8>>,
-    /// Read values (default true). Without, `value` is empty and less memory is touched.
-    pub values: bool,
-    /// Keep blocks that are read in the block cache (default true). Without, the cache stays as it is: what is in it is used, what is not is
-    /// read and forgotten. For scans of much that will not be read again soon. No difference where tables are read through maps.
-    pub fill_cache: bool,
-}
-
-impl Default for IterOptions {
-    fn default() -> Self {
-        IterOptions {
-            lower: None,
-            upper: None,
-            values: true,
-            fill_cache: true,
-        }
-    }
-}
-
-impl IterOptions {
-    /// All keys that begin with `prefix`.
-    pub fn prefix(prefix: &[u8]) -> IterOptions {
-        IterOptions {
-            lower: Some(prefix.to_vec()),
-            upper: prefix_end(prefix),
-            ..IterOptions::default()
-        }
-    }
-
-    /// All keys in `range`.
-    pub fn range<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> IterOptions {
-        let lower = match range.start_bound() {
-            Bound::Included(k) => Some(k.as_ref().to_vec()),
-            Bound::Excluded(k) => Some(successor(k.as_ref())),
-            Bound::Unbounded => None,
-        };
-        let upper = match range.end_bound() {
-            Bound::Included(k) => Some(successor(k.as_ref())),
-            Bound::Excluded(k) => Some(k.as_ref().to_vec()),
-            Bound::Unbounded => None,
-        };
-        IterOptions {
-            lower,
-            upper,
-            ..IterOptions::default()
-        }
-    }
-}
-
-/// The smallest key above `key`.
-fn successor(key: &[u8]) -> Vec<u8> {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    next
-}
-
-/// The smallest key above all keys that begin with `prefix`; none if there is no such key.
-pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&b| b != 0xff)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -125,17 +49,17 @@ enum State {
 /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
 /// let numbers = store.default_keyspace()?;
 /// for n in 0..100u8 {
-///     numbers.put(&[n], &[n, n])?;
+///     numbers.put([n], [n, n])?;
 /// }
-/// let mut cursor = numbers.cursor(siltstone::IterOptions::range([20u8]..[30u8]))?;
-/// cursor.seek(&[25])?;
+/// let mut cursor = numbers.cursor([20u8]..[30u8])?;
+/// cursor.seek([25])?;
 /// let mut sum = 0;
 /// while cursor.valid() {
 ///     sum += u32::from(cursor.value()[0]);
 ///     cursor.next()?;
 /// }
 /// assert_eq!(sum, 25 + 26 + 27 + 28 + 29);
-/// cursor.seek_for_prev(&[99])?; // the last one within the bounds
+/// cursor.seek_for_prev([99])?; // the last one within the bounds
 /// assert_eq!(cursor.key(), [29]);
 /// # siltstone::Result::Ok(())
 /// ```
@@ -161,6 +85,7 @@ impl Cursor {
         snapshot: Option<u64>,
         options: IterOptions,
     ) -> Result<Cursor> {
+        options.check()?;
         let (view, seq) = crate::read::pin(core, keyspace, snapshot)?;
         let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
         source::set_children(core, &view, options.fill_cache, &mut children);
@@ -227,6 +152,12 @@ impl Cursor {
         if self.valid() { &self.value } else { &[] }
     }
 
+    /// Copies of the key and the value; `None` while the cursor is invalid.
+    pub(crate) fn pair(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let pair = || (self.key.clone(), self.value.clone());
+        self.valid().then(pair)
+    }
+
     /// The sequence number that it reads at.
     pub fn number(&self) -> u64 {
         self.seq
@@ -271,7 +202,11 @@ impl Cursor {
     ///
     /// # Errors
     /// Corruption or I/O; the cursor is invalid then.
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek_bytes(key.as_ref())
+    }
+
+    fn seek_bytes(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Invalid;
         let from = match &self.options.lower {
             Some(lower) if key < &lower[..] => lower,
@@ -285,7 +220,11 @@ impl Cursor {
     ///
     /// # Errors
     /// Corruption or I/O; the cursor is invalid then.
-    pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek_for_prev_bytes(key.as_ref())
+    }
+
+    fn seek_for_prev_bytes(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Invalid;
         match &self.options.upper {
             Some(upper) if key >= &upper[..] => self.merged.seek_for_prev(upper, u64::MAX)?,
@@ -453,128 +392,4 @@ impl std::fmt::Debug for Cursor {
 fn not_positioned() -> Error {
     Error::invalid_argument("the cursor stands on no entry")
         .advice("seek first, and ask `valid` before every step")
-}
-
-/// A range of a keyspace as a standard iterator over copied pairs, from both ends, which see the same moment.
-///
-/// Allocates two vectors a pair; where that counts, take a [`Cursor`].
-///
-/// It stops after the first error.
-pub struct Range {
-    front: Cursor,
-    back: Option<Box<Cursor>>,
-    make_back: Option<Box<dyn FnOnce() -> Result<Cursor> + Send>>,
-    front_started: bool,
-    done: bool,
-}
-
-impl Range {
-    pub(crate) fn new(
-        front: Cursor,
-        make_back: Box<dyn FnOnce() -> Result<Cursor> + Send>,
-    ) -> Range {
-        Range {
-            front,
-            back: None,
-            make_back: Some(make_back),
-            front_started: false,
-            done: false,
-        }
-    }
-
-    fn step_front(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        if self.front_started {
-            self.front.next()?;
-        } else {
-            self.front_started = true;
-            self.front.seek_to_first()?;
-        }
-        let met =
-            |back: &Cursor| back.valid() && self.front.valid() && self.front.key() >= back.key();
-        if !self.front.valid() || self.back.as_deref().is_some_and(met) {
-            return Ok(None);
-        }
-        Ok(Some((
-            self.front.key().to_vec(),
-            self.front.value().to_vec(),
-        )))
-    }
-
-    fn step_back(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        match (&mut self.back, self.make_back.take()) {
-            (Some(back), _) => back.prev()?,
-            (None, Some(make)) => {
-                let mut back = make()?;
-                back.seek_to_last()?;
-                self.back = Some(Box::new(back));
-            }
-            (None, None) => return Ok(None),
-        }
-        let Some(back) = self.back.as_deref() else {
-            return Ok(None);
-        };
-        if !back.valid()
-            || (self.front_started && self.front.valid() && back.key() <= self.front.key())
-        {
-            return Ok(None);
-        }
-        Ok(Some((back.key().to_vec(), back.value().to_vec())))
-    }
-
-    fn finish(
-        &mut self,
-        step: Result<Option<(Vec<u8>, Vec<u8>)>>,
-    ) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
-        match step {
-            Ok(Some(pair)) => Some(Ok(pair)),
-            Ok(None) => {
-                self.done = true;
-                None
-            }
-            Err(error) => {
-                self.done = true;
-                Some(Err(error))
-            }
-        }
-    }
-}
-
-impl Iterator for Range {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let step = self.step_front();
-        self.finish(step)
-    }
-}
-
-impl DoubleEndedIterator for Range {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let step = self.step_back();
-        self.finish(step)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ends_of_prefixes() {
-        assert_eq!(prefix_end(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(prefix_end(b"a\xff"), Some(b"b".to_vec()));
-        assert_eq!(prefix_end(b"\xff\xff"), None);
-        assert_eq!(prefix_end(b""), None);
-        let range =
-            IterOptions::range::<&[u8]>((Bound::Excluded(&b"a"[..]), Bound::Included(&b"c"[..])));
-        assert_eq!(
-            (range.lower, range.upper),
-            (Some(b"a\0".to_vec()), Some(b"c\0".to_vec()))
-        );
-    }
 }

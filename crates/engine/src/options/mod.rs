@@ -56,15 +56,14 @@ pub enum Compression {
     /// LZ4: fast in both directions.
     Lz4,
     /// Zstandard: smaller, and slower in both directions.
-    Zstd {
-        /// 1 (fast) to 19 (small); 3 is zstd's own default.
-        level: u8,
-    },
+    ///
+    /// The level is 1 (fast) to 19 (small). In text: `zstd:9`, and `zstd` for zstd's own default, 3.
+    Zstd(u8),
 }
 
 impl Compression {
     /// Zstandard at its own default level, 3.
-    pub const ZSTD: Compression = Compression::Zstd { level: 3 };
+    pub const ZSTD: Compression = Compression::Zstd(3);
 }
 
 /// How large levels are to be.

@@ -9,7 +9,7 @@ fn unusual() -> Options {
         memtable_bytes: 100_000,
         map_tables: false,
         bloom_bits_per_key: ByLevel::of(&[12, 0, 8]).unwrap(),
-        compression: ByLevel::of(&[Compression::None, Compression::Zstd { level: 9 }]).unwrap(),
+        compression: ByLevel::of(&[Compression::None, Compression::Zstd(9)]).unwrap(),
         ..Options::default()
     };
     let own = KeyspaceOptions {

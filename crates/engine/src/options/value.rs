@@ -33,17 +33,21 @@ impl From<bool> for Value {
     }
 }
 
-impl From<u64> for Value {
-    fn from(number: u64) -> Value {
-        Value::Number(number)
-    }
+macro_rules! from_integers {
+    ($($integer:ty),+) => {$(
+        impl From<$integer> for Value {
+            fn from(number: $integer) -> Value {
+                match u64::try_from(number) {
+                    Ok(number) => Value::Number(number),
+                    // No setting takes it: the error shows it as it was given.
+                    Err(_) => Value::Text(number.to_string()),
+                }
+            }
+        }
+    )+};
 }
 
-impl From<u32> for Value {
-    fn from(number: u32) -> Value {
-        Value::Number(number.into())
-    }
-}
+from_integers!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize);
 
 impl From<&str> for Value {
     fn from(text: &str) -> Value {
@@ -326,7 +330,7 @@ impl SettingType for Compression {
         Value::Text(match self {
             Compression::None => "none".into(),
             Compression::Lz4 => "lz4".into(),
-            Compression::Zstd { level } => format!("zstd:{level}"),
+            Compression::Zstd(level) => format!("zstd:{level}"),
         })
     }
 
@@ -338,15 +342,13 @@ impl SettingType for Compression {
             "none" => Some(Compression::None),
             "lz4" => Some(Compression::Lz4),
             "zstd" => Some(Compression::ZSTD),
-            text => Some(Compression::Zstd {
-                level: text.strip_prefix("zstd:")?.parse().ok()?,
-            }),
+            text => Some(Compression::Zstd(text.strip_prefix("zstd:")?.parse().ok()?)),
         }
     }
 
     fn numbers(&self) -> Vec<u64> {
         match self {
-            Compression::Zstd { level } => vec![(*level).into()],
+            Compression::Zstd(level) => vec![(*level).into()],
             Compression::None | Compression::Lz4 => Vec::new(),
         }
     }
@@ -403,7 +405,7 @@ impl StoredType for ByLevel<Compression> {
         let pair = |c: &Compression| match c {
             Compression::None => [0, 0],
             Compression::Lz4 => [1, 0],
-            Compression::Zstd { level } => [2, *level],
+            Compression::Zstd(level) => [2, *level],
         };
         self.listed().iter().flat_map(pair).collect()
     }
@@ -415,7 +417,7 @@ impl StoredType for ByLevel<Compression> {
         let one = |pair: &[u8]| match pair {
             [0, 0] => Some(Compression::None),
             [1, 0] => Some(Compression::Lz4),
-            [2, level] => Some(Compression::Zstd { level: *level }),
+            [2, level] => Some(Compression::Zstd(*level)),
             _ => None,
         };
         let values: Option<Vec<Compression>> = bytes.chunks(2).map(one).collect();

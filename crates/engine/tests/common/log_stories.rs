@@ -287,7 +287,7 @@ fn story_08_a_number_used_twice(rt: Runtime, _seed: u64) {
         let store = disk.open();
         let ks = store.default_keyspace().unwrap();
         ks.put(b"first", b"1").unwrap();
-        let mut cursor = ks.cursor(Default::default()).unwrap();
+        let mut cursor = ks.cursor(..).unwrap();
         cursor.seek(b"first").unwrap();
         assert!(
             cursor.number() > highest,

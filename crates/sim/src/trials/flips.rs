@@ -303,7 +303,7 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
     for (name, codec) in [
         ("default", Compression::None),
         ("fast", Compression::Lz4),
-        ("small", Compression::Zstd { level: 1 }),
+        ("small", Compression::Zstd(1)),
     ] {
         let own = KeyspaceOptions {
             compression: ByLevel::of(&[codec]),
@@ -701,7 +701,7 @@ fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
         compression: *rng.pick(&[
             Compression::None,
             Compression::Lz4,
-            Compression::Zstd { level: 1 },
+            Compression::Zstd(1),
         ]),
         ..TableOptions::default()
     };

@@ -85,7 +85,7 @@ pub(crate) fn draw_own_of_one(rng: &mut Rng, table_bytes: u64) -> KeyspaceOption
     let codecs = [
         Compression::None,
         Compression::Lz4,
-        Compression::Zstd { level: 1 },
+        Compression::Zstd(1),
     ];
     let by_level: Vec<Compression> = (0..1 + rng.below(4)).map(|_| *rng.pick(&codecs)).collect();
     let bits: Vec<u32> = (0..1 + rng.below(4))
@@ -155,7 +155,7 @@ pub(crate) fn draw_table_options(rng: &mut Rng) -> TableOptions {
         compression: *rng.pick(&[
             Compression::None,
             Compression::Lz4,
-            Compression::Zstd { level: 1 },
+            Compression::Zstd(1),
         ]),
     }
 }
