@@ -427,8 +427,9 @@ fn commit(
 /// Log segments from this size on are worth being made ready ahead of the leader, in bytes.
 const SUPPLY_MIN_BYTES: u64 = 1 << 20;
 
-/// Wakes the maintenance task at the start and in the middle of a segment: the next segment and the next arena must be ready before a
-/// leader needs them, else writers wait while 64 MiB are zeroed or faulted in.
+/// Wakes the maintenance task at the start of a segment and in the middle of one of the full size:
+/// the next segment and the next arena must be ready before a leader needs them, else writers wait
+/// while 64 MiB are zeroed or faulted in.
 #[inline]
 fn wake_for_supplies(core: &Core, before: Position, end: Position) {
     // Small ones are made in passing.

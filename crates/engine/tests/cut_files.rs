@@ -175,7 +175,7 @@ fn a_log_cut_under_appends() {
         let path = dir.path().join("store");
         let options = Options {
             sync: SyncMode::Never,
-            memtable_bytes: 4 << 20,
+            memtable_bytes: 16 << 20,
             ..options()
         };
         let store = Store::open(&path, options.clone()).unwrap();
@@ -185,16 +185,20 @@ fn a_log_cut_under_appends() {
             batch.put(&ks, &key(i), &value(i)).unwrap();
             store.write(&batch, WriteOptions { sync: synced })
         };
-        for i in 0..200 {
-            write(i).unwrap();
+        // The first segments are small; only larger ones are written through a map.
+        let large = |path: &Path| std::fs::metadata(path).unwrap().len() >= 2 << 20;
+        let mut filled = 0;
+        while !files(&path, ".log").iter().any(|s| large(s)) {
+            (filled..filled + 200).for_each(|i| write(i).unwrap());
+            filled += 200;
         }
         let segments = files(&path, ".log");
         for segment in &segments {
             cut(segment, 8192);
         }
         let mut refused = None;
-        let mut acked = 200;
-        for i in 200..1500 {
+        let mut acked = filled;
+        for i in filled..filled + 1300 {
             match write(i) {
                 Ok(()) => acked = i + 1,
                 Err(error) => {

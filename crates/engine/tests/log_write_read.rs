@@ -276,3 +276,46 @@ fn the_same_on_local_files() {
     let next = siltstone::log::LogWriter::start(config()).unwrap();
     assert!(next.first_segment() > end.segment);
 }
+
+/// The first segments are small, so that a small log is a small file; each is twice as large as the
+/// one before, up to the size in the options.
+#[test]
+fn segments_begin_small_and_grow() {
+    let (runtime, storage) = memory();
+    let log = start(&runtime, &storage, 1 << 20);
+    let mut number = 0;
+    while log.end().segment < 5 {
+        number += 1;
+        append(&log, number, 10_000).unwrap();
+    }
+    let lens: Vec<u64> = storage.list().unwrap().iter().map(|o| o.len).collect();
+    assert_eq!(
+        lens,
+        [256 << 10, 512 << 10, 1 << 20, 1 << 20, 1 << 20],
+        "bytes"
+    );
+}
+
+/// What was written ahead goes: the prepared segment, the pool, and the space behind the records.
+#[test]
+fn a_log_is_cut_behind_its_records() {
+    let (runtime, storage) = memory();
+    let log = start(&runtime, &storage, 64 << 10);
+    for number in 1..=300 {
+        append(&log, number, 1000).unwrap();
+    }
+    log.sync_all().unwrap();
+    log.obsolete(log.end().segment).unwrap();
+    log.prepare_next().unwrap();
+    let before = log.stats();
+    assert!(before.pooled_segment_count > 0 && before.prepared_segment_count > 0);
+    log.shrink(8 << 10).unwrap();
+    let end = log.end();
+    let left = storage.list().unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let kept = u64::from(end.offset).next_multiple_of(4 << 10).max(8 << 10);
+    assert_eq!(left[0].len, kept, "{left:?}");
+    // It could go on: a record that comes all the same lies in a segment of its own.
+    let more = append(&log, 301, 1000).unwrap();
+    assert!(more.segment > end.segment);
+}

@@ -1,8 +1,14 @@
 //! The supply of fresh segments and the list of live ones.
 //!
-//! What it is: [`Supply`] makes the next segment ready before it is needed (created or recycled, its space written,
-//! bytes and name synced) and keeps a bounded pool of obsolete ones to recycle; [`Live`] knows which segments hold
-//! records, and which of them have bytes that no sync has covered.
+//! What it is: [`Supply`] makes the next segment ready before it is needed (created or recycled,
+//! its space written, bytes and name synced) and keeps a bounded pool of obsolete ones to recycle;
+//! [`Live`] knows which segments hold records, and which of them have bytes that no sync has
+//! covered.
+//!
+//! Sizes: the first segment of a chain is small, and each segment that is made ready is twice as
+//! large as the one before it, up to the size in the options. So a store that is written little has
+//! a small log, and one that is written much soon has segments of the full size, whose space is
+//! written in the background while the segment before is being filled.
 //!
 //! Invariants: a segment's name is durable before its first record is written; a prepared segment holds no log bytes,
 //! so its failures lose nothing (only a failed sync of the folder poisons); numbers only grow.
@@ -18,6 +24,9 @@ use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind, WriteFil
 use super::format::{MAX_SEGMENT_NUMBER, segment_name};
 use crate::error::{Error, ErrorKind};
 use crate::planted::{self, Bug};
+
+/// The size of a chain's first segment in bytes, if the options allow that much.
+const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
 
 /// A segment that is ready for its header.
 pub(super) struct Fresh {
@@ -45,7 +54,10 @@ impl From<StorageError> for SupplyError {
 pub(super) struct Supply {
     storage: Arc<dyn Storage>,
     epoch: Epoch,
+    /// The full size of a segment.
     segment_bytes: u64,
+    /// The size of the next segment that is made ready.
+    next_bytes: u64,
     pool_limit_count: usize,
     next_number: u64,
     /// Made ready, and not yet taken.
@@ -71,6 +83,7 @@ impl Supply {
             storage,
             epoch,
             segment_bytes,
+            next_bytes: segment_bytes.min(FIRST_SEGMENT_BYTES),
             pool_limit_count,
             next_number: u64::from(highest) + 1,
             prepared: None,
@@ -94,7 +107,7 @@ impl Supply {
             return Ok(());
         }
         let (number, file) = self.take_file()?;
-        let written = match file.reserve(self.segment_bytes) {
+        let written = match file.reserve(self.next_bytes) {
             // The zeros reach the disk here, in the background, and not with the first group's sync.
             Ok(()) => file.sync(),
             Err(error) => Err(error),
@@ -118,6 +131,7 @@ impl Supply {
             });
         }
         self.prepared = Some(Fresh { number, file });
+        self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
         Ok(())
     }
 
@@ -182,20 +196,29 @@ impl Supply {
         }
     }
 
-    /// Keeps what fits the pool of these obsolete segments and gives back the names to delete, earlier failures
-    /// among them. Only files of about the usual size are worth keeping: a shorter one would need space just when
-    /// the disk may be full, a longer one was made for one large batch.
+    /// Keeps what fits the pool of these obsolete segments and returns the names to delete, earlier
+    /// failures among them. Only files of about the next segment's size are worth keeping: a
+    /// shorter one would need space just when the disk may be full; a longer one was made for one
+    /// large batch, or by an earlier open that had written more.
     pub(super) fn retire(&mut self, segments: Vec<(String, u64)>) -> Vec<String> {
         let mut doomed = std::mem::take(&mut self.garbage);
         for (name, len_bytes) in segments {
-            let usual =
-                (self.segment_bytes..=self.segment_bytes.saturating_mul(2)).contains(&len_bytes);
-            if usual && self.pool.len() < self.pool_limit_count {
+            let usual = self.next_bytes..=self.next_bytes.saturating_mul(2);
+            if usual.contains(&len_bytes) && self.pool.len() < self.pool_limit_count {
                 self.pool.push(name);
             } else {
                 doomed.push(name);
             }
         }
+        doomed
+    }
+
+    /// Gives up everything that is ready or waits to be recycled, and returns the names to delete:
+    /// none of these files has a record that a replay reads.
+    pub(super) fn give_up(&mut self) -> Vec<String> {
+        let mut doomed = std::mem::take(&mut self.garbage);
+        doomed.append(&mut self.pool);
+        doomed.extend(self.prepared.take().map(|fresh| segment_name(fresh.number)));
         doomed
     }
 

@@ -31,10 +31,14 @@ use crate::planted::{self, Bug};
 /// Parts of a record that are written without an allocation.
 const INLINE_PARTS: usize = 64;
 
+/// [`LogWriter::shrink`] cuts a segment at a multiple of this many bytes.
+const CUT_BYTES: u64 = 4 << 10;
+
 /// Settings of the log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Size of a segment in bytes: 4 KiB to just below 4 GiB. A larger batch gets a larger segment of its own.
+    /// The full size of a segment in bytes: 4 KiB to just below 4 GiB. The first segments are
+    /// smaller. A larger batch gets a larger segment of its own.
     pub segment_bytes: u64,
     /// Most obsolete segments that are kept to be recycled.
     pub recycle_count: usize,
@@ -469,6 +473,12 @@ impl LogWriter {
             (removed, live.iter().next().map_or(0, |s| s.number))
         };
         let doomed = self.supply.lock().retire(removed);
+        self.delete(doomed)?;
+        Ok(oldest)
+    }
+
+    /// Deletes segments. All are tried, and those that failed again by the next call.
+    fn delete(&self, doomed: Vec<String>) -> Result<()> {
         let mut failed = Vec::new();
         let mut first_error = None;
         for name in doomed {
@@ -481,13 +491,43 @@ impl LogWriter {
                 }
             }
         }
-        match first_error {
-            None => Ok(oldest),
-            Some(error) => {
-                self.supply.lock().deletion_failed(failed);
-                Err(Error::from(error).context("deleting an obsolete log segment"))
-            }
+        let Some(error) = first_error else {
+            return Ok(());
+        };
+        self.supply.lock().deletion_failed(failed);
+        Err(Error::from(error).context("deleting an obsolete log segment"))
+    }
+
+    /// Gives the space back that was written ahead: prepared and pooled segments are deleted, and
+    /// the segment being written is cut behind its records, but not to less than `least_bytes`. For
+    /// a store that closes, after its last sync of the log; an append after this goes into a new
+    /// segment.
+    ///
+    /// This is safe at every crash. The deleted files have no record that a replay reads: a
+    /// prepared segment was never entered, and a pooled one lies below the log's start. The cut
+    /// removes only bytes behind the last record, which replay does not believe whether they are
+    /// zeros, old bytes of a recycled file, or missing; the bytes of the records are neither moved
+    /// nor changed.
+    ///
+    /// # Errors
+    /// The first failure of the storage; nothing is lost by it but room on the disk.
+    pub fn shrink(&self, least_bytes: u64) -> Result<()> {
+        self.check()?;
+        let doomed = self.supply.lock().give_up();
+        self.next_ready.store(false, Ordering::Release);
+        let deleted = self.delete(doomed);
+        let mut appender = self.appender.lock();
+        let end = u64::from(appender.offset);
+        // Whole units of the medium.
+        let kept = end.next_multiple_of(CUT_BYTES).max(least_bytes);
+        if self.synced.load() >= self.end.load() && appender.file.len() > kept {
+            appender.capacity = end;
+            // Behind the last record there are zeros then, and no old bytes of a recycled file.
+            appender.file.truncate_to_position()?;
+            appender.file.reserve(kept)?;
+            appender.file.sync()?;
         }
+        deleted
     }
 
     /// Number of the oldest segment that is kept.
