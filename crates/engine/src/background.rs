@@ -403,6 +403,8 @@ fn leave_no_space(core: &Core) -> Result<()> {
     if !planted::is(Bug::NoSpaceIsForGood) && core.health.clear_no_space() {
         core.stalls.relieve();
         core.wake_background();
+        // An open on the full disk may have used them up.
+        crate::reserve::make(core)?;
     }
     Ok(())
 }
@@ -531,7 +533,29 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
         if tidy {
             crate::published::withdraw(core);
             core.tables.sweep(core.epoch, || core.health.is_poisoned());
+            if let Err(error) = give_space_back(core) {
+                tracing::warn!(%error, "the closed store takes more space than it needs");
+            }
         }
     });
     synced
+}
+
+/// The last thing that a close does with the store: a closed store is as large as its data, and
+/// opens on a full disk. Everything is synced before this, and a crash within it leaves what was
+/// there, with more or less of what no open reads:
+/// - the log gives back what it wrote ahead ([`LogWriter::shrink`](crate::log::LogWriter::shrink)
+///   says why no record can be lost by that);
+/// - then, because there is more room now, the space kept for a full disk is made to fit the
+///   manifest as it is. Nothing refers to it, and it is resized in place.
+///
+/// So a failure here loses nothing, and is no failure of the close.
+fn give_space_back(core: &Core) -> Result<()> {
+    delete_old_manifests(core);
+    let shrunk = core.log.shrink(crate::reserve::LOG_BYTES);
+    crate::reserve::make(core)?;
+    for (folder, _) in core.storages.folders() {
+        folder.sync_dir(core.epoch)?;
+    }
+    shrunk
 }

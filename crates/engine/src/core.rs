@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::pinning;
 use crate::planted::{self, Bug};
+use crate::reserve::ManifestReserve;
 use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
 use crate::stall::Stalls;
@@ -47,6 +48,8 @@ pub(crate) struct ManifestRole {
     pub(crate) pending: Vec<PendingEdit>,
     /// An edit is being written: whoever finds it set has the role from a task that panicked in it.
     pub(crate) writing: bool,
+    /// The space kept for a manifest on a full disk.
+    pub(crate) reserve: ManifestReserve,
 }
 
 /// An edit of a create, drop or ingest that waits for room.
@@ -126,8 +129,6 @@ pub(crate) struct Core {
     /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
     pub(crate) waits_for_room: AtomicBool,
     pub(crate) rest: Mutex<Option<crate::recovery::Rest>>,
-    /// Where the manifest ended when the reserves were looked at.
-    pub(crate) reserved_at: AtomicU64,
     /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure policy.
     pub(crate) log_bytes: AtomicU64,
     /// Space is wanted: the background tries to leave `NoSpace`.
@@ -255,6 +256,7 @@ impl Core {
         edit.next_table_id =
             Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
         self.check_whole(role)?;
+        crate::reserve::before_edit(self, role, &edit);
         role.writing = true;
         let committed = role.manifest.commit(&edit);
         role.writing = false;

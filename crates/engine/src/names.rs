@@ -20,7 +20,7 @@ pub(crate) const OPTIONS: &str = "OPTIONS.toml";
 pub(crate) const DESTROYED: &str = "DESTROYED";
 
 /// All names that are no patterns.
-pub(crate) const FIXED: [&str; 10] = [
+pub(crate) const FIXED: [&str; 11] = [
     CURRENT_NAME,
     DIRECTORIES,
     OWNER,
@@ -29,6 +29,7 @@ pub(crate) const FIXED: [&str; 10] = [
     DESTROYED,
     crate::checkpoint::PARTIAL,
     crate::reserve::MANIFEST,
+    crate::reserve::RESIZING,
     crate::reserve::LOG,
     crate::reserve::POINTER,
 ];

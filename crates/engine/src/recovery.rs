@@ -178,7 +178,7 @@ pub(crate) fn open(
         // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
         delete_segments_behind(&storages, epoch, report.end.segment)?;
         if !is_reading {
-            reserve::make_for_log(epoch, &*storages.log, &options)?;
+            reserve::make_for_log(epoch, &*storages.log)?;
         }
     }
     let (edit, published, rest) = replay.finish(&old)?;
@@ -288,6 +288,7 @@ pub(crate) fn open(
             manifest,
             pending: Vec::new(),
             writing: false,
+            reserve: Default::default(),
         }),
         ceiling: AtomicU64::new(ceiling),
         schedule: runtime.mutex(Schedule::new()),
@@ -303,7 +304,6 @@ pub(crate) fn open(
         published: AtomicBool::new(false),
         lease: runtime.mutex(Some(lease)),
         log_bytes: AtomicU64::new(0),
-        reserved_at: AtomicU64::new(0),
         waits_for_room: AtomicBool::new(rest.is_some()),
         rest: runtime.mutex(None),
         tables,

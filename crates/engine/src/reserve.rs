@@ -1,37 +1,88 @@
-//! Space kept for a full disk: without it, a store on a full disk could not be opened to be made smaller (STORIES 11).
+//! Space kept for a full disk: without it, a store on a full disk could not be opened to be made
+//! smaller (STORIES 11).
 //!
-//! What it is: objects of written zeros: one that can become a manifest, one that can become the first log segment, and one
-//! that goes when the pointer is replaced. They are made when there
-//! is room (at open, when a full disk has room again, and as the manifest grows) and used by opens that find none.
+//! What it is: objects of written zeros: one that can become a manifest, one that can become the
+//! first log segment, and one that is deleted when the pointer is replaced. They are made when
+//! there is room (at open, at close, when a full disk has room again, and as the manifest grows)
+//! and used by opens that find none.
 //!
-//! Invariant: nothing refers to them; losing one loses nothing but the promise.
-
-use std::sync::atomic::Ordering;
+//! Invariants:
+//! - Nothing refers to them; losing one loses nothing but the promise.
+//! - While there is room, the manifest's reserve holds the whole state *after* every edit: it is
+//!   enlarged before an edit that it could not hold is committed ([`before_edit`]), so a process
+//!   that is killed at any moment leaves a store that opens on a full disk. Background and close
+//!   enlarge it earlier, so that edits seldom wait for this.
+//! - What is kept is never given up for more of it: the manifest's reserve is resized in place,
+//!   under a second name ([`RESIZING`]), by which an open finds it after a crash.
+//! - An open on a full disk finds the room for new reserves in what it deletes: the old manifest
+//!   and the old last segment are at least as long as the reserves that took their place. So a
+//!   closed segment is not cut to less than the log's reserve ([`LOG_BYTES`]).
+//!
+//! Threading: whoever makes or resizes them holds the manifest role.
 
 use siltstone_storage::{Epoch, Storage, StorageError};
 
-use crate::core::Core;
+use crate::core::{Core, ManifestRole};
 use crate::error::{Error, Result};
-use crate::manifest::{KEPT_BYTES, RESERVE_STEP_BYTES};
-use crate::options::Options;
+use crate::manifest::{KEPT_BYTES, RESERVE_STEP_BYTES, new_manifest_bytes};
+use crate::version::Edit;
 
 /// Becomes a manifest.
 pub(crate) const MANIFEST: &str = "RESERVE";
+/// The name of [`MANIFEST`] while it is resized.
+pub(crate) const RESIZING: &str = "RESERVE-RESIZING";
 /// Becomes a log segment.
 pub(crate) const LOG: &str = "RESERVE-LOG";
+/// The size of the log's reserve: the smallest segment that is worth having.
+pub(crate) const LOG_BYTES: u64 = 16 << 10;
 
 /// Deleted for the few bytes of the pointer's replacement, which is a new object for a moment.
 pub(crate) const POINTER: &str = "RESERVE-CURRENT";
 const POINTER_BYTES: u64 = 16 << 10;
 
-/// Bytes of edits after which the manifest's reserve is looked at again.
-const GROWN_BYTES: u64 = RESERVE_STEP_BYTES;
+/// The manifest's reserve has at least this much for edits to come.
+const AHEAD_BYTES: u64 = 16 << 10;
 
-/// The largest part of the disk that each takes in a small store.
-const MIN_BYTES: u64 = 256 << 10;
+/// What is known of the manifest's reserve. Part of the manifest role.
+#[derive(Default)]
+pub(crate) struct ManifestReserve {
+    /// Its length.
+    bytes: u64,
+    /// The length of the whole state when it was measured,
+    whole_bytes: u64,
+    /// where the manifest ended then, and which one it was.
+    measured_at: u64,
+    number: u64,
+}
 
-/// The smallest segment that is worth having: what stores with the smallest memtables put by.
-const LEAST_BYTES: u64 = 16 << 10;
+impl ManifestReserve {
+    /// The most that the whole state can take after an edit of `edit_bytes`: no edit adds more to
+    /// it than its own length. `None` if the manifest was written anew since it was measured.
+    fn whole_bytes_after(&self, role: &ManifestRole, edit_bytes: u64) -> Option<u64> {
+        let now = role.manifest.writer().acknowledged();
+        let edits = now.offset.checked_sub(self.measured_at)?;
+        (now.number == self.number).then_some(self.whole_bytes + edits + edit_bytes)
+    }
+}
+
+/// What a manifest needs whose whole state takes `whole_bytes`, with room for edits that give space
+/// back.
+fn manifest_bytes(whole_bytes: u64) -> u64 {
+    whole_bytes + 2 * KEPT_BYTES
+}
+
+/// How much more the background and closing keep for edits to come.
+fn ahead_bytes(whole_bytes: u64) -> u64 {
+    AHEAD_BYTES.max(whole_bytes / 4)
+}
+
+/// The name under which the manifest's reserve is found, if it is there: the second one if a crash
+/// came while it was resized.
+pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str>> {
+    let objects = storage.list()?;
+    let is_there = |name: &&str| objects.iter().any(|o| o.name == **name);
+    Ok([MANIFEST, RESIZING].into_iter().find(is_there))
+}
 
 /// The reserve's name, if it is there.
 pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
@@ -42,90 +93,145 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
         .map(|o| o.name))
 }
 
-/// Makes both, if they are missing or too small. No room is no failure.
+/// Makes all of them, if they are missing or too small. No room is no failure.
 pub(crate) fn make(core: &Core) -> Result<()> {
-    let small = MIN_BYTES.min(core.options.memtable_bytes / 4);
-    let (state, position) = {
-        let role = core.manifest.lock();
-        let writer = role.manifest.writer();
-        (role.manifest.state().clone(), writer.acknowledged())
-    };
-    let whole_bytes = state.to_edit().encode().len() as u64;
-    let now = whole_bytes + 2 * KEPT_BYTES;
-    let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
-    // With what edits may add before it is looked at again.
-    let enough = small.max(now + GROWN_BYTES);
-    // Half as much again as is needed, so that it is not made anew for every few tables; else what fits where the manifest before this one was.
-    let wanted = small.max(steps(now + GROWN_BYTES + whole_bytes));
-    let storage = &*core.storages.manifest;
-    make_one(core.epoch, storage, MANIFEST, enough, &[wanted, steps(now)])?;
-    make_one(
-        core.epoch,
-        storage,
-        POINTER,
-        POINTER_BYTES,
-        &[POINTER_BYTES],
-    )?;
+    let mut role = core.manifest.lock();
+    make_manifest(core, &mut role, 0)?;
+    make_one(core.epoch, &*core.storages.manifest, POINTER, POINTER_BYTES)?;
     // Last: the next open finds the segment that came of the present one, and its space.
-    make_one(core.epoch, &*core.storages.log, LOG, small, &[small])?;
-    core.reserved_at.store(position.offset, Ordering::Relaxed);
-    Ok(())
+    make_one(core.epoch, &*core.storages.log, LOG, LOG_BYTES)
 }
 
-/// Makes them anew if the manifest has grown since: what was enough for the state then may not be for the present one.
+/// Enlarges the manifest's reserve if the manifest has grown since it was measured.
 pub(crate) fn keep(core: &Core) -> Result<()> {
-    let end = {
-        let role = core.manifest.lock();
-        role.manifest.writer().acknowledged().offset
+    let mut role = core.manifest.lock();
+    // A full disk has no room for more.
+    if core.health.is_no_space() {
+        return Ok(());
+    }
+    let reserve = &role.reserve;
+    let grown = match reserve.whole_bytes_after(&role, 0) {
+        Some(most) => most - reserve.whole_bytes,
+        None => u64::MAX,
     };
-    // A manifest that was written anew is shorter than what is remembered.
-    let grown = end.abs_diff(core.reserved_at.load(Ordering::Relaxed));
-    // A full disk has no room for more, and what there is would only be put at risk.
-    if grown < GROWN_BYTES || core.health.is_no_space() {
+    if grown < ahead_bytes(reserve.whole_bytes) / 2 {
         return Ok(());
     }
-    make(core)
+    make_manifest(core, &mut role, 0)
 }
 
-/// Makes the log's reserve, out of space that a failed open has just given back. One that is there is kept, whatever its size: on a full disk
-/// there is no other.
-pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage, options: &Options) -> Result<()> {
-    if find(storage, LOG)?.is_some() {
-        return Ok(());
+/// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
+/// it. Without room the edit goes on as it is: what the manifest has may be all that there is.
+pub(crate) fn before_edit(core: &Core, role: &mut ManifestRole, edit: &Edit) {
+    // It was never made: the store is being opened, or had no room from the start.
+    if role.reserve.bytes == 0 || core.health.is_no_space() {
+        return;
     }
-    // What was given back may be a segment that came of a smaller reserve.
-    let mut bytes = MIN_BYTES.min(options.memtable_bytes / 4);
-    while !write_one(epoch, storage, LOG, bytes)? && bytes > LEAST_BYTES {
-        bytes = (bytes / 2).max(LEAST_BYTES);
+    let edit_bytes = edit.encode().len() as u64;
+    let most = role.reserve.whole_bytes_after(role, edit_bytes);
+    if most.is_some_and(|most| manifest_bytes(most) <= role.reserve.bytes) {
+        return;
     }
-    Ok(())
+    if let Err(error) = make_manifest(core, role, edit_bytes) {
+        tracing::debug!(%error, "the space kept for a manifest could not be enlarged");
+    }
 }
 
-/// One that has `enough` bytes stays; else the first of `sizes` is made that there is room for.
-fn make_one(
-    epoch: Epoch,
-    storage: &dyn Storage,
-    name: &str,
-    enough: u64,
-    sizes: &[u64],
-) -> Result<()> {
-    let found = storage.list()?.into_iter().find(|o| o.name == name);
-    let found_bytes = found.as_ref().map_or(0, |o| o.len);
-    if found.is_some() {
-        if found_bytes >= enough {
-            return Ok(());
-        }
-        storage.delete(epoch, name)?;
-    }
-    // Without room for more than there was, as much as there was.
-    let more = sizes.iter().copied().filter(|bytes| *bytes > found_bytes);
-    let same = Some(found_bytes).filter(|bytes| *bytes > 0);
-    for bytes in more.chain(same) {
-        if write_one(epoch, storage, name, bytes)? {
+/// Sees to it that the manifest's reserve holds the whole state after an edit of `edit_bytes`, with
+/// something for edits to come. No room is no failure.
+fn make_manifest(core: &Core, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
+    let storage = &*core.storages.manifest;
+    let end = role.manifest.writer().acknowledged();
+    let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;
+    let whole_after = whole_bytes + edit_bytes;
+    let enough = manifest_bytes(whole_after) + ahead_bytes(whole_after);
+    // Half as much again as is needed, so that it is not enlarged for every few tables; or else
+    // what fits where the manifest before this one was, which is as long as this one, or longer.
+    let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
+    let wanted = steps(enough + whole_after / 4);
+    let mut found_bytes = manifest_found(core.epoch, storage)?;
+    let sizes = [
+        wanted,
+        steps(manifest_bytes(whole_after)),
+        new_manifest_bytes(whole_after),
+    ];
+    let resizes = |bytes: &u64| match found_bytes < enough {
+        true => *bytes > found_bytes,
+        // It was made for a state that was much larger.
+        false => found_bytes / 2 > wanted && *bytes == wanted,
+    };
+    for bytes in sizes.into_iter().filter(resizes) {
+        if resize(core.epoch, storage, found_bytes, bytes)? {
+            found_bytes = bytes;
             break;
         }
     }
+    role.reserve = ManifestReserve {
+        bytes: found_bytes,
+        whole_bytes,
+        measured_at: end.offset,
+        number: end.number,
+    };
     Ok(())
+}
+
+/// The length of the manifest's reserve, 0 if there is none, under its first name.
+fn manifest_found(epoch: Epoch, storage: &dyn Storage) -> Result<u64> {
+    let objects = storage.list()?;
+    let len = |name| objects.iter().find(|o| o.name == name).map(|o| o.len);
+    let (found, resizing) = (len(MANIFEST), len(RESIZING));
+    match (found, resizing) {
+        (None, Some(bytes)) if bytes > 0 => {
+            storage.rename(epoch, RESIZING, MANIFEST)?;
+            return Ok(bytes);
+        }
+        (_, Some(_)) => storage.delete(epoch, RESIZING)?,
+        _ => {}
+    }
+    // A loss of power may have left the name alone.
+    if found == Some(0) {
+        storage.delete(epoch, MANIFEST)?;
+    }
+    Ok(found.unwrap_or(0))
+}
+
+/// Gives the manifest's reserve the size `bytes`; false if there is no room for that, and it is as
+/// it was.
+fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> Result<bool> {
+    if found_bytes == 0 {
+        return write_one(epoch, storage, MANIFEST, bytes);
+    }
+    let file = storage.recycle(epoch, MANIFEST, RESIZING)?;
+    let resized = if bytes < found_bytes {
+        file.append(&[&vec![0; bytes as usize]])
+            .and_then(|()| file.truncate_to_position())
+    } else {
+        file.reserve(bytes)
+    };
+    let resized = resized.and_then(|()| file.sync());
+    drop(file);
+    storage.rename(epoch, RESIZING, MANIFEST)?;
+    match resized {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_no_space() => Ok(false),
+        Err(error) => Err(Error::from(error).context("reserving space for a full disk")),
+    }
+}
+
+/// Makes the log's reserve, out of space that a failed open has just given back.
+pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage) -> Result<()> {
+    make_one(epoch, storage, LOG, LOG_BYTES)
+}
+
+/// Makes one of `bytes` if it is missing. No room is no failure.
+fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<()> {
+    match storage.list()?.iter().find(|o| o.name == name) {
+        Some(found) if found.len >= bytes => return Ok(()),
+        // A loss of power may have left the name, or a part of it.
+        Some(_) => storage.delete(epoch, name)?,
+        None => {}
+    }
+    write_one(epoch, storage, name, bytes).map(drop)
 }
 
 /// Whether there was room.

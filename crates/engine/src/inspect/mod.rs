@@ -125,7 +125,7 @@ pub fn purpose(name: &str) -> Option<&'static str> {
         "DIRECTORIES" => "where log and tables lie that are not in this folder",
         "OWNER" => "whose log or tables lie in this folder",
         PARTIAL => "the mark of a checkpoint or a repair that is not finished",
-        reserve::MANIFEST | reserve::LOG | reserve::POINTER => {
+        reserve::MANIFEST | reserve::RESIZING | reserve::LOG | reserve::POINTER => {
             "space that is kept for opening the store on a full disk"
         }
         _ if name.starts_with("LOCK.") => "what the process locks that has the store open",

@@ -26,5 +26,6 @@ pub use format::{
 };
 pub use reader::{Recovered, read_current, read_manifest, recover};
 pub use writer::{
-    CreateFailure, KEPT_BYTES, Manifest, ManifestWriter, RESERVE_STEP_BYTES, Space, next_number,
+    CreateFailure, KEPT_BYTES, Manifest, ManifestWriter, RESERVE_STEP_BYTES, Space,
+    new_manifest_bytes, next_number,
 };

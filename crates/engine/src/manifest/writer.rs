@@ -23,6 +23,12 @@ pub const RESERVE_STEP_BYTES: u64 = 64 << 10;
 /// Written space that only edits which give space back may use.
 pub const KEPT_BYTES: u64 = 16 << 10;
 
+/// The length of a manifest that begins with a whole state of `whole_bytes`.
+pub fn new_manifest_bytes(whole_bytes: u64) -> u64 {
+    let end = HEADER_BYTES as u64 + format::record_bytes(whole_bytes);
+    (end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES)
+}
+
 /// A manifest is written anew when it is longer than this ...
 const ROLL_MIN_BYTES: u64 = 4 << 20;
 
@@ -191,7 +197,7 @@ impl ManifestWriter {
     fn fill(file: &dyn WriteFile, current: Current, payload: &[u8]) -> Result<u64> {
         let start = HEADER_BYTES as u64;
         let end = start + format::record_bytes(payload.len() as u64);
-        match file.reserve((end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES)) {
+        match file.reserve(new_manifest_bytes(payload.len() as u64)) {
             // A recycled object may have room for the state and none for more.
             Err(error) if error.is_no_space() && file.len() >= end => {}
             other => other?,

@@ -55,8 +55,8 @@ pub(super) fn write_manifest(
                 storages.manifest.delete(epoch, reserve::POINTER)?;
                 storages.manifest.sync_dir(epoch)?;
             }
-            match reserve::find(&*storages.manifest, reserve::MANIFEST)? {
-                Some(name) => create(Space::Recycle(&name)),
+            match reserve::find_manifest(&*storages.manifest)? {
+                Some(name) => create(Space::Recycle(name)),
                 // An open before this one has used it up, and had no room for another.
                 None if freed => create(Space::Fresh),
                 None => Err(error),

@@ -1,0 +1,254 @@
+//! What a close leaves: a store that is as large as its data, opens on a disk that is full, and
+//! lost nothing, whatever ended the close in its middle. And what a kill leaves instead.
+
+use std::sync::Arc;
+
+use siltstone::log::format::parse_segment_name;
+use siltstone::{Components, Keyspace, Options, Store, SyncMode};
+use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, Runtime, Storage};
+
+fn open_on(memory: &MemoryStorage, options: Options) -> siltstone::Result<Store> {
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    Store::open_with(Components::on(storage, Runtime::threads()), options)
+}
+
+fn small() -> Options {
+    Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 64 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        ..Options::default()
+    }
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+/// Two of these stand in the manifest for each table.
+fn long_key(n: u32) -> Vec<u8> {
+    [&key(n)[..], &[b'x'; 60_000]].concat()
+}
+
+/// The keys of `long_key` that the store has must be the first ones.
+fn long_keys(keyspace: &Keyspace) -> u32 {
+    let mut count = 0;
+    for pair in keyspace.iter().unwrap() {
+        let (found, _) = pair.unwrap();
+        assert_eq!(found, long_key(count));
+        count += 1;
+    }
+    count
+}
+
+fn list(memory: &MemoryStorage) -> Vec<ObjectMeta> {
+    memory.list().unwrap()
+}
+
+fn fill_up(memory: &MemoryStorage) {
+    memory.set_capacity(Some(memory.used_bytes()));
+}
+
+/// The space that is kept for a manifest followed the manifest in the background, an edit behind: a
+/// process that was killed in between, or that closed the store, left one that no open could open
+/// once the disk was full.
+#[test]
+fn a_store_killed_at_any_call_opens_on_a_full_disk() {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let store = open_on(&memory, small()).unwrap();
+    memory.start_journal();
+    let keyspace = store.default_keyspace().unwrap();
+    for n in 0..6 {
+        keyspace.put(&long_key(n), b"v").unwrap();
+        keyspace.flush().unwrap();
+        memory.mark(n.to_string());
+    }
+    drop(keyspace);
+    store.close().unwrap();
+    let mut replay = memory.replay();
+    for at in 0..=replay.len() {
+        replay.advance_to(at);
+        let kind = at.checked_sub(1).and_then(|n| replay.kind(n));
+        let flushed = replay.marks_so_far().len() as u32;
+        let image = replay.kill_in(&runtime);
+        fill_up(&image);
+        let store = open_on(&image, small())
+            .unwrap_or_else(|e| panic!("killed after call {at} ({kind:?}): {e}"));
+        let found = long_keys(&store.default_keyspace().unwrap());
+        assert!(found >= flushed, "{found} of {flushed} after call {at}");
+    }
+}
+
+/// The same with a clean close, without a moment of rest before it.
+#[test]
+fn a_closed_store_opens_on_a_full_disk() {
+    for count in 1..8 {
+        let memory = MemoryStorage::new(&Runtime::threads());
+        let store = open_on(&memory, small()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        for n in 0..count {
+            keyspace.put(&long_key(n), b"v").unwrap();
+            keyspace.flush().unwrap();
+        }
+        drop(keyspace);
+        store.close().unwrap();
+        fill_up(&memory);
+        let store = open_on(&memory, small()).unwrap();
+        assert_eq!(long_keys(&store.default_keyspace().unwrap()), count);
+    }
+}
+
+/// Each open on a full disk uses up what was kept, and finds the room for more in what it deletes.
+#[test]
+fn opens_on_a_full_disk_can_be_repeated() {
+    for first_is_closed in [true, false] {
+        let runtime = Runtime::threads();
+        let mut memory = MemoryStorage::new(&runtime);
+        let store = open_on(&memory, small()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        for n in 0..200 {
+            keyspace.put(&key(n), &[7; 900]).unwrap();
+        }
+        keyspace.flush().unwrap();
+        drop(keyspace);
+        if first_is_closed {
+            store.close().unwrap();
+        }
+        memory = memory.kill();
+        fill_up(&memory);
+        for round in 0..8 {
+            let store = open_on(&memory, small())
+                .unwrap_or_else(|e| panic!("round {round}, closed {first_is_closed}: {e}"));
+            let keyspace = store.default_keyspace().unwrap();
+            assert_eq!(keyspace.iter().unwrap().count(), 200, "round {round}");
+            drop(keyspace);
+            if round % 3 != 1 {
+                store.close().unwrap();
+            }
+            memory = memory.kill();
+        }
+    }
+}
+
+/// A store of nothing took 64 MiB for its log, and more for what it kept ready.
+#[test]
+fn a_closed_store_is_as_large_as_its_data() {
+    for pairs in [0, 1000, 20_000] {
+        let memory = MemoryStorage::new(&Runtime::threads());
+        let store = open_on(&memory, Options::default()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        for n in 0..pairs {
+            keyspace.put(&key(n), &[7; 100]).unwrap();
+        }
+        let log = store.stats().log;
+        drop(keyspace);
+        store.close().unwrap();
+        let objects = list(&memory);
+        let segments: Vec<_> = objects
+            .iter()
+            .filter(|o| parse_segment_name(&o.name).is_some())
+            .collect();
+        assert_eq!(segments.len(), log.live_segment_count, "{objects:?}");
+        let data = u64::from(pairs) * 104;
+        // Records have headers, and a segment ends before a record that it has no room for.
+        let log_bytes: u64 = segments.iter().map(|o| o.len).sum();
+        assert!(log_bytes <= (16 << 10) + data + data / 2, "{objects:?}");
+        let all: u64 = objects.iter().map(|o| o.len).sum();
+        assert!(all <= (192 << 10) + data + data / 2, "{objects:?}");
+        let store = open_on(&memory, Options::default()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        assert_eq!(keyspace.iter().unwrap().count(), pairs as usize);
+    }
+}
+
+/// Obsolete segments that waited to be recycled, and the prepared one, go with the close; so does
+/// what a close that was cut off left of them, with the next one.
+#[test]
+fn a_close_deletes_what_the_log_kept_ready() {
+    let memory = MemoryStorage::new(&Runtime::threads());
+    for _ in 0..2 {
+        let store = open_on(&memory, small()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        for round in 0..8 {
+            for n in 0..150 {
+                keyspace.put(&key(n), &[round; 900]).unwrap();
+            }
+            keyspace.flush().unwrap();
+        }
+        store.wait_until_idle().unwrap();
+        assert!(store.stats().log.pooled_segment_count > 0);
+        drop(keyspace);
+        store.close().unwrap();
+        let objects = list(&memory);
+        let segments: Vec<_> = objects
+            .iter()
+            .filter_map(|o| parse_segment_name(&o.name).map(|_| o.len))
+            .collect();
+        assert_eq!(segments.len(), 1, "{objects:?}");
+        assert!(segments[0] <= 64 << 10, "{objects:?}");
+    }
+}
+
+/// Killed, or without power, at any call of a close: what was acknowledged is there after a kill;
+/// after a loss of power what comes back is a beginning of it, and from the sync of the log on all
+/// of it. Both open on a full disk too, and one that was closed stays whole when the power is lost
+/// right after.
+#[test]
+fn a_close_cut_off_at_any_call_loses_nothing() {
+    const KEYS: u32 = 300;
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let options = || Options {
+        sync: SyncMode::Never,
+        ..small()
+    };
+    let store = open_on(&memory, options()).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    for n in 0..KEYS {
+        keyspace.put(&key(n), &[7; 900]).unwrap();
+        if n == KEYS / 2 {
+            keyspace.flush().unwrap();
+        }
+    }
+    store.wait_until_idle().unwrap();
+    drop(keyspace);
+    memory.start_journal();
+    store.close().unwrap();
+    let mut replay = memory.replay();
+    assert!(replay.len() > 5, "a close does several things");
+    let count = |image: &MemoryStorage, what: &str| {
+        let store = open_on(image, options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let mut count = 0;
+        for pair in store.default_keyspace().unwrap().iter().unwrap() {
+            let (found, value) = pair.unwrap();
+            assert_eq!(found, key(count), "{what}");
+            assert_eq!(value, [7; 900], "{what}");
+            count += 1;
+        }
+        count
+    };
+    let mut least = KEYS / 2;
+    for at in 0..=replay.len() {
+        replay.advance_to(at);
+        let kind = at.checked_sub(1).and_then(|n| replay.kind(n));
+        let what = format!("after call {at} ({kind:?})");
+        for is_full in [false, true] {
+            let image = replay.kill_in(&runtime);
+            if is_full {
+                fill_up(&image);
+            }
+            assert_eq!(count(&image, &what), KEYS, "killed {what}");
+        }
+        let lost = count(&replay.crash(CrashPolicy::LoseUnsynced).0, &what);
+        assert!(lost >= least, "{lost} of {least}, without power {what}");
+        least = lost;
+        for seed in 0..8 {
+            let found = count(&replay.crash(CrashPolicy::Seeded(seed)).0, &what);
+            assert!(found >= least, "{found} of {least}, seed {seed} {what}");
+        }
+    }
+    assert_eq!(least, KEYS, "a closed store is durable");
+}
