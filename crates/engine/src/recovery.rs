@@ -181,11 +181,8 @@ pub(crate) fn open(
             reserve::make_for_log(epoch, &*storages.log)?;
         }
     }
-    let (edit, published, rest) = replay.finish(&old)?;
-    if rest.is_some() {
-        // What the manifest is about to say (creates and drops) comes after these records.
-        sync_inherited(&storages, epoch, old.log_start as u32)?;
-    }
+    let replayed = replay.finish(&old)?;
+    let published = replayed.published;
 
     let on_poison = {
         let health = health.clone();
@@ -208,14 +205,14 @@ pub(crate) fn open(
         true => ceiling.max(old.sequence_ceiling),
         false => ceiling,
     };
-    let edit = Edit {
+    let log_start = log.first_segment();
+    let with_numbers = |edit, log_start| Edit {
         open_number: Some(open_number),
         sequence_ceiling: Some(ceiling),
-        // While replayed data waits for room, replay must find it again.
-        log_start: Some(log.first_segment().into()).filter(|_| rest.is_none()),
+        log_start,
         ..edit
     };
-    let state = old.apply(&edit)?;
+    let edit = with_numbers(replayed.installing(), Some(log_start.into()));
     if planted::is(Bug::DeleteBeforeManifest) {
         for number in old.log_start..u64::from(log.first_segment()) {
             let _ = storages
@@ -224,16 +221,36 @@ pub(crate) fn open(
         }
     }
     #[cfg(feature = "planted")]
-    let state = if planted::is(Bug::RecoverOneByOne) {
+    if planted::is(Bug::RecoverOneByOne) && replayed.no_space.is_none() {
         // The first keyspace's data and the log's new start in an edit of their own, before the others'.
         let keyspaces = edit.keyspaces.iter().take(2).cloned().collect();
-        let first = old.apply(&Edit { keyspaces, ..edit })?;
+        let first = old.apply(&Edit {
+            keyspaces,
+            ..edit.clone()
+        })?;
         write_manifest(&storages, epoch, store_id, Arc::new(first))?;
-        state
-    } else {
-        state
+    }
+    let write = |edit| {
+        let state = Arc::new(old.apply(&edit)?);
+        write_manifest(&storages, epoch, store_id, state)
     };
-    let manifest = write_manifest(&storages, epoch, store_id, Arc::new(state))?;
+    let written = match replayed.no_space.clone() {
+        Some(no_room) => Err(no_room),
+        None => write(edit),
+    };
+    let (manifest, rest) = match written {
+        Ok(manifest) => (manifest, None),
+        // No room for the tables, or none for a manifest that names them: the data waits. (A new
+        // store has nothing that could wait, and no log but the one that it begins.)
+        Err(cause) if cause.is_no_space() && recovered.is_some() => {
+            // What the manifest is about to say (creates and drops) comes after these records.
+            sync_inherited(&storages, epoch, old.log_start as u32..log_start)?;
+            // Replay must find the data again.
+            let manifest = write(with_numbers(replayed.waiting(), None))?;
+            (manifest, Some(replayed.into_rest(cause)))
+        }
+        Err(error) => return Err(error),
+    };
     let state = manifest.state().clone();
 
     let tables = Arc::new(TableSet::new(

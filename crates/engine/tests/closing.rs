@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use siltstone::log::format::parse_segment_name;
-use siltstone::{Components, Keyspace, Options, Store, SyncMode};
+use siltstone::{Components, ErrorKind, Keyspace, Options, Store, SyncMode};
 use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, Runtime, Storage};
 
 fn open_on(memory: &MemoryStorage, options: Options) -> siltstone::Result<Store> {
@@ -131,6 +131,60 @@ fn opens_on_a_full_disk_can_be_repeated() {
             memory = memory.kill();
         }
     }
+}
+
+/// What was replayed into tables, but found no room in the manifest, waits, as it does when there
+/// is no room for the tables: such an open was refused.
+#[test]
+fn an_open_waits_when_the_manifest_finds_no_room_for_what_was_replayed() {
+    const KEYS: u32 = 12;
+    let runtime = Runtime::threads();
+    let (main, manifest) = (MemoryStorage::new(&runtime), MemoryStorage::new(&runtime));
+    let open = |options| {
+        let mut components = Components::on(Arc::new(main.clone()), Runtime::threads());
+        components.manifest = Arc::new(manifest.clone());
+        Store::open_with(components, options)
+    };
+    let large = Options {
+        memtable_bytes: 8 << 20,
+        log_segment_bytes: 1 << 20,
+        log_bytes_max: 16 << 20,
+        ..Options::default()
+    };
+    let store = open(large).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    for n in 0..KEYS {
+        keyspace.put(&long_key(n), b"v").unwrap();
+    }
+    drop(keyspace);
+    store.close().unwrap();
+    fill_up(&manifest);
+    for round in 0..3 {
+        // Small memtables: the log becomes many tables, each with two long keys.
+        let store = open(small()).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        let keyspace = store.default_keyspace().unwrap();
+        assert_eq!(long_keys(&keyspace), KEYS);
+        let health = store.stats().health;
+        assert!(health.starts_with("no space"), "round {round}: {health}");
+        let error = keyspace.put(b"x", b"y").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "round {round}: {error}");
+        if round == 2 {
+            manifest.set_capacity(None);
+            for _ in 0..6000 {
+                if store.stats().health == "good" {
+                    break;
+                }
+                Runtime::threads().sleep(std::time::Duration::from_millis(10));
+            }
+            keyspace.put(&long_key(KEYS), b"v").unwrap();
+            keyspace.flush().unwrap();
+        }
+        drop(keyspace);
+        store.close().unwrap();
+    }
+    let store = open(small()).unwrap();
+    assert_eq!(long_keys(&store.default_keyspace().unwrap()), KEYS + 1);
+    assert_eq!(store.stats().health, "good");
 }
 
 /// A store of nothing took 64 MiB for its log, and more for what it kept ready.

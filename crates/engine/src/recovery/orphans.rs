@@ -6,6 +6,7 @@
 //! Threading: at open one task; after an open on a full disk beside the store's work.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use siltstone_storage::Epoch;
 use siltstone_table::job::OutputPrefix;
@@ -105,9 +106,14 @@ pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u3
 
 /// Makes what was read from the inherited log durable, oldest segment first. It is written anew: an earlier open may have tried this sync and have
 /// been told that it failed, and a second one would succeed without writing anything (STORIES 10).
-pub(super) fn sync_inherited(storages: &Storages, epoch: Epoch, start: u32) -> Result<()> {
+pub(super) fn sync_inherited(
+    storages: &Storages,
+    epoch: Epoch,
+    inherited: Range<u32>,
+) -> Result<()> {
     for object in storages.log.list()? {
-        if crate::log::format::parse_segment_name(&object.name).is_some_and(|n| n >= start) {
+        let number = crate::log::format::parse_segment_name(&object.name);
+        if number.is_some_and(|n| inherited.contains(&n)) {
             storages.log.rewrite_object(epoch, &object.name)?;
         }
     }

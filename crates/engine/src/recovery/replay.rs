@@ -349,9 +349,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// The one edit of recovery, the last number that counts as published, and what waits for room. With something waiting, the edit holds
-    /// only creates and drops: data and the log's start come together, later.
-    pub(super) fn finish(mut self, old: &StoreState) -> Result<(Edit, u64, Option<Rest>)> {
+    /// Ends the replay: what is left in memtables goes to tables too, where there is room.
+    pub(super) fn finish(mut self, old: &StoreState) -> Result<Finished> {
         let ids: Vec<_> = self.keyspaces.keys().copied().collect();
         for id in ids {
             self.seal(id)?;
@@ -404,29 +403,60 @@ impl<'a> Replay<'a> {
         }
         edit.next_keyspace_id = Some(self.next_keyspace_id);
         edit.next_table_id = Some(self.next_table_id);
-        if let Some(cause) = self.no_space {
-            return Ok((
-                edit,
-                published,
-                Some(Rest {
-                    cause,
-                    published,
-                    keyspaces,
-                    pin: 0,
-                }),
-            ));
-        }
-        for (id, waiting) in keyspaces {
+        Ok(Finished {
+            edit,
+            published,
+            keyspaces,
+            no_space: self.no_space,
+        })
+    }
+}
+
+/// What a replay came to: the one edit of recovery, or what is left of it while data waits for
+/// room.
+pub(super) struct Finished {
+    /// Creates, drops and counters.
+    edit: Edit,
+    /// The last number that counts as published.
+    pub(super) published: u64,
+    /// What was replayed of each keyspace, oldest first.
+    keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
+    /// There was no room for all tables.
+    pub(super) no_space: Option<Error>,
+}
+
+impl Finished {
+    /// The edit that installs everything: there was room for all tables.
+    pub(super) fn installing(&self) -> Edit {
+        let mut edit = self.edit.clone();
+        for (id, waiting) in &self.keyspaces {
             let runs: Vec<Run> = waiting
-                .into_iter()
+                .iter()
                 .filter_map(|w| match w {
-                    Waiting::Run(run) => Some(run),
+                    Waiting::Run(run) => Some(run.clone()),
                     Waiting::Held { .. } => None,
                 })
                 .collect();
-            edit.keyspaces.push(keyspace_edit(id, &runs, published));
+            edit.keyspaces
+                .push(keyspace_edit(*id, &runs, self.published));
         }
-        Ok((edit, published, None))
+        edit
+    }
+
+    /// The edit while the data waits. It holds only creates, drops and counters: data and the log's
+    /// start come together, later.
+    pub(super) fn waiting(&self) -> Edit {
+        self.edit.clone()
+    }
+
+    /// What waits for room.
+    pub(super) fn into_rest(self, cause: Error) -> Rest {
+        Rest {
+            cause,
+            published: self.published,
+            keyspaces: self.keyspaces,
+            pin: 0,
+        }
     }
 }
 

@@ -37,9 +37,10 @@ fn has_reserves(there: &[ObjectMeta]) -> bool {
     all.into_iter().all(|name| len(name) > 0)
 }
 
-/// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power took it, or it was used up) it may be refused,
-/// and opens when there is room. A manifest with long keys may outgrow what was put by: in space that it had before, by ingests whose edits waited, or,
-/// where only its disk is full, by tables that the open itself makes of the log.
+/// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power
+/// took it, or it was used up) it may be refused, and opens when there is room. A manifest with
+/// long keys may outgrow what was put by, on a disk that is full already: in space that it had
+/// before.
 fn open_full(
     run: &mut Run,
     media: &Media,
