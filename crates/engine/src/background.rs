@@ -505,6 +505,7 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
     // Callers that bring files in see the close soon; what they began to write they delete again.
     core.guests.wait_until_gone();
     last();
+    core.tables.set_closed();
     core.events.end();
     // The lease goes when no task can write any more.
     let lease = core.lease.lock().take();

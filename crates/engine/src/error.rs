@@ -328,9 +328,11 @@ impl From<StorageError> for Error {
             ),
             StorageErrorKind::TooManyOpen => (
                 ErrorKind::Io,
-                Some(
-                    "raise the process's limit of open files (`ulimit -n`), or lower open_tables_max",
-                ),
+                Some("raise the process's limit of open files (`ulimit -n`), or close other files"),
+            ),
+            StorageErrorKind::Closed => (
+                ErrorKind::Closed,
+                Some("open the store again, and read through the new handle"),
             ),
             StorageErrorKind::Unsupported => (ErrorKind::Unsupported, None),
             StorageErrorKind::InvalidInput => (ErrorKind::InvalidArgument, None),

@@ -90,6 +90,7 @@ mod snapshot;
 pub mod stall;
 mod stats;
 mod store;
+mod table_files;
 mod tables;
 #[doc(hidden)]
 pub mod testing;

@@ -456,7 +456,13 @@ impl Store {
         crate::stats::collect(&self.core)
     }
 
-    /// Closes the store: waits for running jobs, syncs the log, gives the lease back. Other handles get `Closed`. What memtables hold is in the log.
+    /// Closes the store: waits for running jobs, syncs the log, gives back the space that was
+    /// written ahead, and gives the lease back. Other handles get `Closed`. What memtables hold is
+    /// in the log.
+    ///
+    /// Cursors, iterators and pinned values that outlive the store read on in the tables that it
+    /// left. Where a later open has deleted one that they had not opened yet, they fail with
+    /// `Closed`.
     ///
     /// # Errors
     /// A failed last sync. The store is closed all the same.

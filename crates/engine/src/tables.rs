@@ -1,10 +1,12 @@
 //! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
 //!
-//! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when it is first asked and may lose it again
-//! when more than `open_tables_max` are open, or more than half of what the process may open at all (a clock over handles). Tables of levels 0
-//! and 1, which most reads ask, do not count for the first of the two and are not closed for it: their filters and indexes stay in memory.
-//! [`TableSet`] knows every handle that lives; a handle that nothing holds any more means that neither a view nor a job names the table, and
-//! [`TableSet::sweep`] deletes the file. A job of many inputs has no file open for longer than a read.
+//! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when
+//! it is first asked and may lose it again when more than `open_tables_max` are open (a clock over
+//! handles). Tables of levels 0 and 1, which most reads ask, do not count for this and are not
+//! closed for it: their filters and indexes stay in memory. Files are another matter: readers and
+//! jobs share a table's [`TableFile`], and [`TableFiles`] bounds how many of those have a
+//! descriptor. [`TableSet`] knows every handle that lives; a handle that nothing holds any more
+//! means that neither a view nor a job names the table, and [`TableSet::sweep`] deletes the file.
 //!
 //! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
 //! handle without holders is obsolete; destructors make no storage calls.
@@ -12,11 +14,11 @@
 //! Threading: asking for an open reader is one atomic load; opening takes the handle's lock over I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
-use siltstone_storage::{Access, Epoch, Map, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 use siltstone_table::reader::{
@@ -29,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Events};
 use crate::options::{DirectIo, Options, Verify};
 use crate::planted::{self, Bug};
+use crate::table_files::{TableFile, TableFiles};
 use crate::version::{Key, KeyRange, TableMeta};
 
 /// A table that a view names.
@@ -36,6 +39,8 @@ pub(crate) struct TableHandle {
     pub(crate) meta: Arc<TableMeta>,
     reader: ArcSwapOption<TableReader>,
     opening: Mutex<()>,
+    /// Its file while somebody reads it, through the page cache and past it.
+    files: [Mutex<Weak<TableFile>>; 2],
     /// Used since the clock's hand passed.
     used: AtomicBool,
     /// What its range deletes cover, once somebody asked.
@@ -74,17 +79,14 @@ pub(crate) struct TableSet {
     runtime: Runtime,
     events: Arc<Events>,
     storage: Arc<dyn Storage>,
+    files: Arc<TableFiles>,
     options: ReaderOptions,
     direct_io: DirectIo,
-    /// The most that stay open of those below level 1.
+    /// The most readers that stay open of tables below level 1.
     open_max: usize,
-    /// The most of all that stay open; less after the process ran out of file handles.
-    handles_max: AtomicUsize,
     /// How often a table was opened and a reader closed: a miss of a filter and index, and an eviction.
     opened: AtomicU64,
     closed: AtomicU64,
-    /// The most inputs that a job keeps open.
-    job_open_max: usize,
     /// Tables that were to be mapped and could not be.
     map_failed_count: AtomicU64,
     registry: Mutex<BTreeMap<u64, Registered>>,
@@ -104,12 +106,11 @@ impl TableSet {
         storage: Arc<dyn Storage>,
         options: &Options,
     ) -> TableSet {
-        // The other half is for the log, the manifest, the outputs and inputs of jobs, and the program around the store.
-        let handles = storage.open_objects_max().map_or(u64::MAX, |max| max / 2);
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         TableSet {
             runtime: runtime.clone(),
             events,
+            files: Arc::new(TableFiles::new(runtime, storage.clone())),
             storage,
             options: ReaderOptions {
                 verify: match options.verify {
@@ -120,11 +121,8 @@ impl TableSet {
             },
             direct_io: options.direct_io,
             open_max: options.open_tables_max as usize,
-            handles_max: AtomicUsize::new(usize::try_from(handles).unwrap_or(usize::MAX)),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
-            // Several jobs run at once, each with several subjobs that open the inputs anew.
-            job_open_max: (handles / 16) as usize,
             map_failed_count: AtomicU64::new(0),
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
@@ -158,6 +156,7 @@ impl TableSet {
             meta: meta.clone(),
             reader: ArcSwapOption::empty(),
             opening: self.runtime.mutex(()),
+            files: [(); 2].map(|()| self.runtime.mutex(Weak::new())),
             used: AtomicBool::new(true),
             deleted_ranges: ArcSwapOption::empty(),
             upper: AtomicBool::new(false),
@@ -205,7 +204,7 @@ impl TableSet {
         let reader = {
             let name = &handle.meta.name;
             let opened = self
-                .open_file(name, self.direct_io == DirectIo::All)
+                .file(handle, self.direct_io == DirectIo::All)
                 .map_err(TableError::from)
                 .and_then(|file| TableReader::open(file, self.options));
             let reader = opened.map_err(|e| {
@@ -239,52 +238,29 @@ impl TableSet {
         Ok(Guard::from_inner(Some(reader)))
     }
 
-    /// Opens a table's file; where the process has no file handle left, after closing other tables.
-    fn open_file(&self, name: &str, direct: bool) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
-        loop {
-            let opened = if direct {
-                self.storage.open_direct(name)
-            } else {
-                self.storage.open(name)
-            };
-            match opened {
-                Err(error) if error.kind == StorageErrorKind::TooManyOpen && self.shed() => {}
-                opened => return opened,
-            }
+    /// A table's file, past the page cache or not: the one that others read, if anybody does.
+    fn file(
+        &self,
+        handle: &TableHandle,
+        direct: bool,
+    ) -> siltstone_storage::Result<Arc<TableFile>> {
+        let mut slot = handle.files[usize::from(direct)].lock();
+        if let Some(file) = slot.upgrade() {
+            return Ok(file);
         }
+        let file = self.files.open(&handle.meta.name, direct)?;
+        *slot = Arc::downgrade(&file);
+        Ok(file)
     }
 
-    /// A table's file for a job: that of the open reader, unless reads and jobs open files differently.
-    fn file_for_job(&self, handle: &TableHandle) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
-        match handle.reader.load().as_ref() {
-            Some(reader) if self.direct_io != DirectIo::Compaction => Ok(reader.file().clone()),
-            _ => self.open_file(&handle.meta.name, self.direct_io != DirectIo::None),
-        }
+    /// The store is closed: from now on tables may be deleted by whoever opens it next.
+    pub(crate) fn set_closed(&self) {
+        self.files.set_closed();
     }
 
     /// Tables that were to be mapped and could not be; they are read to the heap.
     pub(crate) fn map_failed_count(&self) -> u64 {
         self.map_failed_count.load(Ordering::Relaxed)
-    }
-
-    /// Closes half of the open readers and lets no more than that stay open from now on; false if there is nothing to gain.
-    fn shed(&self) -> bool {
-        const LEAST: usize = 4;
-        let mut clock = self.clock.lock();
-        let keep = clock.len() / 2;
-        if keep < LEAST {
-            return false;
-        }
-        self.handles_max.fetch_min(keep, Ordering::Relaxed);
-        let excess = clock.len() - keep;
-        // Upper levels last.
-        clock
-            .make_contiguous()
-            .sort_by_key(|next| next.upgrade().is_some_and(|handle| handle.is_upper()));
-        for handle in clock.drain(..excess).filter_map(|next| next.upgrade()) {
-            self.close(&handle);
-        }
-        true
     }
 
     fn close(&self, handle: &TableHandle) {
@@ -295,16 +271,13 @@ impl TableSet {
     /// Closes readers that were not used lately, while too many are open.
     fn evict(&self) {
         let mut clock = self.clock.lock();
-        let handles_max = self.handles_max.load(Ordering::Relaxed);
-        if clock.len() <= self.open_max.min(handles_max) {
+        if clock.len() <= self.open_max {
             return;
         }
         let is_upper = |next: &Weak<TableHandle>| next.upgrade().is_some_and(|h| h.is_upper());
-        let mut upper = clock.iter().filter(|next| is_upper(next)).count();
+        let upper = clock.iter().filter(|next| is_upper(next)).count();
         for _ in 0..2 * clock.len() {
-            // With too few handles for the upper levels alone, all tables are alike.
-            let too_many = clock.len() > handles_max;
-            if !too_many && clock.len().saturating_sub(upper) <= self.open_max {
+            if clock.len().saturating_sub(upper) <= self.open_max {
                 return;
             }
             let Some(next) = clock.pop_front() else {
@@ -313,11 +286,9 @@ impl TableSet {
             let Some(handle) = next.upgrade() else {
                 continue;
             };
-            let stays = handle.is_upper() && !too_many;
-            if handle.used.swap(false, Ordering::Relaxed) || stays {
+            if handle.used.swap(false, Ordering::Relaxed) || handle.is_upper() {
                 clock.push_back(next);
             } else {
-                upper = upper.saturating_sub(usize::from(handle.is_upper()));
                 self.close(&handle);
             }
         }
@@ -493,35 +464,6 @@ fn not_an_input(location: u32, name: &str) -> TableError {
     .into()
 }
 
-/// A table's file that is open only while it is read: a job reads large pieces, so opening costs it little, and a job over a thousand tables
-/// needs as few file handles as one over ten.
-struct BriefFile {
-    tables: Arc<TableSet>,
-    handle: Arc<TableHandle>,
-    len: u64,
-}
-
-impl ReadFile for BriefFile {
-    fn name(&self) -> &str {
-        &self.handle.meta.name
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> siltstone_storage::Result<()> {
-        self.tables.file_for_job(&self.handle)?.read_at(offset, buf)
-    }
-
-    /// The advice would go with the handle.
-    fn advise(&self, _: Access, _: u64, _: u64) {}
-
-    fn map(&self) -> siltstone_storage::Result<Option<Map>> {
-        Ok(None)
-    }
-}
-
 impl Inputs for JobInputs {
     fn table(
         &self,
@@ -532,15 +474,8 @@ impl Inputs for JobInputs {
             .handles
             .get(&(location, name.to_string()))
             .ok_or_else(|| not_an_input(location, name))?;
-        let file = self.tables.file_for_job(handle)?;
-        if self.handles.len() <= self.tables.job_open_max {
-            return Ok(file);
-        }
-        Ok(Arc::new(BriefFile {
-            tables: self.tables.clone(),
-            handle: handle.clone(),
-            len: file.len(),
-        }))
+        let direct = self.tables.direct_io != DirectIo::None;
+        Ok(self.tables.file(handle, direct)?)
     }
 
     fn stream(

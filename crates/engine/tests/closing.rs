@@ -306,3 +306,94 @@ fn a_close_cut_off_at_any_call_loses_nothing() {
     }
     assert_eq!(least, KEYS, "a closed store is durable");
 }
+
+/// A cursor that outlives its store reads on what it holds open. When it comes to a table that a
+/// later open has deleted, it says that its store was closed: it spoke of damage, and advised to
+/// restore the file from a copy.
+#[test]
+fn readers_that_outlive_their_store_speak_of_no_damage() {
+    for map_tables in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = || Options {
+            map_tables,
+            block_cache_bytes: 0,
+            ..small()
+        };
+        let store = Store::open(folder.path(), options()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        let dropped = store.create_keyspace("dropped").unwrap();
+        for ks in [&keyspace, &dropped] {
+            for n in 0..1000 {
+                ks.put(&key(n), &[7; 900]).unwrap();
+            }
+            ks.compact_range(None, None).unwrap();
+        }
+        let snapshot = store.snapshot();
+        let mut cursors = Vec::new();
+        for ks in [&keyspace, &dropped] {
+            let mut cursor = ks.cursor(siltstone::IterOptions::default()).unwrap();
+            cursor.seek_to_first().unwrap();
+            cursors.push(cursor);
+            cursors.push(
+                ks.cursor_at(&snapshot, siltstone::IterOptions::default())
+                    .unwrap(),
+            );
+        }
+        // One that has opened nothing yet.
+        let range = keyspace.iter().unwrap();
+        let pinned = keyspace.get_pinned(&key(3)).unwrap().unwrap();
+        store.drop_keyspace("dropped").unwrap();
+        store.close().unwrap();
+
+        let store = Store::open(folder.path(), options()).unwrap();
+        let again = store.default_keyspace().unwrap();
+        for n in 0..1000 {
+            again.put(&key(n), &[8; 900]).unwrap();
+        }
+        again.compact_range(None, None).unwrap();
+        assert!(store.keyspace("dropped").is_err());
+        store.wait_until_idle().unwrap();
+
+        let closed = |error: siltstone::Error, what: &str| {
+            assert_eq!(error.kind(), ErrorKind::Closed, "{what}: {error}");
+            let advice = error.advice_text().unwrap_or_default();
+            assert!(!advice.contains("copy"), "{what}: {error}");
+        };
+        for (i, cursor) in cursors.iter_mut().enumerate() {
+            let what = format!("cursor {i}, mapped {map_tables}");
+            let mut shown = 0;
+            let error = loop {
+                if !cursor.valid()
+                    && let Err(error) = cursor.seek(&key(shown))
+                {
+                    break error;
+                }
+                assert_eq!(cursor.key(), key(shown), "{what}");
+                assert_eq!(cursor.value(), [7; 900], "{what}");
+                shown += 1;
+                if let Err(error) = cursor.next() {
+                    break error;
+                }
+            };
+            // What was open it showed to the end.
+            assert!(shown > 0 || i % 2 == 1, "{what}");
+            closed(error, &what);
+            closed(cursor.seek_to_last().unwrap_err(), &what);
+            closed(cursor.refresh().unwrap_err(), &what);
+        }
+        let error = range.last().unwrap().unwrap_err();
+        closed(error, "an iterator");
+        assert_eq!(&pinned[..], [7; 900]);
+        for result in [
+            keyspace.get(&key(3)),
+            keyspace.get_at(&snapshot, &key(999)),
+            dropped.get(&key(3)),
+        ] {
+            match result {
+                Ok(found) => assert_eq!(found.unwrap(), [7; 900]),
+                Err(error) if error.kind() == ErrorKind::KeyspaceDropped => {}
+                Err(error) => closed(error, "a get"),
+            }
+        }
+    }
+}

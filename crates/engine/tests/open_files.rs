@@ -115,3 +115,75 @@ fn with_few_files(folder: &std::path::Path) {
     assert_eq!(store.stats().last_job_error, None);
     store.close().unwrap();
 }
+
+/// Readers that cursors hold counted for nothing: with enough cursors, flushes, gets and writes
+/// found no file handle left, until the cursors went.
+#[test]
+fn cursors_do_not_take_the_files_from_others() {
+    with_limit(
+        256,
+        "cursors_do_not_take_the_files_from_others",
+        with_many_cursors,
+    );
+}
+
+fn with_many_cursors(folder: &std::path::Path) {
+    const KEYS: u32 = 60_000;
+    let options = Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 256 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        ..Options::default()
+    };
+    for map_tables in [true, false] {
+        let options = Options {
+            map_tables,
+            // What is not mapped is read from files, and not from a cache.
+            block_cache_bytes: 0,
+            ..options.clone()
+        };
+        let _ = std::fs::remove_dir_all(folder);
+        let store = Store::open(folder, options).unwrap();
+        let all = store.default_keyspace().unwrap();
+        let ordered = |n: u32| n.to_be_bytes();
+        for n in 0..KEYS {
+            all.put(&ordered(n), &[n as u8; 500]).unwrap();
+        }
+        all.compact_range(None, None).unwrap();
+        let tables: u64 = store.stats().keyspaces[0]
+            .levels
+            .iter()
+            .map(|l| l.table_count)
+            .sum();
+        assert!(tables > 430, "{tables} tables are too few to try anything");
+        // A cursor in each of them.
+        let mut cursors: Vec<_> = (0..KEYS)
+            .step_by(100)
+            .map(|n| {
+                let mut cursor = all.cursor(siltstone::IterOptions::default()).unwrap();
+                cursor.seek(&ordered(n)).unwrap();
+                (n, cursor)
+            })
+            .collect();
+        for n in 0..10_000 {
+            all.put(&ordered(KEYS + n), &[n as u8; 500]).unwrap();
+        }
+        store.flush().unwrap();
+        for n in (0..KEYS).step_by(77) {
+            assert_eq!(all.get(&ordered(n)).unwrap().unwrap(), [n as u8; 500]);
+        }
+        all.compact_range(None, None).unwrap();
+        for (start, cursor) in &mut cursors {
+            for n in *start..*start + 100 {
+                assert_eq!(cursor.key(), ordered(n));
+                assert_eq!(cursor.value(), [n as u8; 500]);
+                cursor.next().unwrap();
+            }
+        }
+        assert_eq!(store.stats().last_job_error, None);
+        drop((cursors, all));
+        store.close().unwrap();
+    }
+}

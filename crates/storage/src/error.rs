@@ -34,6 +34,8 @@ pub enum StorageErrorKind {
     InvalidInput,
     /// A mapped page could not be read (SIGBUS was caught; the map is marked failed).
     MapFailed,
+    /// The object's owner was closed, and what it left is no longer there.
+    Closed,
     /// Any other I/O error.
     Io,
 }

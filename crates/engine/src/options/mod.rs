@@ -294,7 +294,9 @@ settings_table! {
         /// by one. Over it the cache shrinks first, then tables below level 1 are closed, then the largest memtable is flushed early; what is
         /// needed all the same is used, and told.
         memory_bytes_max: u64 = 0, "bytes", within(0, 1 << 50), WhileOpen;
-        /// Tables below level 1 kept open at most; those above stay open besides. All together never more than half of the files that the process may open.
+        /// The most tables below level 1 whose filters and indexes stay in memory; those of the
+        /// tables above stay besides. How many files are open is bounded otherwise: by half of what
+        /// the process may open. Tables beyond that are opened for each read.
         open_tables_max: u32 = 4096, "tables", within(16, 1 << 20), AtOpen("the cache of open tables is sized once");
         /// Read tables through memory maps where the storage has them.
         map_tables: bool = true, "switch", switch(), AtOpen("open tables stay as they were opened");
