@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     /// As they are now: those that change while the store is open are read here.
     pub(crate) live: ArcSwap<Options>,
+    /// The file of options in the store's folder as the open found it; an open for reading ignores it.
+    pub(crate) options_file: crate::options_differ::Read,
     pub(crate) sync_every_write: bool,
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,

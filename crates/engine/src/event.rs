@@ -18,6 +18,7 @@ use crate::checkpoint::CheckpointReport;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Counter;
 use crate::options::Value;
+use crate::options_differ::OptionDifference;
 use crate::stall::{Cause, Load};
 use crate::version::{KeyspaceId, TableMeta};
 
@@ -63,7 +64,8 @@ pub trait EventListener: Send + Sync + 'static {
     fn on_event(&self, event: &Event);
 }
 
-/// Something that happened in an open store. What the open itself does is not told, but for its failures.
+/// Something that happened in an open store. Of what an open does, only its failures are emitted, and
+/// that its options contradict the file in the store's folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -194,6 +196,19 @@ pub enum Event {
         name: &'static str,
         /// Its value; `None` if the keyspace follows the store again.
         value: Option<Value>,
+    },
+    /// The store was opened for writing, and options in force contradict the file `OPTIONS.toml` in its
+    /// folder: the program did not pass what [`crate::Options::load`] returns.
+    #[non_exhaustive]
+    OptionsDiffer {
+        /// Each option, with the value in force and the value in the file.
+        differences: Vec<OptionDifference>,
+    },
+    /// The store was opened for writing, and the file `OPTIONS.toml` in its folder cannot be read.
+    #[non_exhaustive]
+    OptionsUnreadable {
+        /// Why.
+        error: Error,
     },
     /// A keyspace was created.
     #[non_exhaustive]

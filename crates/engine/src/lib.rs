@@ -76,6 +76,7 @@ pub mod memtable;
 mod metrics;
 mod names;
 mod options;
+mod options_differ;
 mod overlay;
 mod pinning;
 mod properties;
@@ -126,6 +127,7 @@ pub use options::{
     ByLevel, Change, Compression, DirectIo, KeyspaceOptions, KeyspaceSettings, LevelTargets,
     Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,
 };
+pub use options_differ::OptionDifference;
 pub use properties::KeyspaceProperties;
 pub use published::{PublishedStats, read_published_stats, read_published_stats_from};
 pub use read::PinnedValue;

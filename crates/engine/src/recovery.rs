@@ -283,6 +283,10 @@ pub(crate) fn open(
     let core = Arc::new(Core {
         session: SessionId::new(),
         live: ArcSwap::from_pointee(options.clone()),
+        options_file: match is_reading {
+            false => crate::options_differ::read(&*storages.manifest),
+            true => Ok(None),
+        },
         sync_every_write: options.sync == SyncMode::Always,
         interval_sync: IntervalSync::new(
             &runtime,
@@ -353,6 +357,7 @@ pub(crate) fn open(
         }
     }
     crate::settings::keep_wishes(&core)?;
+    crate::options_differ::report(&core);
     crate::background::start(&core)?;
     Ok(core)
 }

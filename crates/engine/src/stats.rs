@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::compaction::place::SideStats;
 use crate::compaction::schedule::JobStats;
 use crate::core::Core;
+use crate::error::Error;
 use crate::log::LogStats;
 use crate::metrics::LatencySummary;
+use crate::options_differ::OptionDifference;
 use crate::stall::{Cause, Delay, DelayTotal};
 use crate::view::{KeyspaceView, Source};
 
@@ -87,6 +89,11 @@ pub struct Stats {
     pub pinned_table_bytes: u64,
     /// Why the last job failed, if one did.
     pub last_job_error: Option<String>,
+    /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was when
+    /// the store was opened for writing.
+    pub option_differences: Vec<OptionDifference>,
+    /// Why that file could not be read, if it could not.
+    pub options_file_error: Option<String>,
 }
 
 /// Levels with their numbers, for readers who leave some out.
@@ -319,6 +326,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         pinned_table_count,
         pinned_table_bytes,
         last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),
+        option_differences: crate::options_differ::differences(core),
+        options_file_error: crate::options_differ::failure(core).map(Error::to_string),
     }
     .with_log_bytes(core.log_bytes.load(Ordering::Relaxed))
 }

@@ -1,38 +1,162 @@
-//! The TOML file of settings: the user's, read and written as a whole.
+//! The TOML file of settings, which belongs to the user.
 //!
-//! What it is: at the top the store's settings and the defaults of its keyspaces; then one table `[keyspaces.NAME]` for what single ones
-//! have of their own. Written, every setting is preceded by its meaning, unit, default, range and whether it may change while the store is open.
+//! At its top the file has the store's settings and the defaults of its keyspaces. Below them a table
+//! `[keyspaces.NAME]` sets what one keyspace has instead. [`Options::to_toml`] writes every setting
+//! with a comment above it: its meaning, unit, default, range, and whether it may change while the
+//! store is open.
 //!
-//! Invariants: what was written reads back as the same options. Unknown names are refused with the nearest one.
+//! Invariants: what was written reads back as the same options. An unknown name is refused with the
+//! nearest known one, and every refusal names the line and the column.
+//!
+//! Threading: pure functions, but for [`Options::load`], which reads one file.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::{Change, KeyspaceOptions, Options, SETTINGS, Scope, Setting, Value};
 use crate::error::{Error, Result};
+use crate::names::OPTIONS;
 
-fn value_of(name: &str, value: &toml::Value) -> Result<Value> {
-    match value {
-        toml::Value::Boolean(on) => Ok(Value::Switch(*on)),
-        toml::Value::String(text) => Ok(Value::Text(text.clone())),
-        toml::Value::Integer(number) if *number >= 0 => Ok(Value::Number(*number as u64)),
-        toml::Value::Array(values) => {
-            let values: Result<Vec<Value>> = values.iter().map(|v| value_of(name, v)).collect();
-            Ok(Value::List(values?))
-        }
-        other => Err(
+/// A longer file is refused: every setting with its comment takes some 10 KB.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a file of options says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OptionsFile {
+    /// Its options; what it does not set has its default.
+    pub(crate) options: Options,
+    /// The names that it sets at its top.
+    pub(crate) names: BTreeSet<&'static str>,
+}
+
+/// The text of a file of options, for looking up where something stands in it.
+#[derive(Clone, Copy)]
+struct Source<'a>(&'a str);
+
+impl Source<'_> {
+    /// The error with its line and column in front.
+    fn locate(self, span: Range<usize>, error: Error) -> Error {
+        let before = &self.0.as_bytes()[..span.start.min(self.0.len())];
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        let line_start = before
+            .iter()
+            .rposition(|b| *b == b'\n')
+            .map_or(0, |at| at + 1);
+        let column = 1 + String::from_utf8_lossy(&before[line_start..])
+            .chars()
+            .count();
+        error.context(format!("line {line}, column {column}"))
+    }
+
+    /// What stands there.
+    fn text(self, span: Range<usize>) -> String {
+        self.0.get(span).unwrap_or_default().to_string()
+    }
+
+    fn value(self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Value> {
+        let number = |text: &str, radix| u64::from_str_radix(text, radix).ok();
+        let known = match value.get_ref() {
+            DeValue::Boolean(on) => Some(Value::Switch(*on)),
+            DeValue::String(text) => Some(Value::Text(text.to_string())),
+            DeValue::Integer(integer) => {
+                number(integer.as_str(), integer.radix()).map(Value::Number)
+            }
+            DeValue::Array(values) => {
+                let values: Result<Vec<Value>> =
+                    values.iter().map(|v| self.value(name, v)).collect();
+                return values.map(Value::List);
+            }
+            _ => None,
+        };
+        known.ok_or_else(|| {
             Error::invalid_argument(format!("option {name} is impossible"))
-                .expected("a whole number that is not negative, true or false, a text, or a list of these")
-                .found(other.to_string()),
-        ),
+                .expected(
+                    "a whole number that is not negative, true or false, a text, or a list of these",
+                )
+                .found(self.text(value.span()))
+        })
+    }
+
+    fn table<'t, 'i>(self, what: &str, value: &'t Spanned<DeValue<'i>>) -> Result<&'t DeTable<'i>> {
+        value.get_ref().as_table().ok_or_else(|| {
+            let error = Error::invalid_argument(format!("`{what}` is no table"))
+                .expected(format!("[{what}] and lines below it"))
+                .found(self.text(value.span()));
+            self.locate(value.span(), error)
+        })
     }
 }
 
-fn table_of<'a>(what: &str, value: &'a toml::Value) -> Result<&'a toml::Table> {
-    value.as_table().ok_or_else(|| {
-        Error::invalid_argument(format!("`{what}` is no table"))
-            .expected(format!("[{what}] and lines below it"))
-            .found(value.to_string())
-    })
+impl OptionsFile {
+    /// Reads the text of a file.
+    pub(crate) fn parse(text: &str) -> Result<OptionsFile> {
+        let source = Source(text);
+        let table = DeTable::parse(text).map_err(|e| {
+            let message = format!("the options are no TOML: {}", e.message());
+            source.locate(e.span().unwrap_or(0..0), Error::invalid_argument(message))
+        })?;
+        let mut file = OptionsFile::default();
+        for (name, value) in table.get_ref() {
+            let at = name.span();
+            let name: &str = name.get_ref();
+            if name != "keyspaces" {
+                let set = source
+                    .value(name, value)
+                    .and_then(|value| file.options.set(name, &value))
+                    .and_then(|()| super::setting(name));
+                let setting = set.map_err(|e| source.locate(at, e))?;
+                file.names.insert(setting.name);
+                continue;
+            }
+            for (keyspace, lines) in source.table("keyspaces", value)? {
+                let keyspace: &str = keyspace.get_ref();
+                let own = file
+                    .options
+                    .keyspaces
+                    .entry(keyspace.to_string())
+                    .or_default();
+                for (name, value) in source.table(&format!("keyspaces.{keyspace}"), lines)? {
+                    let at = name.span();
+                    let name: &str = name.get_ref();
+                    source
+                        .value(name, value)
+                        .and_then(|value| own.set(name, &value))
+                        .map_err(|e| {
+                            source.locate(at, e.context(format!("keyspace `{keyspace}`")))
+                        })?;
+                }
+            }
+        }
+        file.options.validate()?;
+        Ok(file)
+    }
+
+    /// Reads the bytes of a file.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<OptionsFile> {
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(Error::invalid_argument("the file of options is too long")
+                .expected(format!("at most {FILE_BYTES_MAX} bytes"))
+                .advice("look at what is in the file: every setting takes some 10 KB"));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|e| {
+            Error::invalid_argument("the file of options is no UTF-8")
+                .at(e.valid_up_to() as u64)
+                .advice("write the file as UTF-8")
+        })?;
+        OptionsFile::parse(text)
+    }
+}
+
+/// Whether the file, or a folder on the way to it, is not there.
+fn is_missing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
 }
 
 fn comment(out: &mut String, setting: &Setting) {
@@ -84,37 +208,55 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for bytes that are no TOML (with the line), unknown names (with the nearest one), impossible values and relations.
+    /// `InvalidArgument`, with the line and the column, for text that is no TOML, unknown names (with
+    /// the nearest known one) and impossible values; and for values that contradict each other.
     pub fn from_toml(text: &str) -> Result<Options> {
-        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
-            let line = e.span().map_or(1, |span| {
-                1 + text.as_bytes()[..span.start.min(text.len())]
-                    .iter()
-                    .filter(|b| **b == b'\n')
-                    .count()
-            });
-            Error::invalid_argument(format!(
-                "the options are no TOML: {} (line {line})",
-                e.message()
-            ))
-        })?;
-        let mut options = Options::default();
-        for (name, value) in &table {
-            if name != "keyspaces" {
-                options.set(name, &value_of(name, value)?)?;
-                continue;
-            }
-            for (keyspace, lines) in table_of("keyspaces", value)? {
-                let own = options.keyspaces.entry(keyspace.clone()).or_default();
-                for (name, value) in table_of(&format!("keyspaces.{keyspace}"), lines)? {
-                    value_of(name, value)
-                        .and_then(|value| own.set(name, &value))
-                        .map_err(|e| e.context(format!("keyspace `{keyspace}`")))?;
-                }
-            }
+        Ok(OptionsFile::parse(text)?.options)
+    }
+
+    /// Reads the options that an operator keeps in the file `OPTIONS.toml` in a store's folder, which
+    /// `silt options` writes and every command of `silt` follows. What the file does not set has its
+    /// default. [`crate::Store::open`] never reads the file by itself: pass it what this returns.
+    ///
+    /// `path` is the store's folder. If the folder has no such file, or is not there yet, the options
+    /// are the defaults. `path` may also name a file: one that is there is read, and a path that ends
+    /// with `.toml` must be there.
+    ///
+    /// ```
+    /// use siltstone::{Options, Store, SyncMode};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("birds.silt");
+    /// # std::fs::create_dir(&path).unwrap();
+    /// # std::fs::write(path.join("OPTIONS.toml"), "sync = \"always\"").unwrap();
+    /// let store = Store::open(&path, Options::load(&path)?)?;
+    /// assert_eq!(store.options().sync, SyncMode::Always); // the file says so
+    /// # siltstone::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Options::from_toml`], with the file's path in front; `NotFound` for a missing file that was
+    /// named; `InvalidArgument` for a file of more than 1 MiB or that is no UTF-8; I/O.
+    pub fn load(path: impl AsRef<Path>) -> Result<Options> {
+        let path = path.as_ref();
+        let is_named = path.is_file() || path.extension().is_some_and(|e| e == "toml");
+        let file = match is_named && !path.is_dir() {
+            true => path.to_path_buf(),
+            false => path.join(OPTIONS),
+        };
+        let io = |error: &std::io::Error| {
+            let error = siltstone_storage::StorageError::from_io("open", OPTIONS, error);
+            Error::from(error).context(format!("reading options from {}", file.display()))
+        };
+        let mut bytes = Vec::new();
+        let read = std::fs::File::open(&file)
+            .and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => OptionsFile::from_bytes(&bytes)
+                .map(|file| file.options)
+                .map_err(|e| e.context(file.display())),
+            Err(error) if !is_named && is_missing(&error) => Ok(Options::default()),
+            Err(error) => Err(io(&error)),
         }
-        options.validate()?;
-        Ok(options)
     }
 
     /// The options as TOML: every setting with a comment that says its meaning, unit, default, range and whether it can change while

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use file::{FILE_BYTES_MAX, OptionsFile};
 pub use registry::{Change, Limits, Scope, Setting, setting, settings};
 use registry::{KeyspaceAccess, choice, switch, times, within, within_power_of_two};
 pub use value::Value;
