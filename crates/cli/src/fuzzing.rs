@@ -269,13 +269,18 @@ fn set(bytes: &[u8]) {
         set: set.into_iter().map(String::from).collect(),
         unset: unset.iter().map(|name| name[1..].to_string()).collect(),
         write: false,
+        json: false,
     };
-    let Ok(options) = commands::options::changed(file, &args) else {
+    let Ok(changes) = commands::options::changes(&args) else {
         return;
     };
-    let written = options.to_toml();
-    match siltstone::Options::from_toml(&written) {
-        Ok(back) => assert_eq!(back, options, "{written}"),
-        Err(error) => panic!("what was written is refused: {error}\n{written}"),
+    let Ok((options, written)) = changes.apply(file) else {
+        return;
+    };
+    for text in [written, options.to_toml()] {
+        match siltstone::Options::from_toml(&text) {
+            Ok(back) => assert_eq!(back, options, "{text}"),
+            Err(error) => panic!("what was written is refused: {error}\n{text}"),
+        }
     }
 }

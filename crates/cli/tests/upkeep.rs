@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{numbered_store, on};
+use common::{numbered_store, on, silt};
 
 #[test]
 fn settings_are_printed_changed_and_followed() {
@@ -16,22 +16,25 @@ fn settings_are_printed_changed_and_followed() {
     // Before the store is there.
     on("options", &store, &["--set", "memtable_bytes=1048576"]).fine();
     on("options", &store, &["--set", "compression=lz4"]).fine();
-    on(
-        "options",
-        &store,
-        &["-k", "birds", "--set", "bloom_bits_per_key = 12"],
-    )
-    .fine();
+    let written = || fs::read_to_string(store.join("OPTIONS.toml")).unwrap();
+    assert_eq!(
+        written(),
+        "memtable_bytes = \"1 MiB\"\ncompression = \"lz4\"\n"
+    );
     let printed = on("options", &store, &[]).fine();
-    for line in ["memtable_bytes = \"1 MiB\"", "[keyspaces.birds]", "# "] {
+    for line in [
+        "\nmemtable_bytes = \"1 MiB\"  # OPTIONS.toml\n",
+        "\nverify = \"once\"  # default\n",
+        "\n# Size of a memtable.",
+    ] {
         assert!(printed.contains(line), "{line}: {printed}");
     }
-    assert_eq!(
-        printed,
-        fs::read_to_string(store.join("OPTIONS.toml")).unwrap()
+    assert!(
+        printed.lines().all(|line| line.chars().count() <= 100),
+        "{printed}"
     );
-    let said = on("options", &store, &["-k", "birds"]).fine();
-    assert!(said.contains("bloom_bits_per_key = 12"), "{said}");
+    // What is printed is a file of settings.
+    siltstone::Options::from_toml(&printed).unwrap();
     // A memtable of 1 MiB is flushed several times where one of 64 MiB never would be.
     let wide = "x".repeat(90);
     let lines: String = (0..40_000).map(|n| format!("{n:06}{wide}\n")).collect();
@@ -49,12 +52,9 @@ fn settings_are_printed_changed_and_followed() {
         bytes("file_bytes") < bytes("raw_bytes") / 2,
         "lz4: {levels}"
     );
-    on("options", &store, &["--unset", "memtable_bytes"]).fine();
-    assert!(
-        !on("options", &store, &[])
-            .fine()
-            .contains("memtable_bytes = \"1 MiB\"")
-    );
+    let said = on("options", &store, &["--unset", "memtable_bytes"]).fine();
+    assert_eq!(said, "memtable_bytes = \"64 MiB\"  # default\n");
+    assert_eq!(written(), "compression = \"lz4\"\n");
     let before = on("options", &store, &[]).fine();
     for (args, code, word) in [
         (["--set", "memtable_byte=1"], 3, "memtable_bytes"),
@@ -75,6 +75,164 @@ fn settings_are_printed_changed_and_followed() {
             said.contains("OPTIONS.toml") && said.contains("memtable_bytes"),
             "{command}: {said}"
         );
+    }
+}
+
+#[test]
+fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    // A keyspace has settings once it is there.
+    for args in [["--set", "block_bytes=32768"], ["--unset", "block_bytes"]] {
+        let args = ["-k", "birds", args[0], args[1]];
+        let said = on("options", &store, &args).failed(3);
+        assert!(said.contains("silt keyspace create"), "{said}");
+        assert!(!store.exists());
+    }
+    on("put", &store, &["wren", "9 g"]).fine();
+    let keyspace = ["create", store.to_str().unwrap(), "-k", "birds"];
+    silt(["keyspace"].into_iter().chain(keyspace)).fine();
+    for args in [
+        &["-k", "brids"][..],
+        &["-k", "brids", "--set", "block_bytes=32768"],
+    ] {
+        let said = on("options", &store, args).failed(3);
+        assert!(
+            said.contains("`brids`") && said.contains("one of: birds, default"),
+            "{said}"
+        );
+    }
+    assert!(!store.join("OPTIONS.toml").exists());
+    let line = |name: &str| -> String {
+        let said = on("options", &store, &["-k", "birds"]).fine();
+        let found = said.lines().find(|l| l.starts_with(&format!("{name} = ")));
+        found
+            .unwrap_or_else(|| panic!("{name}: {said}"))
+            .to_string()
+    };
+    assert_eq!(line("block_bytes"), "block_bytes = \"8 KiB\"  # default");
+    let said = on("options", &store, &["--set", "block_bytes=16384"]).fine();
+    assert_eq!(said, "block_bytes = \"16 KiB\"  # OPTIONS.toml\n");
+    assert_eq!(
+        line("block_bytes"),
+        "block_bytes = \"16 KiB\"  # OPTIONS.toml"
+    );
+    // The store keeps it at once: a program that knows nothing of the file has it too.
+    let said = on(
+        "options",
+        &store,
+        &["-k", "birds", "--set", "block_bytes=32768"],
+    )
+    .fine();
+    let kept = "block_bytes = \"32 KiB\"  # set for the keyspace, kept by the store";
+    assert_eq!(said, format!("{kept}\n"));
+    let block_bytes = || {
+        let options = siltstone::Options::default();
+        let opened = siltstone::Store::open(&store, options).unwrap();
+        let own = opened.keyspace("birds").unwrap().own_options();
+        opened.close().unwrap();
+        own.block_bytes
+    };
+    assert_eq!(block_bytes(), Some(32 << 10));
+    let said = on("options", &store, &["--unset", "block_bytes"]).fine();
+    assert_eq!(
+        said,
+        format!("block_bytes = \"8 KiB\"  # default\n[keyspaces.\"birds\"]\n{kept}\n")
+    );
+    let all = on("options", &store, &["--json"]).fine();
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(all["keyspaces"][0]["name"], "birds", "{all}");
+    assert_eq!(all["keyspaces"][0]["settings"][0]["value"], 32768, "{all}");
+    assert_eq!(
+        all["keyspaces"][0]["settings"][0]["source"], "keyspace",
+        "{all}"
+    );
+    // The file alone says nothing of what the store keeps.
+    fs::remove_file(store.join("OPTIONS.toml")).unwrap();
+    assert_eq!(line("block_bytes"), kept);
+    let said = on(
+        "options",
+        &store,
+        &["-k", "birds", "--unset", "block_bytes"],
+    )
+    .fine();
+    assert_eq!(said, "block_bytes = \"8 KiB\"  # default\n");
+    assert_eq!(block_bytes(), None);
+    assert_eq!(line("block_bytes"), "block_bytes = \"8 KiB\"  # default");
+    // What was written by hand counts from the next open for writing on.
+    let text = "# by hand\n[keyspaces.birds]\nlevel_factor = 4\n[keyspaces.gone]\n";
+    fs::write(store.join("OPTIONS.toml"), text).unwrap();
+    assert!(line("level_factor").ends_with("when the store is next opened for writing"));
+    let said = on("options", &store, &[]).fine();
+    assert!(said.contains("`gone`, which is no keyspace yet"), "{said}");
+    on("put", &store, &["wren", "10 g"]).fine();
+    assert!(line("level_factor").ends_with("kept by the store"));
+    let said = on(
+        "options",
+        &store,
+        &["-k", "birds", "--set", "l0_stop_count=3"],
+    )
+    .failed(3);
+    assert!(
+        said.contains("l0_slowdown_count") || said.contains("l0_stop_count"),
+        "{said}"
+    );
+    assert_eq!(
+        fs::read_to_string(store.join("OPTIONS.toml")).unwrap(),
+        text
+    );
+}
+
+#[test]
+fn settings_beside_a_program_that_has_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    on("options", &store, &["--set", "sync=always"]).fine();
+    let options = siltstone::Options {
+        stats_publish_ms: 100,
+        ..siltstone::Options::default()
+    };
+    let open = siltstone::Store::open(&store, options).unwrap();
+    while !store.join("STATS.json").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let said = on("options", &store, &[]).fine();
+    let pid = std::process::id();
+    assert!(
+        said.contains(&format!("\nsync = \"never\"  # process {pid}")),
+        "{said}"
+    );
+    let said = on("stats", &store, &[]).fine();
+    assert!(
+        said.contains("sync is \"never\", but OPTIONS.toml sets \"always\""),
+        "{said}"
+    );
+    // What the store keeps is changed by the program itself, or when it is closed.
+    let said = on(
+        "options",
+        &store,
+        &["-k", "default", "--set", "level_factor=4"],
+    )
+    .failed(3);
+    assert!(said.contains("Keyspace::set_options"), "{said}");
+    let said = on("options", &store, &["--set", "sync=never"]).fine();
+    assert!(said.contains("next open"), "{said}");
+    open.close().unwrap();
+}
+
+#[test]
+fn silt_never_contradicts_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    on("options", &store, &["--write"]).fine();
+    for (command, args) in [
+        ("put", &["k", "v"][..]),
+        ("load", &["/dev/null"]),
+        ("compact", &[]),
+    ] {
+        let log = ["--log", "warn"];
+        let all: Vec<&str> = args.iter().chain(&log).copied().collect();
+        on(command, &store, &all).fine();
     }
 }
 

@@ -106,28 +106,38 @@ pub struct CheckpointArgs {
 #[command(after_help = "Examples:\n  \
     silt options birds.silt\n  \
     silt options birds.silt --set memtable_bytes=134217728 --set compression=lz4\n  \
+    silt options birds.silt -k sightings\n  \
     silt options birds.silt -k sightings --set bloom_bits_per_key=12\n  \
-    silt options new.silt --set log_dir=/fast/new-log    before the store is there\n  \
+    silt options new.silt --set log_dir=/fast/new-log\n  \
     silt options birds.silt --unset compression\n  \
     silt options birds.silt --write\n\n\
-    Settings are printed as TOML, each with its meaning, unit, default and range. --set, --unset and --write keep them in the file OPTIONS.toml in the store's folder, which \
-    all commands follow; values are TOML, words need no quotes. Keyspaces follow the store's settings but for what is set for them. Before a store is \
-    there, its folder is created for the file.")]
+    Settings are printed as TOML, each with its meaning, unit, default and range, and behind the \
+    value in force where it comes from: the default, the file OPTIONS.toml in the store's folder, or \
+    the store, which keeps what is set for a keyspace.\n\n\
+    --set and --unset change the file, which all commands follow; the user's comments in it stay, \
+    and a setting that has its default again is taken out. With -k they change the file and what the \
+    store keeps for the keyspace, so that the change is in force at once. They print what is in \
+    force then. Values are TOML, words need no quotes.\n\n\
+    A program follows the file if it opens the store with Options::load. Before a store is there, its \
+    folder is created for the file.")]
 pub struct OptionsArgs {
     /// The store's folder.
     pub store: PathBuf,
     /// Settings of this keyspace instead of the store's.
     #[arg(short = 'k', long, value_name = "NAME")]
     pub keyspace: Option<String>,
-    /// Change a setting in the file.
+    /// Change a setting.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Take a setting out of the file: its default holds.
+    /// Take a setting away, everywhere: its default holds.
     #[arg(long, value_name = "NAME")]
     pub unset: Vec<String>,
     /// Write the file, with every setting in it.
     #[arg(long)]
     pub write: bool,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `check`.

@@ -1,12 +1,10 @@
 //! `silt checkpoint`: a second store, as the first one is now.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Instant;
 
-use siltstone::Options;
-
-use super::{OPTIONS_FILE, open_existing, options_of};
+use super::options::file::Changes;
+use super::{OPTIONS_FILE, OptionsFile, open_existing};
 use crate::args::CheckpointArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -23,27 +21,14 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     );
     if from.exists() {
         // A checkpoint has log and tables in its own folder.
-        let text = match options_of(&args.store)? {
-            options
-                if options.log_dir.as_os_str().is_empty()
-                    && options.table_dir.as_os_str().is_empty() =>
-            {
-                None
-            }
-            options => Some(
-                Options {
-                    log_dir: PathBuf::new(),
-                    table_dir: PathBuf::new(),
-                    ..options
-                }
-                .to_toml(),
-            ),
+        let file = OptionsFile::read(&args.store)?;
+        let without = Changes {
+            keyspace: None,
+            set: Vec::new(),
+            unset: vec!["log_dir", "table_dir"],
         };
-        let copied = match text {
-            Some(text) => fs::write(&to, text),
-            None => fs::copy(&from, &to).map(|_| ()),
-        }
-        .and_then(|()| fs::File::open(&to)?.sync_all());
+        let (_, text) = without.apply(&file.text)?;
+        let copied = fs::write(&to, text).and_then(|()| fs::File::open(&to)?.sync_all());
         copied.map_err(|e| {
             Failure::Other(format!(
                 "the checkpoint is whole, but its settings could not be copied: {}: {e}",

@@ -43,37 +43,80 @@ const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// Keyspaces whose names begin so are kept by tools for themselves.
 pub const OWN_PREFIX: &str = "silt.";
 
-/// The settings that a store's `OPTIONS.toml` asks for; the defaults if there is none.
-///
-/// # Errors
-/// It cannot be read, or asks for what cannot be.
-fn options_of(path: &Path) -> Result<Options, Failure> {
-    let file = path.join(OPTIONS_FILE);
-    match fs::read_to_string(&file) {
-        Ok(text) => Options::from_toml(&text).map_err(|e| e.context(file.display()).into()),
-        // No store, or one without: the open says what there is to say.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Ok(Options::default())
+/// What a store's `OPTIONS.toml` says.
+pub struct OptionsFile {
+    /// The options; what the file does not set has its default.
+    pub options: Options,
+    /// The text; empty if there is no file.
+    pub text: String,
+}
+
+impl OptionsFile {
+    /// Reads the file in a store's folder.
+    ///
+    /// # Errors
+    /// It cannot be read, or asks for what cannot be.
+    pub fn read(path: &Path) -> Result<OptionsFile, Failure> {
+        let file = path.join(OPTIONS_FILE);
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            // No store, or one without: the open says what there is to say.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                String::new()
+            }
+            Err(error) => return Err(Failure::file(&file, &error)),
+        };
+        let options = Options::from_toml(&text).map_err(|e| e.context(file.display()))?;
+        Ok(OptionsFile { options, text })
+    }
+
+    /// The store's settings that the file sets.
+    pub fn names(&self) -> Vec<&'static str> {
+        let document = self.text.parse::<toml_edit::DocumentMut>();
+        let document = document.unwrap_or_default();
+        let names = siltstone::settings().iter().map(|s| s.name);
+        names.filter(|name| document.contains_key(name)).collect()
+    }
+
+    /// Options for a few changes: little memory and a small log, because a disk that is nearly full
+    /// should not keep anybody from removing something. What the file sets holds all the same.
+    pub fn small(&self, create: bool) -> Options {
+        let mut options = Options {
+            create_if_missing: create,
+            error_if_exists: false,
+            ..self.options.clone()
+        };
+        let names = self.names();
+        let free = |name: &str| !names.contains(&name);
+        if free("memtable_bytes") {
+            options.memtable_bytes = 16 << 20;
         }
-        Err(error) => Err(Failure::file(&file, &error)),
+        if free("log_segment_bytes") {
+            options.log_segment_bytes = 256 << 10;
+        }
+        options
     }
 }
 
-/// Settings for a few changes: little memory and a small log, because a disk that is nearly full should not keep anybody from removing
-/// something.
-fn small_options(path: &Path, create: bool) -> Result<Options, Failure> {
-    Ok(Options {
-        create_if_missing: create,
-        error_if_exists: false,
-        memtable_bytes: 16 << 20,
-        log_segment_bytes: 256 << 10,
-        ..options_of(path)?
-    })
+/// The options that a store's `OPTIONS.toml` asks for; the defaults if there is none.
+///
+/// # Errors
+/// As [`OptionsFile::read`].
+fn options_of(path: &Path) -> Result<Options, Failure> {
+    Ok(OptionsFile::read(path)?.options)
+}
+
+/// Names of keyspaces without those that tools keep for themselves, but for one that was asked for.
+pub fn not_own<N: AsRef<str>>(
+    names: impl Iterator<Item = N>,
+    asked: Option<&str>,
+) -> impl Iterator<Item = N> {
+    names.filter(move |name| !name.as_ref().starts_with(OWN_PREFIX) || asked == Some(name.as_ref()))
 }
 
 /// Opens a store that must be there, to read it: nothing in it is changed, others may read it too.
@@ -90,7 +133,7 @@ fn open_to_read(path: &Path) -> Result<Store, Failure> {
 /// # Errors
 /// As [`Store::open`].
 fn open_existing(path: &Path) -> Result<Store, Failure> {
-    open(path, small_options(path, false)?)
+    open(path, OptionsFile::read(path)?.small(false))
 }
 
 /// Opens a store, created if it is not there, to change little.
@@ -98,7 +141,7 @@ fn open_existing(path: &Path) -> Result<Store, Failure> {
 /// # Errors
 /// As [`Store::open`]; where other files lie in the place of a store.
 fn open_or_create(path: &Path) -> Result<Store, Failure> {
-    open(path, small_options(path, true)?)
+    open(path, OptionsFile::read(path)?.small(true))
 }
 
 /// Opens a store as all commands do: what the open discarded is told, and nothing is created among other people's files.

@@ -1,104 +1,87 @@
-//! `silt options`: the settings of a store, as the file `OPTIONS.toml` in its folder has them.
+//! `silt options`: the settings of a store: which values are in force, where each comes from, and
+//! changes to them.
 //!
-//! Invariant: the file is replaced whole, and only by settings that can be.
+//! What is set lies in two places: in the file `OPTIONS.toml` in the store's folder, which is the
+//! operator's, and, for a single keyspace, in the store itself, which takes over what the file says
+//! of the keyspace when it is opened for writing.
+//!
+//! Invariants: the file is replaced whole, and only by settings that can be. A change of a keyspace's
+//! settings is made in both places, so that what `--unset` takes away is gone.
+
+pub mod file;
+mod show;
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
-use siltstone::Options;
+use siltstone::{Error, ErrorKind, Keyspace, Store};
 
-use super::OPTIONS_FILE;
+use super::{OPTIONS_FILE, OptionsFile};
 use crate::args::OptionsArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::Out;
+use crate::output::{Out, outln};
+use file::Changes;
+use show::InForce;
 
 /// Runs the command.
 pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
-    let file = args.store.join(OPTIONS_FILE);
-    let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(Failure::file(&file, &error)),
+    // What is wrong in the file is refused before what is wrong in the arguments.
+    let read = OptionsFile::read(&args.store)?;
+    let changes = changes(args)?;
+    let is_change = !args.set.is_empty() || !args.unset.is_empty();
+    if !is_change && !args.write {
+        if !args.store.is_dir() {
+            return Err(Failure::Other(format!(
+                "{}: there is no such folder; --write and --set create it",
+                args.store.display()
+            )));
+        }
+        let found = InForce::find(&args.store, &read, args.keyspace.as_deref())?;
+        return print(|out| found.print(out, args.json));
+    }
+    let (options, text) = changes.apply(&read.text)?;
+    let text = match args.write {
+        true => options.to_toml(),
+        false => text,
     };
-    let read =
-        |text: &str| Options::from_toml(text).map_err(|e| Failure::from(e.context(file.display())));
-    let changes = !args.set.is_empty() || !args.unset.is_empty();
-    let options = if changes {
-        // Refused for what is wrong in the file before what is wrong in the arguments.
-        read(&text)?;
-        changed(&text, args)?
-    } else {
-        read(&text)?
+    let changed = OptionsFile { options, text };
+    // Before the file: what the store refuses must not stand there.
+    let store = match &args.keyspace {
+        Some(name) if is_change => Some(change_keyspace(args, name, &changed, &changes)?),
+        _ => None,
     };
-    if changes || args.write {
-        write(&args.store, &options)?;
+    write(&args.store, &changed.text)?;
+    if let Some(store) = store {
+        store.close()?;
+    }
+    if !is_change {
         return Ok(Outcome::Fine);
     }
-    if !args.store.is_dir() {
-        return Err(Failure::Other(format!(
-            "{}: there is no such folder; --write and --set create it",
-            args.store.display()
-        )));
-    }
-    let mut out = Out::new();
-    match &args.keyspace {
-        None => out.raw(options.to_toml().as_bytes())?,
-        Some(name) => {
-            let own = options.keyspaces.get(name);
-            out.raw(own.map(|o| o.to_toml()).unwrap_or_default().as_bytes())?;
-        }
-    }
-    out.finish()?;
-    Ok(Outcome::Fine)
+    let mut names: Vec<&str> = changes.unset.clone();
+    names.extend(changes.set.iter().map(|(name, _)| *name));
+    let found = InForce::find(&args.store, &changed, args.keyspace.as_deref())?.only(&names);
+    print(|out| found.print_brief(out, args.json))
 }
 
-/// The settings of a file's text, with the changes that the arguments ask for.
-///
-/// # Errors
-/// What cannot be.
-pub fn changed(text: &str, args: &OptionsArgs) -> Result<Options, Failure> {
-    let mut table: toml::Table = text
-        .parse()
-        .map_err(|e| Failure::Other(format!("{}: {e}", args.store.join(OPTIONS_FILE).display())))?;
-    change(&mut table, args)?;
-    Ok(Options::from_toml(&table.to_string())?)
+fn print(lines: impl FnOnce(&mut Out) -> Result<(), Failure>) -> Result<Outcome, Failure> {
+    let mut out = Out::new();
+    lines(&mut out)?;
+    out.finish()?;
+    Ok(Outcome::Fine)
 }
 
 /// Settings that only a store's creation follows.
 const DIRECTORIES: [&str; 2] = ["log_dir", "table_dir"];
 
-/// Changes what the arguments ask for.
-fn change(table: &mut toml::Table, args: &OptionsArgs) -> Result<(), Failure> {
-    let section = match &args.keyspace {
-        None => table,
-        Some(name) => {
-            let mut section = table;
-            for name in ["keyspaces", name] {
-                section = section
-                    .entry(name)
-                    .or_insert_with(|| toml::Table::new().into())
-                    .as_table_mut()
-                    .ok_or_else(|| Failure::Usage(format!("`{name}` is no table")))?;
-            }
-            section
-        }
-    };
-    for name in &args.unset {
-        siltstone::setting(name)?;
-        section.remove(name);
-    }
+/// The changes that the arguments ask for.
+///
+/// # Errors
+/// Names that are not there, and what is no pair.
+pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
+    let is_chosen = args.store.join("CURRENT").exists();
+    let mut set = Vec::new();
     for pair in &args.set {
-        let is_chosen = args.store.join("CURRENT").exists();
-        if let Some(name) = DIRECTORIES
-            .iter()
-            .find(|d| is_chosen && pair.trim_start().starts_with(**d))
-        {
-            return Err(Failure::Usage(format!(
-                "{name} is chosen when a store is created, and {} is there already",
-                args.store.display()
-            )));
-        }
         let (name, value) = pair.split_once('=').ok_or_else(|| {
             Failure::Usage(format!(
                 "`--set {pair}` lacks its value: expected NAME=VALUE"
@@ -106,24 +89,81 @@ fn change(table: &mut toml::Table, args: &OptionsArgs) -> Result<(), Failure> {
         })?;
         let (name, value) = (name.trim(), value.trim());
         siltstone::setting(name)?;
-        // What is no TOML is a word.
-        let line: Option<toml::Table> = format!("value = {value}").parse().ok();
-        let value = line
-            .and_then(|mut line| line.remove("value"))
-            .unwrap_or_else(|| value.into());
-        section.insert(name.to_string(), value);
+        if is_chosen && DIRECTORIES.contains(&name) {
+            return Err(Failure::Usage(format!(
+                "{name} is chosen when a store is created, and {} is there already",
+                args.store.display()
+            )));
+        }
+        set.push((name, value));
     }
-    Ok(())
+    let unset: Vec<&str> = args.unset.iter().map(|name| name.trim()).collect();
+    for name in &unset {
+        siltstone::setting(name)?;
+    }
+    Ok(Changes {
+        keyspace: args.keyspace.as_deref(),
+        set,
+        unset,
+    })
+}
+
+/// Opens the store, which takes over what the changed file sets for its keyspaces, and takes away what
+/// it has stored of the settings to unset. The store is given back open, so that nobody else opens it
+/// with the file as it was.
+fn change_keyspace(
+    args: &OptionsArgs,
+    name: &str,
+    changed: &OptionsFile,
+    changes: &Changes<'_>,
+) -> Result<Store, Failure> {
+    let options = changed.small(false);
+    let store = super::open(&args.store, options).map_err(|failure| match failure {
+        Failure::Store(error) if error.kind() == ErrorKind::Locked => error
+            .advice(
+                "the store keeps its keyspaces' settings: close the store and give the command \
+                 again, or change them in the program that has it open (Keyspace::set_options)",
+            )
+            .into(),
+        Failure::Store(error) if error.kind() == ErrorKind::NotFound => error
+            .advice(format!(
+                "a keyspace has settings once it is there: `silt keyspace create {} -k {name}` \
+                 creates it",
+                args.store.display()
+            ))
+            .into(),
+        failure => failure,
+    })?;
+    let keyspace = keyspace_of(&store, name)?;
+    keyspace.unset_options(&changes.unset)?;
+    Ok(store)
+}
+
+/// A keyspace that must be there.
+fn keyspace_of(store: &Store, name: &str) -> Result<Keyspace, Failure> {
+    store.keyspace(name).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => no_keyspace(name, &store.keyspaces()).into(),
+        _ => error.into(),
+    })
+}
+
+/// The refusal of a keyspace that is not there.
+fn no_keyspace(name: &str, all: &[String]) -> Error {
+    let shown = super::not_own(all.iter(), None);
+    let names: Vec<&str> = shown.map(String::as_str).collect();
+    Error::not_found(format!("there is no keyspace `{name}`"))
+        .expected(format!("one of: {}", names.join(", ")))
+        .advice("create it first, or check the name")
 }
 
 /// Replaces the file; a crash leaves the old one or the new one.
-fn write(store: &Path, options: &Options) -> Result<(), Failure> {
+fn write(store: &Path, text: &str) -> Result<(), Failure> {
     let file = store.join(OPTIONS_FILE);
     let new = store.join(".OPTIONS.toml.tmp");
     let replaced = (|| {
         fs::create_dir_all(store)?;
         let mut out = File::create(&new)?;
-        out.write_all(options.to_toml().as_bytes())?;
+        out.write_all(text.as_bytes())?;
         out.sync_all()?;
         fs::rename(&new, &file)?;
         File::open(store)?.sync_all()

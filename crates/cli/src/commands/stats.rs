@@ -201,6 +201,12 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
     if let Some(error) = &stats.last_job_error {
         outln!(out, "last job   failed: {error}")?;
     }
+    for difference in &stats.option_differences {
+        outln!(out, "options    {difference}")?;
+    }
+    if let Some(error) = &stats.options_file_error {
+        outln!(out, "options    OPTIONS.toml cannot be read: {error}")?;
+    }
     latencies(out, stats)?;
     delays(out, stats)?;
     counters(out, stats)

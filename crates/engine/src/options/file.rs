@@ -19,7 +19,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Change, KeyspaceOptions, Options, SETTINGS, Scope, Setting, Value};
+use super::{KeyspaceOptions, Options, SETTINGS, Scope, Value};
 use crate::error::{Error, Result};
 use crate::names::OPTIONS;
 
@@ -159,21 +159,6 @@ fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-fn comment(out: &mut String, setting: &Setting) {
-    let change = match setting.change {
-        Change::WhileOpen => "Can change while the store is open.".to_string(),
-        Change::AtOpen(why) => format!("Fixed while the store is open: {why}."),
-    };
-    let _ = writeln!(
-        out,
-        "# {} Unit: {}. Default: {}. Range: {}. {change}",
-        setting.meaning(),
-        setting.unit,
-        setting.show(&setting.default_value()),
-        setting.range(),
-    );
-}
-
 /// A key as TOML wants it: bare where it may be.
 fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -273,7 +258,7 @@ impl Options {
             out.push_str(title);
             for setting in SETTINGS.iter().filter(|s| s.scope == scope) {
                 out.push('\n');
-                comment(&mut out, setting);
+                let _ = writeln!(out, "# {}", setting.description());
                 let value = setting.show(&setting.value(self));
                 let _ = writeln!(out, "{} = {value}", setting.name);
             }

@@ -196,6 +196,21 @@ impl Setting {
         }
     }
 
+    /// All about it in a few sentences: its meaning, unit, default and range, and when it may change.
+    pub fn description(&self) -> String {
+        let change = match self.change {
+            Change::WhileOpen => "Can change while the store is open.".to_string(),
+            Change::AtOpen(why) => format!("Fixed while the store is open: {why}."),
+        };
+        format!(
+            "{} Unit: {}. Default: {}. Range: {}. {change}",
+            self.meaning(),
+            self.unit,
+            self.show(&self.default_value()),
+            self.range(),
+        )
+    }
+
     pub(super) fn refuse(&self, found: &Value) -> Error {
         Error::invalid_argument(format!("option {} is impossible", self.name))
             .expected(self.range())

@@ -1,0 +1,388 @@
+//! Which value of each setting is in force, and where it comes from.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+use siltstone::{
+    ErrorKind, KeyspaceOptions, Options, Scope, Setting, Storages, Value, read_published_stats,
+    settings,
+};
+
+use super::{OPTIONS_FILE, keyspace_of, no_keyspace, outln};
+use crate::commands::{OptionsFile, not_own, open_to_read};
+use crate::failure::Failure;
+use crate::output::{Out, one_line};
+
+/// The width that comments are broken to.
+const WIDTH: usize = 98;
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Default,
+    /// The top of the file.
+    File,
+    /// What the store keeps for a keyspace.
+    Keyspace,
+    /// The file's part for a keyspace, which the store takes over when it is next opened to write.
+    FileForKeyspace,
+    /// A default that gives way to what is set for the keyspace.
+    GivesWay,
+    /// The store was created so.
+    Created,
+    /// A program that has the store open and set something else than the file.
+    Process(u32),
+}
+
+impl Source {
+    fn word(&self) -> &'static str {
+        match self {
+            Source::Default => "default",
+            Source::File => "file",
+            Source::Keyspace => "keyspace",
+            Source::FileForKeyspace => "file for keyspace",
+            Source::GivesWay => "gives way",
+            Source::Created => "store",
+            Source::Process(_) => "process",
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Source::Default => "default".to_string(),
+            Source::File => OPTIONS_FILE.to_string(),
+            Source::Keyspace => "set for the keyspace, kept by the store".to_string(),
+            Source::FileForKeyspace => {
+                format!("{OPTIONS_FILE}, from when the store is next opened for writing")
+            }
+            Source::GivesWay => "gives way to what is set for the keyspace".to_string(),
+            Source::Created => "the store was created so".to_string(),
+            Source::Process(pid) => {
+                format!("process {pid}, which has the store open; {OPTIONS_FILE} says otherwise")
+            }
+        }
+    }
+}
+
+/// A setting with its value.
+struct Row {
+    setting: &'static Setting,
+    value: Value,
+    source: Source,
+}
+
+impl Row {
+    /// As a line of TOML; with where it comes from as a comment.
+    fn line(&self) -> String {
+        let value = self.setting.show(&self.value);
+        format!("{} = {value}  # {}", self.setting.name, self.source.text())
+    }
+
+    fn json(&self) -> Json {
+        let default = to_json(&self.setting.default_value());
+        json!({
+            "name": self.setting.name, "value": to_json(&self.value), "default": default,
+            "unit": self.setting.unit, "source": self.source.word(),
+        })
+    }
+}
+
+fn to_json(value: &Value) -> Json {
+    match value {
+        Value::Switch(on) => (*on).into(),
+        Value::Number(number) => (*number).into(),
+        Value::Text(text) => text.as_str().into(),
+        Value::List(all) => all.iter().map(to_json).collect(),
+    }
+}
+
+/// What is in force in a store, or in one keyspace of it.
+pub struct InForce {
+    /// The keyspace, if it is about one.
+    keyspace: Option<String>,
+    rows: Vec<Row>,
+    /// What single keyspaces have of their own.
+    own: Vec<(String, Vec<Row>)>,
+    /// What else there is to say.
+    notes: Vec<String>,
+}
+
+/// What a store that could be read says.
+struct Stored {
+    /// Keyspaces, and what the store keeps for each.
+    keyspaces: Vec<(String, KeyspaceOptions)>,
+}
+
+impl InForce {
+    /// Looks at a store's folder, whose file says this.
+    pub fn find(
+        path: &Path,
+        file: &OptionsFile,
+        keyspace: Option<&str>,
+    ) -> Result<InForce, Failure> {
+        let mut notes = Vec::new();
+        let stored = match open_to_read(path) {
+            Ok(store) => {
+                let names = match keyspace {
+                    Some(name) => vec![keyspace_of(&store, name)?.name().to_string()],
+                    None => not_own(store.keyspaces().into_iter(), None).collect(),
+                };
+                let keyspaces = names
+                    .into_iter()
+                    .map(|name| Ok((name.clone(), store.keyspace(&name)?.own_options())))
+                    .collect::<siltstone::Result<_>>()?;
+                store.close()?;
+                Some(Stored { keyspaces })
+            }
+            Err(Failure::Store(error)) if error.kind() == ErrorKind::NotFound => {
+                if let Some(name) = keyspace {
+                    return Err(no_keyspace(name, &[]).into());
+                }
+                None
+            }
+            Err(Failure::Store(error)) if error.kind() == ErrorKind::Locked => {
+                if keyspace.is_some() {
+                    return Err(error
+                        .advice(
+                            "what the store keeps for a keyspace can be read when no other process \
+                             has it open for writing",
+                        )
+                        .into());
+                }
+                notes.push(
+                    "another process has the store open for writing: settings of single keyspaces \
+                     are not shown, and changes of the file count from its next open on"
+                        .to_string(),
+                );
+                None
+            }
+            Err(failure) => return Err(failure),
+        };
+        let names = file.names();
+        let mut rows: Vec<Row> = settings()
+            .iter()
+            .map(|setting| Row {
+                setting,
+                value: setting.value(&file.options),
+                source: match names.contains(&setting.name) {
+                    true => Source::File,
+                    false => Source::Default,
+                },
+            })
+            .collect();
+        if let Some(stored) = &stored {
+            created(path, &mut rows);
+            let absent = file.options.keyspaces.keys();
+            let is_there = |name: &&String| stored.keyspaces.iter().any(|(n, _)| n == *name);
+            if keyspace.is_none() {
+                notes.extend(absent.filter(|name| !is_there(name)).map(|name| {
+                    let name = one_line(name);
+                    format!("{OPTIONS_FILE} has settings for `{name}`, which is no keyspace yet")
+                }));
+            }
+        } else if !notes.is_empty() {
+            of_process(path, &mut rows);
+        }
+        let of_keyspace = |name: &str, kept: &KeyspaceOptions| {
+            of_keyspace(
+                &file.options,
+                &names,
+                file.options.keyspaces.get(name),
+                kept,
+            )
+        };
+        let stored = stored.map_or(Vec::new(), |s| s.keyspaces);
+        let mut own = Vec::new();
+        match keyspace {
+            Some(name) => {
+                let kept = stored.iter().find(|(n, _)| n == name).map(|(_, kept)| kept);
+                rows = of_keyspace(name, kept.unwrap_or(&KeyspaceOptions::default()));
+            }
+            None => {
+                for (name, kept) in &stored {
+                    let mut rows = of_keyspace(name, kept);
+                    rows.retain(|row| !matches!(row.source, Source::Default | Source::File));
+                    if !rows.is_empty() {
+                        own.push((name.clone(), rows));
+                    }
+                }
+            }
+        }
+        Ok(InForce {
+            keyspace: keyspace.map(String::from),
+            rows,
+            own,
+            notes,
+        })
+    }
+
+    /// Only the settings of these names.
+    pub fn only(mut self, names: &[&str]) -> InForce {
+        self.rows.retain(|row| names.contains(&row.setting.name));
+        for (_, rows) in &mut self.own {
+            rows.retain(|row| names.contains(&row.setting.name));
+        }
+        self.own.retain(|(_, rows)| !rows.is_empty());
+        self
+    }
+
+    /// Prints all of it: as TOML, each setting with its description, or as JSON.
+    pub fn print(&self, out: &mut Out, json: bool) -> Result<(), Failure> {
+        if json {
+            return outln!(out, "{}", self.json());
+        }
+        if self.keyspace.is_some() {
+            return self.print_brief(out, false);
+        }
+        let mut scope = None;
+        for row in &self.rows {
+            if scope != Some(row.setting.scope) {
+                scope = Some(row.setting.scope);
+                match row.setting.scope {
+                    Scope::Store => outln!(out, "# The store.")?,
+                    Scope::Keyspace => outln!(
+                        out,
+                        "\n# Keyspaces: the defaults, which hold where nothing is set for a keyspace."
+                    )?,
+                }
+            }
+            outln!(out)?;
+            for line in broken(&row.setting.description()) {
+                outln!(out, "# {line}")?;
+            }
+            outln!(out, "{}", row.line())?;
+        }
+        if !self.own.is_empty() || !self.notes.is_empty() {
+            outln!(out)?;
+        }
+        self.print_own(out)
+    }
+
+    /// Prints a line for each setting.
+    pub fn print_brief(&self, out: &mut Out, json: bool) -> Result<(), Failure> {
+        if json {
+            return outln!(out, "{}", self.json());
+        }
+        for row in &self.rows {
+            outln!(out, "{}", row.line())?;
+        }
+        self.print_own(out)
+    }
+
+    fn print_own(&self, out: &mut Out) -> Result<(), Failure> {
+        for (name, rows) in &self.own {
+            outln!(out, "[keyspaces.{}]", Value::from(&name[..]))?;
+            for row in rows {
+                outln!(out, "{}", row.line())?;
+            }
+        }
+        for note in &self.notes {
+            for line in broken(note) {
+                outln!(out, "# {line}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Json {
+        let rows = |rows: &[Row]| rows.iter().map(Row::json).collect::<Json>();
+        let own = self.own.iter();
+        let own: Json = own
+            .map(|(name, own)| json!({ "name": name, "settings": rows(own) }))
+            .collect();
+        json!({
+            "keyspace": self.keyspace, "settings": rows(&self.rows), "keyspaces": own,
+            "notes": self.notes,
+        })
+    }
+}
+
+/// Log and tables lie where the store was created, whatever the file says.
+fn created(path: &Path, rows: &mut [Row]) {
+    let Ok(storages) = Storages::find(path) else {
+        return;
+    };
+    for (name, part) in [("log_dir", &storages.log), ("table_dir", &storages.tables)] {
+        let is_elsewhere = !Arc::ptr_eq(part, &storages.manifest);
+        if let Some(row) = rows.iter_mut().find(|row| row.setting.name == name) {
+            row.value = match is_elsewhere {
+                true => part.location().into(),
+                false => "".into(),
+            };
+            row.source = match is_elsewhere {
+                true => Source::Created,
+                false => Source::Default,
+            };
+        }
+    }
+}
+
+/// A live writer says which of its options contradict the file.
+fn of_process(path: &Path, rows: &mut [Row]) {
+    let Ok(published) = read_published_stats(path) else {
+        return;
+    };
+    for difference in &published.stats.option_differences {
+        let row = rows
+            .iter_mut()
+            .find(|row| row.setting.name == difference.name);
+        if let (Some(row), None) = (row, &difference.keyspace) {
+            let text = format!("{} = {}", difference.name, difference.value);
+            if let Ok(options) = Options::from_toml(&text) {
+                row.value = row.setting.value(&options);
+                row.source = Source::Process(published.pid);
+            }
+        }
+    }
+}
+
+/// The settings of a keyspace: what the store keeps for it, over which the file's part for it comes when
+/// the store is opened for writing, over the store's settings.
+fn of_keyspace(
+    options: &Options,
+    names: &[&str],
+    wished: Option<&KeyspaceOptions>,
+    kept: &KeyspaceOptions,
+) -> Vec<Row> {
+    let defaults = options.keyspace_defaults();
+    let in_force = kept.over(&defaults).all_set();
+    let wished_value = |setting: &Setting| setting.keyspace_value(wished?);
+    settings()
+        .iter()
+        .filter_map(|setting| {
+            let value = setting.keyspace_value(&in_force)?;
+            let kept_value = setting.keyspace_value(kept);
+            let wished = wished_value(setting).filter(|w| kept_value.as_ref() != Some(w));
+            let (value, source) = match (wished, &kept_value) {
+                (Some(wished), _) => (wished, Source::FileForKeyspace),
+                (None, Some(_)) => (value, Source::Keyspace),
+                (None, None) if value != setting.value(options) => (value, Source::GivesWay),
+                (None, None) if names.contains(&setting.name) => (value, Source::File),
+                (None, None) => (value, Source::Default),
+            };
+            Some(Row {
+                setting,
+                value,
+                source,
+            })
+        })
+        .collect()
+}
+
+/// Text in lines that fit.
+fn broken(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(word.to_string());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
