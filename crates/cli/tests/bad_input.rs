@@ -385,6 +385,78 @@ fn every_damaged_byte_of_a_table_is_found_and_named() {
 }
 
 #[test]
+fn a_damaged_block_is_named_with_all_of_its_bytes_and_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 3000);
+    let table = files(&store, ".tbl").remove(0);
+    let good = fs::read(&table).unwrap();
+    let problem = |bytes: &[u8]| -> serde_json::Value {
+        fs::write(&table, bytes).unwrap();
+        let ended = on("check", &store, &["--json"]);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let said: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(said["problems"].as_array().unwrap().len(), 1, "{said}");
+        said["problems"][0].clone()
+    };
+    // From block to block: what is lost meets without a gap, and so do the keys.
+    let (mut at, mut key) = (0, "key 000000".to_string());
+    for block in 0..3 {
+        let mut bad = good.clone();
+        bad[at as usize + 10] ^= 0x40;
+        let said = problem(&bad);
+        let range = [&said["byte_range"][0], &said["byte_range"][1]].map(|n| n.as_u64().unwrap());
+        assert_eq!(range[0], at, "block {block}: {said}");
+        assert!(
+            said["keys"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("[{key}..")),
+            "{said}"
+        );
+        let text = on("check", &store, &[]).out;
+        let named = format!("of bytes {} to {}, keys [{key}..", range[0], range[1]);
+        assert!(text.contains(&named), "{named}: {text}");
+        let keys = said["keys"].as_str().unwrap();
+        key = keys[1..keys.len() - 1]
+            .split_once("..")
+            .unwrap()
+            .1
+            .to_string();
+        assert!(keys.ends_with(')') && key.starts_with("key 00"), "{said}");
+        // Keys that are not in the range can be read.
+        assert_eq!(on("get", &store, &["key 002999"]).fine(), "3000\n");
+        at = range[1];
+    }
+    // Without its end a table is lost with all of its keys.
+    let said = problem(&[&good[..good.len() - 1], &[!good[good.len() - 1]]].concat());
+    assert_eq!(said["keys"], "[key 000000..key 002999]", "{said}");
+}
+
+#[test]
+fn without_its_pointer_a_store_is_repaired() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 100);
+    fs::remove_file(store.join("CURRENT")).unwrap();
+    let ended = on("check", &store, &[]);
+    assert!(
+        ended.code == Some(1) && ended.out.contains("`silt repair`"),
+        "{ended:?}"
+    );
+    let said = on("put", &store, &["k", "v"]).failed(3);
+    assert!(
+        said.contains("CURRENT") && said.contains("`silt repair`"),
+        "{said}"
+    );
+    on("repair", &store, &[]).fine();
+    assert_eq!(
+        on("count", &dir.path().join("s.repaired"), &[]).fine(),
+        "100\n"
+    );
+}
+
+#[test]
 fn reads_of_a_torn_table_fail_and_name_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");

@@ -167,16 +167,16 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
     assert!(said.contains("`gone`, which is no keyspace yet"), "{said}");
     on("put", &store, &["wren", "10 g"]).fine();
     assert!(line("level_factor").ends_with("kept by the store"));
-    let said = on(
-        "options",
-        &store,
-        &["-k", "birds", "--set", "l0_stop_count=3"],
-    )
-    .failed(3);
-    assert!(
-        said.contains("l0_slowdown_count") || said.contains("l0_stop_count"),
-        "{said}"
-    );
+    let impossible = [
+        "-k",
+        "birds",
+        "--set",
+        "l0_stop_count=3",
+        "--set",
+        "l0_trigger_count=4",
+    ];
+    let said = on("options", &store, &impossible).failed(3);
+    assert!(said.contains("l0_stop_count is impossible"), "{said}");
     assert_eq!(
         fs::read_to_string(store.join("OPTIONS.toml")).unwrap(),
         text

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
+use siltstone_table::check::Found;
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use crate::batch::Entries;
@@ -183,7 +184,7 @@ pub fn check(
                     CURRENT_NAME,
                     "the folder holds data of a store but no file CURRENT that names its manifest",
                 )
-                .advice("put CURRENT back from a copy"),
+                .advice(NO_CURRENT_ADVICE),
             );
             return Ok(report);
         }
@@ -212,6 +213,10 @@ pub fn check(
     list_unnamed(&folders, &state, &ingested, &mut report)?;
     Ok(report)
 }
+
+/// What to do where `CURRENT` is missing.
+pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of what \
+    can be read with `silt repair`; do not create a new store over the old one's files";
 
 /// Whether the folder has tables, manifests or log segments.
 fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
@@ -461,8 +466,11 @@ fn check_tables(
             found.table_count += 1;
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
-            check_table(storage, &lengths, meta, report)
-                .unwrap_or_else(|error| report.problems.push(error.in_file(meta.name.clone())));
+            // A table that cannot be opened is lost with all of its keys.
+            check_table(storage, &lengths, meta, report).unwrap_or_else(|error| {
+                let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
+                report.problems.push(error);
+            });
             found.entry_count += report.entry_count - before.0;
             found.problem_count += (report.problems.len() - before.1) as u64;
             done_bytes += meta.file_bytes;
@@ -536,8 +544,24 @@ fn check_file(storage: &dyn Storage, meta: &TableMeta, report: &mut CheckReport)
     report.range_delete_count += table.range_deletes().fragments().len() as u64;
     report
         .problems
-        .extend(found.damage.into_iter().map(Error::from));
+        .extend(found.damage.into_iter().map(in_block));
     Ok(())
+}
+
+/// What is wrong in a table, with the block and the keys that are lost with it.
+pub(crate) fn in_block(found: Found) -> Error {
+    let error = Error::from(found.error);
+    let Some(block) = found.block else {
+        return error;
+    };
+    let keys = KeyRange {
+        start: block.lower.into(),
+        end: match block.upper_included {
+            true => End::Included(block.upper.into()),
+            false => End::Excluded(block.upper.into()),
+        },
+    };
+    error.over(block.start, block.end).keys(keys)
 }
 
 /// What the table says of itself against what the manifest says of it.

@@ -98,6 +98,8 @@ struct Inner {
     message: Cow<'static, str>,
     file: Option<String>,
     offset: Option<u64>,
+    range: Option<(u64, u64)>,
+    keys: Option<String>,
     expected: Option<String>,
     found: Option<String>,
     advice: Option<Cow<'static, str>>,
@@ -114,6 +116,8 @@ impl Error {
                 message: message.into(),
                 file: None,
                 offset: None,
+                range: None,
+                keys: None,
                 expected: None,
                 found: None,
                 advice: None,
@@ -175,6 +179,18 @@ impl Error {
         self
     }
 
+    /// The same error with the bytes of its file that are lost with it, from `start` up to `end`.
+    pub fn over(mut self, start: u64, end: u64) -> Error {
+        Arc::make_mut(&mut self.inner).range = Some((start, end));
+        self
+    }
+
+    /// The same error with the keys that may be lost with it, as a range for people.
+    pub fn keys(mut self, keys: impl fmt::Display) -> Error {
+        Arc::make_mut(&mut self.inner).keys = Some(keys.to_string());
+        self
+    }
+
     /// The same error with what should have been there.
     pub fn expected(mut self, expected: impl fmt::Display) -> Error {
         Arc::make_mut(&mut self.inner).expected = Some(expected.to_string());
@@ -227,6 +243,17 @@ impl Error {
         self.inner.offset
     }
 
+    /// The bytes of the file that are lost with what is wrong, as start and end, where they are known:
+    /// a damaged block cannot be read at all.
+    pub fn byte_range(&self) -> Option<(u64, u64)> {
+        self.inner.range
+    }
+
+    /// The keys that may be lost with it, as a range for people, where they are known.
+    pub fn key_range(&self) -> Option<&str> {
+        self.inner.keys.as_deref()
+    }
+
     /// What should have been there.
     pub fn expected_value(&self) -> Option<&str> {
         self.inner.expected.as_deref()
@@ -263,11 +290,25 @@ impl Error {
     /// Message and place, without the advice.
     fn headline(&self) -> String {
         let inner = &*self.inner;
-        let place = match (&inner.file, inner.offset) {
-            (Some(file), Some(offset)) => format!(" ({file}, byte {offset})"),
-            (Some(file), None) => format!(" ({file})"),
-            (None, Some(offset)) => format!(" (byte {offset})"),
-            (None, None) => String::new(),
+        let offset = inner.offset.map(|offset| format!("byte {offset}"));
+        let range = inner
+            .range
+            .map(|(start, end)| format!("of bytes {start} to {end}"));
+        let at = [offset, range]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ");
+        let keys = inner.keys.as_ref().map(|keys| format!("keys {keys}"));
+        let parts = [
+            inner.file.clone(),
+            Some(at).filter(|at| !at.is_empty()),
+            keys,
+        ];
+        let place = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let place = match place.is_empty() {
+            true => place,
+            false => format!(" ({place})"),
         };
         let values = match (&inner.expected, &inner.found) {
             (Some(expected), Some(found)) => format!(": expected {expected}, found {found}"),
@@ -344,6 +385,8 @@ impl From<StorageError> for Error {
                 message: format!("{} failed: {}", error.op, error.detail).into(),
                 file: Some(error.name.clone()),
                 offset: error.offset,
+                range: None,
+                keys: None,
                 expected: None,
                 found: None,
                 advice: advice.map(Cow::Borrowed),

@@ -79,7 +79,7 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
     }
     let found = siltstone_table::check::check(&table)?;
     if let Some(first) = found.damage.into_iter().next() {
-        return Err(Error::from(first)
+        return Err(crate::check::in_block(first)
             .context("a table cannot be ingested")
             .advice("build it again, or take it from another copy"));
     }

@@ -405,7 +405,7 @@ fn refuse_headless_data(storages: &Storages) -> Result<()> {
             file,
             "the folder holds data of a store but no file CURRENT that names its manifest",
         )
-        .advice("put CURRENT back from a copy; do not create a new store over the old one's files"))
+        .advice(crate::check::NO_CURRENT_ADVICE))
     };
     for object in storages.tables.list()? {
         if object.name.ends_with(".tbl") {

@@ -66,7 +66,8 @@ fn verify(core: &Core, progress: &mut dyn FnMut(CheckProgress)) -> Result<Verify
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
             if let Err(error) = check_open_table(&*core.storages.tables, meta, &mut report) {
-                report.problems.push(error.in_file(meta.name.clone()));
+                let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
+                report.problems.push(error);
             }
             found.entry_count += report.entry_count - before.0;
             found.problem_count += (report.problems.len() - before.1) as u64;

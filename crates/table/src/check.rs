@@ -24,7 +24,51 @@ pub struct CheckReport {
     /// Blocks that were read and are sound.
     pub blocks: u64,
     /// What is wrong, at most [`MAX_LISTED`], in file order.
-    pub damage: Vec<TableError>,
+    pub damage: Vec<Found>,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What is wrong.
+    pub error: TableError,
+    /// The block that is lost with it; `None` if it is not in a block.
+    pub block: Option<DamagedBlock>,
+}
+
+/// A block that cannot be read, and the keys that may be in it, as the index says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedBlock {
+    /// Its first byte in the file.
+    pub start: u64,
+    /// Its end in the file, after the checksum.
+    pub end: u64,
+    /// Its keys are not below this one.
+    pub lower: Vec<u8>,
+    /// Its keys are not above this one.
+    pub upper: Vec<u8>,
+    /// Whether `upper` itself may be in it.
+    pub upper_included: bool,
+}
+
+impl DamagedBlock {
+    /// Block `i` of a table.
+    fn of(table: &TableReader, i: usize) -> DamagedBlock {
+        let index = table.index();
+        let place = index.place(i);
+        let (upper, trailer) = index.separator(i);
+        DamagedBlock {
+            start: place.start,
+            end: place.end,
+            lower: match i.checked_sub(1) {
+                Some(before) => index.separator(before).0,
+                None => table.properties().smallest_key.clone().unwrap_or_default(),
+            },
+            // A separator with the highest trailer stands before all entries of its key.
+            upper_included: i + 1 == index.len() || trailer != HIGHEST_TRAILER,
+            upper,
+        }
+    }
 }
 
 /// Reads and checks every block and every rule.
@@ -55,13 +99,15 @@ pub fn check(table: &TableReader) -> Result<CheckReport> {
             }
             Err(damage) => {
                 state.broken = true;
-                report.add(damage.in_file(table.name(), place.start));
+                let error = damage.in_file(table.name(), place.start);
+                report.add(error, Some(DamagedBlock::of(table, i)));
             }
         }
     }
     if !state.broken {
         for damage in state.finish(table) {
-            report.add(damage.in_file(table.name(), table.footer().blocks_bytes));
+            let error = damage.in_file(table.name(), table.footer().blocks_bytes);
+            report.add(error, None);
         }
     }
     Ok(report)
@@ -84,9 +130,9 @@ fn found(view: &View<'_, [u8]>, all: &Decoded) -> std::result::Result<(), Damage
 }
 
 impl CheckReport {
-    fn add(&mut self, error: TableError) {
+    fn add(&mut self, error: TableError, block: Option<DamagedBlock>) {
         if self.damage.len() < MAX_LISTED {
-            self.damage.push(error);
+            self.damage.push(Found { error, block });
         }
     }
 }

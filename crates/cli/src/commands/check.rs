@@ -105,7 +105,9 @@ fn advised(problem: &Error) -> Error {
 fn problem(e: &Error) -> serde_json::Value {
     let e = advised(e);
     serde_json::json!({
-        "kind": e.kind().word(), "file": e.file(), "offset": e.offset(), "what": e.message(),
+        "kind": e.kind().word(), "file": e.file(), "offset": e.offset(),
+        "byte_range": e.byte_range().map(|(start, end)| [start, end]), "keys": e.key_range(),
+        "what": e.message(),
         "expected": e.expected_value(), "found": e.found_value(), "advice": e.advice_text(),
     })
 }
