@@ -215,8 +215,8 @@ pub fn check(
 }
 
 /// What to do where `CURRENT` is missing.
-pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of what \
-    can be read with `silt repair`; do not create a new store over the old one's files";
+pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of \
+    what can be read with `silt repair`; do not create a new store over the old one's files";
 
 /// Whether the folder has tables, manifests or log segments.
 fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {

@@ -90,11 +90,14 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     /// As they are now: those that change while the store is open are read here.
     pub(crate) live: ArcSwap<Options>,
-    /// The file of options in the store's folder as the open found it; an open for reading ignores it.
+    /// The file of options in the store's folder as the open found it; an open for reading ignores
+    /// it.
     pub(crate) options_file: crate::options_differ::Read,
     pub(crate) sync_every_write: bool,
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,
+    /// What an open for reading looks at beneath its storages.
+    pub(crate) below: Option<crate::space::Below>,
     pub(crate) epoch: Epoch,
     pub(crate) jobs: JobRunner,
     pub(crate) lease: Mutex<Option<Box<dyn Lease>>>,

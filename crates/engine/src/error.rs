@@ -243,8 +243,8 @@ impl Error {
         self.inner.offset
     }
 
-    /// The bytes of the file that are lost with what is wrong, as start and end, where they are known:
-    /// a damaged block cannot be read at all.
+    /// The bytes of the file that are lost with what is wrong, as start and end, where they are
+    /// known: a damaged block cannot be read at all.
     pub fn byte_range(&self) -> Option<(u64, u64)> {
         self.inner.range
     }

@@ -64,8 +64,8 @@ pub trait EventListener: Send + Sync + 'static {
     fn on_event(&self, event: &Event);
 }
 
-/// Something that happened in an open store. Of what an open does, only its failures are emitted, and
-/// that its options contradict the file in the store's folder.
+/// Something that happened in an open store. Of what an open does, only its failures are emitted,
+/// and that its options contradict the file in the store's folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -197,8 +197,8 @@ pub enum Event {
         /// Its value; `None` if the keyspace follows the store again.
         value: Option<Value>,
     },
-    /// The store was opened for writing, and options in force contradict the file `OPTIONS.toml` in its
-    /// folder: the program did not pass what [`crate::Options::load`] returns.
+    /// The store was opened for writing, and options in force contradict the file `OPTIONS.toml` in
+    /// its folder: the program did not pass what [`crate::Options::load`] returns.
     #[non_exhaustive]
     OptionsDiffer {
         /// Each option, with the value in force and the value in the file.

@@ -1,13 +1,14 @@
 //! The options of an open store, compared with the file `OPTIONS.toml` in its folder.
 //!
-//! An operator sets options in that file with `silt options`, and every command of `silt` follows it.
-//! A program follows it only if it passes [`Options::load`] to [`crate::Store::open`]. Where it passes
-//! something else, what the operator set is not in force. That is no error, because the program may
-//! know better, but nobody should have to guess: an open for writing reads the file, and what
-//! contradicts it is traced, emitted as [`Event::OptionsDiffer`], and part of [`crate::Stats`].
+//! An operator sets options in that file with `silt options`, and every command of `silt` follows
+//! it. A program follows it only if it passes [`Options::load`] to [`crate::Store::open`]. Where it
+//! passes something else, what the operator set is not in force. That is no error, because the
+//! program may know better, but nobody should have to guess: an open for writing reads the file,
+//! and what contradicts it is traced, emitted as [`Event::OptionsDiffer`], and part of
+//! [`crate::Stats`].
 //!
-//! Invariants: only what the file sets can differ. The file never keeps a store from being opened: if
-//! it cannot be read, that is reported in the same three ways.
+//! Invariants: only what the file sets can differ. The file never keeps a store from being opened:
+//! if it cannot be read, that is reported in the same three ways.
 //!
 //! Threading: the file is read once, by the open; comparing takes no lock.
 

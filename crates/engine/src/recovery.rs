@@ -42,6 +42,7 @@ use crate::planted::{self, Bug};
 use crate::reserve;
 use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
+use crate::space::Below;
 use crate::stall::Stalls;
 use crate::store::DEFAULT_KEYSPACE;
 use crate::tables::TableSet;
@@ -68,8 +69,9 @@ pub(crate) const LEASE: &str = "store";
 /// What a store is opened for.
 pub(crate) enum Purpose {
     Writing,
-    /// On storages that change nothing (`overlay`) and keep to this budget: no tasks, and every change is refused.
-    Reading(ReplayBudget),
+    /// On storages that change nothing (`overlay`) and keep to this budget: no tasks, and every
+    /// change is refused. With the storages below them.
+    Reading(ReplayBudget, Storages),
 }
 
 /// Opens or creates.
@@ -141,10 +143,12 @@ pub(crate) fn open(
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 
-    let (is_reading, budget) = match purpose {
-        Purpose::Writing => (false, ReplayBudget::of(&options)),
-        Purpose::Reading(budget) => (true, budget),
+    let (below, budget) = match purpose {
+        Purpose::Writing => (None, ReplayBudget::of(&options)),
+        Purpose::Reading(budget, below) => (Some(below), budget),
     };
+    let is_reading = below.is_some();
+    let mut replayed_to = 0;
     let mut replay = Replay::new(&old, &jobs, &options, &arenas, budget)?;
     if recovered.is_some() {
         let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
@@ -172,6 +176,7 @@ pub(crate) fn open(
                 "the log ends before the number that was synced",
             ));
         }
+        replayed_to = report.end.segment;
         metrics
             .discarded_log_bytes
             .add(report.discarded.record_bytes);
@@ -283,6 +288,10 @@ pub(crate) fn open(
     let core = Arc::new(Core {
         session: SessionId::new(),
         live: ArcSwap::from_pointee(options.clone()),
+        below: below.map(|storages| Below {
+            storages,
+            live: old.log_start as u32..=replayed_to,
+        }),
         options_file: match is_reading {
             false => crate::options_differ::read(&*storages.manifest),
             true => Ok(None),

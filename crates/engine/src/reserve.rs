@@ -84,6 +84,11 @@ pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str
     Ok([MANIFEST, RESIZING].into_iter().find(is_there))
 }
 
+/// Whether a file of this name is space kept for a full disk.
+pub(crate) fn is_reserve(name: &str) -> bool {
+    [MANIFEST, LOG, POINTER].contains(&name)
+}
+
 /// The reserve's name, if it is there.
 pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     Ok(storage

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::log::LogStats;
 use crate::metrics::LatencySummary;
 use crate::options_differ::OptionDifference;
+use crate::space::SpaceStats;
 use crate::stall::{Cause, Delay, DelayTotal};
 use crate::view::{KeyspaceView, Source};
 
@@ -83,14 +84,16 @@ pub struct Stats {
     pub log: LogStats,
     /// Memory by use, in bytes.
     pub memory: MemoryStats,
+    /// The space that all files take on disk.
+    pub space: SpaceStats,
     /// Tables that only pinned views hold.
     pub pinned_table_count: u64,
     /// Bytes of their files.
     pub pinned_table_bytes: u64,
     /// Why the last job failed, if one did.
     pub last_job_error: Option<String>,
-    /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was when
-    /// the store was opened for writing.
+    /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was
+    /// when the store was opened for writing.
     pub option_differences: Vec<OptionDifference>,
     /// Why that file could not be read, if it could not.
     pub options_file_error: Option<String>,
@@ -308,6 +311,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
     let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::budget::memory(core);
+    let space = crate::space::collect(core);
     Stats {
         health: core.health.describe(),
         published: core.snapshots.published(),
@@ -323,6 +327,7 @@ pub(crate) fn collect(core: &Core) -> Stats {
         sides: core.jobs.sides.stats(),
         log: core.log.stats(),
         memory,
+        space,
         pinned_table_count,
         pinned_table_bytes,
         last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),

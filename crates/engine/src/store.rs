@@ -234,7 +234,7 @@ impl Store {
             Vec::new(),
             events,
             options,
-            Purpose::Reading(budget),
+            Purpose::Reading(budget, below),
         )?;
         tell_opened(&core);
         Ok(Store::of(core))

@@ -77,6 +77,8 @@ pub struct LogConfig {
 pub struct LogStats {
     /// Number of the oldest segment that is kept.
     pub oldest_segment: u32,
+    /// Number of the newest one, which is being written.
+    pub newest_segment: u32,
     /// Segments that are kept, the one being written included, prepared and pooled ones not.
     pub live_segment_count: usize,
     /// Bytes in them: to the end of their records; whole files for inherited ones.
@@ -565,6 +567,7 @@ impl LogWriter {
         let live = self.live.lock();
         stats.live_segment_count = live.iter().count();
         stats.oldest_segment = live.iter().next().map_or(0, |s| s.number);
+        stats.newest_segment = live.iter().last().map_or(0, |s| s.number);
         stats
     }
 

@@ -1,9 +1,9 @@
 //! The TOML file of settings, which belongs to the user.
 //!
-//! At its top the file has the store's settings and the defaults of its keyspaces. Below them a table
-//! `[keyspaces.NAME]` sets what one keyspace has instead. [`Options::to_toml`] writes every setting
-//! with a comment above it: its meaning, unit, default, range, and whether it may change while the
-//! store is open.
+//! At its top the file has the store's settings and the defaults of its keyspaces. Below them a
+//! table `[keyspaces.NAME]` sets what one keyspace has instead. [`Options::to_toml`] writes every
+//! setting with a comment above it: its meaning, unit, default, range, and whether it may change
+//! while the store is open.
 //!
 //! Invariants: what was written reads back as the same options. An unknown name is refused with the
 //! nearest known one, and every refusal names the line and the column.
@@ -77,7 +77,7 @@ impl Source<'_> {
         known.ok_or_else(|| {
             Error::invalid_argument(format!("option {name} is impossible"))
                 .expected(
-                    "a whole number that is not negative, true or false, a text, or a list of these",
+                    "a number that is not negative, true or false, a text, or a list of these",
                 )
                 .found(self.text(value.span()))
         })
@@ -192,20 +192,21 @@ impl Options {
     /// # siltstone::Result::Ok(())
     /// ```
     ///
-    /// # Errors
-    /// `InvalidArgument`, with the line and the column, for text that is no TOML, unknown names (with
-    /// the nearest known one) and impossible values; and for values that contradict each other.
+    /// # Errors `InvalidArgument`, with the line and the column, for text that is no TOML, unknown
+    /// names (with the nearest known one) and impossible values; and for values that contradict
+    /// each other.
     pub fn from_toml(text: &str) -> Result<Options> {
         Ok(OptionsFile::parse(text)?.options)
     }
 
-    /// Reads the options that an operator keeps in the file `OPTIONS.toml` in a store's folder, which
-    /// `silt options` writes and every command of `silt` follows. What the file does not set has its
-    /// default. [`crate::Store::open`] never reads the file by itself: pass it what this returns.
+    /// Reads the options that an operator keeps in the file `OPTIONS.toml` in a store's folder,
+    /// which `silt options` writes and every command of `silt` follows. What the file does not set
+    /// has its default. [`crate::Store::open`] never reads the file by itself: pass it what this
+    /// returns.
     ///
-    /// `path` is the store's folder. If the folder has no such file, or is not there yet, the options
-    /// are the defaults. `path` may also name a file: one that is there is read, and a path that ends
-    /// with `.toml` must be there.
+    /// `path` is the store's folder. If the folder has no such file, or is not there yet, the
+    /// options are the defaults. `path` may also name a file: one that is there is read, and a path
+    /// that ends with `.toml` must be there.
     ///
     /// ```
     /// use siltstone::{Options, Store, SyncMode};
@@ -218,9 +219,9 @@ impl Options {
     /// # siltstone::Result::Ok(())
     /// ```
     ///
-    /// # Errors
-    /// As [`Options::from_toml`], with the file's path in front; `NotFound` for a missing file that was
-    /// named; `InvalidArgument` for a file of more than 1 MiB or that is no UTF-8; I/O.
+    /// # Errors As [`Options::from_toml`], with the file's path in front; `NotFound` for a missing
+    /// file that was named; `InvalidArgument` for a file of more than 1 MiB or that is no UTF-8;
+    /// I/O.
     pub fn load(path: impl AsRef<Path>) -> Result<Options> {
         let path = path.as_ref();
         let is_named = path.is_file() || path.extension().is_some_and(|e| e == "toml");

@@ -196,7 +196,8 @@ impl Setting {
         }
     }
 
-    /// All about it in a few sentences: its meaning, unit, default and range, and when it may change.
+    /// All about it in a few sentences: its meaning, unit, default and range, and when it may
+    /// change.
     pub fn description(&self) -> String {
         let change = match self.change {
             Change::WhileOpen => "Can change while the store is open.".to_string(),
