@@ -42,7 +42,30 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
         last.contains(&format!("{}\n", file.display())) && last.contains("file:///"),
         "{last}"
     );
-    report_is_whole(&std::fs::read_to_string(&file).unwrap());
+    let html = std::fs::read_to_string(&file).unwrap();
+    report_is_whole(&html);
+    // Text and report count the same delays: those of the whole run.
+    let delays = said
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("writers delayed"));
+    let delays: u64 = delays
+        .filter_map(|l| {
+            l.trim()
+                .split(' ')
+                .next()?
+                .replace(',', "")
+                .parse::<u64>()
+                .ok()
+        })
+        .sum();
+    let data: serde_json::Value = serde_json::from_str(&page::read(&html).json).unwrap();
+    let totals = data
+        .pointer("/timeline/delay_totals")
+        .unwrap()
+        .as_array()
+        .unwrap();
+    let counts = totals.iter().map(|t| t["count"].as_u64().unwrap());
+    assert_eq!(delays, counts.sum::<u64>(), "{said}");
     let checked = on("check", &store, &[]).fine();
     assert!(checked.contains("ledger-a"), "{checked}");
     // Of the 5,000 keys of dump 0, 250 went by a range delete and a quarter of the others one by one.

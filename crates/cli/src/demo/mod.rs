@@ -132,26 +132,22 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
             ),
         )?;
     }
-    let mut delayed = false;
-    for (cause, total) in stats
-        .delay_totals
-        .iter()
-        .filter(|(_, total)| total.count > 0)
-    {
-        delayed = true;
+    // Of the whole run, the killed writers included, as in the report.
+    let delay_totals = recorder.delay_totals();
+    for total in &delay_totals {
         row(
             &mut out,
             "writers delayed",
             format_args!(
                 "{} times by {}: {} in all, the longest {}",
                 count(total.count),
-                cause.word(),
+                total.cause,
                 nanos(total.total_us * 1000),
                 nanos(total.max_us * 1000)
             ),
         )?;
     }
-    if !delayed {
+    if delay_totals.is_empty() {
         row(&mut out, "writers delayed", format_args!("never"))?;
     }
     row(
@@ -176,6 +172,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         plan: &plan,
         path: &path,
         stats: &stats,
+        delay_totals,
         written: &written,
         read,
         crashed,

@@ -13,7 +13,7 @@ use super::{Latencies, script};
 use crate::failure::Failure;
 use crate::output::count;
 use crate::report::machine;
-use crate::report::model::{Facts, Headline, Latency, Report};
+use crate::report::model::{DelayTotal, Facts, Headline, Latency, Report};
 use crate::report::number::{Unit, bytes, nanos};
 use crate::report::record::Recorder;
 
@@ -30,6 +30,8 @@ pub struct Told<'a> {
     pub path: &'a Path,
     /// The store's statistics before the kills.
     pub stats: &'a Stats,
+    /// Delays of writers by cause, over the whole run.
+    pub delay_totals: Vec<DelayTotal>,
     /// The first section's results,
     pub written: &'a Written,
     /// the second's,
@@ -138,8 +140,8 @@ fn headlines(told: &Told<'_>) -> Vec<Headline> {
         note,
     };
     let (written, read, stats) = (told.written, &told.read, told.stats);
-    let delays = stats.delay_totals.iter();
-    let (delays, waited) = delays.fold((0, 0), |(n, us), (_, t)| (n + t.count, us + t.total_us));
+    let delays = told.delay_totals.iter();
+    let (delays, waited) = delays.fold((0, 0), |(n, us), t| (n + t.count, us + t.total_us));
     let mut headlines = vec![
         headline(
             "written",
@@ -177,8 +179,11 @@ fn headlines(told: &Told<'_>) -> Vec<Headline> {
                 n => times(n),
             },
             match delays {
-                0 => "until the kills began".to_string(),
-                _ => format!("{} in all, until the kills began", nanos(waited * 1000)),
+                0 => "over the whole run, the killed writers too".to_string(),
+                _ => format!(
+                    "{} in all, over the whole run, the killed writers too",
+                    nanos(waited * 1000)
+                ),
             },
         ),
     ];

@@ -52,6 +52,19 @@ pub struct StoreDelay {
     pub why: String,
 }
 
+/// Delays by cause, of all openings together.
+fn delay_totals(last: &[Moment]) -> Vec<DelayTotal> {
+    let mut totals: BTreeMap<String, DelayTotal> = BTreeMap::new();
+    for total in last.iter().flat_map(|m| &m.delay_totals) {
+        let sum = totals.entry(total.cause.clone()).or_default();
+        sum.cause = total.cause.clone();
+        sum.count += total.count;
+        sum.total_us += total.total_us;
+        sum.max_us = sum.max_us.max(total.max_us);
+    }
+    totals.into_values().collect()
+}
+
 impl Moment {
     /// What a store's statistics say, `open_us` after its opening.
     pub fn of(stats: &Stats, open_us: u64) -> Moment {
@@ -314,6 +327,11 @@ impl Recorder {
         self.lock().last.len()
     }
 
+    /// The delays of writers so far, by cause, of all openings together.
+    pub fn delay_totals(&self) -> Vec<DelayTotal> {
+        delay_totals(&self.lock().last)
+    }
+
     /// The run ends now.
     pub fn finish(&self) -> Timeline {
         self.add_reads();
@@ -338,15 +356,7 @@ impl Recorder {
         delays.truncate(DELAYS_MAX);
         delays.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
         timeline.delays = delays;
-        let mut totals: BTreeMap<String, DelayTotal> = BTreeMap::new();
-        for total in inner.last.iter().flat_map(|m| &m.delay_totals) {
-            let sum = totals.entry(total.cause.clone()).or_default();
-            sum.cause = total.cause.clone();
-            sum.count += total.count;
-            sum.total_us += total.total_us;
-            sum.max_us = sum.max_us.max(total.max_us);
-        }
-        timeline.delay_totals = totals.into_values().collect();
+        timeline.delay_totals = delay_totals(&inner.last);
         std::mem::take(timeline)
     }
 }
