@@ -51,6 +51,136 @@ fn levels_and_stats_for_people_and_programs() {
     }
 }
 
+/// The space that the files of a folder take: lengths, and blocks on the disk.
+fn on_disk(store: &Path) -> (u64, u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let all = fs::read_dir(store).unwrap().map(|e| e.unwrap());
+    // The lease's file is no data.
+    let all = all.filter(|e| !e.file_name().to_string_lossy().starts_with("LOCK."));
+    all.fold((0, 0, 0), |(count, bytes, blocks), e| {
+        let meta = e.metadata().unwrap();
+        (count + 1, bytes + meta.len(), blocks + 512 * meta.blocks())
+    })
+}
+
+#[test]
+fn stats_count_every_file_on_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 20_000);
+    fs::write(store.join("OPTIONS.toml"), "stats_publish_ms = 100\n").unwrap();
+    let space = || -> Value {
+        let said = on("stats", &store, &["--json"]).fine();
+        serde_json::from_str::<Value>(&said).unwrap()["space"].clone()
+    };
+    let sums = |space: &Value| {
+        let parts = space.as_object().unwrap().values();
+        parts.fold((0, 0), |(count, bytes), part| {
+            let of = |name: &str| part[name].as_u64().unwrap();
+            (count + of("file_count"), bytes + of("file_bytes"))
+        })
+    };
+    // A closed store, opened for reading.
+    let closed = space();
+    let (count, bytes, blocks) = on_disk(&store);
+    assert_eq!(sums(&closed), (count, bytes), "{closed}");
+    assert!(
+        blocks.abs_diff(bytes) <= 4096 * count,
+        "{blocks} on the disk: {closed}"
+    );
+    for part in ["tables", "log_live", "manifests", "reserves"] {
+        assert!(
+            closed[part]["file_bytes"].as_u64().unwrap() > 0,
+            "{part}: {closed}"
+        );
+    }
+    let said = on("stats", &store, &[]).fine();
+    assert!(
+        said.contains("\non disk    ") && said.contains("log, live"),
+        "{said}"
+    );
+    // An open one, as its writer publishes it: the published file itself changes its length.
+    let open = Store::open(&store, Options::load(&store).unwrap()).unwrap();
+    let own = open.stats().space;
+    let (count, bytes, _) = on_disk(&store);
+    assert_eq!(
+        (own.total().file_count, own.total().file_bytes),
+        (count, bytes),
+        "{own:?}"
+    );
+    let log = open.stats().log;
+    assert_eq!(own.log_live.file_count, log.live_segment_count as u64);
+    assert_eq!(
+        own.log_prepared.file_count,
+        log.prepared_segment_count as u64
+    );
+    open.close().unwrap();
+}
+
+#[test]
+fn keyspaces_of_tools_are_shown_by_their_names_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 100);
+    on("put", &store, &["k", "v", "-k", "silt.own"]).fine();
+    on(
+        "options",
+        &store,
+        &["-k", "silt.own", "--set", "level_factor=4"],
+    )
+    .fine();
+    let copy = dir.path().join("copy");
+    for (command, args) in [
+        ("stats", &[][..]),
+        ("stats", &["--json"]),
+        ("levels", &[]),
+        ("levels", &["--json"]),
+        ("check", &[]),
+        ("check", &["--json"]),
+        ("compact", &[]),
+        ("compact", &["--json"]),
+        ("options", &[]),
+        ("options", &["--json"]),
+        ("checkpoint", &[copy.to_str().unwrap()]),
+    ] {
+        let said = on(command, &store, args).fine();
+        let hidden = !said.contains("silt.own") && !said.contains("2 keyspaces");
+        assert!(hidden, "{command} {args:?}: {said}");
+    }
+    let list = |more: &[&str]| {
+        let args = ["keyspace", "list", store.to_str().unwrap()];
+        silt(args.iter().chain(more)).fine()
+    };
+    assert_eq!(list(&[]), "default\n");
+    assert_eq!(list(&["--all"]), "default\nsilt.own\n");
+    for command in ["count", "scan", "stats", "levels"] {
+        let said = on(command, &store, &["-k", "fish"]).failed(3);
+        assert!(
+            !said.contains("silt.own") && said.contains("one of: default;"),
+            "{said}"
+        );
+    }
+    // By its name it is a keyspace as any other.
+    assert_eq!(on("count", &store, &["-k", "silt.own"]).fine(), "1\n");
+    for command in ["stats", "levels", "compact"] {
+        let said = on(command, &store, &["-k", "silt.own"]).fine();
+        assert!(said.contains("silt.own"), "{command}: {said}");
+    }
+    // Damage in it is shown.
+    let table = files(&store, ".tbl")
+        .into_iter()
+        .min_by_key(|p| fs::metadata(p).unwrap().len());
+    let table = table.unwrap();
+    let mut bytes = fs::read(&table).unwrap();
+    bytes[2] ^= 1;
+    fs::write(&table, bytes).unwrap();
+    let ended = on("check", &store, &[]);
+    assert!(
+        ended.code == Some(1) && ended.out.contains("silt.own"),
+        "{ended:?}"
+    );
+}
+
 #[test]
 fn watching_ends_with_its_reader() {
     let dir = tempfile::tempdir().unwrap();

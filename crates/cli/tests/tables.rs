@@ -153,6 +153,57 @@ fn a_check_as_json() {
     assert!(problem["offset"].is_u64() && problem["what"].is_string());
 }
 
+/// What cannot be exported or ingested is said in words, and how it can.
+#[test]
+fn exports_over_files_and_ingests_of_no_tables_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, out) = (dir.path().join("s"), dir.path().join("out"));
+    numbered_store(&store, 100);
+    let folder = out.to_str().unwrap();
+    on("export", &store, &[folder]).fine();
+    let table = out.join("default-00000.table");
+    let whole = fs::read(&table).unwrap();
+    let said = on("export", &store, &[folder]).failed(3);
+    let name = table.display().to_string();
+    for word in [&name[..], "is there already", "replaces nothing", "--name"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert_eq!(fs::read(&table).unwrap(), whole);
+    on("export", &store, &[folder, "--name", "other"]).fine();
+    let said = on("export", &store, &[&name]).failed(3);
+    assert!(
+        said.contains("a file of this name") && said.contains("folder"),
+        "{said}"
+    );
+
+    let other = dir.path().join("words.txt");
+    for bytes in [
+        &b"some words\n"[..],
+        &[b'x'; 5_000],
+        b"",
+        &whole[..whole.len() - 1],
+    ] {
+        fs::write(&other, bytes).unwrap();
+        let said = on("ingest", &store, &[other.to_str().unwrap()]).failed(3);
+        for word in ["words.txt", "no table, or not a whole one", "`silt load`"] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+        assert!(!said.contains("silt check"), "{said}");
+    }
+    assert_eq!(on("count", &store, &[]).fine(), "100\n");
+    // A name that was mistyped makes a keyspace, which is said.
+    let said = on("ingest", &store, &[&name, "-k", "brids"]).fine();
+    assert!(
+        said.starts_with("created keyspace `brids`\ntook 100 entries"),
+        "{said}"
+    );
+    assert_eq!(
+        on("put", &store, &["k", "v", "-k", "beetles"]).fine(),
+        "created keyspace `beetles`\n"
+    );
+    assert_eq!(on("put", &store, &["k", "v", "-k", "beetles"]).fine(), "");
+}
+
 /// Every command has examples, and everything that prints figures prints JSON.
 #[test]
 fn help_teaches_by_example() {

@@ -6,7 +6,8 @@
 //!
 //! Threading: one task; memory for one block, the index, the filter and eight bytes a key.
 
-use siltstone_storage::Storage;
+use siltstone_storage::{ReadFile, Storage};
+use siltstone_table::footer::{FOOTER_BYTES, MAGIC};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use crate::build::TableFile;
@@ -23,12 +24,39 @@ pub(crate) fn verify(
     read(storage, name, id).map_err(|error| error.in_file(file.shown()))
 }
 
+/// Refuses a file that does not end as tables do: it is damaged only if it ever was a table.
+fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
+    let (len, mut end) = (file.len(), MAGIC.map(|_| 0));
+    let is_long_enough = len >= FOOTER_BYTES as u64;
+    if is_long_enough {
+        file.read_at(len - MAGIC.len() as u64, &mut end)?;
+    }
+    if is_long_enough && end == MAGIC {
+        return Ok(());
+    }
+    let found = match len {
+        0 => "an empty file".to_string(),
+        _ => format!("a file of {len} bytes with another end"),
+    };
+    Err(
+        Error::invalid_argument("a file cannot be ingested: it is no table, or not a whole one")
+            .expected(format!("a file that ends with `{}`", MAGIC.escape_ascii()))
+            .found(found)
+            .advice(
+                "ingest tables that TableBuilder or `silt export` made; `silt load` takes text, and \
+                 a table that was cut off must come from another copy",
+            ),
+    )
+}
+
 fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
     let options = ReaderOptions {
         verify: Verify::Always,
         map: false,
     };
-    let table = TableReader::open(storage.open(name)?, options)
+    let opened = storage.open(name)?;
+    refuse_other_files(&*opened)?;
+    let table = TableReader::open(opened, options)
         .map_err(|e| Error::from(e).context("a table cannot be ingested"))?;
     let p = table.properties();
     // The properties are asked first: a table of another store is whole, and reading all of it tells nothing more.

@@ -112,14 +112,14 @@ pub struct CheckpointArgs {
     silt options birds.silt --unset compression\n  \
     silt options birds.silt --write\n\n\
     Settings are printed as TOML, each with its meaning, unit, default and range, and behind the \
-    value in force where it comes from: the default, the file OPTIONS.toml in the store's folder, or \
-    the store, which keeps what is set for a keyspace.\n\n\
+    value in force where it comes from: the default, the file OPTIONS.toml in the store's \
+    folder, or the store, which keeps what is set for a keyspace.\n\n\
     --set and --unset change the file, which all commands follow; the user's comments in it stay, \
-    and a setting that has its default again is taken out. With -k they change the file and what the \
-    store keeps for the keyspace, so that the change is in force at once. They print what is in \
+    and a setting that has its default again is taken out. With -k they change the file and what \
+    the store keeps for the keyspace, so that the change is in force at once. They print what is in \
     force then. Values are TOML, words need no quotes.\n\n\
-    A program follows the file if it opens the store with Options::load. Before a store is there, its \
-    folder is created for the file.")]
+    A program follows the file if it opens the store with Options::load. Before a store is there, \
+    its folder is created for the file.")]
 pub struct OptionsArgs {
     /// The store's folder.
     pub store: PathBuf,

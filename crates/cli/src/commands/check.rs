@@ -4,10 +4,11 @@ use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::check::{CheckReport, CheckStorages, check};
+use siltstone::check::{CheckReport, CheckStorages, KeyspaceCheck, check};
 use siltstone::{Error, Storages};
 use siltstone_storage::ObjectMeta;
 
+use super::is_own;
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, outln, plural};
@@ -102,6 +103,13 @@ fn advised(problem: &Error) -> Error {
     }
 }
 
+/// The keyspaces that are shown: one that tools keep for themselves only if something is wrong in
+/// it.
+fn shown(report: &CheckReport) -> impl Iterator<Item = &KeyspaceCheck> {
+    let all = report.keyspaces.iter();
+    all.filter(|k| !is_own(&k.name) || k.problem_count > 0)
+}
+
 fn problem(e: &Error) -> serde_json::Value {
     let e = advised(e);
     serde_json::json!({
@@ -119,7 +127,7 @@ fn json(report: &CheckReport) -> serde_json::Value {
             .map(|f| serde_json::json!({ "name": f.name, "file_bytes": f.len }))
             .collect::<Vec<_>>()
     };
-    let keyspaces = report.keyspaces.iter().map(|k| {
+    let keyspaces = shown(report).map(|k| {
         serde_json::json!({
             "name": k.name, "table_count": k.table_count, "file_bytes": k.file_bytes,
             "entry_count": k.entry_count, "problem_count": k.problem_count,
@@ -196,7 +204,7 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
             )?;
         }
     }
-    for keyspace in &report.keyspaces {
+    for keyspace in shown(report) {
         outln!(
             out,
             "keyspace  {}: {} in {}, {}",

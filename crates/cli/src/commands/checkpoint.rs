@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use super::options::file::Changes;
-use super::{OPTIONS_FILE, OptionsFile, open_existing};
+use super::{OPTIONS_FILE, OptionsFile, is_own, open_existing};
 use crate::args::CheckpointArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -14,6 +14,8 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let store = open_existing(&args.store)?;
     let report = store.checkpoint(&args.folder)?;
+    let own = store.keyspaces().iter().filter(|name| is_own(name)).count() as u64;
+    let keyspace_count = report.keyspace_count.saturating_sub(own);
     store.close()?;
     let (from, to) = (
         args.store.join(OPTIONS_FILE),
@@ -40,7 +42,7 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     if args.json {
         let all = serde_json::json!({
             "published": report.published,
-            "keyspace_count": report.keyspace_count,
+            "keyspace_count": keyspace_count,
             "table_count": report.table_count,
             "table_bytes": report.table_bytes,
             "written_table_count": report.written_table_count,
@@ -52,7 +54,7 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
             out,
             "{}: {}, {} linked or copied ({}), {} written of what was in the log ({}); {}",
             args.folder.display(),
-            plural(report.keyspace_count, "keyspace"),
+            plural(keyspace_count, "keyspace"),
             plural(report.table_count, "table"),
             bytes(report.table_bytes),
             plural(report.written_table_count, "table"),

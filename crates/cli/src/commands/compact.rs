@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::{Keyspace, Options, Stats, Store};
 
-use super::{bounds, options_of};
+use super::{bounds, is_own, keyspace_of, options_of};
 use crate::args::CompactArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, outln, plural};
@@ -30,8 +30,10 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
     };
     let keyspaces = names
         .iter()
-        .map(|name| store.keyspace(name))
+        .map(|name| keyspace_of(&store, name))
         .collect::<Result<Vec<_>, _>>()?;
+    // Those that tools keep for themselves are merged too, but not shown.
+    let is_shown = |name: &str| args.keyspace.is_some() || !is_own(name);
     // What the log held belongs to what there was before.
     store.flush()?;
     let before = sizes(&store.stats(), &names);
@@ -46,6 +48,7 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
     if args.json {
         let time_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
         let each = names.iter().zip(before.iter().zip(&after));
+        let each = each.filter(|(name, _)| is_shown(name));
         let each: serde_json::Value = each
             .map(|(name, (before, after))| {
                 let figures = |s: &Size| {
@@ -64,6 +67,9 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
         outln!(out, "{all}")?;
     } else {
         for (name, (before, after)) in names.iter().zip(before.iter().zip(&after)) {
+            if !is_shown(name) {
+                continue;
+            }
             let words = |s: &Size| {
                 format!(
                     "{} in {} with {} entries",

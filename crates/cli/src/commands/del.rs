@@ -3,7 +3,7 @@
 use siltstone::batch::{Batch, MAX_KEY_BYTES};
 use siltstone::{IterOptions, Keyspace, WriteOptions};
 
-use super::{bounds, key_of, open_existing};
+use super::{bounds, key_of, keyspace_of, open_existing};
 use crate::args::DelArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, confirm, count, outln};
@@ -21,7 +21,7 @@ pub fn run(args: &DelArgs) -> Result<Outcome, Failure> {
         .collect::<Result<Vec<_>, _>>()?;
     let range = bounds(&args.range, &form, false)?;
     let store = open_existing(&args.store.store)?;
-    let keyspace = store.keyspace(&args.store.keyspace)?;
+    let keyspace = keyspace_of(&store, &args.store.keyspace)?;
     let mut batch = Batch::new();
     for key in &keys {
         batch.delete(&keyspace, key)?;

@@ -1,6 +1,9 @@
 //! `silt export`: a range of a keyspace as tables.
 
-use siltstone::TableFolder;
+use std::path::Path;
+
+use siltstone::{Error, ErrorKind, TableFolder};
+use siltstone_storage::StorageErrorKind;
 use siltstone_storage::name::is_object_name;
 
 use super::{bounds, open_keyspace};
@@ -26,15 +29,25 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
         None if fits(&args.store.keyspace) => &args.store.keyspace,
         None => PLAIN_NAME,
     };
-    let (store, keyspace) = open_keyspace(&args.store)?;
     let is_new = !args.folder.exists();
+    if !is_new && !args.folder.is_dir() {
+        return Err(Failure::Other(format!(
+            "{}: there is a file of this name, and tables are written into a folder; name a \
+             folder, which is created if it is not there",
+            args.folder.display()
+        )));
+    }
+    let (store, keyspace) = open_keyspace(&args.store)?;
     let folder = TableFolder::create(&args.folder)?;
     let tables = keyspace.export(range, &folder, name).map_err(|error| {
         if is_new {
             // Only if nothing is in it.
             let _ = std::fs::remove_dir(&args.folder);
         }
-        error.context(format!("exporting into {}", args.folder.display()))
+        match error.storage().map(|e| e.kind) {
+            Some(StorageErrorKind::AlreadyExists) => in_the_way(&args.folder, &error, name),
+            _ => error.context(format!("exporting into {}", args.folder.display())),
+        }
     })?;
     store.close()?;
     let entries = tables.iter().map(|t| t.entry_count).sum::<u64>();
@@ -78,4 +91,17 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
     }
     out.finish()?;
     Ok(Outcome::Fine)
+}
+
+/// The refusal of an export over a file that is there.
+fn in_the_way(folder: &Path, error: &Error, name: &str) -> Error {
+    let file = error.file().unwrap_or(name);
+    let file = folder.join(Path::new(file).file_name().unwrap_or_default());
+    let message = format!(
+        "{} is there already, and an export replaces nothing",
+        file.display()
+    );
+    Error::new(ErrorKind::InvalidArgument, message).advice(format!(
+        "export into another folder, or give the tables another name than `{name}` with --name"
+    ))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use siltstone::{BUILT_TABLE_SUFFIX, IngestMode, Keyspace, TableFile};
 
-use super::open_or_create;
+use super::{keyspace_or_new, open_or_create};
 use crate::args::IngestArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -40,8 +40,8 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
     let store = open_or_create(&args.store.store)?;
     let keyspaces = parts
         .iter()
-        .map(|(name, _)| store.open_keyspace(name))
-        .collect::<siltstone::Result<Vec<Keyspace>>>()?;
+        .map(|(name, _)| keyspace_or_new(&store, name, args.json))
+        .collect::<Result<Vec<Keyspace>, Failure>>()?;
     let parts: Vec<_> = keyspaces
         .iter()
         .zip(parts)

@@ -2,7 +2,7 @@
 
 use siltstone::KeyspaceStats;
 
-use super::{OWN_PREFIX, open_existing, open_or_create, open_to_read};
+use super::{is_own, keyspace_of, open_existing, open_or_create, open_to_read};
 use crate::args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, KeyspaceListArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, confirm, count, on_terminal, one_line, outln};
@@ -22,7 +22,7 @@ fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
     let mut keyspaces: Vec<&KeyspaceStats> = stats
         .keyspaces
         .iter()
-        .filter(|k| args.all || !k.name.starts_with(OWN_PREFIX))
+        .filter(|k| args.all || !is_own(&k.name))
         .collect();
     keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
     let mut out = Out::new();
@@ -101,7 +101,7 @@ fn create(args: &KeyspaceCreateArgs) -> Result<Outcome, Failure> {
 
 fn drop_one(args: &KeyspaceDropArgs) -> Result<Outcome, Failure> {
     let store = open_existing(&args.store)?;
-    store.keyspace(&args.keyspace)?;
+    keyspace_of(&store, &args.keyspace)?;
     if !args.yes {
         let stats = store.stats();
         let sizes = stats

@@ -24,12 +24,12 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use siltstone::{ErrorKind, IterOptions, Keyspace, Options, Store};
+use siltstone::{Error, ErrorKind, IterOptions, Keyspace, Options, Store};
 
 use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::form::Form;
-use crate::output::bytes;
+use crate::output::{Out, bytes, one_line, outln};
 
 /// The user's settings, in the store's folder.
 const OPTIONS_FILE: &str = "OPTIONS.toml";
@@ -111,12 +111,42 @@ fn options_of(path: &Path) -> Result<Options, Failure> {
     Ok(OptionsFile::read(path)?.options)
 }
 
-/// Names of keyspaces without those that tools keep for themselves, but for one that was asked for.
-pub fn not_own<N: AsRef<str>>(
-    names: impl Iterator<Item = N>,
-    asked: Option<&str>,
-) -> impl Iterator<Item = N> {
-    names.filter(move |name| !name.as_ref().starts_with(OWN_PREFIX) || asked == Some(name.as_ref()))
+/// Whether a keyspace is one that tools keep for themselves: it is shown only to those who ask for
+/// it by its name.
+pub fn is_own(name: &str) -> bool {
+    name.starts_with(OWN_PREFIX)
+}
+
+/// A keyspace that must be there.
+fn keyspace_of(store: &Store, name: &str) -> Result<Keyspace, Failure> {
+    store.keyspace(name).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => no_keyspace(name, &store.keyspaces()).into(),
+        _ => error.into(),
+    })
+}
+
+/// A keyspace, created if it is not there, which is said: the name may have been mistyped.
+fn keyspace_or_new(store: &Store, name: &str, json: bool) -> Result<Keyspace, Failure> {
+    match store.keyspace(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        found => return Ok(found?),
+    }
+    let keyspace = store.open_keyspace(name)?;
+    if !json {
+        let mut out = Out::new();
+        outln!(out, "created keyspace `{}`", one_line(name))?;
+        out.finish()?;
+    }
+    Ok(keyspace)
+}
+
+/// The refusal of a keyspace that is not there.
+fn no_keyspace(name: &str, all: &[String]) -> Error {
+    let names = all.iter().filter(|name| !is_own(name));
+    let names: Vec<_> = names.map(|name| one_line(name)).collect();
+    Error::not_found(format!("there is no keyspace `{name}`"))
+        .expected(format!("one of: {}", names.join(", ")))
+        .advice("create it first, or check the name")
 }
 
 /// Opens a store that must be there, to read it: nothing in it is changed, others may read it too.
@@ -225,7 +255,7 @@ fn tell_discarded(store: &Store) {
 /// Opens a store and a keyspace that must be there, to read them.
 fn open_keyspace(args: &StoreArgs) -> Result<(Store, Keyspace), Failure> {
     let store = open_to_read(&args.store)?;
-    let keyspace = store.keyspace(&args.keyspace)?;
+    let keyspace = keyspace_of(&store, &args.keyspace)?;
     Ok((store, keyspace))
 }
 

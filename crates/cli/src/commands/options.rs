@@ -5,8 +5,8 @@
 //! operator's, and, for a single keyspace, in the store itself, which takes over what the file says
 //! of the keyspace when it is opened for writing.
 //!
-//! Invariants: the file is replaced whole, and only by settings that can be. A change of a keyspace's
-//! settings is made in both places, so that what `--unset` takes away is gone.
+//! Invariants: the file is replaced whole, and only by settings that can be. A change of a
+//! keyspace's settings is made in both places, so that what `--unset` takes away is gone.
 
 pub mod file;
 mod show;
@@ -15,9 +15,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use siltstone::{Error, ErrorKind, Keyspace, Store};
+use siltstone::{ErrorKind, Store};
 
-use super::{OPTIONS_FILE, OptionsFile};
+use super::{OPTIONS_FILE, OptionsFile, keyspace_of};
 use crate::args::OptionsArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, outln};
@@ -108,9 +108,9 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
     })
 }
 
-/// Opens the store, which takes over what the changed file sets for its keyspaces, and takes away what
-/// it has stored of the settings to unset. The store is given back open, so that nobody else opens it
-/// with the file as it was.
+/// Opens the store, which takes over what the changed file sets for its keyspaces, and takes away
+/// what it has stored of the settings to unset. The store is given back open, so that nobody else
+/// opens it with the file as it was.
 fn change_keyspace(
     args: &OptionsArgs,
     name: &str,
@@ -137,23 +137,6 @@ fn change_keyspace(
     let keyspace = keyspace_of(&store, name)?;
     keyspace.unset_options(&changes.unset)?;
     Ok(store)
-}
-
-/// A keyspace that must be there.
-fn keyspace_of(store: &Store, name: &str) -> Result<Keyspace, Failure> {
-    store.keyspace(name).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => no_keyspace(name, &store.keyspaces()).into(),
-        _ => error.into(),
-    })
-}
-
-/// The refusal of a keyspace that is not there.
-fn no_keyspace(name: &str, all: &[String]) -> Error {
-    let shown = super::not_own(all.iter(), None);
-    let names: Vec<&str> = shown.map(String::as_str).collect();
-    Error::not_found(format!("there is no keyspace `{name}`"))
-        .expected(format!("one of: {}", names.join(", ")))
-        .advice("create it first, or check the name")
 }
 
 /// Replaces the file; a crash leaves the old one or the new one.

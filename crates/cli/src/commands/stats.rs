@@ -6,11 +6,12 @@ mod source;
 use std::time::Instant;
 
 use siltstone::stall::Cause;
-use siltstone::{Error, KeyspaceStats, LevelStats, Stats};
+use siltstone::{KeyspaceStats, LevelStats, Space, Stats};
 
+use super::{is_own, no_keyspace};
 use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, count, duration, nanos, on_terminal, one_line, outln};
+use crate::output::{Out, bytes, count, duration, nanos, on_terminal, one_line, outln, plural};
 use rates::Rates;
 use source::Sample;
 
@@ -105,19 +106,18 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
     }
 }
 
-/// The figures of a store, of the keyspace only that was asked for.
+/// The figures of a store: of the keyspace that was asked for, or of all but those that tools keep
+/// for themselves.
 fn figures(args: &FiguresArgs) -> Result<Sample, Failure> {
     let mut sample = Sample::take(&args.store)?;
-    if let Some(name) = &args.keyspace {
-        let all = std::mem::take(&mut sample.stats.keyspaces);
-        let names: Vec<String> = all.iter().map(|k| k.name.clone()).collect();
-        sample.stats.keyspaces = all.into_iter().filter(|k| k.name == *name).collect();
-        if sample.stats.keyspaces.is_empty() {
-            return Err(Error::not_found(format!("there is no keyspace `{name}`"))
-                .expected(format!("one of: {}", names.join(", ")))
-                .advice("create it first, or check the name")
-                .into());
-        }
+    let all = std::mem::take(&mut sample.stats.keyspaces);
+    let names: Vec<String> = all.iter().map(|k| k.name.clone()).collect();
+    sample.stats.keyspaces = match &args.keyspace {
+        Some(name) => all.into_iter().filter(|k| k.name == *name).collect(),
+        None => all.into_iter().filter(|k| !is_own(&k.name)).collect(),
+    };
+    if let (Some(name), []) = (&args.keyspace, &sample.stats.keyspaces[..]) {
+        return Err(no_keyspace(name, &names).into());
     }
     Ok(sample)
 }
@@ -150,6 +150,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
             ),
         }
     )?;
+    space(out, stats)?;
     if stats.snapshot_count > 0 {
         outln!(
             out,
@@ -210,6 +211,29 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
     latencies(out, stats)?;
     delays(out, stats)?;
     counters(out, stats)
+}
+
+/// Prints the space that the store's files take on disk.
+fn space(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+    let total = stats.space.total();
+    if total.file_count == 0 {
+        // Figures of a writer that does not count it.
+        return Ok(());
+    }
+    let size = |s: Space| {
+        format!(
+            "{} in {}",
+            bytes(s.file_bytes),
+            plural(s.file_count, "file")
+        )
+    };
+    outln!(out, "on disk    {}", size(total))?;
+    for (name, part) in stats.space.parts() {
+        if part.file_count > 0 {
+            outln!(out, "           {name:<14}{}", size(part))?;
+        }
+    }
+    Ok(())
 }
 
 /// Prints the levels of a keyspace.

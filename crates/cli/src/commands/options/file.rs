@@ -1,8 +1,8 @@
 //! The text of `OPTIONS.toml`, edited: what the user wrote around the settings stays as it is.
 //!
-//! Invariants: an edit changes only the settings that it names. A store's setting that is set to its
-//! default is taken out, so that the file holds what differs. Every comment of the user survives;
-//! only the comment that `--write` made for a setting goes with it.
+//! Invariants: an edit changes only the settings that it names. A store's setting that is set to
+//! its default is taken out, so that the file holds what differs. Every comment of the user
+//! survives; only the comment that `--write` made for a setting goes with it.
 //!
 //! Threading: pure functions.
 
@@ -175,7 +175,8 @@ fn put_in(table: &mut dyn TableLike, name: &str, value: &str) {
     }
 }
 
-/// Takes a setting out. Its comments go to the next setting, or to the file's end behind the last one.
+/// Takes a setting out. Its comments go to the next setting, or to the file's end behind the last
+/// one.
 fn take_out(table: Option<&mut dyn TableLike>, name: &str, leftover: &mut String) {
     let Some(table) = table else { return };
     let behind = table.iter().skip_while(|(n, _)| *n != name).skip(1);

@@ -9,8 +9,8 @@ use siltstone::{
     settings,
 };
 
-use super::{OPTIONS_FILE, keyspace_of, no_keyspace, outln};
-use crate::commands::{OptionsFile, not_own, open_to_read};
+use super::{OPTIONS_FILE, outln};
+use crate::commands::{OptionsFile, is_own, keyspace_of, no_keyspace, open_to_read};
 use crate::failure::Failure;
 use crate::output::{Out, one_line};
 
@@ -126,7 +126,10 @@ impl InForce {
             Ok(store) => {
                 let names = match keyspace {
                     Some(name) => vec![keyspace_of(&store, name)?.name().to_string()],
-                    None => not_own(store.keyspaces().into_iter(), None).collect(),
+                    None => {
+                        let names = store.keyspaces().into_iter();
+                        names.filter(|name| !is_own(name)).collect()
+                    }
                 };
                 let keyspaces = names
                     .into_iter()
@@ -243,7 +246,7 @@ impl InForce {
                     Scope::Store => outln!(out, "# The store.")?,
                     Scope::Keyspace => outln!(
                         out,
-                        "\n# Keyspaces: the defaults, which hold where nothing is set for a keyspace."
+                        "\n# Keyspaces: the defaults, which hold where a keyspace sets nothing."
                     )?,
                 }
             }
@@ -337,8 +340,8 @@ fn of_process(path: &Path, rows: &mut [Row]) {
     }
 }
 
-/// The settings of a keyspace: what the store keeps for it, over which the file's part for it comes when
-/// the store is opened for writing, over the store's settings.
+/// The settings of a keyspace: what the store keeps for it, over which the file's part for it comes
+/// when the store is opened for writing, over the store's settings.
 fn of_keyspace(
     options: &Options,
     names: &[&str],
