@@ -49,14 +49,15 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Repair(args) => commands::repair::run(&args),
         Command::Destroy(args) => commands::destroy::run(&args),
         Command::Demo(args) => demo::run(&args),
-        Command::Completions(args) => commands::pages::completions(&args),
-        Command::Man(args) => commands::pages::man(&args),
+        Command::Completions(args) => commands::completions::run(&args),
+        Command::Man(args) => commands::pages::run(&args),
         Command::DemoWriter(args) => demo::writer::run(&args),
     }
 }
 
 /// What the binary does.
 pub fn main() -> ExitCode {
+    commands::completions::answer();
     // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill the process.
     siltstone_storage::files::ignore_file_size_signal();
     let args = Args::try_parse().unwrap_or_else(|error| {

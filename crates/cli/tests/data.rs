@@ -243,36 +243,3 @@ fn what_cannot_be_a_pair_creates_no_store() {
     on("del", &store, &["k"]).failed(3);
     assert!(!store.exists());
 }
-
-#[test]
-fn completions_and_manual_pages() {
-    for (shell, word) in [
-        ("bash", "complete -F"),
-        ("zsh", "#compdef silt"),
-        ("fish", "complete -c silt"),
-    ] {
-        let script = silt(["completions", shell]).fine();
-        assert!(
-            script.contains(word) && script.contains("keyspace"),
-            "{shell}: {script}"
-        );
-    }
-    silt(["completions", "cmd"]).failed(2);
-    let page = silt(["man"]).fine();
-    assert!(
-        page.contains(".TH silt 1") && page.contains("zebra"),
-        "{page}"
-    );
-    let dir = tempfile::tempdir().unwrap();
-    let pages = dir.path().join("man1");
-    silt(["man", "--folder", pages.to_str().unwrap()]).fine();
-    for (page, word) in [
-        ("silt.1", "silt\\-load(1)"),
-        ("silt-scan.1", "\\-\\-reverse"),
-        ("silt-keyspace-drop.1", "\\-\\-yes"),
-    ] {
-        let text = fs::read_to_string(pages.join(page)).unwrap();
-        assert!(text.contains(word), "{page}: {text}");
-    }
-    assert!(!pages.join("silt-demo-writer.1").exists());
-}

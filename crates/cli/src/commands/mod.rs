@@ -3,6 +3,7 @@
 pub mod check;
 pub mod checkpoint;
 pub mod compact;
+pub mod completions;
 pub mod count;
 pub mod del;
 pub mod destroy;
