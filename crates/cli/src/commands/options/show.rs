@@ -179,7 +179,8 @@ impl InForce {
             let absent = file.options.keyspaces.keys();
             let is_there = |name: &&String| stored.keyspaces.iter().any(|(n, _)| n == *name);
             if keyspace.is_none() {
-                notes.extend(absent.filter(|name| !is_there(name)).map(|name| {
+                let absent = absent.filter(|name| !is_there(name) && !is_own(name));
+                notes.extend(absent.map(|name| {
                     let name = one_line(name);
                     format!("{OPTIONS_FILE} has settings for `{name}`, which is no keyspace yet")
                 }));
