@@ -16,7 +16,7 @@ pub const FOOTER_BYTES: usize = 64;
 pub const MAGIC: [u8; 8] = *b"SILTTABL";
 
 /// The version of the format that is written and read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Lengths of a table's sections in bytes, each with its checksum, and the table's digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn other_versions_are_refused_by_name() {
         let mut raw = Footer::default().encode();
-        raw[48] = 2;
+        raw[48] = 1;
         let crc = crc32c(&raw[..52]);
         raw[52..56].copy_from_slice(&crc.to_le_bytes());
         let e = Footer::decode(&raw, "t", 64).unwrap_err();
@@ -168,8 +168,8 @@ mod tests {
             matches!(
                 e,
                 TableError::UnsupportedVersion {
-                    found: 2,
-                    supported: 1,
+                    found: 1,
+                    supported: 2,
                     ..
                 }
             ),

@@ -1,15 +1,23 @@
-//! Range deletes: fragments, their block in a table, and which range delete covers a key.
+//! Range deletes: their section in a table, and which of them covers a key.
 //!
-//! Range deletes `[start, end)` at a sequence number may overlap. [`fragment`] cuts them at each other's bounds into
-//! fragments that do not, each with all of its sequence numbers, newest first; neighbours that touch and have the same
-//! numbers are joined, so that the fragments are a function of what is deleted, not of how it was said.
+//! Range deletes `[start, end)` at a sequence number overlap as they like. What a table has of them
+//! are *fragments*: parts that remain after the drop rules and after the cuts between tables.
+//! Fragments of one number do not overlap or touch (what was cut is joined again: [`joined`]), so
+//! they are a function of what is deleted and not of how it was said; fragments of different
+//! numbers may overlap. There are as many of them as range deletes survive, however these overlap.
 //!
-//! Invariants (checked when a stored block is opened): fragments ascend, do not overlap, are not empty, and have
-//! sequence numbers that descend.
+//! Lookups: where no two fragments overlap (always, if a job knew no snapshot) a binary search over
+//! their starts finds the only candidate. Otherwise a segment tree ([`Overlaps`]) is built over
+//! their bounds when the section is opened: every fragment is in the lists of O(log n) nodes, and a
+//! lookup asks the O(log n) nodes above the place of its key for their newest fragment up to a
+//! number.
+//!
+//! Invariants (checked when a stored section is opened): fragments are not empty; their starts
+//! ascend, and at one start their numbers descend; fragments of one number do not overlap.
 //!
 //! Threading: immutable once built, and shared.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 
 use crate::coding::{Cursor, partition_point};
 use crate::error::Damage;
@@ -17,137 +25,229 @@ use crate::key::MAX_SEQ;
 use crate::limits::MAX_KEY_BYTES;
 use siltstone_storage::planted::{self, Bug};
 
-/// A range of user keys and the sequence numbers at which all of it was deleted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment {
+/// A range delete, or a fragment of one: the user keys in `[start, end)` have no value from
+/// sequence number `seq` on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RangeDelete {
     /// The first user key.
     pub start: Vec<u8>,
     /// The first user key after the range.
     pub end: Vec<u8>,
-    /// Sequence numbers, newest first, at least one.
-    pub seqs: Vec<u64>,
+    /// Entries with smaller numbers are hidden.
+    pub seq: u64,
 }
 
-/// Fragments of any range deletes (start, end, sequence number), in any order. Empty ranges vanish.
-pub fn fragment<I>(deletes: I) -> Vec<Fragment>
+/// Puts fragments in the order of the format.
+pub fn sort(fragments: &mut [RangeDelete]) {
+    fragments.sort_unstable_by(|a, b| a.start.cmp(&b.start).then(b.seq.cmp(&a.seq)));
+}
+
+/// The fragments of any range deletes (start, end, sequence number), in any order: those of one
+/// number that overlap or touch are joined. Empty ranges vanish.
+pub fn joined<I>(deletes: I) -> Vec<RangeDelete>
 where
     I: IntoIterator<Item = (Vec<u8>, Vec<u8>, u64)>,
 {
-    // At each bound, which numbers begin and which end.
-    let mut bounds: BTreeMap<Vec<u8>, Vec<(u64, bool)>> = BTreeMap::new();
-    for (start, end, seq) in deletes {
-        if start < end {
-            bounds.entry(start).or_default().push((seq, true));
-            bounds.entry(end).or_default().push((seq, false));
-        }
-    }
-    let mut active: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut fragments: Vec<Fragment> = Vec::new();
-    let mut from: Vec<u8> = Vec::new();
-    for (bound, changes) in bounds {
-        if !active.is_empty() {
-            let seqs: Vec<u64> = active.keys().rev().copied().collect();
-            match fragments.last_mut() {
-                Some(last) if last.end == from && last.seqs == seqs => last.end.clone_from(&bound),
-                _ => fragments.push(Fragment {
-                    start: from,
-                    end: bound.clone(),
-                    seqs,
-                }),
-            }
-        }
-        for (seq, _) in changes.iter().filter(|c| c.1) {
-            *active.entry(*seq).or_default() += 1;
-        }
-        for (seq, _) in changes.iter().filter(|c| !c.1) {
-            if let Some(count) = active.get_mut(seq) {
-                *count -= 1;
-                if *count == 0 {
-                    active.remove(seq);
+    let mut all: Vec<_> = deletes.into_iter().filter(|d| d.0 < d.1).collect();
+    all.sort_unstable_by(|a, b| (a.2, &a.0).cmp(&(b.2, &b.0)));
+    let mut fragments: Vec<RangeDelete> = Vec::with_capacity(all.len());
+    for (start, end, seq) in all {
+        match fragments.last_mut() {
+            Some(last) if last.seq == seq && start <= last.end => {
+                if end > last.end {
+                    last.end = end;
                 }
             }
+            _ => fragments.push(RangeDelete { start, end, seq }),
         }
-        from = bound;
     }
+    sort(&mut fragments);
     fragments
+}
+
+/// A segment tree over fragments that overlap.
+#[derive(Clone, Debug)]
+struct Overlaps {
+    /// All distinct starts and ends, ascending: twice the fragment's place, and 1 for its end.
+    bounds: Vec<u32>,
+    /// The fragments, newest first, as places. What follows names a fragment by its rank in this
+    /// list.
+    newest_first: Vec<u32>,
+    /// Where each node's list in `ranks` begins, and where the last one ends. Node 1 is the root,
+    /// the children of node i are 2 i and 2 i + 1, and the leaf over the keys from bound i to the
+    /// next one is the node with the number of leaves + i.
+    lists: Vec<usize>,
+    /// Of each node the fragments that cover all of its keys, but not all of its parent's:
+    /// ascending, so the newest one comes first.
+    ranks: Vec<u32>,
+}
+
+impl Overlaps {
+    fn new(fragments: &[RangeDelete], newest_first: Vec<u32>) -> Overlaps {
+        let mut bounds: Vec<u32> = (0..2 * fragments.len() as u32).collect();
+        bounds.sort_unstable_by_key(|bound| Self::bound(fragments, *bound));
+        bounds.dedup_by_key(|bound| Self::bound(fragments, *bound));
+        let leaves = bounds.len() - 1;
+        let leaf =
+            |key: &[u8]| leaves + bounds.partition_point(|b| Self::bound(fragments, *b) < key);
+        // The nodes of each fragment, from the newest one on.
+        let each = |found: &mut dyn FnMut(usize, u32)| {
+            for (rank, place) in newest_first.iter().enumerate() {
+                let fragment = &fragments[*place as usize];
+                let (mut from, mut to) = (leaf(&fragment.start), leaf(&fragment.end));
+                while from < to {
+                    if from % 2 == 1 {
+                        found(from, rank as u32);
+                        from += 1;
+                    }
+                    if to % 2 == 1 {
+                        to -= 1;
+                        found(to, rank as u32);
+                    }
+                    (from, to) = (from / 2, to / 2);
+                }
+            }
+        };
+        let mut lists = vec![0; 2 * leaves + 1];
+        each(&mut |node, _| lists[node + 1] += 1);
+        for node in 1..lists.len() {
+            lists[node] += lists[node - 1];
+        }
+        let mut ranks = vec![0; lists[2 * leaves]];
+        let mut filled = lists.clone();
+        each(&mut |node, rank| {
+            ranks[filled[node]] = rank;
+            filled[node] += 1;
+        });
+        Overlaps {
+            bounds,
+            newest_first,
+            lists,
+            ranks,
+        }
+    }
+
+    fn bound(fragments: &[RangeDelete], bound: u32) -> &[u8] {
+        let fragment = &fragments[bound as usize / 2];
+        match bound % 2 {
+            0 => &fragment.start,
+            _ => &fragment.end,
+        }
+    }
+
+    /// The place of the newest fragment that covers `key`, among those with numbers up to `limit`.
+    fn covering(&self, fragments: &[RangeDelete], key: &[u8], limit: u64) -> Option<usize> {
+        let leaves = self.bounds.len() - 1;
+        let after = partition_point(self.bounds.len(), |i| {
+            Self::bound(fragments, self.bounds[i]) <= key
+        });
+        let leaf = after.checked_sub(1).filter(|leaf| *leaf < leaves)?;
+        let first = partition_point(self.newest_first.len(), |rank| {
+            fragments[self.newest_first[rank] as usize].seq > limit
+        }) as u32;
+        let mut newest: Option<u32> = None;
+        let mut node = leaves + leaf;
+        while node > 0 {
+            let list = &self.ranks[self.lists[node]..self.lists[node + 1]];
+            if let Some(rank) = list.get(list.partition_point(|rank| *rank < first))
+                && newest.is_none_or(|newest| *rank < newest)
+            {
+                newest = Some(*rank);
+            }
+            node /= 2;
+        }
+        newest.map(|rank| self.newest_first[rank as usize] as usize)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        4 * (self.bounds.len() + self.newest_first.len() + self.ranks.len())
+            + size_of::<usize>() * self.lists.len()
+    }
 }
 
 /// The range deletes of a table, searchable.
 #[derive(Clone, Debug, Default)]
 pub struct RangeDeletes {
-    fragments: Vec<Fragment>,
+    fragments: Vec<RangeDelete>,
+    /// If any two of them overlap.
+    overlaps: Option<Overlaps>,
 }
 
 impl RangeDeletes {
-    /// From fragments, as [`fragment`] makes them.
-    pub fn new(fragments: Vec<Fragment>) -> Result<RangeDeletes, Damage> {
-        let mut previous_end: &[u8] = &[];
-        for (i, f) in fragments.iter().enumerate() {
-            let ordered = f.start < f.end && (i == 0 || previous_end <= f.start.as_slice());
-            let seqs = !f.seqs.is_empty()
-                && f.seqs.windows(2).all(|w| w[0] > w[1])
-                && f.seqs[0] <= MAX_SEQ;
-            if !ordered || !seqs || f.start.len() > MAX_KEY_BYTES || f.end.len() > MAX_KEY_BYTES {
-                return Err(Damage::new(
-                    "order of range delete fragments",
-                    0,
-                    fragments.len() as u64,
-                    i as u64,
-                ));
-            }
-            previous_end = &f.end;
+    /// From fragments in the order of the format.
+    pub fn new(fragments: Vec<RangeDelete>) -> Result<RangeDeletes, Damage> {
+        let count = fragments.len() as u64;
+        let disorder = |place: usize| Damage::new("order of range deletes", 0, count, place as u64);
+        if count >= 1 << 30 {
+            return Err(Damage::new("number of range deletes", 0, 1 << 30, count));
         }
-        Ok(RangeDeletes { fragments })
+        let mut overlapping = false;
+        let mut largest_end: &[u8] = &[];
+        for (i, f) in fragments.iter().enumerate() {
+            let ordered = i == 0 || {
+                let before = &fragments[i - 1];
+                (&before.start, Reverse(before.seq)) < (&f.start, Reverse(f.seq))
+            };
+            let is_key = f.start.len() <= MAX_KEY_BYTES && f.end.len() <= MAX_KEY_BYTES;
+            if !ordered || f.start >= f.end || f.seq > MAX_SEQ || !is_key {
+                return Err(disorder(i));
+            }
+            overlapping |= f.start.as_slice() < largest_end;
+            largest_end = largest_end.max(&f.end);
+        }
+        let overlaps = if overlapping {
+            let mut newest_first: Vec<u32> = (0..fragments.len() as u32).collect();
+            newest_first.sort_by_key(|place| Reverse(fragments[*place as usize].seq));
+            // The sort is stable: fragments of one number still ascend.
+            for pair in newest_first.windows(2) {
+                let (a, b) = (&fragments[pair[0] as usize], &fragments[pair[1] as usize]);
+                if a.seq == b.seq && b.start < a.end {
+                    return Err(disorder(pair[1] as usize));
+                }
+            }
+            Some(Overlaps::new(&fragments, newest_first))
+        } else {
+            None
+        };
+        Ok(RangeDeletes {
+            fragments,
+            overlaps,
+        })
     }
 
     /// Opens the stored form, without its checksum.
     pub fn decode(bytes: &[u8]) -> Result<RangeDeletes, Damage> {
         let mut c = Cursor::new(bytes);
         let n = c.u32("range delete count")? as usize;
-        let seq_count = c.u32("range delete sequence number count")? as usize;
         let key_bytes = c.u32("range delete key bytes")? as usize;
-        let zero = c.u32("range delete reserved bytes")?;
-        if zero != 0 {
-            return Err(Damage::new(
-                "range delete reserved bytes",
-                12,
-                0,
-                zero as u64,
-            ));
-        }
         let start_ends = c.u32s("range delete start ends", n)?;
         let end_ends = c.u32s("range delete end ends", n)?;
-        let seq_ends = c.u32s("range delete sequence number ends", n)?;
-        let seqs = c.u64s("range delete sequence numbers", seq_count)?;
+        let seqs = c.u64s("range delete sequence numbers", n)?;
         let keys = c.take("range delete keys", key_bytes)?;
         c.finish("range delete length")?;
         let mut fragments = Vec::with_capacity(n);
-        let (mut key, mut seq) = (0, 0);
+        let mut key = 0;
         for i in 0..n {
-            let (s, e, q) = (
-                start_ends[i] as usize,
-                end_ends[i] as usize,
-                seq_ends[i] as usize,
-            );
-            if key > s || s > e || e > keys.len() || seq > q || q > seqs.len() {
+            let (s, e) = (start_ends[i] as usize, end_ends[i] as usize);
+            if key > s || s > e || e > keys.len() {
                 return Err(Damage::new(
                     "range delete ends",
-                    (16 + 4 * i) as u64,
+                    (8 + 4 * i) as u64,
                     key_bytes as u64,
                     e as u64,
                 ));
             }
-            fragments.push(Fragment {
+            fragments.push(RangeDelete {
                 start: keys[key..s].into(),
                 end: keys[s..e].into(),
-                seqs: seqs[seq..q].into(),
+                seq: seqs[i],
             });
-            (key, seq) = (e, q);
+            key = e;
         }
-        if key != keys.len() || seq != seqs.len() {
+        if key != keys.len() {
             return Err(Damage::new(
                 "range delete ends",
-                16,
+                8,
                 key_bytes as u64,
                 key as u64,
             ));
@@ -162,29 +262,20 @@ impl RangeDeletes {
             .iter()
             .map(|f| f.start.len() + f.end.len())
             .sum();
-        for x in [
-            self.fragments.len(),
-            self.seq_count() as usize,
-            key_bytes,
-            0,
-        ] {
+        for x in [self.fragments.len(), key_bytes] {
             out.extend_from_slice(&(x as u32).to_le_bytes());
         }
-        let mut column = |size: &dyn Fn(&Fragment) -> (usize, usize)| {
+        let mut column = |here: fn(&RangeDelete) -> usize| {
             let mut at = 0;
             for f in &self.fragments {
-                let (here, all) = size(f);
-                out.extend_from_slice(&((at + here) as u32).to_le_bytes());
-                at += all;
+                out.extend_from_slice(&((at + here(f)) as u32).to_le_bytes());
+                at += f.start.len() + f.end.len();
             }
         };
-        column(&|f| (f.start.len(), f.start.len() + f.end.len()));
-        column(&|f| (f.start.len() + f.end.len(), f.start.len() + f.end.len()));
-        column(&|f| (f.seqs.len(), f.seqs.len()));
+        column(|f| f.start.len());
+        column(|f| f.start.len() + f.end.len());
         for f in &self.fragments {
-            f.seqs
-                .iter()
-                .for_each(|s| out.extend_from_slice(&s.to_le_bytes()));
+            out.extend_from_slice(&f.seq.to_le_bytes());
         }
         for f in &self.fragments {
             out.extend_from_slice(&f.start);
@@ -192,8 +283,8 @@ impl RangeDeletes {
         }
     }
 
-    /// The fragments, ascending.
-    pub fn fragments(&self) -> &[Fragment] {
+    /// The fragments, in the order of the format.
+    pub fn fragments(&self) -> &[RangeDelete] {
         &self.fragments
     }
 
@@ -203,42 +294,52 @@ impl RangeDeletes {
         self.fragments.is_empty()
     }
 
-    /// How many sequence numbers all fragments have together.
-    pub fn seq_count(&self) -> u64 {
-        self.fragments.iter().map(|f| f.seqs.len() as u64).sum()
+    /// The smallest start and the largest end.
+    pub fn range(&self) -> Option<(&[u8], &[u8])> {
+        let first = self.fragments.first()?;
+        let end = self.fragments.iter().map(|f| f.end.as_slice()).max()?;
+        Some((&first.start, end))
     }
 
     /// Smallest and largest sequence number.
     pub fn seq_range(&self) -> Option<(u64, u64)> {
-        let smallest = self.fragments.iter().filter_map(|f| f.seqs.last()).min()?;
-        let largest = self.fragments.iter().filter_map(|f| f.seqs.first()).max()?;
-        Some((*smallest, *largest))
+        let smallest = self.fragments.iter().map(|f| f.seq).min()?;
+        let largest = self.fragments.iter().map(|f| f.seq).max()?;
+        Some((smallest, largest))
     }
 
     /// The newest range delete of `user_key` whose sequence number is at most `seq_limit`.
     #[inline]
-    pub fn covering_seq(&self, user_key: &[u8], seq_limit: u64) -> Option<u64> {
+    pub fn covering(&self, user_key: &[u8], seq_limit: u64) -> Option<&RangeDelete> {
         if self.fragments.is_empty() {
             return None;
+        }
+        if let Some(overlaps) = &self.overlaps {
+            let place = overlaps.covering(&self.fragments, user_key, seq_limit)?;
+            return Some(&self.fragments[place]);
         }
         let after = partition_point(self.fragments.len(), |i| {
             self.fragments[i].start.as_slice() <= user_key
         });
-        let f = self.fragments[..after].last().filter(|f| {
+        self.fragments[..after].last().filter(|f| {
             let is_end = user_key == f.end.as_slice();
-            user_key < f.end.as_slice() || is_end && planted::is(Bug::RangeDeleteTakesItsEnd)
-        })?;
-        f.seqs
-            .get(partition_point(f.seqs.len(), |i| f.seqs[i] > seq_limit))
-            .copied()
+            let covers =
+                user_key < f.end.as_slice() || is_end && planted::is(Bug::RangeDeleteTakesItsEnd);
+            covers && f.seq <= seq_limit
+        })
+    }
+
+    /// The number of [`RangeDeletes::covering`].
+    #[inline]
+    pub fn covering_seq(&self, user_key: &[u8], seq_limit: u64) -> Option<u64> {
+        self.covering(user_key, seq_limit).map(|f| f.seq)
     }
 
     /// Heap bytes.
     pub fn memory_bytes(&self) -> usize {
-        let one = |f: &Fragment| {
-            std::mem::size_of::<Fragment>() + f.start.len() + f.end.len() + 8 * f.seqs.len()
-        };
-        self.fragments.iter().map(one).sum()
+        let one = |f: &RangeDelete| size_of::<RangeDelete>() + f.start.len() + f.end.len();
+        self.fragments.iter().map(one).sum::<usize>()
+            + self.overlaps.as_ref().map_or(0, Overlaps::memory_bytes)
     }
 }
 
@@ -258,11 +359,13 @@ mod tests {
             probes in prop::collection::vec((small_key(), 0u64..32), 1..40),
             flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         ) {
-            let fragments = fragment(deletes.clone());
-            // Said in another way, the same.
-            let again = fragments.iter().rev();
-            let again = again.flat_map(|f| f.seqs.iter().map(|s| (f.start.clone(), f.end.clone(), *s)));
-            prop_assert_eq!(&fragment(again), &fragments);
+            let fragments = joined(deletes.clone());
+            // Said in another way, the same: each one cut in two.
+            let again = fragments.iter().rev().flat_map(|f| {
+                let middle = [&f.start[..], &[0]].concat().min(f.end.clone());
+                [(middle.clone(), f.end.clone(), f.seq), (f.start.clone(), middle, f.seq)]
+            });
+            prop_assert_eq!(&joined(again), &fragments);
             let mut bytes = Vec::new();
             RangeDeletes::new(fragments.clone()).unwrap().encode(&mut bytes);
             let stored = RangeDeletes::decode(&bytes).unwrap();

@@ -275,9 +275,9 @@ impl TableReader {
             0 => RangeDeletes::default(),
             _ => RangeDeletes::decode(&bytes).map_err(|d| d.in_file(name, range_deletes_at))?,
         };
-        if range_deletes.seq_count() != properties.range_deletes {
-            let found = range_deletes.seq_count();
-            let damage = Damage::new("range delete count", 4, properties.range_deletes, found);
+        if range_deletes.fragments().len() as u64 != properties.range_deletes {
+            let found = range_deletes.fragments().len() as u64;
+            let damage = Damage::new("range delete count", 0, properties.range_deletes, found);
             return Err(damage.in_file(name, range_deletes_at));
         }
         // No address space, too many maps, a file system without: reads do all the same.

@@ -18,23 +18,25 @@
 //!   `k` in the job is in stripe 0 too, and shadowed by `e`, and so dropped (which is why the rule needs the first).
 //!   What is left below `e` holds nothing for `k`, so a reader that does not find `e` finds nothing either. In a
 //!   higher stripe an older version may live for an older snapshot, which `e` must hide from the newer ones: it stays.
-//! - *Fragment*: a fragment's number in stripe 0, over a range in which older data outside the job can hold nothing.
-//!   Every older entry of the range in the job is in stripe 0, covered, and dropped (which is why the rule needs the
-//!   second). In a higher stripe it stays, as a tombstone does.
-//!   The rule speaks of keys, not of whole fragments: a fragment is the same as its two halves, cut anywhere, and the rule
-//!   may drop one of them. So a fragment of stripe 0 alone that older data needs only in part is *trimmed*: from its
-//!   start to the first key that older data can hold, and from after the last such key to its end. Gaps between older
-//!   ranges stay covered, and a fragment with numbers of higher stripes is dropped whole or not at all, so that no rule makes
-//!   more fragments than there were.
+//! - *Fragment*: a fragment in stripe 0, over a range in which older data outside the job can hold
+//!   nothing. Every older entry of the range in the job is in stripe 0, covered, and dropped (which
+//!   is why the rule needs the second). In a higher stripe it stays, as a tombstone does. The rule
+//!   speaks of keys, not of whole fragments: a fragment is the same as its two halves, cut
+//!   anywhere, and the rule may drop one of them. So a fragment of stripe 0 that older data needs
+//!   only in part is *trimmed*: from its start to the first key that older data can hold, and from
+//!   after the last such key to its end. Gaps between older ranges stay covered, so that the rule
+//!   makes no more fragments than there were.
 //!
 //! Merge operands and value addresses have rules of their own that are not written yet: a job that meets one is
 //! declined before it gets here.
 //!
-//! **Fragments.** Range deletes `[start, end) @ s` hide the entries of their range with numbers below `s`. They
-//! overlap as they like; [`fragment`] cuts them at each other's ends, so that fragments are disjoint, and keeps of
-//! each fragment the largest number of each stripe. The others are never needed: whoever sees one of them sees the
-//! larger one, which hides more. (So a hundred thousand overlapping range deletes make at most twice as many
-//! fragments, of one number each, if there is no snapshot.)
+//! **Fragments.** Range deletes `[start, end) @ s` hide the entries of their range with numbers
+//! below `s`. They overlap as they like; [`fragment`] keeps of them, for each stripe and at each
+//! key, the one with the largest number of that stripe. The others are never needed: whoever sees
+//! one of them sees the larger one, which hides more. What is left of a range delete this way is
+//! cut only where a newer one of its stripe begins or ends, so n range deletes make less than 2 n
+//! fragments, whatever the snapshots are. Fragments of one stripe do not overlap; those of
+//! different stripes may.
 //!
 //! Threading: one owner; no I/O.
 
@@ -42,19 +44,9 @@ use std::collections::BTreeMap;
 
 use crate::key::{Kind, seq_of};
 use crate::limits::MAX_KEY_BYTES;
-pub use crate::rangedel::Fragment;
+use crate::rangedel;
+pub use crate::rangedel::RangeDelete;
 use siltstone_storage::planted::{self, Bug};
-
-/// A range delete: the user keys in `[start, end)` have no value from sequence number `seq` on.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RangeDelete {
-    /// The first user key.
-    pub start: Vec<u8>,
-    /// The user key after the last.
-    pub end: Vec<u8>,
-    /// Entries with smaller numbers are hidden.
-    pub seq: u64,
-}
 
 /// Where a key range ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,25 +201,51 @@ impl Stripes {
             *end < seq || *end == seq && planted::is(Bug::StripeEndExclusive)
         })
     }
+}
 
-    /// The largest number of the stripe below that of `seq`, if there is one.
-    fn below(&self, seq: u64) -> Option<u64> {
-        self.of(seq)
-            .checked_sub(1)
-            .and_then(|i| self.ends.get(i))
-            .copied()
+/// What is open at a key while range deletes are cut into fragments.
+#[derive(Default)]
+struct Sweep<'a> {
+    /// By stripe and number, how many range deletes cover the key.
+    open: BTreeMap<(usize, u64), usize>,
+    /// By stripe, the number of the fragment under way and where it begins.
+    newest: BTreeMap<usize, (u64, &'a [u8])>,
+    fragments: Vec<RangeDelete>,
+}
+
+impl<'a> Sweep<'a> {
+    /// Ends the stripe's fragment at `key` and begins the next one, if its newest number changed.
+    fn settle(&mut self, stripe: usize, key: &'a [u8]) {
+        let open = self.open.range((stripe, 0)..=(stripe, u64::MAX));
+        let now = open.last().map(|((_, seq), _)| *seq);
+        let before = self.newest.get(&stripe).copied();
+        if before.map(|(seq, _)| seq) == now {
+            return;
+        }
+        if let Some((seq, start)) = before {
+            self.fragments.push(RangeDelete {
+                start: start.to_vec(),
+                end: key.to_vec(),
+                seq,
+            });
+        }
+        match now {
+            Some(seq) => self.newest.insert(stripe, (seq, key)),
+            None => self.newest.remove(&stripe),
+        };
     }
 }
 
-/// Cuts range deletes into disjoint fragments, ascending, within `[start, end)` (`None`: no end). Of each fragment the
-/// largest number of each stripe is kept; neighbours with the same numbers are *not* joined, see [`join`].
+/// The fragments of range deletes within `[start, end)` (`None`: no end), in the order of the
+/// format: of each stripe, at each key, the range delete with the largest number.
 pub fn fragment(
     range_deletes: &[RangeDelete],
     stripes: &Stripes,
     start: &[u8],
     end: Option<&[u8]>,
-) -> Vec<Fragment> {
-    // Where deletes begin and end, in order of keys; numbers of those that are open at a key.
+) -> Vec<RangeDelete> {
+    // Where range deletes end and begin, in order of keys. None ends where it begins, so that no
+    // count falls below zero.
     let mut events: Vec<(&[u8], bool, u64)> = Vec::with_capacity(2 * range_deletes.len());
     for r in range_deletes {
         let from = r.start.as_slice().max(start);
@@ -238,57 +256,27 @@ pub fn fragment(
         }
     }
     events.sort_unstable();
-    let mut open: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut fragments = Vec::new();
-    let mut i = 0;
-    while i < events.len() {
-        let at = events[i].0;
-        while i < events.len() && events[i].0 == at {
-            let (_, begins, seq) = events[i];
-            let count = open.entry(seq).or_insert(0);
-            // No delete ends where it begins, so that a count never falls below zero.
+    let mut sweep = Sweep::default();
+    for at_key in events.chunk_by(|a, b| a.0 == b.0) {
+        for &(_, begins, seq) in at_key {
+            let place = (stripes.of(seq), seq);
+            let count = sweep.open.entry(place).or_insert(0);
             *count = if begins {
                 *count + 1
             } else {
                 count.saturating_sub(1)
             };
             if *count == 0 {
-                open.remove(&seq);
+                sweep.open.remove(&place);
             }
-            i += 1;
         }
-        let (Some(next), false) = (events.get(i), open.is_empty()) else {
-            continue;
-        };
-        let mut seqs = Vec::new();
-        let mut largest = open.keys().next_back().copied();
-        while let Some(seq) = largest {
-            seqs.push(seq);
-            largest = stripes
-                .below(seq)
-                .and_then(|limit| open.range(..=limit).next_back().map(|(s, _)| *s));
+        for &(key, _, seq) in at_key {
+            sweep.settle(stripes.of(seq), key);
         }
-        fragments.push(Fragment {
-            start: at.to_vec(),
-            end: next.0.to_vec(),
-            seqs,
-        });
     }
+    let mut fragments = sweep.fragments;
+    rangedel::sort(&mut fragments);
     fragments
-}
-
-/// Joins neighbours that touch and have the same numbers.
-pub fn join(fragments: Vec<Fragment>) -> Vec<Fragment> {
-    let mut joined: Vec<Fragment> = Vec::with_capacity(fragments.len());
-    for fragment in fragments {
-        match joined.last_mut() {
-            Some(last) if last.end == fragment.start && last.seqs == fragment.seqs => {
-                last.end = fragment.end
-            }
-            _ => joined.push(fragment),
-        }
-    }
-    joined
 }
 
 /// What happens to an entry.
@@ -304,6 +292,9 @@ pub enum Verdict {
     Tombstone,
 }
 
+/// No fragment.
+const NONE: u32 = u32::MAX;
+
 /// Judges the entries of a subjob, in order.
 #[derive(Debug)]
 pub struct Retain {
@@ -314,11 +305,15 @@ pub struct Retain {
     /// The first range of `older` that does not end before the current key.
     older_at: usize,
     /// Every fragment of the subjob, dropped ones included: these still cover.
-    fragments: Vec<Fragment>,
-    /// The first fragment that does not end before the current key.
-    fragment_at: usize,
-    /// Whether that fragment covers the current key.
-    covers: bool,
+    fragments: Vec<RangeDelete>,
+    /// The fragments in the order of their ends.
+    by_end: Vec<u32>,
+    /// How many fragments begin at or before the current key, and how many end there.
+    begun: usize,
+    ended: usize,
+    /// By stripe, the last fragment that began at or before the current key, until it ends;
+    /// fragments of one stripe do not overlap.
+    covering: Vec<u32>,
     /// The stripe of the version before, of the same user key.
     newer: Option<usize>,
 }
@@ -343,7 +338,7 @@ fn normalised(ranges: &[KeyRange]) -> Vec<KeyRange> {
 }
 
 /// Cuts off both ends of a fragment what none of `needed` reaches: the ranges that overlap it, ascending.
-fn trim(fragment: &mut Fragment, needed: &[KeyRange]) {
+fn trim(fragment: &mut RangeDelete, needed: &[KeyRange]) {
     let (Some(first), Some(last)) = (needed.first(), needed.last()) else {
         return;
     };
@@ -368,43 +363,45 @@ impl Retain {
         rules: DropRules,
         stripes: Stripes,
         older: &[KeyRange],
-        fragments: Vec<Fragment>,
+        fragments: Vec<RangeDelete>,
     ) -> Retain {
         debug_assert!(rules.is_sound());
+        let mut by_end: Vec<u32> = (0..fragments.len() as u32).collect();
+        by_end.sort_unstable_by_key(|i| fragments[*i as usize].end.as_slice());
         Retain {
             rules,
+            covering: vec![NONE; stripes.ends.len()],
             stripes,
             older: normalised(older),
             older_at: 0,
             fragments,
-            fragment_at: 0,
-            covers: false,
+            by_end,
+            begun: 0,
+            ended: 0,
             newer: None,
         }
     }
 
-    /// The fragments that survive, joined where they touch; and how many numbers of fragments were dropped. (One that was only trimmed
-    /// counts as kept.)
-    pub fn surviving_fragments(&self) -> (Vec<Fragment>, u64) {
+    /// The fragments that survive, and how many were dropped. (One that was only trimmed counts as
+    /// kept.)
+    pub fn surviving_fragments(&self) -> (Vec<RangeDelete>, u64) {
         let mut dropped = 0;
         let mut kept = Vec::with_capacity(self.fragments.len());
         for fragment in &self.fragments {
             let mut fragment = fragment.clone();
-            if self.rules.has(DropRules::FRAGMENTS) {
-                let before = fragment.seqs.len();
+            if self.rules.has(DropRules::FRAGMENTS) && self.stripes.of(fragment.seq) == 0 {
                 let needed = self.older_in(&fragment.start, &fragment.end);
                 if needed.is_empty() {
-                    fragment.seqs.retain(|seq| self.stripes.of(*seq) > 0);
-                } else if fragment.seqs.iter().all(|seq| self.stripes.of(*seq) == 0) {
-                    trim(&mut fragment, needed);
+                    dropped += 1;
+                    continue;
                 }
-                dropped += (before - fragment.seqs.len()) as u64;
+                trim(&mut fragment, needed);
             }
-            if !fragment.seqs.is_empty() {
-                kept.push(fragment);
-            }
+            kept.push(fragment);
         }
-        (join(kept), dropped)
+        // Trimming moves starts.
+        rangedel::sort(&mut kept);
+        (kept, dropped)
     }
 
     /// The ranges of older data that have a key of `[start, end)`.
@@ -419,31 +416,36 @@ impl Retain {
     #[inline]
     pub fn start_key(&mut self, key: &[u8]) {
         self.newer = None;
-        if self.fragment_at < self.fragments.len() {
-            self.find_fragment(key);
+        if self.ended < self.fragments.len() {
+            self.pass_bounds(key);
         }
     }
 
-    fn find_fragment(&mut self, key: &[u8]) {
-        while let Some(fragment) = self.fragments.get(self.fragment_at) {
-            if key < fragment.end.as_slice() {
-                self.covers = fragment.start.as_slice() <= key;
-                return;
-            }
-            self.fragment_at += 1;
+    /// Begins the fragments whose starts are at or before the key, and ends those whose ends are.
+    fn pass_bounds(&mut self, key: &[u8]) {
+        while let Some(fragment) = self.fragments.get(self.begun)
+            && fragment.start.as_slice() <= key
+        {
+            self.covering[self.stripes.of(fragment.seq)] = self.begun as u32;
+            self.begun += 1;
         }
-        self.covers = false;
+        while let Some(&place) = self.by_end.get(self.ended)
+            && let fragment = &self.fragments[place as usize]
+            && fragment.end.as_slice() <= key
+        {
+            let covering = &mut self.covering[self.stripes.of(fragment.seq)];
+            if *covering == place {
+                *covering = NONE;
+            }
+            self.ended += 1;
+        }
     }
 
     /// Whether a range delete of the stripe hides the number.
     #[cold]
     fn is_covered(&self, seq: u64, stripe: usize) -> bool {
-        let seqs = self
-            .fragments
-            .get(self.fragment_at)
-            .map_or(&[][..], |f| f.seqs.as_slice());
-        seqs.iter()
-            .any(|r| *r > seq && self.stripes.of(*r) == stripe)
+        let fragment = self.fragments.get(self.covering[stripe] as usize);
+        fragment.is_some_and(|fragment| fragment.seq > seq)
     }
 
     /// Whether older data outside the job can hold the key.
@@ -466,7 +468,10 @@ impl Retain {
         if newer == Some(stripe) && self.rules.has(DropRules::SHADOWED) {
             return Verdict::Shadowed;
         }
-        if self.covers && self.rules.has(DropRules::COVERED) && self.is_covered(seq, stripe) {
+        if self.begun > self.ended
+            && self.rules.has(DropRules::COVERED)
+            && self.is_covered(seq, stripe)
+        {
             return Verdict::Covered;
         }
         if trailer as u8 == Kind::Delete as u8

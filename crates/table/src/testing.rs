@@ -123,7 +123,7 @@ pub(crate) fn write(
         writer.add(key, *trailer, value).unwrap();
     }
     writer
-        .set_range_deletes(crate::rangedel::fragment(deletes))
+        .set_range_deletes(crate::rangedel::joined(deletes))
         .unwrap();
     let summary = writer.finish().unwrap();
     let bytes = out.take();

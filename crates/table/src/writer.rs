@@ -29,7 +29,7 @@ use crate::limits::{
     MAX_BLOCK_VALUE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BLOCK_SIZE_BYTES,
 };
 use crate::properties::{LAYOUT_VERSION, Properties};
-use crate::rangedel::{Fragment, RangeDeletes};
+use crate::rangedel::{RangeDelete, RangeDeletes};
 use siltstone_storage::planted::{self, Bug};
 
 /// Values from this size on are handed to the file without a copy, if they are not to be compressed.
@@ -429,13 +429,14 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Sets the table's range deletes: fragments as [`crate::rangedel::fragment`] makes them, clipped to the table.
+    /// Sets the table's range deletes: fragments as [`crate::rangedel::joined`] makes them, clipped
+    /// to the table.
     ///
     /// # Errors
     /// If they are not in order.
-    pub fn set_range_deletes(&mut self, fragments: Vec<Fragment>) -> Result<()> {
+    pub fn set_range_deletes(&mut self, fragments: Vec<RangeDelete>) -> Result<()> {
         self.range_deletes = RangeDeletes::new(fragments).map_err(|_: Damage| {
-            TableError::Misuse("range delete fragments must ascend, not overlap, and have numbers")
+            TableError::Misuse("range deletes must be in order, and those of one number disjoint")
         })?;
         Ok(())
     }
@@ -476,7 +477,7 @@ impl TableWriter {
         if let Some((smallest, largest)) = self.range_deletes.seq_range() {
             self.properties.smallest_seq = self.properties.smallest_seq.min(smallest);
             self.properties.largest_seq = self.properties.largest_seq.max(largest);
-            self.properties.range_deletes = self.range_deletes.seq_count();
+            self.properties.range_deletes = self.range_deletes.fragments().len() as u64;
         }
         if self.properties.left_bound.is_some()
             && self.properties.left_bound > self.properties.smallest_key
@@ -510,14 +511,14 @@ impl TableWriter {
         footer.digest = self.digest.value();
         self.out.extend_from_slice(&footer.encode());
         self.flush()?;
-        let fragments = self.range_deletes.fragments();
+        let range = self.range_deletes.range();
         let summary = TableSummary {
             raw_bytes: properties.raw_bytes(),
             properties,
             file_bytes: footer.file_bytes(),
             digest: footer.digest,
-            range_delete_start: fragments.first().map(|f| f.start.clone()),
-            range_delete_end: fragments.last().map(|f| f.end.clone()),
+            range_delete_start: range.map(|(start, _)| start.to_vec()),
+            range_delete_end: range.map(|(_, end)| end.to_vec()),
         };
         debug_assert_eq!(summary.file_bytes, self.flushed_bytes);
         Ok((

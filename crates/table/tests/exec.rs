@@ -12,7 +12,7 @@ use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
 use siltstone_table::job::{DropRules, Job, KeyRange};
 use siltstone_table::key::{Kind, trailer};
 use siltstone_table::limits::MAX_KEY_BYTES;
-use siltstone_table::rangedel::Fragment;
+use siltstone_table::rangedel::RangeDeletes;
 use siltstone_table::retain::{RangeDelete, RangeEnd, Retain, Stripes, fragment};
 
 /// What was put where, as the engine would hold it: older data outside the job, then the runs of the job.
@@ -263,13 +263,21 @@ proptest! {
                     || case.older.range_deletes.iter().any(|r| r.start <= *key && *key < r.end);
                 prop_assert!(!(oldest && !holds && *t as u8 == Kind::Delete as u8), "a tombstone over nothing stayed");
             }
-            // A range delete stays in one piece from the first key that older data can hold to the last, and no further; its tables cut it
-            // only for themselves. (A fragment that a snapshot needs stays whole.)
+            // Range deletes of one stripe do not overlap. One that all readers see stays in one
+            // piece from the first key that older data can hold to the last, and no further; its
+            // tables cut it only for themselves.
             let deletes = output.range_deletes.iter().map(|r| (r.start.clone(), r.end.clone(), r.seq));
-            let joined = siltstone_table::rangedel::fragment(deletes);
+            let joined = siltstone_table::rangedel::joined(deletes);
             let older = hulls(&case.older);
-            if !case.declare_everything && case.snapshots.is_empty() {
-                for f in &joined {
+            let stripes = Stripes::new(&case.snapshots, case.published);
+            let mut by_stripe: Vec<_> = joined.iter().map(|f| (stripes.of(f.seq), f)).collect();
+            by_stripe.sort_by_key(|(stripe, f)| (*stripe, f.start.clone()));
+            for pair in by_stripe.windows(2) {
+                let overlap = pair[0].0 == pair[1].0 && pair[1].1.start < pair[0].1.end;
+                prop_assert!(!overlap, "{:?} and {:?} are of one stripe", pair[0], pair[1]);
+            }
+            if !case.declare_everything {
+                for f in joined.iter().filter(|f| stripes.of(f.seq) == 0) {
                     prop_assert!(older.iter().any(|h| h.contains(&f.start)), "{:?} begins before older data", f);
                     let end = RangeEnd::Before(f.end.clone());
                     prop_assert!(older.iter().any(|h| h.overlaps(&f.start, &f.end) && h.end.at_least(&end)), "{:?} goes on past older data", f);
@@ -292,7 +300,7 @@ proptest! {
 }
 
 /// What is left of a range delete over `[b, y)` beside older data of these ranges.
-fn left_of(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<Fragment>, u64) {
+fn left_of(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<RangeDelete>, u64) {
     let deletes: Vec<RangeDelete> = seqs
         .iter()
         .map(|seq| RangeDelete {
@@ -307,17 +315,58 @@ fn left_of(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<Fragment
     retain.surviving_fragments()
 }
 
+/// However range deletes overlap, and whatever the snapshots are: what survives is at most twice as
+/// much as there was.
+#[test]
+fn fragments_are_as_many_as_range_deletes() {
+    const COUNT: u64 = 3000;
+    let key = |i: u64| format!("{i:06}").into_bytes();
+    let deletes: Vec<RangeDelete> = (0..COUNT)
+        .map(|i| RangeDelete {
+            start: key(i),
+            end: key(COUNT + i),
+            seq: 2 * i + 1,
+        })
+        .collect();
+    let snapshots: Vec<u64> = (0..COUNT).map(|i| 2 * i + 2).collect();
+    let each = fragment(&deletes, &Stripes::new(&snapshots, 2 * COUNT), b"", None);
+    assert_eq!(each, deletes);
+    let everything = [KeyRange::everything()];
+    let retain = Retain::new(
+        DropRules::ALL,
+        Stripes::new(&snapshots, 2 * COUNT),
+        &everything,
+        each,
+    );
+    assert_eq!(retain.surviving_fragments(), (deletes.clone(), 0));
+    // Every hundredth snapshot: of each stripe one piece a range delete, and what is left is stored
+    // and searched as it is.
+    let few: Vec<u64> = snapshots.iter().copied().step_by(100).collect();
+    let fragments = fragment(&deletes, &Stripes::new(&few, 2 * COUNT), b"", None);
+    assert_eq!(fragments.len() as u64, COUNT);
+    let mut bytes = Vec::new();
+    let stored = RangeDeletes::new(fragments).unwrap();
+    stored.encode(&mut bytes);
+    assert_eq!(bytes.len() as u64, 8 + COUNT * (4 + 4 + 8 + 6 + 6));
+    for i in (0..2 * COUNT).step_by(37) {
+        for seq in [2 * COUNT].iter().chain(&few) {
+            let covers = |d: &&RangeDelete| d.start <= key(i) && key(i) < d.end && d.seq <= *seq;
+            let newest = deletes.iter().rev().find(covers).map(|d| d.seq);
+            assert_eq!(stored.covering_seq(&key(i), *seq), newest, "{i} at {seq}");
+        }
+    }
+}
+
 #[test]
 fn a_range_delete_is_trimmed_to_what_older_data_can_hold() {
-    let kept = |start: &[u8], end: &[u8], seqs: &[u64]| {
-        vec![Fragment {
-            start: start.to_vec(),
-            end: end.to_vec(),
-            seqs: seqs.to_vec(),
-        }]
+    let part = |start: &[u8], end: &[u8], seq: u64| RangeDelete {
+        start: start.to_vec(),
+        end: end.to_vec(),
+        seq,
     };
+    let kept = |start: &[u8], end: &[u8]| vec![part(start, end, 9)];
     let one = |older: &[KeyRange]| left_of(&[9], &[], older);
-    let whole = (kept(b"b", b"y", &[9]), 0);
+    let whole = (kept(b"b", b"y"), 0);
     assert_eq!(one(&[KeyRange::everything()]), whole);
     assert_eq!(one(&[KeyRange::inclusive(b"a", b"z")]), whole);
     assert_eq!(one(&[]), (vec![], 1));
@@ -335,28 +384,25 @@ fn a_range_delete_is_trimmed_to_what_older_data_can_hold() {
         KeyRange::inclusive(b"m", b"n"),
         KeyRange::before(b"y", b"z"),
     ];
-    assert_eq!(one(&two), (kept(b"d", b"n\0", &[9]), 0));
+    assert_eq!(one(&two), (kept(b"d", b"n\0"), 0));
     assert_eq!(
         one(&[KeyRange::inclusive(b"a", b"c")]),
-        (kept(b"b", b"c\0", &[9]), 0)
+        (kept(b"b", b"c\0"), 0)
     );
-    assert_eq!(
-        one(&[KeyRange::before(b"w", b"z")]),
-        (kept(b"w", b"y", &[9]), 0)
-    );
+    assert_eq!(one(&[KeyRange::before(b"w", b"z")]), (kept(b"w", b"y"), 0));
     // The key after the longest possible one cannot be told: that end stays.
     let longest = [b"m".to_vec(), vec![b'm'; MAX_KEY_BYTES - 1]].concat();
     assert_eq!(
         one(&[KeyRange::inclusive(&longest, &longest)]),
-        (kept(&longest, b"y", &[9]), 0)
+        (kept(&longest, b"y"), 0)
     );
-    // A number that a snapshot's readers do not see: whole, or not at all.
+    // What a snapshot's readers do not see stays whole beside what they see.
     assert_eq!(
         left_of(&[9, 50], &[20], &two),
-        (kept(b"b", b"y", &[50, 9]), 0)
+        (vec![part(b"b", b"y", 50), part(b"d", b"n\0", 9)], 0)
     );
     assert_eq!(
         left_of(&[9, 50], &[20], &touching),
-        (kept(b"b", b"y", &[50]), 1)
+        (vec![part(b"b", b"y", 50)], 1)
     );
 }

@@ -1,4 +1,5 @@
-//! A table file of version 1, held against the byte tables of `docs/format/table.md`, and against what is written now.
+//! A table file of version 2, held against the byte tables of `docs/format/table.md`, and against
+//! what is written now.
 //!
 //! `SILTSTONE_WRITE_GOLDEN=1 cargo test -p siltstone-table --test golden` writes the file anew, after a change of the
 //! format that also changed its version.
@@ -7,11 +8,11 @@ use std::path::PathBuf;
 
 use siltstone_storage::{FileStorage, Storage};
 use siltstone_table::key::{Kind, MAX_SEQ, hash, trailer};
-use siltstone_table::rangedel::fragment;
+use siltstone_table::rangedel::joined;
 use siltstone_table::{Codec, NoCache, ReaderOptions, TableReader, TableWriter, WriterOptions};
 
 fn golden() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/table-v1.tbl")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/table-v2.tbl")
 }
 
 fn entries() -> Vec<(&'static [u8], u64, &'static [u8])> {
@@ -43,7 +44,10 @@ fn write(dir: &std::path::Path, keyspace: Option<u32>) -> Vec<u8> {
         writer.add(key, trailer, value).unwrap();
     }
     writer
-        .set_range_deletes(fragment([(b"b".to_vec(), b"c".to_vec(), 8)]))
+        .set_range_deletes(joined([
+            (b"b".to_vec(), b"c".to_vec(), 8),
+            (b"ab".to_vec(), b"bb".to_vec(), 2),
+        ]))
         .unwrap();
     writer.set_left_bound(b"a");
     writer.finish().unwrap();
@@ -101,7 +105,7 @@ fn a_keyspace_is_ten_bytes_of_the_properties() {
 fn the_golden_file_reads() {
     let storage = FileStorage::open_existing(golden().parent().unwrap()).unwrap();
     let table = TableReader::open(
-        storage.open("table-v1.tbl").unwrap(),
+        storage.open("table-v2.tbl").unwrap(),
         ReaderOptions::default(),
     )
     .unwrap();
@@ -113,6 +117,8 @@ fn the_golden_file_reads() {
         assert_eq!((found, value.as_slice()), (Some(trailer), want));
     }
     assert_eq!(table.covering_seq(b"banana", MAX_SEQ), Some(8));
+    assert_eq!(table.covering_seq(b"banana", 7), Some(2));
+    assert_eq!(table.covering_seq(b"bb", 7), None);
     assert!(
         siltstone_table::check::check(&table)
             .unwrap()
@@ -136,7 +142,7 @@ fn compressible() -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
 #[test]
 fn compressed_golden_files_read() {
     for (codec, flags) in [(Codec::Lz4, 8 | 16), (Codec::Zstd, 8 | 16 | 32)] {
-        let name = format!("table-v1-{}.tbl", codec.word());
+        let name = format!("table-v2-{}.tbl", codec.word());
         let path = golden().with_file_name(&name);
         if std::env::var_os("SILTSTONE_WRITE_GOLDEN").is_some() {
             let dir = tempfile::tempdir().unwrap();
@@ -188,7 +194,7 @@ fn bytes_are_where_the_page_says() {
     let f = std::fs::read(golden()).unwrap();
     let footer = f.len() - 64;
     assert_eq!(&f[footer + 56..], b"SILTTABL");
-    assert_eq!(uint(&f, footer + 48, 4), 1);
+    assert_eq!(uint(&f, footer + 48, 4), 2);
     assert_eq!(
         uint(&f, footer + 52, 4),
         crc32c::crc32c(&f[footer..footer + 52]) as u64
@@ -225,6 +231,16 @@ fn bytes_are_where_the_page_says() {
         u64::from_be_bytes(*b"apr\0\0\0\0\0"),
         "apricot up to its first new byte"
     );
+    // The range deletes: two that overlap.
+    let deletes = index + lengths[2];
+    let columns = [
+        &[2, 0, 0, 0, 6, 0, 0, 0][..], // two, and six bytes of keys
+        &[2, 0, 0, 0, 5, 0, 0, 0],     // where the starts end
+        &[4, 0, 0, 0, 6, 0, 0, 0],     // where the ends end
+        &[2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0],
+        b"abbbbc",
+    ];
+    assert_eq!(f[deletes..deletes + lengths[3] - 4], columns.concat());
     // The first block: "red", "", "wood", then its header.
     let h = anchors[0];
     assert_eq!((h, &f[..h]), (7, &b"redwood"[..]));

@@ -92,7 +92,7 @@ fn sections(
             "range deletes",
             &places.range_deletes,
             found.range_deletes.as_ref().map_or(String::new(), |d| {
-                plural(d.fragments().len() as u64, "fragment")
+                plural(d.fragments().len() as u64, "range delete")
             }),
         ),
         ("properties", &places.properties, String::new()),
@@ -212,16 +212,16 @@ fn range_deletes(dump: &mut Dump<'_>, table: &TableFile<'_>) -> Result<(), Failu
         if dump.args.json {
             let (start, end) = (dump.key_json(&fragment.start), dump.key_json(&fragment.end));
             dump.object(&json!({
-                "type": "range_delete", "offset": places.range_deletes.start, "start": start, "end": end, "numbers": fragment.seqs,
+                "type": "range_delete", "offset": places.range_deletes.start,
+                "start": start, "end": end, "number": fragment.seq,
             }))?;
             continue;
         }
-        let numbers: Vec<_> = fragment.seqs.iter().map(|n| n.to_string()).collect();
         let text = format!(
-            "range delete from `{}` to before `{}`, numbers {}",
+            "range delete from `{}` to before `{}`, number {}",
             dump.key_text(&fragment.start),
             dump.key_text(&fragment.end),
-            numbers.join(", ")
+            fragment.seq
         );
         dump.line(places.range_deletes.start, text)?;
     }

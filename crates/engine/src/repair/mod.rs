@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use siltstone_storage::{Runtime, Storage};
-use siltstone_table::rangedel::{RangeDeletes, fragment};
+use siltstone_table::rangedel::{RangeDeletes, joined};
 
 pub use report::{
     KeyspaceRepair, LogFound, LogHole, LostRange, LostWhat, RepairReport, SuspectRange, SuspectWhy,
@@ -488,8 +488,8 @@ impl Found {
                 .into_iter()
                 .map(|(key, (trailer, value))| (key, trailer, value))
                 .collect(),
-            // Fragments of any range deletes keep the rules.
-            deletes: RangeDeletes::new(fragment(deletes)).unwrap_or_default(),
+            // What was joined keeps the order of the format.
+            deletes: RangeDeletes::new(joined(deletes)).unwrap_or_default(),
             suspects: of_keyspace.cloned().collect(),
             strict: options.strict,
             counts: Counts::default(),

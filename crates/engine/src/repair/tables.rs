@@ -395,10 +395,8 @@ impl Tables {
             Some(deletes) => {
                 let all = self.range_deletes.entry(of.keyspace).or_default();
                 for fragment in deletes.fragments() {
-                    for seq in &fragment.seqs {
-                        let seq = of.sequence_override.unwrap_or(*seq);
-                        all.push((fragment.start.clone(), fragment.end.clone(), seq));
-                    }
+                    let seq = of.sequence_override.unwrap_or(fragment.seq);
+                    all.push((fragment.start.clone(), fragment.end.clone(), seq));
                 }
             }
             None if of.may_have_range_deletes => {
@@ -546,23 +544,20 @@ fn found(
     clip: Option<Vec<KeyRange>>,
 ) -> Of {
     let points = p.smallest_key.clone().zip(p.largest_key.clone());
-    let fragments = salvaged
-        .range_deletes
-        .as_ref()
-        .map_or(&[][..], |d| d.fragments());
-    let start = match (p.left_bound(), fragments.first()) {
+    let deleted = salvaged.range_deletes.as_ref().and_then(|d| d.range());
+    let start = match (p.left_bound(), deleted) {
         (Some(left), _) => left.to_vec(),
-        (None, Some(first)) => first.start.clone(),
+        (None, Some((start, _))) => start.to_vec(),
         (None, None) => Vec::new(),
     };
     // Range deletes that are lost may have reached as far as to the next table.
-    let end = match (&points, fragments.last()) {
+    let end = match (&points, deleted) {
         _ if salvaged.range_deletes.is_none() => End::Unbounded,
         (Some((_, largest)), None) => End::Included(largest.clone().into()),
-        (Some((_, largest)), Some(last)) => {
-            End::Included(largest.clone().into()).max(End::Excluded(last.end.clone().into()))
+        (Some((_, largest)), Some((_, end))) => {
+            End::Included(largest.clone().into()).max(End::Excluded(end.into()))
         }
-        (None, Some(last)) => End::Excluded(last.end.clone().into()),
+        (None, Some((_, end))) => End::Excluded(end.into()),
         (None, None) => End::Unbounded,
     };
     Of {

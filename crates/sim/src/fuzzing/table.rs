@@ -165,16 +165,16 @@ pub(super) fn range_deletes(bytes: &[u8]) {
     found.encode(&mut encoded);
     let again = RangeDeletes::decode(&encoded).expect("what decodes encodes");
     assert_eq!(again.fragments(), found.fragments());
-    for fragment in found.fragments() {
-        let newest = found.covering_seq(&fragment.start, u64::MAX >> 8);
-        assert_eq!(newest, fragment.seqs.first().copied());
-        assert_eq!(
-            found.covering_seq(&fragment.end, u64::MAX >> 8).is_some(),
-            found
-                .fragments()
-                .iter()
-                .any(|f| f.start <= fragment.end && fragment.end < f.end)
-        );
+    let newest = |key: &[u8]| {
+        let all = found.fragments().iter();
+        all.filter(|f| f.start.as_slice() <= key && key < f.end.as_slice())
+            .map(|f| f.seq)
+            .max()
+    };
+    for fragment in found.fragments().iter().take(64) {
+        for key in [&fragment.start, &fragment.end] {
+            assert_eq!(found.covering_seq(key, u64::MAX >> 8), newest(key));
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::job::{Input, Job, KeyBounds};
 use crate::key::raw_bytes;
 use crate::layout::{LayoutState, TableStart};
 use crate::merge::table::InputTable;
-use crate::retain::Fragment;
+use crate::rangedel::{self, RangeDelete};
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
 use siltstone_storage::planted::{self, Bug};
 
@@ -94,8 +94,10 @@ pub(super) struct Output<'a> {
     job: &'a Job,
     subjob: u32,
     bounds: &'a KeyBounds,
-    /// Surviving fragments that no finished table has whole; a table's end may cut the first one.
-    fragments: std::iter::Peekable<std::vec::IntoIter<Fragment>>,
+    /// Surviving fragments that begin in no finished table.
+    fragments: std::iter::Peekable<std::vec::IntoIter<RangeDelete>>,
+    /// What is left of those that the end of the last table cut: it begins at that end.
+    cut: Vec<RangeDelete>,
     ctx: &'a ExecContext,
     created: &'a Created,
     open: Option<Open>,
@@ -113,7 +115,7 @@ impl<'a> Output<'a> {
         job: &'a Job,
         subjob: u32,
         bounds: &'a KeyBounds,
-        fragments: Vec<Fragment>,
+        fragments: Vec<RangeDelete>,
         ctx: &'a ExecContext,
         created: &'a Created,
         part: &'a mut Part,
@@ -123,6 +125,7 @@ impl<'a> Output<'a> {
             subjob,
             bounds,
             fragments: fragments.into_iter().peekable(),
+            cut: Vec::new(),
             ctx,
             created,
             open: None,
@@ -217,28 +220,26 @@ impl<'a> Output<'a> {
     }
 
     /// Takes the parts of fragments before `end`.
-    fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<Fragment> {
-        let mut taken = Vec::new();
+    fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<RangeDelete> {
+        let mut taken = std::mem::take(&mut self.cut);
         while let Some(fragment) = self
             .fragments
-            .next_if(|f| end.is_none_or(|end| f.end.as_slice() <= end))
+            .next_if(|f| end.is_none_or(|end| f.start.as_slice() < end))
         {
             taken.push(fragment);
         }
-        if let (Some(end), Some(next)) = (end, self.fragments.peek_mut())
-            && next.start.as_slice() < end
-        {
-            taken.push(Fragment {
-                start: next.start.clone(),
-                end: match planted::is(Bug::RangeDeleteIsNotClipped) {
-                    true => next.end.clone(),
-                    false => end.to_vec(),
-                },
-                seqs: next.seqs.clone(),
-            });
-            next.start = end.to_vec();
-            if planted::is(Bug::RangeDeleteIsCutOff) {
-                self.fragments.next();
+        // What was cut begins at the table's left bound, where others may begin as well.
+        rangedel::sort(&mut taken);
+        let Some(end) = end else { return taken };
+        for fragment in taken.iter_mut().filter(|f| f.end.as_slice() > end) {
+            if !planted::is(Bug::RangeDeleteIsCutOff) {
+                self.cut.push(RangeDelete {
+                    start: end.to_vec(),
+                    ..fragment.clone()
+                });
+            }
+            if !planted::is(Bug::RangeDeleteIsNotClipped) {
+                fragment.end = end.to_vec();
             }
         }
         taken
@@ -251,10 +252,6 @@ impl<'a> Output<'a> {
         };
         let right_bound = right_bound.or(self.bounds.end.as_deref());
         let fragments = self.take_fragments(right_bound);
-        let deletes = match (fragments.first(), fragments.last()) {
-            (Some(first), Some(last)) => Some((first.start.clone(), last.end.clone())),
-            _ => None,
-        };
         open.writer.set_left_bound(&open.left_bound);
         open.writer.set_range_deletes(fragments)?;
         let (summary, buffers) = open.writer.finish_with_buffers()?;
@@ -266,9 +263,10 @@ impl<'a> Output<'a> {
         }
         let p = summary.properties;
         let keys = p.smallest_key.clone().zip(p.largest_key.clone());
-        let deletes = deletes
-            .as_ref()
-            .map(|(start, end)| (start.as_slice(), end.as_slice()));
+        let deletes = summary
+            .range_delete_start
+            .as_deref()
+            .zip(summary.range_delete_end.as_deref());
         let Some(bounds) = OutputTable::bounds_of(keys.as_ref(), deletes) else {
             return Err(crate::TableError::Misuse(
                 "a table without entries and range deletes was begun",

@@ -128,17 +128,7 @@ fn open_inputs(
                         }
                     }
                 }
-                found = table
-                    .range_deletes()
-                    .fragments()
-                    .iter()
-                    .flat_map(|f| f.seqs.iter().map(move |seq| (f, *seq)))
-                    .map(|(f, seq)| RangeDelete {
-                        start: f.start.clone(),
-                        end: f.end.clone(),
-                        seq,
-                    })
-                    .collect();
+                found = table.range_deletes().fragments().to_vec();
             }
             Origin::Stream(stream) => {
                 match stream.key_bounds() {

@@ -375,7 +375,7 @@ fn verify_table(
         name,
         "range delete count",
         record.fragments,
-        table.range_deletes().seq_count(),
+        table.range_deletes().fragments().len() as u64,
     )?;
     expect(name, "raw bytes", record.raw_bytes, p.raw_bytes())?;
     let keys = p.smallest_key.clone().zip(p.largest_key.clone());
@@ -405,11 +405,7 @@ fn verify_table(
         job.limits.block_bytes,
         p.block_size_bytes,
     )?;
-    let fragments = table.range_deletes().fragments();
-    let deletes = fragments
-        .first()
-        .zip(fragments.last())
-        .map(|(a, b)| (a.start.as_slice(), b.end.as_slice()));
+    let deletes = table.range_deletes().range();
     expect(
         name,
         "bounds",
@@ -445,7 +441,7 @@ fn verify_table(
         )?;
     }
     if sample == Sample::All {
-        if !fragments.is_empty() {
+        if deletes.is_some() {
             let mut bytes = Vec::new();
             table.range_deletes().encode(&mut bytes);
             checked.digest.push(crate::checksum::crc32c(&bytes));

@@ -422,8 +422,7 @@ fn behind_index(bytes: &[u8], at: usize) -> (Range<u64>, Range<u64>) {
     let len = bytes.len();
     let to = len.saturating_sub(FOOTER_BYTES).max(at);
     let head = bytes.get(at..).unwrap_or_default();
-    let body =
-        16 + 12 * u64::from(head.u32(0)) + 8 * u64::from(head.u32(4)) + u64::from(head.u32(8));
+    let body = 8 + 16 * u64::from(head.u32(0)) + u64::from(head.u32(4));
     let deletes = checked(bytes, at, body)
         .filter(|(body, end)| RangeDeletes::decode(body).is_ok() && *end <= to)
         .map_or(at, |(_, end)| end);

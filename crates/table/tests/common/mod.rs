@@ -13,7 +13,7 @@ use siltstone_table::job::{
 };
 use siltstone_table::key::compare_internal;
 use siltstone_table::merge::table::InputTable;
-use siltstone_table::rangedel::fragment;
+use siltstone_table::rangedel::joined;
 use siltstone_table::retain::RangeDelete;
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
@@ -125,7 +125,7 @@ pub fn table_input(
         .range_deletes
         .iter()
         .map(|r| (r.start.clone(), r.end.clone(), r.seq));
-    writer.set_range_deletes(fragment(deletes)).unwrap();
+    writer.set_range_deletes(joined(deletes)).unwrap();
     let summary = writer.finish().unwrap();
     file.sync().unwrap();
     storage.sync_dir(epoch()).unwrap();
@@ -242,15 +242,9 @@ pub fn read_table(storage: &dyn Storage, name: &str) -> Content {
             ));
         }
     }
-    for f in table.range_deletes().fragments() {
-        for seq in &f.seqs {
-            content.range_deletes.push(RangeDelete {
-                start: f.start.clone(),
-                end: f.end.clone(),
-                seq: *seq,
-            });
-        }
-    }
+    content
+        .range_deletes
+        .extend_from_slice(table.range_deletes().fragments());
     content
 }
 
