@@ -109,6 +109,8 @@ pub(crate) struct MergeCursor<C> {
     direction: Direction,
     /// Scratch for the current key while other children are moved.
     scratch: Vec<u8>,
+    /// How often a child was moved: what tests count instead of time.
+    moves: u64,
 }
 
 impl<C: EntryCursor> MergeCursor<C> {
@@ -118,6 +120,7 @@ impl<C: EntryCursor> MergeCursor<C> {
             children,
             direction: Direction::Forward,
             scratch: Vec::new(),
+            moves: 0,
         }
     }
 
@@ -184,6 +187,7 @@ impl<C: EntryCursor> MergeCursor<C> {
         mut f: impl FnMut(&mut C) -> Result<()>,
     ) -> Result<()> {
         self.order.clear();
+        self.moves += self.children.len() as u64;
         for child in &mut self.children {
             f(child)?;
         }
@@ -194,6 +198,7 @@ impl<C: EntryCursor> MergeCursor<C> {
     /// Turns around at the current entry: every other child goes to its nearest entry on the new side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let current = self.order[0] as usize;
+        self.moves += self.children.len() as u64;
         let mut key = std::mem::take(&mut self.scratch);
         key.clear();
         key.extend_from_slice(self.children[current].key());
@@ -215,17 +220,32 @@ impl<C: EntryCursor> MergeCursor<C> {
         if self.direction != direction {
             self.turn(direction)?;
         }
-        let child = &mut self.children[self.order[0] as usize];
-        let moved = match direction {
+        self.move_current(|child| match direction {
             Direction::Forward => child.next(),
             Direction::Backward => child.prev(),
-        };
-        if let Err(error) = moved {
+        })
+    }
+
+    /// The child that stands on the current entry.
+    pub(crate) fn current(&self) -> &C {
+        &self.children[self.order[0] as usize]
+    }
+
+    /// Moves the child that stands on the current entry further in the direction of the merge.
+    #[inline]
+    pub(crate) fn move_current(&mut self, go: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
+        self.moves += 1;
+        if let Err(error) = go(&mut self.children[self.order[0] as usize]) {
             self.order.clear();
             return Err(error);
         }
         self.settle();
         Ok(())
+    }
+
+    /// How often a child was moved so far, by a step or by a seek.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
     }
 }
 
@@ -267,6 +287,7 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
         }
         // Every child seeks, or forgets what it prepared: no later seek may find it.
         let mut sought = Ok(());
+        self.moves += self.children.len() as u64;
         for child in &mut self.children {
             sought = child.seek(key, trailer).and(sought);
         }

@@ -29,6 +29,9 @@ use crate::view::{KeyspaceCore, KeyspaceView};
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 
+/// Versions of one key that a cursor steps over before it seeks past the rest of them.
+const STEPS_BEFORE_SEEK: u32 = 16;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Before anything was asked, or past an end.
@@ -288,8 +291,7 @@ impl Cursor {
                 return Ok(());
             }
             steps += 1;
-            if steps == 16 {
-                // Many versions: jump over the rest.
+            if steps == STEPS_BEFORE_SEEK {
                 self.merged.seek(&self.key, 0)?;
                 if self.merged.valid() && self.merged.key() == &self.key[..] {
                     self.merged.next()?;
@@ -297,6 +299,23 @@ impl Cursor {
                 return Ok(());
             }
         }
+    }
+
+    /// From a version that is too new to be seen, goes on to the newest one of the same key that can be
+    /// seen, or else past the key.
+    #[cold]
+    fn skip_newer(&mut self) -> Result<()> {
+        copy_key(&mut self.key, self.merged.key());
+        for _ in 0..STEPS_BEFORE_SEEK {
+            self.merged.next()?;
+            if !self.merged.valid()
+                || !same_key(self.merged.key(), &self.key)
+                || self.merged.trailer() >> 8 <= self.seq
+            {
+                return Ok(());
+            }
+        }
+        self.merged.seek(&self.key, self.seq << 8 | 0xff)
     }
 
     /// Shows the first visible entry from where the stream stands, forward.
@@ -309,7 +328,7 @@ impl Cursor {
             }
             let trailer = self.merged.trailer();
             if trailer >> 8 > self.seq {
-                self.merged.next()?;
+                self.skip_newer()?;
                 continue;
             }
             copy_key(&mut self.key, self.merged.key());
@@ -337,21 +356,7 @@ impl Cursor {
             }
             self.key.clear();
             self.key.extend_from_slice(self.merged.key());
-            // Versions come oldest first: the last one at or below the number is the newest that it sees.
-            let mut newest: Option<u64> = None;
-            while self.merged.valid() && self.merged.key() == &self.key[..] {
-                let trailer = self.merged.trailer();
-                let is_late = planted::is(Bug::ReverseShowsOldest) && newest.is_some();
-                if trailer >> 8 <= self.seq && !is_late {
-                    newest = Some(trailer);
-                    if self.options.values && trailer as u8 == PUT {
-                        self.value.clear();
-                        self.merged.value_into(&mut self.value)?;
-                    }
-                }
-                self.merged.prev()?;
-            }
-            if let Some(trailer) = newest
+            if let Some(trailer) = self.take_newest()?
                 && self.shows(trailer)?
             {
                 if !self.options.values {
@@ -362,6 +367,58 @@ impl Cursor {
             }
         }
         Ok(())
+    }
+
+    /// Going backward, from the oldest version of `self.key` to before all of them: the newest one that
+    /// the number sees, and its value in `self.value`.
+    fn take_newest(&mut self) -> Result<Option<u64>> {
+        // Versions come oldest first: the last one at or below the number is the one.
+        let mut newest: Option<u64> = None;
+        let mut steps = 0;
+        while self.merged.valid() && self.merged.key() == &self.key[..] {
+            if steps == STEPS_BEFORE_SEEK {
+                return self.seek_newest();
+            }
+            steps += 1;
+            let trailer = self.merged.trailer();
+            let is_late = planted::is(Bug::ReverseShowsOldest) && newest.is_some();
+            if trailer >> 8 <= self.seq && !is_late {
+                newest = Some(trailer);
+                self.take_value(trailer)?;
+            }
+            self.merged.prev()?;
+        }
+        Ok(newest)
+    }
+
+    /// The same by two seeks, however many versions there are.
+    #[cold]
+    fn seek_newest(&mut self) -> Result<Option<u64>> {
+        self.merged.seek(&self.key, self.seq << 8 | 0xff)?;
+        let mut newest = None;
+        if self.merged.valid() && self.merged.key() == &self.key[..] {
+            let trailer = self.merged.trailer();
+            newest = Some(trailer);
+            self.take_value(trailer)?;
+        }
+        self.merged.seek_for_prev(&self.key, u64::MAX)?;
+        Ok(newest)
+    }
+
+    /// Copies the value of the entry where the stream stands, if it is a put and values are wanted.
+    fn take_value(&mut self, trailer: u64) -> Result<()> {
+        if self.options.values && trailer as u8 == PUT {
+            self.value.clear();
+            self.merged.value_into(&mut self.value)?;
+        }
+        Ok(())
+    }
+
+    /// How many moves of its sources it took so far: steps and seeks. For tests, which count them
+    /// instead of time.
+    #[doc(hidden)]
+    pub fn moves_for_tests(&self) -> u64 {
+        self.merged.moves()
     }
 
     /// Whether the entry of `self.key` with this trailer is a value that no range delete covers.
