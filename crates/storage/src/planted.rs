@@ -152,6 +152,9 @@ bugs! {
     117 LastWishSyncs "only the last batch of a group says whether it is synced";
     // And by somebody who had seen the tests.
     118 LostNumbersComeBack "a recovery takes only numbers that it finds for given, so that those of what was lost are given again";
+    // With the cursors that jump over range deletes.
+    170 JumpOverNewerTable "a cursor jumps over newer entries of a table";
+    171 JumpIgnoresStamps "a cursor jumps over newer entries of a memtable";
 }
 
 #[cfg(feature = "planted")]

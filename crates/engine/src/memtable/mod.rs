@@ -9,6 +9,10 @@
 //! - `record`: versions, their chains; `filter`: says "no" at the cost of one cache line
 //! - `range`: range deletes, beside the tree; `iter`: cursors; `arena`: memory
 //!
+//! Stamps: from its first range delete on, each insert leaves its number in all nodes on its way,
+//! if that is larger than what is there. So a cursor under one of these range deletes finds what is
+//! newer than it without looking at what is older.
+//!
 //! Invariants: user keys in the tree are distinct and ascending; numbers rise along a key's inserts; a record is
 //! immutable once its offset is in a node; `used_bytes` is exact.
 //!
@@ -31,6 +35,7 @@ mod tests;
 pub use arena::{Arena, ArenaError, ArenaPool, MAX_ARENA_BYTES, MIN_ARENA_BYTES};
 pub use iter::MemtableIter;
 pub use range::{RangeDelete, RangeDeletesIter};
+pub use tree::Newer;
 pub use write::MemtableWriter;
 
 use std::sync::atomic::AtomicU64;
@@ -41,6 +46,8 @@ use range::RangeDeletes;
 use record::GRANULE_BYTES;
 use tree::{ArenaNode, MAX_LEVELS, Tree};
 use write::WriterState;
+
+use crate::planted::{self, Bug};
 
 /// The longest user key, in bytes.
 pub const MAX_KEY_BYTES: usize = 64 << 10;
@@ -212,8 +219,29 @@ impl Memtable {
         if self.range_deletes.is_empty() {
             return None;
         }
+        self.range_delete_covering(user_key, seq)
+            .map(|delete| delete.seq)
+    }
+
+    /// The newest range delete that covers `user_key`, among those with numbers of at most `seq`.
+    pub fn range_delete_covering(&self, user_key: &[u8], seq: u64) -> Option<RangeDelete<'_>> {
         self.range_deletes
             .newest_covering(user_key, seq, &self.tree.records)
+    }
+
+    /// Where a reader may find entries with numbers above `seq`, from `key` on in this direction.
+    /// Whoever has read a published number finds all entries up to that number this way. `seq` is
+    /// the number of a range delete that the reader sees, of this memtable or of another source:
+    /// what lies before the answer is older than it.
+    pub fn find_newer<'m>(&'m self, key: &'m [u8], seq: u64, forward: bool) -> Newer<'m> {
+        if self.state.max_seq.load(Relaxed) <= seq || planted::is(Bug::JumpIgnoresStamps) {
+            // The range delete is of a newer source, or nothing came after it.
+            return Newer::Nowhere;
+        }
+        if seq < self.state.stamped_from.load(Relaxed) {
+            return Newer::Here;
+        }
+        self.tree.find_newer(key, seq, forward)
     }
 
     /// The range deletes, in the order of their numbers.

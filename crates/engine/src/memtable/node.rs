@@ -69,6 +69,9 @@ const LOW: usize = 12;
 const HIGH: usize = 16;
 /// A leaf's right neighbour, 0 at the end.
 const NEXT: usize = 20;
+/// The largest number inserted here or below since the memtable got its first range delete; 0 if
+/// there is none.
+const NEWEST: usize = 24;
 const HEADS: usize = 32;
 const CHECKED: u32 = 1 << 31;
 
@@ -168,6 +171,15 @@ impl<W: Words, const N: usize> Node<W, N> {
     #[inline(always)]
     pub(crate) fn next(self) -> u32 {
         self.words.load32(NEXT, Acquire)
+    }
+
+    /// The largest number inserted here or below since the memtable got its first range delete; 0
+    /// if there is none.
+    #[inline(always)]
+    pub(crate) fn newest(self) -> u64 {
+        // Relaxed: whoever has read a published number sees all stores that came before it was
+        // published, and does not care for later ones.
+        self.words.load64(NEWEST, Relaxed)
     }
 
     #[inline(always)]
@@ -308,6 +320,15 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.words.store32(LOW, low, Relaxed);
         self.words.store32(HIGH, high, Relaxed);
         self.words.store32(NEXT, next, Relaxed);
+        self.words.store64(NEWEST, 0, Relaxed);
+    }
+
+    /// Notes that an entry with this number is here or below.
+    #[inline(always)]
+    pub(crate) fn raise_newest(self, seq: u64) {
+        if self.newest() < seq {
+            self.words.store64(NEWEST, seq, Relaxed);
+        }
     }
 
     /// Sends readers away. Pairs with `unlock`.
@@ -358,6 +379,11 @@ impl<W: Words, const N: usize> Node<W, N> {
     fn set_count(self, count: usize) {
         debug_assert!(count <= N);
         self.words.store32(COUNT, count as u32, Release);
+    }
+
+    /// Record of the lower bound, 0 if there is none.
+    pub(crate) fn low(self) -> u32 {
+        self.words.load32(LOW, Relaxed)
     }
 
     /// Record of the upper bound, 0 if there is none.
@@ -484,7 +510,7 @@ impl<W: Words, const N: usize> Node<W, N> {
     }
 
     fn bounds_prefix(self, keys: &impl Keys) -> Option<usize> {
-        let (low, high) = (self.words.load32(LOW, Relaxed), self.high());
+        let (low, high) = (self.low(), self.high());
         (low != 0 && high != 0).then(|| common_prefix(keys.key(low), keys.key(high)))
     }
 

@@ -174,14 +174,8 @@ impl<'m> Iterator for RangeDeletesIter<'m> {
         if self.at >= self.end {
             return None;
         }
-        let &record = self.deletes.deletes.get(self.at)?;
         self.at += 1;
-        let records = self.records;
-        Some(RangeDelete {
-            start: records.key(record),
-            end: records.value(record),
-            seq: records.seq(record),
-        })
+        Some(self.deletes.delete(self.at - 1, self.records))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -228,16 +222,30 @@ impl RangeDeletes {
         self.deletes.get(delete).copied().unwrap_or(0)
     }
 
+    fn delete<'m>(&self, delete: usize, records: &'m Records) -> RangeDelete<'m> {
+        let record = self.record(delete);
+        RangeDelete {
+            start: records.key(record),
+            end: records.value(record),
+            seq: records.seq(record),
+        }
+    }
+
     pub(super) fn newest_seq(&self, records: &Records) -> Option<u64> {
         let count = self.count();
         (count > 0).then(|| records.seq(self.record(count - 1)))
     }
 
-    /// The number of the newest delete that covers `key`, among those with numbers of at most `seq`.
+    /// The newest delete that covers `key`, among those with numbers of at most `seq`.
     #[inline(never)]
-    pub(super) fn newest_covering(&self, key: &[u8], seq: u64, records: &Records) -> Option<u64> {
+    pub(super) fn newest_covering<'m>(
+        &self,
+        key: &[u8],
+        seq: u64,
+        records: &'m Records,
+    ) -> Option<RangeDelete<'m>> {
         let delete = self.find(key, self.count_up_to(seq, records), records)?;
-        Some(records.seq(self.record(delete)))
+        Some(self.delete(delete, records))
     }
 
     /// How many deletes have numbers of at most `seq`.

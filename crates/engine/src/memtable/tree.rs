@@ -100,6 +100,18 @@ pub(super) enum Aim<'k> {
     Last,
 }
 
+/// Where a memtable may have entries that are newer than a number. See
+/// [`super::Memtable::find_newer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newer<'m> {
+    /// In the direction that was asked for there are none.
+    Nowhere,
+    /// Near the key that was asked about.
+    Here,
+    /// Forward: only at this key or above it. Backward: only below it.
+    Beyond(&'m [u8]),
+}
+
 /// A leaf's contents at one moment.
 pub(super) struct LeafCopy {
     pub(super) records: [u32; NODE_SLOTS],
@@ -205,6 +217,79 @@ impl Tree {
             (node, version) = (child, child_version);
         }
         Some((node, version))
+    }
+
+    /// Leaves a stamp on the way to `key`, whose entry with this number is in. Only the writer
+    /// calls this.
+    pub(super) fn stamp(&self, key: &[u8], seq: u64) {
+        let (mut offset, level) = self.root();
+        for _ in 0..level {
+            let node = self.node(offset);
+            node.raise_newest(seq);
+            offset = node.child(self.route(node, key));
+        }
+        self.node(offset).raise_newest(seq);
+    }
+
+    /// Where entries with numbers above `seq` may be, at `key` or beyond it: the first leaf in this
+    /// direction, from that of `key` on, whose stamp is above. `seq` is not below `stamped_from`.
+    ///
+    /// The path is validated as that of any reader is, node by node, and the stamps of the children
+    /// are read before their parent is validated: so they belong to the separators that bound the
+    /// answer. A subtree whose stamp is above may have its newer entries on the side that the walk
+    /// comes from; then the walk begins anew behind that subtree.
+    pub(super) fn find_newer<'t>(&'t self, key: &'t [u8], seq: u64, forward: bool) -> Newer<'t> {
+        let (mut from, mut moved) = (key, false);
+        'walk: loop {
+            let root = self.root.load(Acquire);
+            let mut node = self.node(root as u32);
+            let mut version = node.begin_read();
+            if self.root.load(Relaxed) != root {
+                continue;
+            }
+            if node.newest() <= seq {
+                return Newer::Nowhere;
+            }
+            for _ in 0..root >> 32 {
+                // Going backward, the walk goes on below a separator, without it.
+                let at = match moved && !forward {
+                    true => node.search(from, &self.records).position,
+                    false => self.route(node, from),
+                };
+                let is_newer = |&slot: &usize| self.node(node.child(slot)).newest() > seq;
+                let chosen = match forward {
+                    true => (at..=node.count()).find(is_newer),
+                    false => (0..=at).rev().find(is_newer),
+                };
+                // The bound on the near side of the child, or of what comes after this node.
+                let bound = match chosen {
+                    Some(slot) if slot == at => None,
+                    Some(slot) => Some(node.record(if forward { slot - 1 } else { slot })),
+                    None if forward => Some(node.high()),
+                    None => Some(node.low()),
+                };
+                let child = chosen.map(|slot| {
+                    let child = self.node(node.child(slot));
+                    (child, child.begin_read())
+                });
+                if !node.validate(version) {
+                    continue 'walk;
+                }
+                match bound {
+                    Some(0) => return Newer::Nowhere,
+                    Some(record) => (from, moved) = (self.key(record), true),
+                    None => {}
+                }
+                let Some(child) = child else {
+                    continue 'walk;
+                };
+                (node, version) = child;
+            }
+            return match moved {
+                true => Newer::Beyond(from),
+                false => Newer::Here,
+            };
+        }
     }
 
     /// The newest record of `key`, 0 if there is none.

@@ -38,6 +38,9 @@ pub(super) struct WriterState {
     pub(super) raw_bytes: AtomicU64,
     pub(super) min_seq: AtomicU64,
     pub(super) max_seq: AtomicU64,
+    /// Nodes have stamps of all entries with larger numbers: they began with the first range
+    /// delete.
+    pub(super) stamped_from: AtomicU64,
     nodes: [AtomicU32; MAX_LEVELS],
 }
 
@@ -53,6 +56,7 @@ impl WriterState {
             raw_bytes: AtomicU64::new(0),
             min_seq: AtomicU64::new(u64::MAX),
             max_seq: AtomicU64::new(0),
+            stamped_from: AtomicU64::new(u64::MAX),
             nodes: [const { AtomicU32::new(0) }; MAX_LEVELS],
         };
         state.nodes[0].store(1, Relaxed);
@@ -413,6 +417,7 @@ impl MemtableWriter<'_> {
         } else {
             let separator = leaf.record(NODE_SLOTS / 2);
             right.init(separator, leaf.high(), leaf.next());
+            right.raise_newest(leaf.newest());
             leaf.move_slots(NODE_SLOTS / 2, right);
             separator
         };
@@ -453,6 +458,7 @@ impl MemtableWriter<'_> {
             let right = tree.node(right_offset);
             let up = node.record(middle);
             right.init(up, node.high(), 0);
+            right.raise_newest(node.newest());
             node.move_children(middle, right);
             node.set_high(up);
             node.renew_skip(records);
@@ -467,6 +473,7 @@ impl MemtableWriter<'_> {
         let new_root = self.new_node(height + 1);
         let node = tree.node(new_root);
         node.init(0, 0, 0);
+        node.raise_newest(tree.node(root).newest());
         node.set_child(0, root);
         node.insert_child(0, separator, child, records);
         tree.set_root(new_root, height + 1);
@@ -479,7 +486,11 @@ impl MemtableWriter<'_> {
         let mut raw_bytes = 0;
         let mut min_seq = state.min_seq.load(Relaxed);
         let mut max_seq = state.max_seq.load(Relaxed);
+        let stamps = !self.memtable.range_deletes.is_empty();
         for entry in entries {
+            if stamps {
+                self.memtable.tree.stamp(entry.user_key, entry.seq);
+            }
             raw_bytes += (entry.user_key.len() + entry.value.len() + ENTRY_RAW_BYTES) as u64;
             min_seq = min_seq.min(entry.seq);
             max_seq = max_seq.max(entry.seq);
@@ -533,6 +544,11 @@ impl MemtableWriter<'_> {
             },
             None,
         )?;
+        if memtable.range_deletes.is_empty() {
+            // From here on inserts leave stamps; what is there already has smaller numbers.
+            let stamped_from = seq.max(state.max_seq.load(Relaxed));
+            state.stamped_from.store(stamped_from, Relaxed);
+        }
         memtable.range_deletes.add(record, &memtable.tree.records);
         state.raw_bytes.store(
             state.raw_bytes.load(Relaxed) + (start.len() + end.len() + ENTRY_RAW_BYTES) as u64,
