@@ -318,11 +318,7 @@ fn codecs_and_filters_go_by_level() {
         let disk = Disk::new(&rt);
         let store = disk.open();
         let options = KeyspaceOptions {
-            compression: ByLevel::of(&[
-                Compression::None,
-                Compression::Lz4,
-                Compression::Zstd(1),
-            ]),
+            compression: ByLevel::of(&[Compression::None, Compression::Lz4, Compression::Zstd(1)]),
             bloom_bits_per_key: ByLevel::of(&[16, 10, 4]),
             memtable_bytes: Some(64 << 10),
             ..KeyspaceOptions::default()

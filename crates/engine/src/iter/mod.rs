@@ -9,6 +9,7 @@
 //!
 //! Threading: owned by one reader; a cursor may be sent to another thread.
 
+mod covered;
 pub(crate) mod merge;
 mod options;
 mod range;
@@ -16,10 +17,11 @@ pub(crate) mod source;
 
 use std::sync::Arc;
 
+use covered::{Covering, RangeDeleteIndex};
 use merge::{EntryCursor, MergeCursor, copy_key, same_key};
 pub use options::{IterOptions, prefix_end};
 pub use range::Range;
-use source::{Child, RangeDeleteIndex};
+use source::Child;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -76,6 +78,11 @@ pub struct Cursor {
     value: Vec<u8>,
     /// Where it stood before a refresh.
     stood: Vec<u8>,
+    /// Keys passed since one was shown.
+    hidden_in_a_row: u32,
+    /// Scratch: the range delete that covers the current entry, and where a jump goes.
+    covering: Covering,
+    target: Vec<u8>,
     core: Arc<Core>,
     keyspace: Arc<KeyspaceCore>,
     _view: Arc<KeyspaceView>,
@@ -104,6 +111,9 @@ impl Cursor {
             key: Vec::new(),
             value: Vec::new(),
             stood: Vec::new(),
+            hidden_in_a_row: 0,
+            covering: Covering::default(),
+            target: Vec::new(),
             core: core.clone(),
             keyspace: keyspace.clone(),
             _view: view,
@@ -301,8 +311,8 @@ impl Cursor {
         }
     }
 
-    /// From a version that is too new to be seen, goes on to the newest one of the same key that can be
-    /// seen, or else past the key.
+    /// From a version that is too new to be seen, goes on to the newest one of the same key that
+    /// can be seen, or else past the key.
     #[cold]
     fn skip_newer(&mut self) -> Result<()> {
         copy_key(&mut self.key, self.merged.key());
@@ -320,6 +330,7 @@ impl Cursor {
 
     /// Shows the first visible entry from where the stream stands, forward.
     fn show_next(&mut self) -> Result<()> {
+        self.hidden_in_a_row = 0;
         while self.merged.valid() {
             if let Some(upper) = &self.options.upper
                 && self.merged.key() >= &upper[..]
@@ -342,12 +353,14 @@ impl Cursor {
                 return Ok(());
             }
             self.skip_key()?;
+            self.jump_covered(true)?;
         }
         Ok(())
     }
 
     /// Shows the last visible entry from where the stream stands, backward.
     fn show_prev(&mut self) -> Result<()> {
+        self.hidden_in_a_row = 0;
         while self.merged.valid() {
             if let Some(lower) = &self.options.lower
                 && self.merged.key() < &lower[..]
@@ -365,12 +378,13 @@ impl Cursor {
                 self.state = State::Backward;
                 return Ok(());
             }
+            self.jump_covered(false)?;
         }
         Ok(())
     }
 
-    /// Going backward, from the oldest version of `self.key` to before all of them: the newest one that
-    /// the number sees, and its value in `self.value`.
+    /// Going backward, from the oldest version of `self.key` to before all of them: the newest one
+    /// that the number sees, and its value in `self.value`.
     fn take_newest(&mut self) -> Result<Option<u64>> {
         // Versions come oldest first: the last one at or below the number is the one.
         let mut newest: Option<u64> = None;

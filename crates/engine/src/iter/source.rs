@@ -1,4 +1,4 @@
-//! The children of a merge: memtables and sorted sets of tables, and the range deletes of all of them.
+//! The children of a merge: memtables and sorted sets of tables.
 //!
 //! Threading: owned by one reader; tables are opened when they are first needed.
 
@@ -10,9 +10,10 @@ use siltstone_table::reader::{BlockCache, TableIter};
 use super::merge::EntryCursor;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::memtable::{Memtable, MemtableIter};
+use crate::memtable::MemtableIter;
 use crate::planted::{self, Bug};
 use crate::tables::TableSet;
+use crate::version::TableMeta;
 use crate::view::{KeyspaceView, LevelView, Source};
 
 /// One child. Few of them exist at a time, and every step goes through one: an indirection for the memtable's sake would cost more
@@ -110,6 +111,16 @@ enum Prepared {
 }
 
 impl LevelCursor {
+    /// Its tables, ascending.
+    pub(super) fn tables(&self) -> &[Arc<TableMeta>] {
+        self.view.level.tables()
+    }
+
+    /// Which of them it stands in.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
     fn open(&mut self, at: usize) -> Result<&mut TableIter> {
         if self.iter.is_none() || self.at != at {
             self.iter = None;
@@ -405,61 +416,5 @@ impl EntryCursor for Child {
                 }
             }
         }
-    }
-}
-
-/// The sources of a view that have range deletes, asked by key.
-#[derive(Default)]
-pub(crate) struct RangeDeleteIndex {
-    seq: u64,
-    memtables: Vec<Arc<Memtable>>,
-    levels: Vec<Arc<LevelView>>,
-}
-
-impl RangeDeleteIndex {
-    /// Makes it that of a view, at a number.
-    pub(crate) fn set(&mut self, view: &KeyspaceView, seq: u64) {
-        self.seq = seq;
-        self.memtables.clear();
-        self.levels.clear();
-        self.memtables
-            .extend(view.sources.iter().filter_map(|s| match s {
-                Source::Memtable(m) if m.mem.range_delete_count() > 0 => Some(m.mem.clone()),
-                _ => None,
-            }));
-        let levels = view.level_views().filter(|(_, l)| l.has_range_deletes);
-        self.levels.extend(levels.map(|(_, l)| l.clone()));
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.memtables.is_empty() && self.levels.is_empty()
-    }
-
-    /// The newest range delete at or below the number that covers `key`, in any source.
-    pub(crate) fn newest_covering(&self, core: &Core, key: &[u8]) -> Result<Option<u64>> {
-        let mut newest = None;
-        for mem in &self.memtables {
-            newest = newest.max(mem.newest_range_delete_covering(key, self.seq));
-        }
-        for level in &self.levels {
-            let Some(i) = level.level.find(key) else {
-                continue;
-            };
-            let handle = &level.handles[i];
-            if handle.meta.range_deletes == 0 {
-                continue;
-            }
-            let reader = core.tables.reader(handle)?;
-            let reader = reader.as_ref().expect("`reader` gives an open one");
-            newest = newest.max(match handle.meta.sequence_override {
-                None => reader.covering_seq(key, self.seq),
-                Some(own) if own <= self.seq => {
-                    reader.covering_seq(key, u64::MAX >> 8).map(|_| own)
-                }
-                Some(_) => None,
-            });
-        }
-        Ok(newest)
     }
 }

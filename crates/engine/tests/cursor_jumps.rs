@@ -1,0 +1,381 @@
+//! Cursors jump over what range deletes cover and over many versions of a key. How far they get is
+//! counted in moves of their sources, not in time; that they miss nothing is held against a model.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Dice, Disk, key, small};
+use siltstone::{Cursor, IterOptions, Keyspace, Options, Snapshot, Store};
+use siltstone_storage::Runtime;
+use siltstone_storage::sim::{self, SimConfig};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Entries under a range delete.
+const COUNT: u64 = 5000;
+
+/// Moves that a seek over a range delete may take, in a handful of sources.
+const FEW: u64 = 100;
+
+fn put(keyspace: &Keyspace, i: u64) {
+    keyspace.put(&key(i), b"value").unwrap();
+}
+
+/// A store with `COUNT` keys, without compactions that nobody asked for.
+fn filled() -> (Disk, Store, Keyspace) {
+    let disk = Disk::new(&Runtime::threads());
+    let store = disk.open_with(Options {
+        memtable_bytes: 8 << 20,
+        ..small()
+    });
+    store.core_for_tests().pause_compaction(true);
+    let keyspace = store.default_keyspace().unwrap();
+    (0..COUNT).for_each(|i| put(&keyspace, i));
+    (disk, store, keyspace)
+}
+
+/// The keys that a cursor shows and the moves that it took, forward and backward.
+fn shown(cursor: &mut Cursor) -> [(Vec<Vec<u8>>, u64); 2] {
+    let mut forward = Vec::new();
+    let moves = [cursor.moves_for_tests()];
+    cursor.seek_to_first().unwrap();
+    while cursor.valid() {
+        forward.push(cursor.key().to_vec());
+        cursor.next().unwrap();
+    }
+    let moves = [moves[0], cursor.moves_for_tests()];
+    let mut backward = Vec::new();
+    cursor.seek_to_last().unwrap();
+    while cursor.valid() {
+        backward.push(cursor.key().to_vec());
+        cursor.prev().unwrap();
+    }
+    backward.reverse();
+    let end = cursor.moves_for_tests();
+    [(forward, moves[1] - moves[0]), (backward, end - moves[1])]
+}
+
+/// Both ways a cursor shows these keys and takes few moves.
+#[track_caller]
+fn shows_quickly(cursor: &mut Cursor, keys: &[u64], when: &str) {
+    let wanted: Vec<Vec<u8>> = keys.iter().map(|i| key(*i)).collect();
+    for ((found, moves), way) in shown(cursor).into_iter().zip(["forward", "backward"]) {
+        assert_eq!(found, wanted, "{way}, {when}");
+        assert!(moves < FEW, "{moves} moves {way}, {when}");
+    }
+}
+
+#[test]
+fn a_scan_takes_few_moves_over_a_range_delete_wherever_that_is() {
+    let all: Vec<u64> = (0..COUNT).collect();
+    let ends = [0, COUNT - 1];
+    let delete = |keyspace: &Keyspace| {
+        keyspace.delete_range(&key(1), &key(COUNT - 1)).unwrap();
+    };
+    for flushes in 0..4 {
+        let (_disk, store, keyspace) = filled();
+        let before = store.snapshot();
+        if flushes & 1 != 0 {
+            keyspace.flush().unwrap();
+        }
+        delete(&keyspace);
+        if flushes & 2 != 0 {
+            keyspace.flush().unwrap();
+        }
+        let when = format!("flushes {flushes:#b}");
+        let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+        shows_quickly(&mut cursor, &ends, &when);
+        // A seek into the middle.
+        let moves = cursor.moves_for_tests();
+        cursor.seek(&key(COUNT / 2)).unwrap();
+        assert_eq!(cursor.key(), key(COUNT - 1));
+        cursor.seek_for_prev(&key(COUNT / 2)).unwrap();
+        assert_eq!(cursor.key(), key(0));
+        cursor.next().unwrap();
+        assert_eq!(cursor.key(), key(COUNT - 1));
+        assert!(cursor.moves_for_tests() - moves < FEW, "{when}");
+        // Bounds within the range.
+        let bounds = IterOptions::range(key(10)..key(COUNT - 10));
+        shows_quickly(&mut keyspace.cursor(bounds).unwrap(), &[], &when);
+        // A reader to whom the delete is too new does not jump.
+        let mut old = keyspace.cursor_at(&before, IterOptions::default()).unwrap();
+        let wanted: Vec<_> = all.iter().map(|i| key(*i)).collect();
+        assert_eq!(
+            shown(&mut old).map(|(keys, _)| keys),
+            [wanted.clone(), wanted]
+        );
+    }
+}
+
+#[test]
+fn what_is_newer_than_the_range_delete_is_found_on_the_way() {
+    let news = [1, 7, 2500, 2501, 4998];
+    let wanted = [0, 1, 7, 2500, 2501, 4998, COUNT - 1];
+    for flushes in 0..8 {
+        let (_disk, store, keyspace) = filled();
+        let _before = store.snapshot();
+        if flushes & 1 != 0 {
+            keyspace.flush().unwrap();
+        }
+        keyspace.delete_range(&key(1), &key(COUNT - 1)).unwrap();
+        if flushes & 2 != 0 {
+            keyspace.flush().unwrap();
+        }
+        news.iter().for_each(|i| put(&keyspace, *i));
+        if flushes & 4 != 0 {
+            keyspace.flush().unwrap();
+        }
+        let when = format!("flushes {flushes:#b}");
+        let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+        let found = shown(&mut cursor);
+        let keys: Vec<_> = wanted.iter().map(|i| key(*i)).collect();
+        for ((found, moves), way) in found.into_iter().zip(["forward", "backward"]) {
+            assert_eq!(found, keys, "{way}, {when}");
+            // In one memtable, a leaf with something new is walked through. A table that has old
+            // and new entries, because a snapshot needs the old ones, is walked through whole.
+            let limit = match flushes {
+                0 | 2 => 600,
+                4 => u64::MAX,
+                _ => 2 * FEW,
+            };
+            assert!(moves < limit, "{moves} moves {way}, {when}");
+        }
+    }
+}
+
+#[test]
+fn range_deletes_that_meet_are_jumped_over_one_after_the_other() {
+    let (_disk, _store, keyspace) = filled();
+    keyspace.flush().unwrap();
+    for i in 0..10 {
+        let (start, end) = (COUNT * i / 10, COUNT * (i + 1) / 10);
+        keyspace.delete_range(&key(start), &key(end)).unwrap();
+    }
+    let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+    shows_quickly(&mut cursor, &[], "ten that meet");
+}
+
+/// Versions of one key.
+const VERSIONS: u64 = 2000;
+
+#[test]
+fn many_versions_of_a_key_take_few_moves() {
+    let disk = Disk::new(&Runtime::threads());
+    let store = disk.open_with(Options {
+        memtable_bytes: 8 << 20,
+        ..small()
+    });
+    store.core_for_tests().pause_compaction(true);
+    let keyspace = store.default_keyspace().unwrap();
+    put(&keyspace, 1);
+    put(&keyspace, 3);
+    let mut snapshots = Vec::new();
+    for i in 0..VERSIONS {
+        keyspace.put(&key(2), &i.to_be_bytes()).unwrap();
+        snapshots.push(store.snapshot());
+    }
+    for flushed in [false, true] {
+        if flushed {
+            keyspace.flush().unwrap();
+        }
+        let mut readers: Vec<_> = [0, 1, VERSIONS / 2, VERSIONS - 1]
+            .iter()
+            .map(|i| (*i, &snapshots[*i as usize]))
+            .map(|(i, at)| (i, keyspace.cursor_at(at, IterOptions::default()).unwrap()))
+            .collect();
+        readers.push((
+            VERSIONS - 1,
+            keyspace.cursor(IterOptions::default()).unwrap(),
+        ));
+        for (version, cursor) in &mut readers {
+            for (place, steps) in [(1, 1), (3, -1), (2, 0)] {
+                let moves = cursor.moves_for_tests();
+                match steps {
+                    0 => cursor.seek_for_prev(&key(place)).unwrap(),
+                    _ => cursor.seek(&key(place)).unwrap(),
+                }
+                match steps {
+                    1 => cursor.next().unwrap(),
+                    -1 => cursor.prev().unwrap(),
+                    _ => {}
+                }
+                assert_eq!(
+                    (cursor.key(), cursor.value()),
+                    (&key(2)[..], &version.to_be_bytes()[..])
+                );
+                let moves = cursor.moves_for_tests() - moves;
+                assert!(
+                    moves < FEW,
+                    "{moves} moves to version {version}, flushed: {flushed}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn versions_that_are_all_too_new_take_few_moves() {
+    let disk = Disk::new(&Runtime::threads());
+    let store = disk.open_with(Options {
+        memtable_bytes: 8 << 20,
+        ..small()
+    });
+    let keyspace = store.default_keyspace().unwrap();
+    put(&keyspace, 1);
+    put(&keyspace, 3);
+    let before = store.snapshot();
+    (0..VERSIONS).for_each(|_| put(&keyspace, 2));
+    let mut cursor = keyspace.cursor_at(&before, IterOptions::default()).unwrap();
+    shows_quickly(&mut cursor, &[1, 3], "too new");
+}
+
+/// Keys of the model: dense, so that range deletes cover many of them.
+const KEYS: u64 = 400;
+
+struct World {
+    disk: Disk,
+    store: Store,
+    keyspace: Keyspace,
+    model: Model,
+    snapshots: Vec<(Snapshot, Model)>,
+    dice: Dice,
+}
+
+impl World {
+    fn key(&mut self) -> Vec<u8> {
+        key(self.dice.below(KEYS))
+    }
+
+    fn change(&mut self) {
+        match self.dice.below(200) {
+            0..130 => {
+                let (key, value) = (self.key(), vec![self.dice.below(256) as u8; 30]);
+                self.keyspace.put(&key, &value).unwrap();
+                self.model.insert(key, value);
+            }
+            130..145 => {
+                let key = self.key();
+                self.keyspace.delete(&key).unwrap();
+                self.model.remove(&key);
+            }
+            145..160 => {
+                // Narrow ones, which meet and overlap, and wide ones.
+                let start = self.dice.below(KEYS);
+                let width = [3, 20, 150, KEYS][self.dice.below(4) as usize];
+                let (start, end) = (key(start), key(start + 1 + self.dice.below(width)));
+                self.keyspace.delete_range(&start, &end).unwrap();
+                self.model.retain(|k, _| *k < start || *k >= end);
+            }
+            160..170 => {
+                // A dense stretch in order.
+                let start = self.dice.below(KEYS);
+                for i in start..start + self.dice.below(60) {
+                    self.keyspace.put(&key(i), b"run").unwrap();
+                    self.model.insert(key(i), b"run".to_vec());
+                }
+            }
+            170..174 => {
+                // One key, many times.
+                let key = self.key();
+                for i in 0..30u8 {
+                    self.keyspace.put(&key, &[i]).unwrap();
+                }
+                self.model.insert(key, vec![29]);
+            }
+            174..182 => self.keyspace.flush().unwrap(),
+            182..185 => self.keyspace.compact_range(None, None).unwrap(),
+            185..188 => {
+                let pairs: Model = (0..1 + self.dice.below(6))
+                    .map(|i| (self.key(), vec![b'i', i as u8]))
+                    .collect();
+                let borrowed: Vec<(&[u8], &[u8])> =
+                    pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+                let hooks = self.store.core_for_tests();
+                common::ingest(&self.disk, &hooks, &self.keyspace, &borrowed);
+                self.model.extend(pairs);
+            }
+            188..194 => self
+                .snapshots
+                .push((self.store.snapshot(), self.model.clone())),
+            _ if self.snapshots.len() > 3 => {
+                let at = self.dice.below(self.snapshots.len() as u64) as usize;
+                self.snapshots.swap_remove(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_all(&mut self) {
+        let now = self.keyspace.cursor(IterOptions::default()).unwrap();
+        let mut readers = vec![(now, self.model.clone())];
+        for (snapshot, model) in &self.snapshots {
+            let cursor = self.keyspace.cursor_at(snapshot, IterOptions::default());
+            readers.push((cursor.unwrap(), model.clone()));
+        }
+        for (mut cursor, model) in readers {
+            let wanted: Vec<_> = model.keys().cloned().collect();
+            let found = shown(&mut cursor).map(|(keys, _)| keys);
+            assert_eq!(found, [wanted.clone(), wanted], "at {}", cursor.number());
+            for _ in 0..10 {
+                let place = self.key();
+                let stands = |cursor: &Cursor, wanted: Option<(&Vec<u8>, &Vec<u8>)>| {
+                    let found = cursor.valid().then(|| (cursor.key(), cursor.value()));
+                    let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
+                    assert_eq!(
+                        found,
+                        wanted,
+                        "{} at {}",
+                        place.escape_ascii(),
+                        cursor.number()
+                    );
+                };
+                cursor.seek(&place).unwrap();
+                stands(&cursor, model.range(place.clone()..).next());
+                if cursor.valid() {
+                    cursor.prev().unwrap();
+                    stands(&cursor, model.range(..place.clone()).next_back());
+                }
+                cursor.seek_for_prev(&place).unwrap();
+                stands(&cursor, model.range(..=place.clone()).next_back());
+            }
+        }
+    }
+}
+
+#[test]
+fn scans_both_ways_show_what_the_model_does() {
+    for seed in 0..40 {
+        let config = SimConfig {
+            stack_bytes: 1 << 20,
+            max_steps: 6_000_000,
+            ..SimConfig::new(seed)
+        };
+        let outcome = sim::run(config, move |rt| {
+            let mut dice = Dice::new(seed);
+            let disk = Disk::new(&rt);
+            let store = disk.open_with(Options {
+                memtable_bytes: [64 << 10, 256 << 10][dice.below(2) as usize],
+                map_tables: dice.below(2) == 0,
+                ..small()
+            });
+            let mut world = World {
+                keyspace: store.default_keyspace().unwrap(),
+                disk,
+                store,
+                model: Model::new(),
+                snapshots: Vec::new(),
+                dice,
+            };
+            for _ in 0..12 {
+                for _ in 0..60 {
+                    world.change();
+                }
+                world.check_all();
+            }
+        });
+        if let Err(failure) = outcome.result {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}
