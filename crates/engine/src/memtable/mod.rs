@@ -233,7 +233,7 @@ impl Memtable {
     /// Whoever has read a published number finds all entries up to that number this way. `seq` is
     /// the number of a range delete that the reader sees, of this memtable or of another source:
     /// what lies before the answer is older than it.
-    pub fn find_newer<'m>(&'m self, key: &'m [u8], seq: u64, forward: bool) -> Newer<'m> {
+    pub fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
         if self.state.max_seq.load(Relaxed) <= seq || planted::is(Bug::JumpIgnoresStamps) {
             // The range delete is of a newer source, or nothing came after it.
             return Newer::Nowhere;

@@ -10,6 +10,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod stamps;
+
 fn memtable(bytes: usize) -> Arc<Memtable> {
     let pool = ArenaPool::new(scaled(bytes, 256 << 10), 1, false);
     Arc::new(Memtable::new(pool.take(0).expect("memory for a test")))

@@ -238,8 +238,8 @@ impl Tree {
     /// are read before their parent is validated: so they belong to the separators that bound the
     /// answer. A subtree whose stamp is above may have its newer entries on the side that the walk
     /// comes from; then the walk begins anew behind that subtree.
-    pub(super) fn find_newer<'t>(&'t self, key: &'t [u8], seq: u64, forward: bool) -> Newer<'t> {
-        let (mut from, mut moved) = (key, false);
+    pub(super) fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
+        let mut beyond: Option<&[u8]> = None;
         'walk: loop {
             let root = self.root.load(Acquire);
             let mut node = self.node(root as u32);
@@ -252,9 +252,9 @@ impl Tree {
             }
             for _ in 0..root >> 32 {
                 // Going backward, the walk goes on below a separator, without it.
-                let at = match moved && !forward {
-                    true => node.search(from, &self.records).position,
-                    false => self.route(node, from),
+                let at = match beyond {
+                    Some(bound) if !forward => node.search(bound, &self.records).position,
+                    _ => self.route(node, beyond.unwrap_or(key)),
                 };
                 let is_newer = |&slot: &usize| self.node(node.child(slot)).newest() > seq;
                 let chosen = match forward {
@@ -277,7 +277,7 @@ impl Tree {
                 }
                 match bound {
                     Some(0) => return Newer::Nowhere,
-                    Some(record) => (from, moved) = (self.key(record), true),
+                    Some(record) => beyond = Some(self.key(record)),
                     None => {}
                 }
                 let Some(child) = child else {
@@ -285,10 +285,7 @@ impl Tree {
                 };
                 (node, version) = child;
             }
-            return match moved {
-                true => Newer::Beyond(from),
-                false => Newer::Here,
-            };
+            return beyond.map_or(Newer::Here, Newer::Beyond);
         }
     }
 
