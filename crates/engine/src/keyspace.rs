@@ -323,11 +323,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::cursor`]; `InvalidArgument` for a snapshot of another store.
-    pub fn cursor_at(
-        &self,
-        snapshot: &Snapshot,
-        range: impl Into<IterOptions>,
-    ) -> Result<Cursor> {
+    pub fn cursor_at(&self, snapshot: &Snapshot, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
         let number = self.number_of(snapshot)?;
         Cursor::new(self.core(), &self.keyspace, Some(number), range.into())

@@ -47,7 +47,9 @@ macro_rules! from_integers {
     )+};
 }
 
-from_integers!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize);
+from_integers!(
+    i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize
+);
 
 impl From<&str> for Value {
     fn from(text: &str) -> Value {

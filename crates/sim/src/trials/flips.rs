@@ -698,11 +698,7 @@ fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
     let options = TableOptions {
         block_bytes: 512 << rng.below(3),
         bloom_bits_per_key: *rng.pick(&[0, 10]),
-        compression: *rng.pick(&[
-            Compression::None,
-            Compression::Lz4,
-            Compression::Zstd(1),
-        ]),
+        compression: *rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd(1)]),
         ..TableOptions::default()
     };
     let mut builder = TableBuilder::new(&folder, "t", options).map_err(told)?;

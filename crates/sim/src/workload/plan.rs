@@ -82,11 +82,7 @@ fn draw_own(rng: &mut Rng, table_bytes: u64) -> BTreeMap<String, KeyspaceOptions
 
 /// What one keyspace is to have of its own.
 pub(crate) fn draw_own_of_one(rng: &mut Rng, table_bytes: u64) -> KeyspaceOptions {
-    let codecs = [
-        Compression::None,
-        Compression::Lz4,
-        Compression::Zstd(1),
-    ];
+    let codecs = [Compression::None, Compression::Lz4, Compression::Zstd(1)];
     let by_level: Vec<Compression> = (0..1 + rng.below(4)).map(|_| *rng.pick(&codecs)).collect();
     let bits: Vec<u32> = (0..1 + rng.below(4))
         .map(|_| rng.below(21) as u32)
@@ -152,11 +148,7 @@ pub(crate) fn draw_table_options(rng: &mut Rng) -> TableOptions {
         table_bytes: 4096 << rng.below(5),
         block_bytes: 512 << rng.below(4),
         bloom_bits_per_key: *rng.pick(&[0, 10]),
-        compression: *rng.pick(&[
-            Compression::None,
-            Compression::Lz4,
-            Compression::Zstd(1),
-        ]),
+        compression: *rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd(1)]),
     }
 }
 

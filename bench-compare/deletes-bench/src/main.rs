@@ -1,0 +1,380 @@
+//! Range deletes and versions beside other engines in one run, A B A B, fresh folders every round.
+//!
+//! `cargo xtask bench deletes-bench --rounds 3`
+//!
+//! - `range`: a settled store whose entries all but the first and the last lie under one range
+//!   delete; then a new iterator that seeks to the entry behind the first, forward, or before the
+//!   last, backward.
+//! - `versions`: a key that was written many times, between two others: `next` and `prev` to it,
+//!   and a reader of a snapshot to which all versions are too new.
+//! - `overlap`: range deletes that overlap, with a snapshot after each; then a flush and a
+//!   compaction.
+//! - `memtable`: range deletes that overlap and are not flushed: writing them, and gets.
+//!
+//! LevelDB (`libleveldb.so.1d`) and RocksDB (`librocksdb.so`, or the library that `ROCKSDB_LIBRARY`
+//! names) are loaded at run time through their C interfaces; an engine whose library is not there
+//! is left out, and so is LevelDB where range deletes are measured. Settings are the defaults,
+//! without compression, with write buffers of 256 MiB.
+
+mod c_engine;
+mod siltstone_engine;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// The write buffer of every engine, in bytes.
+const MEMTABLE_BYTES: u64 = 256 << 20;
+
+/// What the workloads ask of an engine. A snapshot is named by its place in the order of their
+/// making.
+trait Engine {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+    /// False if the engine has no range deletes.
+    fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<bool>;
+    fn get(&mut self, key: &[u8]) -> Result<bool>;
+    fn snapshot(&mut self) -> Result<usize>;
+    fn flush(&mut self) -> Result<()>;
+    /// Compacts everything, and waits until nothing else is to be done.
+    fn compact(&mut self) -> Result<()>;
+    /// A new iterator that stands on nothing, at a snapshot or at the newest state.
+    fn iterator(&mut self, snapshot: Option<usize>) -> Result<Box<dyn Iter + '_>>;
+}
+
+/// An iterator.
+trait Iter {
+    fn seek_to_first(&mut self) -> Result<()>;
+    fn seek_to_last(&mut self) -> Result<()>;
+    fn next(&mut self) -> Result<()>;
+    fn prev(&mut self) -> Result<()>;
+    /// The key where it stands; empty: nowhere.
+    fn key(&mut self) -> Vec<u8>;
+}
+
+/// Range deletes and versions beside other engines.
+#[derive(Parser)]
+struct Arguments {
+    /// Engines; those whose library is not found are left out.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "siltstone,rocksdb,leveldb"
+    )]
+    engines: Vec<String>,
+    /// Workloads.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "range,versions,overlap,memtable"
+    )]
+    workloads: Vec<String>,
+    /// Rounds.
+    #[arg(long, default_value_t = 3)]
+    rounds: u64,
+    /// Entries under the range delete.
+    #[arg(long, default_value_t = 10_000_000)]
+    entries: u64,
+    /// Versions of the one key.
+    #[arg(long, default_value_t = 500_000)]
+    versions: u64,
+    /// Range deletes that overlap, with a snapshot each.
+    #[arg(long, default_value_t = 3_000)]
+    deletes: u64,
+    /// Range deletes that overlap in a memtable.
+    #[arg(long, default_value_t = 100_000)]
+    memtable_deletes: u64,
+    /// Folder for the stores.
+    #[arg(long, default_value = "/tmp/deletes-bench")]
+    folder: PathBuf,
+}
+
+/// Figures by name.
+type Figures = Vec<(&'static str, f64)>;
+
+fn key(i: u64) -> [u8; 16] {
+    let mut key = [b'k'; 16];
+    key[8..].copy_from_slice(&i.to_be_bytes());
+    key
+}
+
+fn micros(from: Instant) -> f64 {
+    from.elapsed().as_secs_f64() * 1e6
+}
+
+fn open(engine: &str, folder: &Path) -> Result<Option<Box<dyn Engine>>> {
+    match engine {
+        "siltstone" => siltstone_engine::open(folder).map(Some),
+        "leveldb" | "rocksdb" => c_engine::open(engine, folder),
+        other => Err(format!(
+            "there is no engine `{other}`; engines: siltstone, rocksdb, leveldb"
+        )),
+    }
+}
+
+/// Checks that an iterator stands where it should, or the figures mean nothing.
+fn stands(iter: &mut dyn Iter, wanted: u64) -> Result<()> {
+    match iter.key() == key(wanted) {
+        true => Ok(()),
+        false => Err(format!("the iterator does not stand on entry {wanted}")),
+    }
+}
+
+fn range(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Figures>> {
+    let last = arguments.entries - 1;
+    for i in 0..=last {
+        engine.put(&key(i), b"a value!")?;
+    }
+    engine.compact()?;
+    let mut figures = Figures::new();
+    // Tables are opened at their first use: that is not what is measured below.
+    let start = Instant::now();
+    let mut iter = engine.iterator(None)?;
+    iter.seek_to_first()?;
+    iter.seek_to_last()?;
+    figures.push((
+        "the first seeks of all, before the delete, us",
+        micros(start),
+    ));
+    drop(iter);
+    if !engine.delete_range(&key(1), &key(last))? {
+        return Ok(None);
+    }
+    let walk = |engine: &mut dyn Engine, forward: bool| -> Result<f64> {
+        let start = Instant::now();
+        let mut iter = engine.iterator(None)?;
+        if forward {
+            iter.seek_to_first()?;
+            iter.next()?;
+        } else {
+            iter.seek_to_last()?;
+            iter.prev()?;
+        }
+        let time = micros(start);
+        stands(&mut *iter, if forward { last } else { 0 })?;
+        Ok(time)
+    };
+    figures.push(("forward, us", walk(engine, true)?));
+    figures.push(("backward, us", walk(engine, false)?));
+    figures.push(("forward again, us", walk(engine, true)?));
+    engine.flush()?;
+    figures.push(("forward after a flush, us", walk(engine, true)?));
+    figures.push(("backward after a flush, us", walk(engine, false)?));
+    Ok(Some(figures))
+}
+
+fn versions(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Figures>> {
+    engine.put(&key(1), b"first")?;
+    engine.put(&key(3), b"last")?;
+    let before = engine.snapshot()?;
+    for i in 0..arguments.versions {
+        engine.put(&key(2), &i.to_be_bytes())?;
+    }
+    let mut figures = Figures::new();
+    let mut iter = engine.iterator(None)?;
+    iter.seek_to_last()?;
+    let start = Instant::now();
+    iter.prev()?;
+    figures.push(("prev to the key, us", micros(start)));
+    stands(&mut *iter, 2)?;
+    let start = Instant::now();
+    iter.prev()?;
+    figures.push(("prev from the key, us", micros(start)));
+    stands(&mut *iter, 1)?;
+    let start = Instant::now();
+    iter.next()?;
+    figures.push(("next to the key, us", micros(start)));
+    let start = Instant::now();
+    iter.next()?;
+    figures.push(("next from the key, us", micros(start)));
+    stands(&mut *iter, 3)?;
+    drop(iter);
+    let mut iter = engine.iterator(Some(before))?;
+    iter.seek_to_first()?;
+    let start = Instant::now();
+    iter.next()?;
+    figures.push(("next over versions that are too new, us", micros(start)));
+    stands(&mut *iter, 3)?;
+    let start = Instant::now();
+    iter.prev()?;
+    figures.push(("prev over versions that are too new, us", micros(start)));
+    stands(&mut *iter, 1)?;
+    Ok(Some(figures))
+}
+
+/// Bytes of the files of a folder.
+fn bytes_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            let is_table = path
+                .extension()
+                .is_some_and(|e| e == "tbl" || e == "sst" || e == "ldb");
+            match entry.metadata().ok()? {
+                m if m.is_dir() => Some(bytes_in(&path)),
+                m => is_table.then(|| m.len()),
+            }
+        })
+        .sum()
+}
+
+fn overlap(
+    engine: &mut dyn Engine,
+    folder: &Path,
+    arguments: &Arguments,
+) -> Result<Option<Figures>> {
+    let count = arguments.deletes;
+    for i in (0..2 * count).step_by(2) {
+        engine.put(&key(i), b"a value!")?;
+    }
+    engine.flush()?;
+    for i in 0..count {
+        if !engine.delete_range(&key(i), &key(count + i))? {
+            return Ok(None);
+        }
+        engine.snapshot()?;
+    }
+    let mut figures = Figures::new();
+    let start = Instant::now();
+    engine.flush()?;
+    figures.push(("flush, ms", micros(start) / 1e3));
+    let start = Instant::now();
+    engine.compact()?;
+    figures.push(("compaction, ms", micros(start) / 1e3));
+    figures.push(("tables, MB", bytes_in(folder) as f64 / 1e6));
+    gets(engine, 2 * count, &mut figures)?;
+    Ok(Some(figures))
+}
+
+/// The mean time of a get, of any of `keys` keys.
+fn gets(engine: &mut dyn Engine, keys: u64, figures: &mut Figures) -> Result<()> {
+    const GETS: u64 = 100_000;
+    let start = Instant::now();
+    for i in 0..GETS {
+        engine.get(&key(i * 7919 % keys))?;
+    }
+    figures.push(("a get, us", micros(start) / GETS as f64));
+    Ok(())
+}
+
+fn memtable(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Figures>> {
+    let count = arguments.memtable_deletes;
+    let mut figures = Figures::new();
+    let start = Instant::now();
+    for i in 0..count {
+        if !engine.delete_range(&key(i), &key(count + i))? {
+            return Ok(None);
+        }
+    }
+    figures.push(("a range delete, us", micros(start) / count as f64));
+    gets(engine, 2 * count, &mut figures)?;
+    let start = Instant::now();
+    engine.flush()?;
+    figures.push(("flush, ms", micros(start) / 1e3));
+    Ok(Some(figures))
+}
+
+fn run(engine: &str, workload: &str, arguments: &Arguments) -> Result<Option<Figures>> {
+    let folder = arguments.folder.join(format!("{engine}-{workload}"));
+    let clear = || match std::fs::remove_dir_all(&folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {e}", folder.display()))
+        }
+        _ => Ok(()),
+    };
+    clear()?;
+    std::fs::create_dir_all(&arguments.folder)
+        .map_err(|e| format!("{}: {e}", arguments.folder.display()))?;
+    let Some(mut store) = open(engine, &folder)? else {
+        return Ok(None);
+    };
+    let figures = match workload {
+        "range" => range(&mut *store, arguments),
+        "versions" => versions(&mut *store, arguments),
+        "overlap" => overlap(&mut *store, &folder, arguments),
+        "memtable" => memtable(&mut *store, arguments),
+        other => Err(format!(
+            "there is no workload `{other}`; workloads: range, versions, overlap, memtable"
+        )),
+    };
+    drop(store);
+    clear()?;
+    figures.map_err(|e| format!("{engine} {workload}: {e}"))
+}
+
+fn median(all: &mut [f64]) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
+    let mut all: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+    let mut names: Vec<Vec<&str>> = vec![Vec::new(); arguments.workloads.len()];
+    for round in 0..arguments.rounds {
+        for (w, workload) in arguments.workloads.iter().enumerate() {
+            for turn in 0..arguments.engines.len() {
+                // Who goes first changes from round to round.
+                let e = match round % 2 {
+                    0 => turn,
+                    _ => arguments.engines.len() - 1 - turn,
+                };
+                let Some(figures) = run(&arguments.engines[e], workload, arguments)? else {
+                    continue;
+                };
+                eprintln!(
+                    "round {round} {workload} {}: {figures:?}",
+                    arguments.engines[e]
+                );
+                for (name, value) in figures {
+                    let n = names[w].iter().position(|known| *known == name);
+                    let n = n.unwrap_or_else(|| {
+                        names[w].push(name);
+                        names[w].len() - 1
+                    });
+                    all.entry((w, n, e)).or_default().push(value);
+                }
+            }
+        }
+    }
+    println!(
+        "| median (lowest-highest) of {} | {} |",
+        arguments.rounds,
+        arguments.engines.join(" | ")
+    );
+    println!("| --- |{}", " --- |".repeat(arguments.engines.len()));
+    for (w, workload) in arguments.workloads.iter().enumerate() {
+        for (n, name) in names[w].iter().enumerate() {
+            print!("| {workload}: {name} |");
+            for e in 0..arguments.engines.len() {
+                match all.get_mut(&(w, n, e)) {
+                    Some(found) => {
+                        let middle = median(found);
+                        print!(
+                            " {middle:.1} ({:.1}-{:.1}) |",
+                            found[0],
+                            found[found.len() - 1]
+                        );
+                    }
+                    None => print!(" - |"),
+                }
+            }
+            println!();
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match measure(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
