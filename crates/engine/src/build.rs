@@ -314,16 +314,16 @@ impl TableBuilder {
     /// # Errors
     /// `InvalidArgument` if it is not (both keys are named; the builder goes on), or for a key over 65,535 bytes or a value over 1 GiB;
     /// after any other error the builder takes nothing more.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.add(key, Kind::Put, value)
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.add(key.as_ref(), Kind::Put, value.as_ref())
     }
 
     /// Adds a delete: once ingested, it hides whatever the keyspace has under `key`.
     ///
     /// # Errors
     /// As [`TableBuilder::put`].
-    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.add(key, Kind::Delete, &[])
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.add(key.as_ref(), Kind::Delete, &[])
     }
 
     fn add(&mut self, key: &[u8], kind: Kind, value: &[u8]) -> Result<()> {

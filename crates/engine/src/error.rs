@@ -15,6 +15,8 @@ use std::sync::Arc;
 use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::TableError;
 
+use crate::version::meta::ShowKey;
+
 /// Result of an engine call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -430,29 +432,13 @@ impl From<TableError> for Error {
     }
 }
 
-/// Bytes of a key that a message shows.
-const SHOWN_KEY_BYTES: usize = 64;
-
-/// A key for a message: printable ASCII as it is, other bytes escaped, cut after a while.
-fn shown_key(key: &[u8]) -> String {
-    match key.split_at_checked(SHOWN_KEY_BYTES) {
-        Some((start, rest)) if !rest.is_empty() => {
-            format!("\"{}\"... of {} bytes", start.escape_ascii(), key.len())
-        }
-        _ => format!("\"{}\"", key.escape_ascii()),
-    }
-}
-
 /// The error for a range of keys whose start lies after its end. `what` names the range. Every call
 /// that takes a range refuses such a range with this; a range whose start is its end is empty.
 #[cold]
 pub(crate) fn reversed_range(what: &str, start: &[u8], end: &[u8]) -> Error {
     Error::invalid_argument(format!("{what} ends before it starts"))
-        .expected(format_args!(
-            "an end at or after the start, {}",
-            shown_key(start)
-        ))
-        .found(format_args!("the end {}", shown_key(end)))
+        .expected(format_args!("an end at or after `{}`", ShowKey(start)))
+        .found(format_args!("the end `{}`", ShowKey(end)))
         .advice("swap the two keys")
 }
 

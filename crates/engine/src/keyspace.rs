@@ -20,6 +20,10 @@ use crate::view::KeyspaceCore;
 use crate::write::{WriteOptions, write, write_if};
 
 /// A handle on one keyspace: an ordered map of byte strings of its own. Cheap to clone.
+///
+/// It keeps the store open, as a [`Store`] does. Keys and values are anything that is bytes
+/// (`impl AsRef<[u8]>`): `"text"`, `b"bytes"`, `[u8; N]`, `Vec<u8>` or references to these. Numbers
+/// go in as `n.to_be_bytes()`, because keys are ordered bytewise.
 #[derive(Clone)]
 pub struct Keyspace {
     store: Store,
@@ -400,6 +404,20 @@ impl Keyspace {
     /// As [`Keyspace::cursor_at`].
     pub fn prefix_at(&self, snapshot: &Snapshot, prefix: impl AsRef<[u8]>) -> Result<Range> {
         self.range_at(snapshot, IterOptions::prefix(prefix))
+    }
+
+    /// Whether there is no key. Costs a seek.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`].
+    pub fn is_empty(&self) -> Result<bool> {
+        let keys_only = IterOptions {
+            values: false,
+            ..IterOptions::default()
+        };
+        let mut cursor = self.cursor(keys_only)?;
+        cursor.seek_to_first()?;
+        Ok(!cursor.valid())
     }
 
     /// The smallest key with its value; `None` if the keyspace is empty.

@@ -74,6 +74,8 @@ pub mod manifest;
 #[allow(unsafe_code)] // An island: see the module for the argument.
 pub mod memtable;
 mod metrics;
+#[cfg(doctest)]
+mod must_not_compile;
 mod names;
 mod options;
 mod options_differ;

@@ -3,8 +3,8 @@
 //! What it is: thin, cloneable handles over the core. A call checks its arguments and names the parts that do the work: `write`, `read`,
 //! `iter`, `ddl`, `flush`, `compaction`.
 //!
-//! Threading: every method may be called from any thread. The last handle that goes does not close the store's tasks by itself:
-//! call [`Store::close`], or drop the last [`Store`] handle (cursors and snapshots may outlive it; they keep memory, not tasks).
+//! Threading: every method may be called from any thread. The store's tasks end with [`Store::close`],
+//! or when the last handle is dropped; [`Store`] lists what counts as one.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -107,6 +107,28 @@ impl Drop for Closer {
 }
 
 /// An open store. See the crate's page for a first example.
+///
+/// A `Store` is a handle; clones of it are handles of the same open store.
+///
+/// # What keeps a store open
+///
+/// The background tasks run and the lease is held (nobody else can open the store) until
+/// [`Store::close`], or until the last handle is dropped. These are handles:
+///
+/// | value | keeps tasks and lease | keeps memory and files |
+/// | --- | --- | --- |
+/// | [`Store`] and its clones | yes | yes |
+/// | [`Keyspace`] and its clones | yes | yes |
+/// | [`Range`](crate::Range) (of `range`, `prefix`, `iter` or a `for` loop) | until it is read from the back, or has ended | tables and memtables that it reads |
+/// | [`Cursor`](crate::Cursor) | no | tables and memtables that it reads |
+/// | [`Snapshot`] | no | old versions, while the store is open |
+/// | [`PinnedValue`](crate::PinnedValue) | no | the block that the value lies in |
+/// | [`Batch`], [`Options`], [`Stats`] | no | nothing of the store |
+///
+/// So `drop(store)` alone does not close the store while a `Keyspace` lives: drop all handles, or
+/// call [`Store::close`], which closes it at once; other handles then get `Closed`. A `Cursor` can
+/// go on after either. [`Store::close`] also syncs the log and returns what failed; dropping the last
+/// handle does neither, and loses nothing that a kill of the process would not lose.
 #[derive(Clone)]
 pub struct Store {
     core: Arc<Core>,

@@ -94,11 +94,11 @@ fn add_range(keyspace: &Keyspace, range: IterOptions, batch: &mut Batch) -> Resu
                 last.push(0);
             } else {
                 // Nothing follows a key of the greatest length directly.
-                batch.delete(&keyspace, &last)?;
+                batch.delete(keyspace, &last)?;
             }
             last
         }
     };
-    batch.delete_range(&keyspace, &start, &end)?;
+    batch.delete_range(keyspace, &start, &end)?;
     Ok(())
 }

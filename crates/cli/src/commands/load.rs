@@ -163,7 +163,7 @@ impl Load<'_> {
             source.mark();
             match records.next(source, &mut pair) {
                 Ok(Step::Record) => {
-                    self.batch.put(&self.keyspace, &pair.key, &pair.value)?;
+                    self.batch.put(self.keyspace, &pair.key, &pair.value)?;
                     if self.batch.len() >= BATCH_RECORDS || self.batch.bytes() >= BATCH_BYTES {
                         source.mark();
                         self.write(source, false)?;

@@ -288,11 +288,11 @@ fn snapshot(
         let key: [u8; KEY_BYTES] = encode_key(0, id);
         match (particles.change(0, id), particles.original(0, id)) {
             (Some(Change::Overwritten), Some(original)) => {
-                batch.put(&keyspace, &key, &original.map(|b| !b))?;
+                batch.put(keyspace, &key, &original.map(|b| !b))?;
                 overwritten += 1;
             }
             (Some(Change::Deleted), _) => {
-                batch.delete(&keyspace, &key)?;
+                batch.delete(keyspace, &key)?;
                 deleted += 1;
             }
             (Some(Change::RangeDeleted), _) => ranged += 1,

@@ -195,7 +195,7 @@ fn write_dump(
                         Ok(())
                     };
                     simulation.try_for_each_record(dump, share.iter().copied(), |key, value| {
-                        batch.put(&keyspace, key, value)?;
+                        batch.put(keyspace, key, value)?;
                         if batch.len() == BATCH_PAIRS {
                             write(&mut batch)
                         } else {

@@ -164,7 +164,7 @@ impl Resume {
     /// Those of the store.
     pub fn end(&self, batch: &mut Batch) -> Result<(), Failure> {
         if let (true, Some(own)) = (self.written, &self.own) {
-            batch.delete(&own, &self.key)?;
+            batch.delete(own, &self.key)?;
         }
         Ok(())
     }
