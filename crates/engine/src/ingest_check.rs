@@ -11,7 +11,7 @@ use siltstone_table::footer::{FOOTER_BYTES, MAGIC};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use crate::build::TableFile;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::version::{KeyRange, TableMeta};
 
 /// Verifies the object `name` of the store's tables, imported from `file`, and describes it as table `id`.
@@ -39,13 +39,17 @@ fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
         _ => format!("a file of {len} bytes with another end"),
     };
     Err(
-        Error::invalid_argument("a file cannot be ingested: it is no table, or not a whole one")
-            .expected(format!("a file that ends with `{}`", MAGIC.escape_ascii()))
-            .found(found)
-            .advice(
-                "ingest tables that TableBuilder or `silt export` made; `silt load` takes text, and \
+        // As for other damage: a table that was cut off cannot be told from what never was one.
+        Error::new(
+            ErrorKind::Corruption,
+            "a file cannot be ingested: it is no table, or not a whole one",
+        )
+        .expected(format!("a file that ends with `{}`", MAGIC.escape_ascii()))
+        .found(found)
+        .advice(
+            "ingest tables that TableBuilder or `silt export` made; `silt load` takes text, and \
                  a table that was cut off must come from another copy",
-            ),
+        ),
     )
 }
 
