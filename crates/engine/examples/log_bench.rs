@@ -95,11 +95,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let oldest = log.oldest_segment();
     drop(log);
-    let options = ReplayOptions {
-        store_id: 1,
-        start_segment: oldest,
-        synced: Position::ZERO,
-    };
+    let options = ReplayOptions::from_segment(oldest, 1);
     let start = runtime.now();
     let report = replay(&*storage, &options, &mut |_| Ok(()))?;
     println!(

@@ -19,13 +19,13 @@ use std::time::Duration;
 use siltstone_storage::{Instant, JoinHandle};
 
 use crate::compaction::schedule::{self, Task};
-use crate::core::Core;
+use crate::core::{Core, may_wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::health::closed;
 use crate::planted::{self, Bug};
 use crate::seal::Watches;
-use crate::view::{NO_SEGMENT, Source};
+use crate::view::Source;
 
 /// How long a task waits at most before it looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -339,9 +339,9 @@ fn prepare_arena(core: &Core) {
     }
 }
 
-/// Flushes the keyspace that pins the oldest segment while the log is longer than its bound.
+/// Flushes the keyspace that needs the oldest part of the log while the log is longer than its bound.
 fn bound_log(core: &Core) -> Result<()> {
-    let start = core.log_start_without(&[]);
+    let start = core.log_start_without(&[]).segment;
     core.log_bytes
         .store(core.log.bytes_since(start), Ordering::Relaxed);
     if core.log_bytes.load(Ordering::Relaxed) <= core.live.load().log_bytes_max {
@@ -350,13 +350,13 @@ fn bound_log(core: &Core) -> Result<()> {
     let map = core.keyspaces.load_full();
     let oldest = map.by_id.values().filter_map(|k| {
         let view = k.pin();
-        let pinned = view.sources.iter().filter_map(|s| match s {
-            Source::Memtable(m) if m.first_segment() != NO_SEGMENT => Some(m.first_segment()),
-            _ => None,
+        let needed = view.sources.iter().filter_map(|s| match s {
+            Source::Memtable(m) => m.first_position(),
+            Source::Run(_) => None,
         });
-        pinned.min().map(|segment| (segment, k))
+        needed.min().map(|position| (position, k))
     });
-    if let Some((_, keyspace)) = oldest.min_by_key(|(segment, _)| *segment)
+    if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
         && keyspace.view().sealed_count == 0
     {
         let mut lead = core.queue.lead();
@@ -375,7 +375,7 @@ pub(crate) fn delete_obsolete(core: &Core) {
         // Some storages give space back only with the durable deletion.
         let _ = core.storages.tables.sync_dir(core.epoch);
     }
-    let start = core.manifest.lock().manifest.state().log_start;
+    let start = core.manifest.lock().manifest.state().log_start.segment;
     // Failed deletions are tried again with the next round.
     let _ = core.log.obsolete(start as u32);
     delete_old_manifests(core);
@@ -512,7 +512,28 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
     drop(lease);
 }
 
-/// Ends the tasks, syncs the log, gives the lease back.
+/// Writes into the manifest where the log ends, so that a log which ends earlier is known to be
+/// damaged. The log is synced through that end.
+///
+/// Without room for the edit the close succeeds all the same: everything is durable, and only
+/// damage at the end of this log would look like writes that were never synced, as after a kill.
+fn write_log_end(core: &Core) -> Result<()> {
+    if planted::is(Bug::CloseWithoutEnd) {
+        return Ok(());
+    }
+    if core.health.is_poisoned() {
+        return core.health.check_manifest();
+    }
+    match core.commit_close() {
+        Err(error) if may_wait(&error) => {
+            tracing::warn!(%error, "closed without a record of where the log ends");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Ends the tasks, syncs the log, writes where it ends, gives the lease back.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     // A poisoned store cannot promise what was not synced before, and never tries that sync again: whoever closes it is told.
     let poisoned = if core.health.is_poisoned() {
@@ -523,15 +544,23 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !refuse_changes(core) {
         return Err(closed());
     }
-    let synced = poisoned.and_then(|()| core.sync_log_through(core.log.end()));
-    // What the last jobs made obsolete goes now rather than at the next open; a poisoned store changes nothing any more.
-    let tidy = synced.is_ok();
+    let synced = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
+        true => Ok(()),
+        false => core.sync_log_through(core.log.end()),
+    });
+    let mut result = synced;
     end_tasks(core, || {
-        match &synced {
+        if result.is_ok() {
+            // After the last task: no edit follows this one.
+            result = write_log_end(core);
+        }
+        match &result {
             Ok(()) => tracing::info!(store = core.storages.manifest.describe(), "closed"),
             Err(error) => tracing::error!(%error, "closed after a failure"),
         }
-        if tidy {
+        // What the last jobs made obsolete goes now rather than at the next open; a poisoned store
+        // changes nothing any more.
+        if result.is_ok() {
             crate::published::withdraw(core);
             core.tables.sweep(core.epoch, || core.health.is_poisoned());
             if let Err(error) = give_space_back(core) {
@@ -539,7 +568,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
             }
         }
     });
-    synced
+    result
 }
 
 /// The last thing that a close does with the store: a closed store is as large as its data, and

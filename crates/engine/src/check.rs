@@ -20,7 +20,7 @@ use crate::batch::Entries;
 use crate::directories::{Claim, Folder, Storages, folders, lease_shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::format::{parse_segment_name, segment_name};
-use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport, StopReason};
+use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport};
 use crate::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::names::{self, Kind, Parts};
 use crate::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
@@ -90,6 +90,8 @@ pub struct LogCheck {
     pub end: Position,
     /// Why it ends there.
     pub stop: String,
+    /// The store was closed with its log ending there.
+    pub closed: bool,
     /// Whole records behind the end, which an open would discard: a write that was never synced was torn.
     pub discarded_record_count: u64,
     /// Bytes of these.
@@ -253,33 +255,7 @@ fn check_log(
     state: &StoreState,
     report: &mut CheckReport,
 ) -> Result<Ingested> {
-    let narrow = |what: &str, value: u64| {
-        u32::try_from(value).map_err(|_| {
-            Error::corruption(
-                report.manifest.clone(),
-                format!("the manifest's {what} cannot be"),
-            )
-            .expected(format!("at most {}", u32::MAX))
-            .found(value)
-        })
-    };
-    let options = narrow("first log segment", state.log_start).and_then(|start_segment| {
-        Ok(ReplayOptions {
-            store_id: crate::recovery::log_store_id(store_id),
-            start_segment,
-            synced: Position::new(
-                narrow("synced log segment", state.log_synced.segment)?,
-                narrow("synced log offset", state.log_synced.offset)?,
-            ),
-        })
-    });
-    let options = match options {
-        Ok(options) => options,
-        Err(error) => {
-            report.problems.push(error);
-            return Ok(Ingested::default());
-        }
-    };
+    let options = ReplayOptions::of(state, crate::recovery::log_store_id(store_id));
     let mut reading = LogReading::new(state);
     let replayed = crate::log::replay(storage, &options, &mut |record| {
         reading.record(&record);
@@ -287,20 +263,26 @@ fn check_log(
     });
     report.problems.append(&mut reading.problems);
     match replayed {
-        // Its name was durable before a manifest named it: an open refuses too.
-        Ok(replayed) if replayed.stop == StopReason::NoStartSegment => {
+        Ok(replayed) if replayed.lacks_start() => {
+            let start = options.start.segment;
             report
                 .problems
-                .push(crate::recovery::no_first_segment(state.log_start as u32));
+                .push(crate::recovery::no_first_segment(start));
         }
-        Ok(replayed) => report.log = Some(log_check(&replayed, reading.entry_count)),
+        Ok(replayed) => {
+            let passed = replayed.passed.as_ref();
+            report
+                .problems
+                .extend(passed.map(|passed| passed.to_error(state.closed)));
+            report.log = Some(log_check(&replayed, reading.entry_count, state.closed));
+        }
         Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
         Err(error) => report.problems.push(error),
     }
     Ok(reading.ingested)
 }
 
-fn log_check(replayed: &ReplayReport, entry_count: u64) -> LogCheck {
+fn log_check(replayed: &ReplayReport, entry_count: u64, closed: bool) -> LogCheck {
     LogCheck {
         segment_count: replayed.segment_count,
         record_count: replayed.record_count,
@@ -308,6 +290,7 @@ fn log_check(replayed: &ReplayReport, entry_count: u64) -> LogCheck {
         entry_count,
         end: replayed.end,
         stop: replayed.stop.to_string(),
+        closed,
         discarded_record_count: replayed.discarded.record_count,
         discarded_bytes: replayed.discarded.record_bytes,
     }

@@ -31,7 +31,7 @@ use crate::manifest::{self, Manifest, Space, StoreId};
 use crate::planted::{self, Bug};
 use crate::recovery::{LEASE, keyspace_edit, log_store_id};
 use crate::version::{
-    CreateKeyspace, Edit, KeyspaceId, KeyspaceState, Level, LogPosition, Run, StoreState,
+    CreateKeyspace, Edit, KeyspaceId, KeyspaceState, Level, Run, StoreState,
 };
 use crate::view::{KeyspaceCore, KeyspaceView, Source};
 
@@ -326,14 +326,10 @@ pub(crate) fn found(
     })?;
     let synced = log.sync(log.end())?;
     let state = StoreState {
-        log_start: log.first_segment().into(),
-        log_synced: LogPosition {
-            segment: synced.segment.into(),
-            offset: synced.offset.into(),
-        },
+        log_start: log.chain_start(),
         ..state
     };
-    let state = state.apply(edit)?;
+    let state = state.apply(edit)?.closed_at(synced);
     // Names of tables and of the segment; `create` syncs the manifest, its name, and sets the pointer.
     target.sync_dir(epoch)?;
     // The folder may be one that somebody has just made.

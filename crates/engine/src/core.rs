@@ -34,7 +34,7 @@ use crate::settings::{Arenas, Settings};
 use crate::snapshot::SnapshotRegistry;
 use crate::stall::Stalls;
 use crate::tables::TableSet;
-use crate::version::{Edit, KeyspaceId, LogPosition};
+use crate::version::{Edit, KeyspaceId, LogPosition, LogStart, StoreState};
 use crate::view::{KeyspaceCore, Source};
 use crate::write::WriteQueue;
 
@@ -75,11 +75,12 @@ pub(crate) struct KeyspaceMap {
     pub(crate) by_name: BTreeMap<String, KeyspaceId>,
 }
 
-/// Segments that something other than a memtable still needs: creates, drops and ingests without a durable edit.
+/// From where on something other than a memtable needs the log: creates, drops and ingests without
+/// a durable edit, and data that waits for room after an open on a full disk.
 #[derive(Default)]
 pub(crate) struct Pins {
     next: u64,
-    pub(crate) pinned: BTreeMap<u64, u32>,
+    pub(crate) pinned: BTreeMap<u64, Position>,
 }
 
 /// See the module.
@@ -252,10 +253,11 @@ impl Core {
         let synced = self.log.synced();
         // A place in this open's chain means nothing to a replay that begins before it: while replayed data waits for room, the inherited chain
         // is the log, and a mark beyond its end would read as damage.
-        let replay_from = edit.log_start.unwrap_or(state.log_start);
+        let replay_from = edit.log_start.unwrap_or(state.log_start).segment;
+        let beyond = u64::from(edit.closed && planted::is(Bug::CloseEndTooFar)) * 64;
         edit.log_synced = Some(LogPosition {
             segment: synced.segment.into(),
-            offset: synced.offset.into(),
+            offset: u64::from(synced.offset) + beyond,
         })
         .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
         edit.next_table_id =
@@ -305,6 +307,26 @@ impl Core {
         let _ = self.check_whole(&self.manifest.lock());
     }
 
+    /// The last edit of a close: where the log starts, where it ends, and that the store was closed
+    /// there (RFC 1, section 15). The caller has refused all changes and ended all tasks, so nothing
+    /// is appended to the log or the manifest any more, and has synced the log through its end.
+    ///
+    /// While replayed data waits for room, the log that a replay reads is the inherited one. The
+    /// manifest knows its end since the open, and `commit_one` leaves it as it is.
+    pub(crate) fn commit_close(&self) -> Result<()> {
+        let mut role = self.manifest.lock();
+        let waits_for_room = self.waits_for_room.load(Ordering::Acquire);
+        let edit = Edit {
+            log_start: match waits_for_room {
+                true => None,
+                false => self.log_start_edit(role.manifest.state(), &[]),
+            },
+            closed: true,
+            ..Edit::default()
+        };
+        self.commit_one(&mut role, edit)
+    }
+
     /// Syncs the log through `position`; poison is set before anybody is answered.
     pub(crate) fn sync_log_through(&self, position: Position) -> Result<()> {
         if self.log.synced() >= position {
@@ -319,12 +341,12 @@ impl Core {
         result
     }
 
-    /// Keeps the log from `segment` on until the pin is taken away.
-    pub(crate) fn pin_log(&self, segment: u32) -> u64 {
+    /// Keeps the log from `position` on until the pin is taken away.
+    pub(crate) fn pin_log(&self, position: Position) -> u64 {
         let mut pins = self.pins.lock();
         let id = pins.next;
         pins.next += 1;
-        pins.pinned.insert(id, segment);
+        pins.pinned.insert(id, position);
         id
     }
 
@@ -332,29 +354,55 @@ impl Core {
         self.pins.lock().pinned.remove(&pin);
     }
 
-    /// The oldest segment that anything but the memtables in `done` still needs.
+    /// The position before which nothing but the memtables in `done` needs the log.
     ///
-    /// The writer's segment is read first: a leader pins its sources with a segment that it read before its append, so whatever is pinned
-    /// after we looked at a source lies in this segment or a later one.
-    pub(crate) fn log_start_without(&self, done: &[u64]) -> u32 {
-        pinning::log_start(
-            || self.log.end().segment,
+    /// The log's end is read first: a leader pins its sources to the end that it read before its
+    /// append, so whatever is pinned after we looked at a source lies at that end or behind it. The
+    /// keyspaces are looked at before the pins: a drop pins what its keyspace needs before the
+    /// keyspace leaves the map, so it is seen in one of the two.
+    pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
+        let start = pinning::log_start(
+            || self.log.end().to_u64(),
             || {
-                let mut pinned: Vec<u32> = self.pins.lock().pinned.values().copied().collect();
+                let mut needed: Vec<Position> = Vec::new();
+                if planted::is(Bug::PinsBeforeKeyspaces) {
+                    needed.extend(self.pins.lock().pinned.values());
+                }
                 for keyspace in self.keyspaces.load().by_id.values() {
-                    pinned.extend(keyspace.view().sources.iter().filter_map(|s| match s {
+                    needed.extend(keyspace.view().sources.iter().filter_map(|s| match s {
                         Source::Memtable(m)
                             if !done.contains(&m.id)
                                 && !planted::is(Bug::LogStartForgetsOthers) =>
                         {
-                            Some(m.first_segment())
+                            m.first_position()
                         }
                         _ => None,
                     }));
                 }
-                pinned
+                if !planted::is(Bug::PinsBeforeKeyspaces) {
+                    needed.extend(self.pins.lock().pinned.values());
+                }
+                needed.into_iter().map(Position::to_u64)
             },
-        )
+        );
+        Position::from_u64(start)
+    }
+
+    /// The log start for an edit after which nothing needs the memtables in `done` any more, unless
+    /// the manifest has one as far already. It never lies behind what is synced: what is before it
+    /// is passed over where it is damaged, so power loss must not be able to damage it.
+    pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
+        let needed = self.log_start_without(done);
+        let needed = match planted::is(Bug::LogStartIsNotSynced) {
+            true => needed,
+            false => needed.min(self.log.synced()),
+        };
+        let start = LogStart {
+            segment: needed.segment.into(),
+            offset: needed.offset.into(),
+            salt: self.log.salt(),
+        };
+        Some(start).filter(|start| start.position() > state.log_start.position())
     }
 
     /// Wakes flush and compaction.

@@ -129,7 +129,7 @@ pub(crate) fn create(
             return Err(error);
         }
     };
-    let pin = core.pin_log(core.log.end().segment);
+    let pin = core.pin_log(core.log.end());
     let appended = crate::write::append(
         core,
         RecordKind::KeyspaceCreate,
@@ -188,10 +188,11 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let view = keyspace.pin();
     let oldest = view.sources.iter().filter_map(|s| match s {
         _ if planted::is(Bug::DropDoesNotPin) => None,
-        Source::Memtable(m) => Some(m.first_segment()),
+        Source::Memtable(m) => m.first_position(),
         Source::Run(_) => None,
     });
-    let pin = core.pin_log(oldest.min().unwrap_or(u32::MAX).min(core.log.end().segment));
+    let end = core.log.end();
+    let pin = core.pin_log(oldest.min().map_or(end, |oldest| oldest.min(end)));
     let body = keyspace.id.to_le_bytes();
     let appended = if core.waits_for_room.load(Ordering::Acquire) {
         // The log that is replayed is not the one being written: the manifest alone takes the drop, as without room.

@@ -65,7 +65,7 @@ pub trait EventListener: Send + Sync + 'static {
 }
 
 /// Something that happened in an open store. Of what an open does, only its failures are emitted,
-/// and that its options contradict the file in the store's folder.
+/// damage in the log that it passed over, and options that contradict the file in the store's folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -163,6 +163,13 @@ pub enum Event {
     #[non_exhaustive]
     NoSpace {
         /// What failed.
+        error: Error,
+    },
+    /// The open found damage in a part of the log that is not needed, because tables hold
+    /// everything in it, and passed over it.
+    #[non_exhaustive]
+    LogDamagePassed {
+        /// What is damaged, and where.
         error: Error,
     },
     /// There is space again, and has been for a second.

@@ -125,13 +125,12 @@ fn install(
     if planted::is(Bug::CoveredOneTooFar) {
         seqs.hi += 1;
     }
-    let log_start = core.log_start_without(&[source.id]);
     let metas = JobRunner::metas(tables, &mut next_id);
     let add = add_run(metas.clone(), run_id, seqs);
     // Whatever was given a number above an older unsettled slot is installed above it: counted, because tests must reach it.
     let out_of_order = older_unsettled(&task.keyspace, seqs);
     let edit = Edit {
-        log_start: Some(u64::from(log_start)).filter(|s| *s > role.manifest.state().log_start),
+        log_start: core.log_start_edit(role.manifest.state(), &[source.id]),
         keyspaces: vec![KeyspaceEdit {
             id: task.keyspace.id,
             covered: vec![seqs],

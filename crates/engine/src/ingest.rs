@@ -329,7 +329,7 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
             Ok((first, ingest, fresh))
         })();
         let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
-        let pin = core.pin_log(core.log.end().segment);
+        let pin = core.pin_log(core.log.end());
         let end = crate::write::append(
             core,
             RecordKind::Ingest,

@@ -1,8 +1,8 @@
 //! A view and a number that belong together, without a lock.
 //!
 //! What it is: [`Published`] is the newest number whose entries are all readable; [`pin`] takes a keyspace's present view and that number so that the
-//! view shows everything up to the number, and nothing was dropped from it that the number still sees (RFC 1, section 5). [`FirstSegment`] is
-//! what a source keeps of the log.
+//! view shows everything up to the number, and nothing was dropped from it that the number still sees (RFC 1, section 5). [`FirstPosition`]
+//! is what a source keeps of the log.
 //!
 //! Why it is right. The leader puts a source into the view, fills it, and then publishes its numbers: who has read the number finds a view at least as
 //! new, so if the view that was pinned *before* is still present it has the source. A job reads the published number and then puts a view in
@@ -12,11 +12,11 @@
 //! This file knows nothing of the store, so that all its schedules are explored by themselves: `tests/pinning_loom.rs` and `crates/sim/tests/schedules.rs`
 //! compile it as it is.
 //!
-//! Threading: any thread; only the leader publishes and pins segments.
+//! Threading: any thread; only the leader publishes and pins positions of the log.
 
 use siltstone_storage::planted::{self, Bug};
 
-use crate::atomics::{AtomicU32, AtomicU64, Ordering};
+use crate::atomics::{AtomicU64, Ordering};
 
 /// The newest number whose entries are all readable.
 pub(crate) struct Published(AtomicU64);
@@ -72,44 +72,52 @@ pub(crate) fn pin<P: Present, E>(
     }
 }
 
-/// No segment is pinned.
-pub(crate) const NO_SEGMENT: u32 = u32::MAX;
+/// No position is pinned.
+pub(crate) const NO_POSITION: u64 = u64::MAX;
 
-/// The oldest log segment with a record for a source.
+/// Where the log ended before the first record of a source was appended: the source needs nothing
+/// that is before this position. A position is a word that orders as positions do
+/// (`log::Position::to_u64`).
 ///
-/// The leader pins the segment where the log ends before it appends. Whoever computes where the log is to start reads the log's end first and the
-/// pins then: a pin that it does not see yet names that segment or a later one.
-pub(crate) struct FirstSegment(AtomicU32);
+/// The leader reads the end of the log and pins it before it appends, and nobody else appends.
+/// Whoever computes where the log is to start reads the log's end first and the pins then: a pin
+/// that it does not see yet is that end or a later position.
+pub(crate) struct FirstPosition(AtomicU64);
 
-impl FirstSegment {
-    pub(crate) fn new() -> FirstSegment {
-        FirstSegment(AtomicU32::new(NO_SEGMENT))
+impl FirstPosition {
+    pub(crate) fn new() -> FirstPosition {
+        FirstPosition(AtomicU64::new(NO_POSITION))
     }
 
-    /// A record is about to be appended to `segment` or a later one.
-    pub(crate) fn pin(&self, segment: u32) {
+    /// A record is about to be appended at `position` or behind it.
+    pub(crate) fn pin(&self, position: u64) {
         let pinned = self.0.load(Ordering::Relaxed);
-        if pinned > segment || pinned != segment && planted::is(Bug::PinMovesUp) {
-            self.0.store(segment, Ordering::SeqCst);
+        if pinned > position || pinned != position && planted::is(Bug::PinMovesUp) {
+            self.0.store(position, Ordering::SeqCst);
         }
     }
 
     /// Nothing was appended, now or earlier.
     pub(crate) fn unpin(&self) {
-        self.0.store(NO_SEGMENT, Ordering::SeqCst);
+        self.0.store(NO_POSITION, Ordering::SeqCst);
     }
 
-    /// The segment, or [`NO_SEGMENT`].
-    pub(crate) fn segment(&self) -> u32 {
+    /// The position, or [`NO_POSITION`].
+    pub(crate) fn position(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// Where the log must start for everything that is pinned. `end` is asked for the segment where the log ends, `pinned` after it.
-pub(crate) fn log_start<I: IntoIterator<Item = u32>>(
-    end: impl FnOnce() -> u32,
+/// Where the log must start for everything that is pinned. `end` gives the log's end, and `pinned`,
+/// which is called after it, all that is pinned.
+pub(crate) fn log_start<I: IntoIterator<Item = u64>>(
+    end: impl Fn() -> u64,
     pinned: impl FnOnce() -> I,
-) -> u32 {
+) -> u64 {
+    if planted::is(Bug::LogEndIsReadLate) {
+        let pinned: Vec<u64> = pinned().into_iter().collect();
+        return pinned.into_iter().fold(end(), u64::min);
+    }
     let end = end();
-    pinned().into_iter().fold(end, u32::min)
+    pinned().into_iter().fold(end, u64::min)
 }

@@ -28,13 +28,13 @@ use crate::core::{
 };
 use crate::directories::{self, Claim, random_id};
 use crate::error::{Error, Result};
-use crate::event::Events;
+use crate::event::{Event, Events};
 use crate::guard;
 use crate::health::Health;
 use crate::ingest::Guests;
 use crate::interval::IntervalSync;
 use crate::log::format::MAX_SEQUENCE;
-use crate::log::{LogConfig, LogOptions, LogWriter, Position, ReplayOptions, StopReason};
+use crate::log::{LogConfig, LogOptions, LogWriter, PassedDamage, Position, ReplayOptions};
 use crate::manifest::{self, StoreId};
 use crate::metrics::Metrics;
 use crate::options::{DirectIo, KeyspaceOptions, Options, SyncMode};
@@ -46,7 +46,9 @@ use crate::space::Below;
 use crate::stall::Stalls;
 use crate::store::DEFAULT_KEYSPACE;
 use crate::tables::TableSet;
-use crate::version::{Edit, KeyspaceState, KeyspaceVersion, StoreState, StoredOptions};
+use crate::version::{
+    Edit, KeyspaceState, KeyspaceVersion, LogPosition, StoreState, StoredOptions,
+};
 use crate::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::write::WriteQueue;
 
@@ -150,21 +152,20 @@ pub(crate) fn open(
     let is_reading = below.is_some();
     let mut replayed_to = 0;
     let mut replay = Replay::new(&old, &jobs, &options, &arenas, budget)?;
+    let mut history_end = Position::ZERO;
     if recovered.is_some() {
-        let synced = Position::new(old.log_synced.segment as u32, old.log_synced.offset as u32);
-        let replay_options = ReplayOptions {
-            store_id: log_store_id(store_id),
-            start_segment: old.log_start as u32,
-            synced,
-        };
+        let replay_options = ReplayOptions::of(&old, log_store_id(store_id));
         let report = crate::log::replay(&*storages.log, &replay_options, &mut |record| {
             metrics.replayed_record_count.add(1);
             replay.apply(&record)
         })?;
-        if report.stop == StopReason::NoStartSegment && !planted::is(Bug::MissingStartIsEmpty) {
-            // Its name was durable before a manifest named it.
-            return Err(no_first_segment(old.log_start as u32));
+        if report.lacks_start() && !planted::is(Bug::MissingStartIsEmpty) {
+            return Err(no_first_segment(replay_options.start.segment));
         }
+        if let Some(passed) = &report.passed {
+            tell_of_passed_damage(passed, old.closed, &metrics, &events);
+        }
+        history_end = report.end;
         let covered = old
             .keyspaces
             .values()
@@ -210,16 +211,17 @@ pub(crate) fn open(
         true => ceiling.max(old.sequence_ceiling),
         false => ceiling,
     };
-    let log_start = log.first_segment();
-    let with_numbers = |edit, log_start| Edit {
+    let log_start = log.chain_start();
+    let with_numbers = |edit, log_start, synced| Edit {
         open_number: Some(open_number),
         sequence_ceiling: Some(ceiling),
         log_start,
+        log_synced: Some(synced).filter(|synced| *synced > old.log_synced),
         ..edit
     };
-    let edit = with_numbers(replayed.installing(), Some(log_start.into()));
+    let edit = with_numbers(replayed.installing(), Some(log_start), log_start.position());
     if planted::is(Bug::DeleteBeforeManifest) {
-        for number in old.log_start..u64::from(log.first_segment()) {
+        for number in old.log_start.segment..u64::from(log.first_segment()) {
             let _ = storages
                 .log
                 .delete(epoch, &crate::log::format::segment_name(number as u32));
@@ -249,9 +251,14 @@ pub(crate) fn open(
         // store has nothing that could wait, and no log but the one that it begins.)
         Err(cause) if cause.is_no_space() && recovered.is_some() => {
             // What the manifest is about to say (creates and drops) comes after these records.
-            sync_inherited(&storages, epoch, old.log_start as u32..log_start)?;
-            // Replay must find the data again.
-            let manifest = write(with_numbers(replayed.waiting(), None))?;
+            let inherited = old.log_start.segment as u32..log.first_segment();
+            sync_inherited(&storages, epoch, inherited)?;
+            // Replay must find the data again, in a log that is synced through its end.
+            let synced = LogPosition {
+                segment: history_end.segment.into(),
+                offset: history_end.offset.into(),
+            };
+            let manifest = write(with_numbers(replayed.waiting(), None, synced))?;
             (manifest, Some(replayed.into_rest(cause)))
         }
         Err(error) => return Err(error),
@@ -357,7 +364,9 @@ pub(crate) fn open(
             reserve::make(&core)?;
         }
         Some(mut rest) => {
-            rest.pin = core.pin_log(old.log_start as u32);
+            let start = old.log_start;
+            let start = Position::new(start.segment as u32, start.offset as u32);
+            rest.pin = core.pin_log(start);
             core.health.set_no_space(&rest.cause);
             crate::background::delete_old_manifests(&core);
             core.storages.manifest.sync_dir(core.epoch)?;
@@ -379,6 +388,22 @@ pub(crate) fn no_first_segment(number: u32) -> Error {
     )
     .expected("the segment that the manifest names")
     .found("no file of this name")
+}
+
+/// Says that replay passed over damage in a part of the log that nothing needs.
+fn tell_of_passed_damage(
+    passed: &PassedDamage,
+    closed: bool,
+    metrics: &Metrics,
+    events: &Events,
+) {
+    metrics.passed_log_damage_count.add(1);
+    metrics.passed_log_damage_bytes.add(passed.bytes());
+    let error = passed.to_error(closed);
+    tracing::warn!(%error, "the log is damaged where nothing needs it, the store opens");
+    events.tell(|| Event::LogDamagePassed {
+        error: error.clone(),
+    });
 }
 
 /// The log carries half of the store's id.

@@ -10,7 +10,6 @@ use crate::batch::{Batch, BatchBody};
 use crate::core::Core;
 use crate::error::Result;
 use crate::keyspace::Keyspace;
-use crate::pinning::NO_SEGMENT;
 use crate::version::{KeyspaceVersion, SeqRange, StoreState, TableMeta};
 use crate::view::Source;
 use crate::write::Lead;
@@ -169,23 +168,22 @@ impl TestHooks {
             .collect()
     }
 
-    /// What keeps the log from some segment on without having anything in it: pins of creates, drops and ingests, and memtables without entries.
+    /// What keeps the log from some position on without having anything in it: pins of creates, drops and ingests, and memtables without entries.
     pub fn needless_log_pins(&self) -> Vec<String> {
         let pins = self.core.pins.lock().pinned.clone();
         let mut all: Vec<String> = pins
             .iter()
-            .map(|(id, segment)| format!("pin {id} keeps segment {segment}"))
+            .map(|(id, position)| format!("pin {id} keeps the log from {position} on"))
             .collect();
         for keyspace in self.core.keyspaces.load().by_id.values() {
             let view = keyspace.pin();
             let empty = view.sources.iter().filter_map(|s| match s {
-                Source::Memtable(m) if m.mem.is_empty() => Some(m.first_segment()),
+                Source::Memtable(m) if m.mem.is_empty() => m.first_position(),
                 _ => None,
             });
-            let pinned = empty.filter(|segment| *segment != NO_SEGMENT);
-            all.extend(pinned.map(|segment| {
+            all.extend(empty.map(|position| {
                 let name = &keyspace.name;
-                format!("an empty memtable of `{name}` keeps segment {segment}")
+                format!("an empty memtable of `{name}` keeps the log from {position} on")
             }));
         }
         all
@@ -193,7 +191,7 @@ impl TestHooks {
 
     /// The segment from which on something needs the log, and the one in which it ends.
     pub fn log_need(&self) -> (u32, u32) {
-        let needed = self.core.log_start_without(&[]);
+        let needed = self.core.log_start_without(&[]).segment;
         (needed, self.core.log.end().segment)
     }
 

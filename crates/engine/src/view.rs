@@ -21,8 +21,7 @@ use siltstone_storage::{Mutex, Runtime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Position;
 use crate::memtable::Memtable;
-pub(crate) use crate::pinning::NO_SEGMENT;
-use crate::pinning::{FirstSegment, Present};
+use crate::pinning::{FirstPosition, NO_POSITION, Present};
 use crate::planted::{self, Bug};
 use crate::settings::Settings;
 use crate::tables::{TableHandle, TableSet};
@@ -39,8 +38,8 @@ pub(crate) struct MemSource {
     /// The number before its first one.
     pub(crate) lo: u64,
     hi: AtomicU64,
-    /// The oldest segment with a record for it; set by the leader before the record is appended.
-    first_segment: FirstSegment,
+    /// Where the log ended before its first record; set by the leader before it appends.
+    first_position: FirstPosition,
     /// Where its last record ends.
     last: AtomicU64,
     /// A job holds it (set and cleared under the schedule lock).
@@ -56,7 +55,7 @@ impl MemSource {
             mem,
             lo,
             hi: AtomicU64::new(OPEN),
-            first_segment: FirstSegment::new(),
+            first_position: FirstPosition::new(),
             last: AtomicU64::new(0),
             flushing: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -77,20 +76,23 @@ impl MemSource {
         self.hi.store(hi, Ordering::Release);
     }
 
-    /// The leader is about to append a record for it to `segment` or a later one.
-    pub(crate) fn pin_segment(&self, segment: u32) {
-        self.first_segment.pin(segment);
+    /// The leader is about to append a record for it at `end`, where the log ends, or behind it.
+    pub(crate) fn pin_log(&self, end: Position) {
+        self.first_position.pin(end.to_u64());
     }
 
     /// An append failed cleanly: a source without entries pins nothing. Only the leader calls it.
     pub(crate) fn unpin_if_empty(&self) {
         if self.mem.is_empty() {
-            self.first_segment.unpin();
+            self.first_position.unpin();
         }
     }
 
-    pub(crate) fn first_segment(&self) -> u32 {
-        self.first_segment.segment()
+    /// Where the part of the log begins that it needs, if it needs any.
+    pub(crate) fn first_position(&self) -> Option<Position> {
+        Some(self.first_position.position())
+            .filter(|word| *word != NO_POSITION)
+            .map(Position::from_u64)
     }
 
     /// The leader appended a record that ends here.

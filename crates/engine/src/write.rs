@@ -379,10 +379,11 @@ fn commit(
     }
     let first = leader.next_seq;
     core.reserve_numbers(first + count - 1)?;
-    // Pinned before the append: whoever computes the log's start meanwhile sees the pin or an older writer position.
+    // Pinned before the append: whoever computes the log's start meanwhile sees the pin or an
+    // end of the log that is not behind it.
     let before = core.log.end();
     for need in needs.iter() {
-        need.source.pin_segment(before.segment);
+        need.source.pin_log(before);
     }
     let (one, many);
     let bodies: &[&[u8]] = match group.len() {

@@ -83,7 +83,10 @@ fn a_manifest_with_absurd_numbers_is_damage() {
             s.sequence_ceiling = MAX_SEQUENCE + 1;
         }),
         ("the open number", |s| s.open_number = u64::MAX),
-        ("the log's start", |s| s.log_start += 1 << 32),
+        ("the log's start", |s| s.log_start.segment += 1 << 32),
+        ("the offset of the log's start", |s| {
+            s.log_start.offset += 1 << 32;
+        }),
         ("the segment of the log's synced", |s| {
             s.log_synced.segment += 1 << 32;
         }),

@@ -51,9 +51,9 @@ fn store_with_record(
         .unwrap();
     log.sync(log.end()).unwrap();
     let mut state = recovered.state;
-    state.log_start = log.first_segment().into();
+    state.log_start = log.chain_start();
     state.log_synced = LogPosition {
-        segment: state.log_start,
+        segment: state.log_start.segment,
         offset: 0,
     };
     Manifest::create(

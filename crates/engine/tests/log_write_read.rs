@@ -61,11 +61,7 @@ fn a_group_is_one_record_and_parts_need_no_joining() {
     log.append(RecordKind::KeyspaceDrop, MAX_SEQUENCE, 1, &[&[9]])
         .unwrap();
     let mut seen = Vec::new();
-    let options = ReplayOptions {
-        store_id: STORE_ID,
-        start_segment: 1,
-        synced: Position::ZERO,
-    };
+    let options = ReplayOptions::from_segment(1, STORE_ID);
     let report = replay(&storage, &options, &mut |r| {
         seen.push((
             r.kind,

@@ -13,8 +13,8 @@ use siltstone::manifest::{
     Current, Manifest, Space, StoreId, manifest_name, read_current, recover,
 };
 use siltstone::version::{
-    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, LogPosition, RemoveTable, RunSlot,
-    SeqRange, StoreState, StoredOptions, TableMeta,
+    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, LogPosition, LogStart, RemoveTable,
+    RunSlot, SeqRange, StoreState, StoredOptions, TableMeta,
 };
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::memory::CrashPolicy;
@@ -24,6 +24,8 @@ use siltstone_storage::{
 
 const STORE: StoreId = StoreId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
+const SALT: u64 = 0xc0de_c0de_0bad_cafe;
+
 fn first_state() -> StoreState {
     let mut options = StoredOptions::new();
     options.set_u64(siltstone::version::edit::option::MEMTABLE_BYTES, 64 << 20);
@@ -31,7 +33,7 @@ fn first_state() -> StoreState {
         next_table_id: Some(1000),
         sequence_ceiling: Some(1 << 28),
         open_number: Some(1),
-        log_start: Some(1),
+        log_start: Some(LogStart::of_segment(1, SALT)),
         log_synced: Some(LogPosition {
             segment: 1,
             offset: 64,
@@ -78,7 +80,10 @@ fn flush(n: u64, name_bytes: usize) -> Edit {
         ..KeyspaceEdit::new(0)
     };
     Edit {
-        log_start: Some(n),
+        log_start: Some(LogStart {
+            offset: if n == 1 { 64 } else { 0 },
+            ..LogStart::of_segment(n, SALT)
+        }),
         keyspaces: vec![change],
         ..Edit::new()
     }

@@ -13,13 +13,13 @@
 mod pinning;
 
 mod atomics {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 }
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use pinning::{FirstSegment, Present, Published};
+use pinning::{FirstPosition, Present, Published};
 
 /// Views by their place. Each shows some of the entries.
 struct Place(AtomicU64);
@@ -136,14 +136,14 @@ fn an_installed_run_shows_what_its_readers_see() {
 #[test]
 fn a_log_keeps_what_is_pinned() {
     loom::model(|| {
-        let log = Arc::new((AtomicU32::new(1), FirstSegment::new()));
+        let log = Arc::new((AtomicU64::new(1), FirstPosition::new()));
         let leader = {
             let log = log.clone();
             thread::spawn(move || {
                 let (end, first) = &*log;
                 let before = end.load(Ordering::Acquire);
                 first.pin(before);
-                // The record goes to the segment where the log ended, and the log to the next one; then another record into that.
+                // A record at the position where the log ended, then another one behind it.
                 end.store(before + 1, Ordering::Release);
                 first.pin(before + 1);
                 end.store(before + 2, Ordering::Release);
@@ -154,8 +154,8 @@ fn a_log_keeps_what_is_pinned() {
             thread::spawn(move || {
                 let (end, first) = &*log;
                 let start =
-                    pinning::log_start(|| end.load(Ordering::Acquire), || [first.segment()]);
-                assert!(start <= 1, "the record in segment 1 is behind {start}");
+                    pinning::log_start(|| end.load(Ordering::Acquire), || [first.position()]);
+                assert!(start <= 1, "the record at 1 is before {start}");
             })
         };
         job.join().expect("job");

@@ -26,7 +26,7 @@ mod queue;
 #[path = "../../engine/src/snapshot.rs"]
 mod snapshot;
 
-use pinning::{FirstSegment, Present};
+use pinning::{FirstPosition, Present};
 use queue::{Crew, Group, Queue};
 use snapshot::SnapshotRegistry;
 
@@ -576,19 +576,19 @@ fn schedules_views() {
 
 // ---- Where the log starts. ----
 
-/// A source with its records: the segments that they lie in.
+/// A source with its records: the positions at which they begin.
 struct LogSource {
-    first: FirstSegment,
+    first: FirstPosition,
     records: Mutex<Vec<u64>>,
 }
 
 struct Log {
     runtime: Runtime,
-    /// The segment where the log ends.
+    /// Where the log ends.
     end: AtomicU64,
     /// Not flushed yet, oldest first; the last one is active.
     sources: Mutex<Vec<Arc<LogSource>>>,
-    /// Segments below it are gone.
+    /// What is before it is gone.
     start: Mutex<u64>,
     coverage: Mutex<Coverage>,
 }
@@ -596,12 +596,12 @@ struct Log {
 impl Log {
     fn source() -> Arc<LogSource> {
         Arc::new(LogSource {
-            first: FirstSegment::new(),
+            first: FirstPosition::new(),
             records: Mutex::default(),
         })
     }
 
-    /// The leader: pins, appends (also into a new segment), rotates.
+    /// The leader: pins, appends (also behind a gap, as into a new segment), rotates.
     fn write(&self, rounds: u64, rng: &mut Rng) {
         for _ in 0..rounds {
             if rng.chance(40) {
@@ -611,7 +611,7 @@ impl Log {
             }
             let source = held(&self.sources).last().expect("one is active").clone();
             let before = self.end.load(Ordering::Acquire);
-            source.first.pin(before as u32);
+            source.first.pin(before);
             if rng.chance(20) {
                 // The append fails cleanly.
                 self.runtime.yield_point();
@@ -620,14 +620,14 @@ impl Log {
                 }
                 continue;
             }
-            let segment = before + rng.below(2);
+            let record = before + rng.below(2);
             self.runtime.yield_point();
-            self.end.store(segment, Ordering::Release);
+            self.end.store(record + 1, Ordering::Release);
             assert!(
-                *held(&self.start) <= segment,
-                "appended to a segment that is gone"
+                *held(&self.start) <= record,
+                "appended before the start of the log"
             );
-            held(&source.records).push(segment);
+            held(&source.records).push(record);
         }
     }
 
@@ -641,20 +641,20 @@ impl Log {
             };
             let Some(done) = done else { continue };
             let start = pinning::log_start(
-                || self.end.load(Ordering::Acquire) as u32,
+                || self.end.load(Ordering::Acquire),
                 || {
                     self.runtime.yield_point();
                     let sources = held(&self.sources).clone();
                     let others = sources.into_iter().filter(|s| !Arc::ptr_eq(s, &done));
                     others
-                        .map(|source| source.first.segment())
+                        .map(|source| source.first.position())
                         .collect::<Vec<_>>()
                 },
             );
             held(&self.sources).retain(|source| !Arc::ptr_eq(source, &done));
             let mut gone = held(&self.start);
-            if u64::from(start) > *gone {
-                *gone = u64::from(start);
+            if start > *gone {
+                *gone = start;
                 held(&self.coverage).add("log.cut");
             }
             let needed = held(&self.sources).clone();
@@ -662,7 +662,7 @@ impl Log {
             let oldest = records.min().unwrap_or(u64::MAX);
             assert!(
                 *gone <= oldest,
-                "segment {oldest} is needed, the log starts at {gone}"
+                "the record at {oldest} is needed, the log starts at {gone}"
             );
             held(&self.coverage).add("log.flushed");
         }

@@ -153,7 +153,6 @@ pub fn edit_lines(dump: &mut Dump<'_>, edit: &Edit) -> Result<(), Failure> {
         ("next table id", edit.next_table_id),
         ("sequence ceiling", edit.sequence_ceiling),
         ("open number", edit.open_number),
-        ("log starts at segment", edit.log_start),
         ("created, in microseconds since 1970:", edit.created_us),
         ("next keyspace id", edit.next_keyspace_id.map(u64::from)),
     ];
@@ -162,11 +161,14 @@ pub fn edit_lines(dump: &mut Dump<'_>, edit: &Edit) -> Result<(), Failure> {
             dump.more(format_args!("{what} {number}"))?;
         }
     }
+    if let Some(start) = edit.log_start {
+        dump.more(format_args!("log starts at {start}, salt {:016x}", start.salt))?;
+    }
     if let Some(position) = edit.log_synced {
-        dump.more(format_args!(
-            "log synced through {}:{}",
-            position.segment, position.offset
-        ))?;
+        dump.more(format_args!("log synced through {position}"))?;
+    }
+    if edit.closed {
+        dump.more(format_args!("the store was closed, its log ends there"))?;
     }
     for id in &edit.drop {
         dump.more(format_args!("drop keyspace {id}"))?;
@@ -284,7 +286,14 @@ pub fn edit_json(dump: &Dump<'_>, edit: &Edit) -> Value {
     put("next_table_id", edit.next_table_id.map(Value::from));
     put("sequence_ceiling", edit.sequence_ceiling.map(Value::from));
     put("open_number", edit.open_number.map(Value::from));
-    put("log_start", edit.log_start.map(Value::from));
+    put(
+        "log_start",
+        edit.log_start.map(|at| {
+            let salt = format!("{:016x}", at.salt);
+            json!({ "segment": at.segment, "offset": at.offset, "salt": salt })
+        }),
+    );
+    put("closed", edit.closed.then_some(Value::Bool(true)));
     put("created_us", edit.created_us.map(Value::from));
     put("next_keyspace_id", edit.next_keyspace_id.map(Value::from));
     put(
@@ -349,10 +358,13 @@ pub fn options_json(options: &StoredOptions) -> Value {
 fn print_state(dump: &mut Dump<'_>, state: &StoreState) -> Result<(), Failure> {
     outln!(
         dump.out,
-        "\nThe state after that: log from segment {}, synced through {}:{}",
+        "\nThe state after that: log from {}, synced through {}{}",
         state.log_start,
-        state.log_synced.segment,
-        state.log_synced.offset
+        state.log_synced,
+        match state.closed {
+            true => ", closed there",
+            false => "",
+        }
     )?;
     for (id, keyspace) in &state.keyspaces {
         let change = keyspace.version.to_edit();

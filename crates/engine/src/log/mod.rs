@@ -22,5 +22,7 @@ mod writer;
 
 pub use format::RecordKind;
 pub use position::Position;
-pub use replay::{Discarded, Record, ReplayOptions, ReplayReport, StopReason, replay};
+pub use replay::{
+    Discarded, PassedDamage, Record, ReplayOptions, ReplayReport, StopReason, replay,
+};
 pub use writer::{LogConfig, LogOptions, LogStats, LogWriter};

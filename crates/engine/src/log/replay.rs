@@ -2,7 +2,8 @@
 //!
 //! Invariants: records are handed out in order, each verified whole before it is believed; reading ends at the first
 //! bad place; if anything says that a later place was synced (the manifest, or any valid record behind the bad
-//! place), that is corruption and not an end; otherwise all that follows is discarded and counted. No bytes make it
+//! place), that is corruption and not an end; otherwise all that follows is discarded and counted. Damage before
+//! the log's start, where nothing is needed, is passed over and reported (RFC 1, section 15). No bytes make it
 //! panic; memory is bounded by one window and one record, and a record's length is believed only when its header's
 //! own check, written for exactly this place, holds.
 //!
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use siltstone_storage::{Access, ReadFile, Storage, StorageErrorKind};
 
 use super::format::{
-    BadHeader, BadRecord, ChainEnd, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE, Plausible,
+    BadHeader, BadRecord, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE, Plausible,
     RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
     SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
@@ -22,6 +23,7 @@ use super::position::Position;
 use crate::batch::count_entries;
 use crate::error::{Error, Result};
 use crate::planted::{self, Bug};
+use crate::version::{LogPosition, StoreState};
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -31,10 +33,41 @@ const WINDOW_BYTES: usize = 1 << 20;
 pub struct ReplayOptions {
     /// The store's id.
     pub store_id: u64,
-    /// The segment at which history starts.
-    pub start_segment: u32,
+    /// Where history starts. Reading begins with the segment, so that everything in it is checked;
+    /// nothing before the offset is needed. At offset 0 the whole segment is needed.
+    pub start: Position,
+    /// The salt of the chain that the start lies in, for a segment that has lost its header. It is
+    /// not used at offset 0.
+    pub salt: u64,
     /// The position that the manifest knows to be synced.
     pub synced: Position,
+    /// The store was closed, and its log ended exactly at `synced`.
+    pub closed: bool,
+}
+
+impl ReplayOptions {
+    /// What the manifest's state says. The state has passed its checks, so its positions fit.
+    pub fn of(state: &StoreState, store_id: u64) -> ReplayOptions {
+        let position = |at: LogPosition| Position::new(at.segment as u32, at.offset as u32);
+        ReplayOptions {
+            store_id,
+            start: position(state.log_start.position()),
+            salt: state.log_start.salt,
+            synced: position(state.log_synced),
+            closed: state.closed,
+        }
+    }
+
+    /// A log of which nothing is known but that it starts with this segment.
+    pub fn from_segment(segment: u32, store_id: u64) -> ReplayOptions {
+        ReplayOptions {
+            store_id,
+            start: Position::new(segment, 0),
+            salt: 0,
+            synced: Position::ZERO,
+            closed: false,
+        }
+    }
 }
 
 /// A record of the log, verified.
@@ -94,6 +127,49 @@ impl fmt::Display for StopReason {
     }
 }
 
+/// Damage that was passed over, because nothing before the log's start is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassedDamage {
+    /// Where the damage was met.
+    pub from: Position,
+    /// The log's start, where reading went on. The damage lies between the two.
+    pub through: Position,
+    /// What was found instead of a record.
+    pub found: StopReason,
+    /// What follows shows that the damage ends before the log's start. Otherwise it may reach
+    /// further: in a store that was not closed, the last writes may be missing.
+    pub is_bounded: bool,
+}
+
+impl PassedDamage {
+    /// The segment's file.
+    pub fn file(&self) -> String {
+        segment_name(self.from.segment)
+    }
+
+    /// Bytes from the place where it was met to the log's start.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.through.offset.saturating_sub(self.from.offset))
+    }
+
+    /// The damage as an error, for those who report all damage. `closed`: whether the store was.
+    pub fn to_error(&self, closed: bool) -> Error {
+        let end = self.through.offset;
+        let expected = match closed || self.is_bounded {
+            true => format!("records up to byte {end}; tables hold all of them, so nothing is lost"),
+            false => format!(
+                "records up to byte {end}; tables hold all of them, but the store was not closed: \
+                 if the damage reaches further, writes that were not synced are missing"
+            ),
+        };
+        Error::corruption(self.file(), "the log is damaged in a part that is not needed")
+            .at(self.from.offset.into())
+            .expected(expected)
+            .found(&self.found)
+            .advice("open the store for writing once, which begins a new log")
+    }
+}
+
 /// What lay behind the end of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
@@ -126,9 +202,19 @@ pub struct ReplayReport {
     pub stop: StopReason,
     /// What was behind.
     pub discarded: Discarded,
+    /// Damage before the log's start.
+    pub passed: Option<PassedDamage>,
 }
 
-/// Reads the log from `options.start_segment` on and hands every record to `apply`, in order.
+impl ReplayReport {
+    /// Whether the segment that the manifest names as the first is missing although it is needed.
+    /// Its name was durable before a manifest named it, so this is no crash.
+    pub fn lacks_start(&self) -> bool {
+        self.stop == StopReason::NoStartSegment && self.passed.is_none()
+    }
+}
+
+/// Reads the log from the segment of `options.start` on and hands every record to `apply`, in order.
 ///
 /// A missing or damaged start segment is an empty history if nothing says that any of it was synced: a store that
 /// lost power before its first sync. Segments below the start are not looked at.
@@ -149,14 +235,14 @@ pub fn replay(
         .collect();
     numbers.sort_unstable();
     let highest_segment = numbers.last().copied().unwrap_or(0);
-    numbers.retain(|&number| number >= options.start_segment);
+    numbers.retain(|&number| number >= options.start.segment);
     Replay {
         storage,
         options,
         numbers,
         next_sequence: 0,
         report: ReplayReport {
-            end: Position::new(options.start_segment, 0),
+            end: Position::new(options.start.segment, 0),
             record_count: 0,
             record_bytes: 0,
             segment_count: 0,
@@ -165,6 +251,7 @@ pub fn replay(
             highest_segment,
             stop: StopReason::NoStartSegment,
             discarded: Discarded::default(),
+            passed: None,
         },
     }
     .run(apply)
@@ -271,8 +358,18 @@ impl Segment {
 
 /// Where the records of one segment end, and why.
 struct SegmentEnd {
-    end: ChainEnd,
-    found: BadRecord,
+    position: Position,
+    /// The segment's chained checksum; `None` if not all of its records could be read.
+    checksum: Option<u32>,
+    stop: StopReason,
+}
+
+/// What became of the start segment.
+enum Start {
+    /// It was read to this end; its chain has this salt.
+    Read(SegmentEnd, u64),
+    /// It could not be; records behind it may have these salts.
+    Bad(StopReason, Vec<u64>),
 }
 
 struct Replay<'a> {
@@ -298,10 +395,39 @@ impl Replay<'_> {
     }
 
     fn run(mut self, apply: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<ReplayReport> {
-        let start = self.options.start_segment;
+        let (mut last, salt) = match self.begin(apply)? {
+            Start::Read(last, salt) => (last, salt),
+            Start::Bad(stop, salts) => return self.finish(stop, &salts),
+        };
+        loop {
+            match self.successor(salt, &last)? {
+                Successor::Goes(mut segment, checksum) => {
+                    self.report.segment_count += 1;
+                    let at = SEGMENT_HEADER_BYTES as u64;
+                    last = self.read_segment(&mut segment, salt, at, Some(checksum), apply)?;
+                }
+                Successor::Ends(link) => {
+                    let mut stop = last.stop;
+                    if let StopReason::Record { broken_link, .. } = &mut stop {
+                        *broken_link = link;
+                    }
+                    return self.finish(stop, &[salt]);
+                }
+            }
+        }
+    }
+
+    /// Reads the start segment.
+    fn begin(&mut self, apply: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Start> {
+        let start = self.options.start.segment;
+        let beginning = Position::new(start, 0);
         if self.numbers.first() != Some(&start) {
-            let salts = self.salts_of_successors(start)?;
-            return self.finish(StopReason::NoStartSegment, &salts);
+            let stop = StopReason::NoStartSegment;
+            return if self.may_pass(None, &stop) {
+                self.pass(None, self.options.salt, beginning, stop, apply)
+            } else {
+                Ok(Start::Bad(stop, self.salts_of_successors(start)?))
+            };
         }
         let mut segment = Segment::open(self.storage, start)?;
         let bytes = segment.header_bytes()?;
@@ -319,48 +445,88 @@ impl Replay<'_> {
                 return Err(self.another_store(start, found));
             }
             Err(bad) => {
+                let stop = StopReason::StartHeader(bad);
+                if self.may_pass(Some(&segment), &stop) {
+                    let salt = self.options.salt;
+                    return self.pass(Some(segment), salt, beginning, stop, apply);
+                }
                 // Records that validate with what stands in the salt's place are real all the same.
                 let mut salts = self.salts_of_successors(start)?;
                 salts.extend(SegmentHeader::salt_field(&bytes));
                 salts.dedup();
-                return self.finish(StopReason::StartHeader(bad), &salts);
+                return Ok(Start::Bad(stop, salts));
             }
         };
         if header.store_id != self.options.store_id {
             return Err(self.another_store(start, header.store_id));
         }
-        let salt = header.salt;
-        let mut chained = checksum;
-        loop {
-            self.report.segment_count += 1;
-            let last = self.read_segment(&mut segment, salt, chained, apply)?;
-            match self.successor(salt, last.end)? {
-                Successor::Goes(next, checksum) => {
-                    segment = next;
-                    chained = checksum;
-                }
-                Successor::Ends(broken_link) => {
-                    let stop = StopReason::Record {
-                        found: last.found,
-                        broken_link,
-                    };
-                    return self.finish(stop, &[salt]);
-                }
-            }
+        self.report.segment_count += 1;
+        let at = SEGMENT_HEADER_BYTES as u64;
+        let last = self.read_segment(&mut segment, header.salt, at, Some(checksum), apply)?;
+        if last.position < self.options.start && self.may_pass(Some(&segment), &last.stop) {
+            return self.pass(Some(segment), header.salt, last.position, last.stop, apply);
         }
+        Ok(Start::Read(last, header.salt))
     }
 
-    /// Hands out the records of one segment up to the first bad place.
+    /// Whether damage before the log's start may be passed over. In a store that was closed it
+    /// always may: that the log ends where it ended at the close proves that nothing else is
+    /// damaged. In one that was not closed, the file must be the right one and reach the start:
+    /// a manifest that lost its last edits names a start segment that was deleted or recycled
+    /// since, and a file that is cut before the start has lost what is behind it too.
+    fn may_pass(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
+        let start = self.options.start;
+        let is_whole = match stop {
+            StopReason::NoStartSegment | StopReason::StartHeader(BadHeader::Number(_)) => false,
+            _ => segment.is_some_and(|segment| segment.len >= u64::from(start.offset)),
+        };
+        start.offset > 0
+            && (self.options.closed || is_whole || planted::is(Bug::ClosedIsNotAsked))
+    }
+
+    /// Goes on at the log's start, past damage that was met at `from`.
+    fn pass(
+        &mut self,
+        segment: Option<Segment>,
+        salt: u64,
+        from: Position,
+        found: StopReason,
+        apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<Start> {
+        let start = self.options.start;
+        let mut passed = PassedDamage {
+            from,
+            through: start,
+            found: found.clone(),
+            is_bounded: false,
+        };
+        self.report.end = start;
+        let last = match segment {
+            Some(mut segment) => {
+                passed.is_bounded = ends_before(&mut segment, salt, from, start)?;
+                self.read_segment(&mut segment, salt, start.offset.into(), None, apply)?
+            }
+            None => SegmentEnd {
+                position: start,
+                checksum: None,
+                stop: found,
+            },
+        };
+        self.report.passed = Some(passed);
+        Ok(Start::Read(last, salt))
+    }
+
+    /// Hands out the records of one segment, from `at` up to the first bad place.
     fn read_segment(
         &mut self,
         segment: &mut Segment,
         salt: u64,
-        mut chained: u32,
+        mut at: u64,
+        mut chained: Option<u32>,
         apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<SegmentEnd> {
         let number = segment.number;
         let seed = RecordSeed::new(salt, number);
-        let mut at = SEGMENT_HEADER_BYTES as u64;
         loop {
             let position = Position::new(number, at as u32);
             self.report.end = position;
@@ -381,12 +547,14 @@ impl Replay<'_> {
                     continue;
                 }
                 Err(found) => {
-                    let end = ChainEnd {
-                        segment: number,
-                        offset: at as u32,
+                    return Ok(SegmentEnd {
+                        position,
                         checksum: chained,
-                    };
-                    return Ok(SegmentEnd { end, found });
+                        stop: StopReason::Record {
+                            found,
+                            broken_link: None,
+                        },
+                    });
                 }
             };
             let payload = &rest[..record.header.payload_bytes as usize];
@@ -408,7 +576,7 @@ impl Replay<'_> {
             self.report.synced = self.report.synced.max(record.header.synced);
             self.report.record_count += 1;
             self.report.record_bytes += u64::from(record.end) - at;
-            chained = chain(chained, record.stored);
+            chained = chained.map(|checksum| chain(checksum, record.stored));
             at = u64::from(record.end);
         }
     }
@@ -467,8 +635,9 @@ impl Replay<'_> {
         Ok((kind, sequence_count))
     }
 
-    /// The segment that goes on where `end` is.
-    fn successor(&self, salt: u64, end: ChainEnd) -> Result<Successor> {
+    /// The segment that goes on where the records of the last one end.
+    fn successor(&self, salt: u64, last: &SegmentEnd) -> Result<Successor> {
+        let end = last.position;
         for &number in self.numbers.iter().filter(|&&n| n > end.segment) {
             let (segment, header) = self.header(number)?;
             let Some((header, checksum)) = header else {
@@ -478,8 +647,10 @@ impl Replay<'_> {
             if header.salt != salt || header.previous.segment != end.segment {
                 continue;
             }
+            let goes_on = header.previous.offset == end.offset
+                && last.checksum.is_none_or(|sum| sum == header.previous.checksum);
             return Ok(
-                if (header.previous == end || planted::is(Bug::GoOnPastBrokenChain))
+                if (goes_on || planted::is(Bug::GoOnPastBrokenChain))
                     && !planted::is(Bug::StopAtSegmentEnd)
                 {
                     Successor::Goes(segment, checksum)
@@ -510,7 +681,7 @@ impl Replay<'_> {
     /// header holds one from before the start: only those are recycled.
     fn is_displaced(&self, header: &[u8], own: u64) -> bool {
         SegmentHeader::store_id_field(header) == Some(self.options.store_id)
-            && own >= u64::from(self.options.start_segment)
+            && own >= u64::from(self.options.start.segment)
     }
 
     /// Salts of the chains that later segments continue from segment `start`, whose own header is not to be had.
@@ -530,9 +701,15 @@ impl Replay<'_> {
     /// Reading stopped at `report.end`: is it the end of history, or damage?
     fn finish(mut self, stop: StopReason, salts: &[u64]) -> Result<ReplayReport> {
         let end = self.report.end;
-        if self.report.synced > end {
-            let synced = self.report.synced;
-            return Err(corruption(end, &stop, synced, "the manifest"));
+        let synced = self.report.synced;
+        if synced > end && !(self.options.closed && planted::is(Bug::ClosedEndIsNotAsked)) {
+            return Err(match self.options.closed {
+                true => ends_before_close(end, &stop, synced),
+                false => corruption(end, &stop, synced, "the manifest"),
+            });
+        }
+        if let Some(passed) = &mut self.report.passed {
+            passed.is_bounded |= end > passed.through;
         }
         let numbers = std::mem::take(&mut self.numbers);
         for number in numbers.into_iter().filter(|&n| n >= end.segment) {
@@ -557,6 +734,14 @@ impl Replay<'_> {
                     self.report.discarded.segment_count += 1;
                 }
             }
+        }
+        if let Some(passed) = &self.report.passed
+            && !self.options.closed
+            && !passed.is_bounded
+            && self.report.discarded.record_count > 0
+        {
+            // Whole records that history does not reach, behind damage that nothing bounds.
+            return Err(reaches_further(passed));
         }
         self.report.stop = stop;
         Ok(self.report)
@@ -605,15 +790,68 @@ enum Successor {
     Ends(Option<u32>),
 }
 
+/// Whether damage that was met at `from` ends before `start`: a record ends exactly there.
+fn ends_before(segment: &mut Segment, salt: u64, from: Position, start: Position) -> Result<bool> {
+    let seed = RecordSeed::new(salt, segment.number);
+    let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
+    while at < u64::from(start.offset) {
+        if let Ok(record) = segment.plausible(at, seed)?
+            && record.end == start.offset
+            && segment.verify_in_pieces(at, &record)?
+        {
+            return Ok(true);
+        }
+        at += RECORD_ALIGN_BYTES as u64;
+    }
+    Ok(false)
+}
+
+/// The log of a store that was closed ends too early.
+#[cold]
+fn ends_before_close(end: Position, stop: &StopReason, closed: Position) -> Error {
+    let found = match closed.segment > end.segment {
+        true => format!("{stop}, and no segment that goes on there"),
+        false => stop.to_string(),
+    };
+    Error::corruption(
+        segment_name(end.segment),
+        "the log was damaged after the store was closed",
+    )
+    .at(u64::from(end.offset))
+    .expected(format_args!(
+        "records through {closed}: the store was closed with its log ending there"
+    ))
+    .found(found)
+    .advice(RESTORE_THE_LOG)
+}
+
+/// Damage that begins before the log's start reaches behind it.
+#[cold]
+fn reaches_further(passed: &PassedDamage) -> Error {
+    let start = passed.through;
+    Error::corruption(
+        passed.file(),
+        "the log is damaged, and whole records lie behind the damage",
+    )
+    .at(passed.from.offset.into())
+    .expected(format_args!(
+        "damage that ends before {start}, where the part begins that is needed"
+    ))
+    .found(&passed.found)
+    .advice(RESTORE_THE_LOG)
+}
+
+/// What the user can do about a log that is damaged where it is needed.
+const RESTORE_THE_LOG: &str =
+    "restore the log from a copy, or make a new store of what can be read with `silt repair`";
+
 #[cold]
 fn corruption(end: Position, stop: &StopReason, synced: Position, by: &str) -> Error {
     Error::corruption(segment_name(end.segment), "the log is damaged at a place that was synced")
         .at(u64::from(end.offset))
         .expected(format_args!("a valid record or segment header, because {by} says that the log was synced through {synced}"))
         .found(stop)
-        .advice(
-            "restore the log from a copy, or make a new store of what can be read with `silt repair`",
-        )
+        .advice(RESTORE_THE_LOG)
 }
 
 #[cold]

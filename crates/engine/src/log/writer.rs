@@ -27,6 +27,7 @@ use super::position::{AtomicPosition, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{self, Bug};
+use crate::version::LogStart;
 
 /// Parts of a record that are written without an allocation.
 const INLINE_PARTS: usize = 64;
@@ -437,9 +438,19 @@ impl LogWriter {
         self.synced.load()
     }
 
-    /// The number of this writer's first segment: the log start that the manifest must name.
+    /// The number of this writer's first segment.
     pub fn first_segment(&self) -> u32 {
         self.first_segment
+    }
+
+    /// The salt of this writer's chain.
+    pub fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// Where this writer's chain starts: the log start that the manifest must name.
+    pub fn chain_start(&self) -> LogStart {
+        LogStart::of_segment(self.first_segment.into(), self.salt)
     }
 
     /// Whether the background should call [`LogWriter::prepare_next`].

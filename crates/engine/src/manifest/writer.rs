@@ -20,7 +20,7 @@ use crate::version::{Edit, StoreState};
 /// Space is written ahead in steps of this many bytes.
 pub const RESERVE_STEP_BYTES: u64 = 64 << 10;
 
-/// Written space that only edits which give space back may use.
+/// Written space that only edits which give space back, and that of a close, may use.
 pub const KEPT_BYTES: u64 = 16 << 10;
 
 /// The length of a manifest that begins with a whole state of `whole_bytes`.
@@ -232,7 +232,7 @@ impl ManifestWriter {
             return Ok(());
         }
         let end = self.next + format::record_bytes(payload.len() as u64);
-        self.make_room(end, edit.gives_space_back())?;
+        self.make_room(end, edit.may_use_kept_space())?;
         let record = format::encode_record_header(self.current.number, self.next, &payload);
         let padding = (end - self.next) as usize - record.len() - payload.len();
         let written = self
@@ -264,8 +264,8 @@ impl ManifestWriter {
     }
 
     /// Makes sure that a record up to `end` needs no new space (M4).
-    fn make_room(&mut self, end: u64, gives_space_back: bool) -> Result<()> {
-        let kept = if gives_space_back { 0 } else { KEPT_BYTES };
+    fn make_room(&mut self, end: u64, may_use_kept: bool) -> Result<()> {
+        let kept = if may_use_kept { 0 } else { KEPT_BYTES };
         if end + KEPT_BYTES <= self.file.len() {
             return Ok(());
         }

@@ -126,7 +126,7 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
 
 fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Result<()> {
     let mut edit = Edit {
-        log_start: Some(core.log.first_segment().into()),
+        log_start: Some(core.log.chain_start()),
         ..Edit::default()
     };
     let mut changed = Vec::new();

@@ -22,6 +22,7 @@ use crate::log::format::{
     SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
 use crate::log::{Position, Record};
+use crate::version::LogStart;
 
 /// One segment in memory.
 struct Segment {
@@ -39,21 +40,41 @@ struct Last {
     next_sequence: u64,
 }
 
-/// Reads the log from `start` on (all of its newest chain if that is not known) and gives every good record to `apply`, in order.
+/// What the manifest says about the log, as far as it can be read.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    /// Where the log starts: what is lost before this position is not needed.
+    pub(super) start: Option<LogStart>,
+    pub(super) store_id: Option<u64>,
+    pub(super) synced: Position,
+    /// The store was closed with its log ending at `synced`.
+    pub(super) closed: bool,
+}
+
+/// Reads the log from its start on (all of its newest chain if that is not known) and gives every
+/// good record to `apply`, in order.
 pub(super) fn read(
     storage: &dyn Storage,
-    start: Option<u64>,
-    store_id: Option<u64>,
-    synced: Position,
+    known: Known,
     damage: &mut Vec<Error>,
     apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
 ) -> Result<LogFound> {
+    let Known {
+        store_id, synced, ..
+    } = known;
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let files = Files::list(storage)?;
-    let start = match start {
-        Some(start) => u32::try_from(start).unwrap_or(u32::MAX),
-        None => files.newest_chain(storage)?,
-    };
     let mut salts = BTreeSet::new();
+    let needed = match known.start {
+        Some(start) => {
+            if start.offset > 0 {
+                salts.insert(start.salt);
+            }
+            Position::new(narrow(start.segment), narrow(start.offset))
+        }
+        None => Position::new(files.newest_chain(storage)?, 0),
+    };
+    let start = needed.segment;
     let mut numbers = Vec::new();
     for (number, name) in files.by_number.range(start..) {
         let head = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
@@ -89,10 +110,14 @@ pub(super) fn read(
     let mut reading = Reading {
         found: LogFound {
             is_there: !files.by_number.is_empty(),
+            closed_end: known.closed.then_some(synced),
             ..LogFound::default()
         },
         last: None,
+        needed,
+        salt: known.start.map_or(0, |start| start.salt),
         synced,
+        closed: known.closed,
         damage,
         apply,
         end_is_certain: true,
@@ -247,7 +272,12 @@ impl Segment {
 struct Reading<'a> {
     found: LogFound,
     last: Option<Last>,
+    /// What is lost before this position is not needed.
+    needed: Position,
+    /// The salt of the chain in which that position lies.
+    salt: u64,
     synced: Position,
+    closed: bool,
     damage: &'a mut Vec<Error>,
     apply: &'a mut dyn FnMut(Record<'_>) -> Result<()>,
     /// False while what stands behind the last record may be a damaged one.
@@ -268,10 +298,16 @@ impl Reading<'_> {
         let mut joined = match (&segment.header, &self.last) {
             (Ok((header, checksum)), last) => {
                 chained = *checksum;
+                // Nothing that is needed is lost before a segment that goes on where the log starts.
+                let previous = Position::new(header.previous.segment, header.previous.offset);
+                let goes_on_at_start = header.salt == self.salt && previous == self.needed;
                 match last {
-                    Some(last) if header.salt == last.salt => header.previous == last.end,
-                    // The first segment of what is read, or of another chain.
-                    None => !self.found.first_is_missing,
+                    Some(last) if header.salt == last.salt => {
+                        header.previous == last.end || goes_on_at_start
+                    }
+                    // The first segment of what is read, or the one after it.
+                    None if self.found.first_is_missing => goes_on_at_start,
+                    None => true,
                     Some(_) => false,
                 }
             }
@@ -384,7 +420,7 @@ impl Reading<'_> {
         self.found.end = position;
         self.found.stop = bad.to_string();
         // A header of a record that was written for this very place says that there was one.
-        self.lost_tail |= matches!(
+        self.lost_tail |= position >= self.needed && matches!(
             bad,
             BadRecord::Checksum { .. } | BadRecord::Padding | BadRecord::PastEnd { .. }
         );
@@ -436,7 +472,7 @@ impl Reading<'_> {
         };
         let after = self.last.as_ref().map_or(0, |l| l.next_sequence);
         let begins = self.last.is_none() && self.found.record_count == 0;
-        if !joined && (begins || first != after) {
+        if !joined && (begins || first != after) && position > self.needed {
             self.found.is_broken |= at_link;
             self.found.holes.push(LogHole {
                 before: position,
@@ -477,11 +513,15 @@ impl Reading<'_> {
 
     fn finish(mut self) -> Result<LogFound> {
         let end = self.found.end;
-        let known = self.synced > end && self.synced.segment >= end.segment;
-        let nothing = self.found.first_is_missing && self.found.record_count == 0;
-        // One segment is made ready ahead of the log, never two.
-        let known = known || self.unreadable_count > 1;
+        // Nothing is needed before the log's start, whatever could be read there.
+        let reached = end.max(self.needed);
+        let known = self.synced > reached && self.synced.segment >= end.segment;
+        // A close says how far the log went. Else a missing start tells that there was more, and so
+        // do unreadable segments: one is made ready ahead of the log, never two.
+        let nothing = self.found.first_is_missing && self.found.record_count == 0 && !self.closed;
+        let known = known || self.unreadable_count > 1 && !self.closed;
         self.found.is_broken |= known || nothing;
+        self.end_is_certain |= self.closed;
         if self.lost_tail || known || nothing {
             self.found.holes.push(LogHole {
                 before: end,

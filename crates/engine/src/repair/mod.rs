@@ -215,7 +215,6 @@ impl Found {
     fn read(source: &RepairSource, progress: &mut dyn FnMut(RepairProgress)) -> Result<Found> {
         let mut survey = Survey::read(&*source.manifest)?;
         let mut files = Files::list(&*source.tables)?;
-        let store_id = survey.store_id.map(crate::recovery::log_store_id);
         let mut definitions = Definitions::default();
         let mut senseless = Vec::new();
         let mut damage = std::mem::take(&mut survey.damage);
@@ -229,9 +228,7 @@ impl Found {
         }
         let mut log = history::read(
             &*source.log,
-            survey.log_start,
-            store_id,
-            survey.log_synced,
+            survey.known_log(),
             &mut damage,
             &mut |record| {
                 // A record with a good checksum that makes no sense: there is nothing to do with it but to say so.
@@ -314,12 +311,9 @@ impl Found {
         }
         let (survey, entries, tables) = (&mut self.survey, &mut self.entries, &mut self.tables);
         let mut ignored = Vec::new();
-        let store_id = survey.store_id.map(crate::recovery::log_store_id);
         history::read(
             &*source.log,
-            survey.log_start,
-            store_id,
-            survey.log_synced,
+            survey.known_log(),
             &mut ignored,
             &mut |record| {
                 if record.kind != RecordKind::Group {
@@ -421,7 +415,6 @@ impl Found {
             whole: true,
             sequence_ceiling: Some(largest.max(self.survey.sequence_ceiling)),
             open_number: Some(target::OPEN_NUMBER),
-            log_start: Some(0),
             created_us: Some(target.now_us()),
             ..Edit::default()
         };

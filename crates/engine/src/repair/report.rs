@@ -129,6 +129,8 @@ pub struct LogFound {
     pub end_is_clear: bool,
     /// The segment with which it should begin is not there, or unreadable.
     pub first_is_missing: bool,
+    /// Where the log ended when the store was closed, if it was closed.
+    pub closed_end: Option<Position>,
     /// There are segments.
     pub is_there: bool,
     /// A whole segment is missing between two others or at the start, so the manifest may be older than the log.

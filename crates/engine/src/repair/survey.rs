@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use siltstone_storage::{Storage, StorageErrorKind};
 
+use super::history::Known;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Position;
 use crate::manifest::format::{
@@ -20,7 +21,8 @@ use crate::manifest::format::{
 };
 use crate::manifest::{CURRENT_NAME, read_current};
 use crate::version::{
-    Edit, KeyspaceEdit, KeyspaceId, SeqRange, SeqSet, StoreState, StoredOptions, TableMeta,
+    Edit, KeyspaceEdit, KeyspaceId, LogStart, SeqRange, SeqSet, StoreState, StoredOptions,
+    TableMeta,
 };
 
 /// A keyspace of which something is known.
@@ -59,8 +61,10 @@ pub(super) struct Survey {
     /// Names of tables that a good edit took out.
     pub(super) deleted: BTreeSet<String>,
     pub(super) sequence_ceiling: u64,
-    pub(super) log_start: Option<u64>,
+    pub(super) log_start: Option<LogStart>,
     pub(super) log_synced: Position,
+    /// The manifest is whole and says that the store was closed with its log ending at `log_synced`.
+    pub(super) closed: bool,
     pub(super) damage: Vec<Error>,
 }
 
@@ -213,6 +217,16 @@ impl Survey {
         Ok(true)
     }
 
+    /// What the manifest says about the log.
+    pub(super) fn known_log(&self) -> Known {
+        Known {
+            start: self.log_start,
+            store_id: self.store_id.map(crate::recovery::log_store_id),
+            synced: self.log_synced,
+            closed: self.closed,
+        }
+    }
+
     fn take_state(&mut self, state: &StoreState) {
         for (id, keyspace) in &state.keyspaces {
             self.keyspaces.insert(
@@ -237,6 +251,7 @@ impl Survey {
         self.next_keyspace_id = state.next_keyspace_id;
         self.sequence_ceiling = state.sequence_ceiling;
         self.log_start = Some(state.log_start);
+        self.closed = state.closed;
         self.log_synced = Position::new(
             u32::try_from(state.log_synced.segment).unwrap_or(u32::MAX),
             u32::try_from(state.log_synced.offset).unwrap_or(u32::MAX),

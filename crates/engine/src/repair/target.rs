@@ -165,11 +165,12 @@ impl Target {
             reserve: None,
             on_poison: Box::new(|_| {}),
         })?;
-        log.sync_all()?;
+        let synced = log.sync_all()?;
         let state = StoreState {
-            log_start: log.first_segment().into(),
+            log_start: log.chain_start(),
             ..state
-        };
+        }
+        .closed_at(synced);
         state.check()?;
         self.storage.sync_dir(self.epoch)?;
         // The folder may be one that somebody has just made.

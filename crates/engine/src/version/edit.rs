@@ -10,11 +10,14 @@
 //! Threading: immutable values.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::meta::{BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceId, SeqRange, TABLE_FLAGS, TableMeta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::format::{MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE};
+use crate::log::format::{
+    MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE, RECORD_ALIGN_BYTES, SEGMENT_HEADER_BYTES,
+};
 
 /// Bit of a tag: a reader that does not know the tag must refuse.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
@@ -45,6 +48,8 @@ mod tag {
     pub const LOG_SYNCED: u16 = M | 6;
     pub const CREATED_US: u16 = 7;
     pub const NEXT_KEYSPACE_ID: u16 = M | 8;
+    pub const LOG_START_OFFSET: u16 = M | 10;
+    pub const CLOSED: u16 = M | 11;
     pub const DROP: u16 = M | 16;
     pub const CREATE: u16 = M | 17;
     pub const CHANGE: u16 = M | 18;
@@ -201,6 +206,50 @@ pub struct LogPosition {
     pub offset: u64,
 }
 
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.segment, self.offset)
+    }
+}
+
+/// Where the log starts: no record before this position is needed. Positions order by segment, then
+/// by offset; the salt belongs to the segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogStart {
+    /// Number of the first segment that replay reads.
+    pub segment: u64,
+    /// Byte offset in it; 0 if the whole segment is needed, with its header.
+    pub offset: u64,
+    /// The salt of the chain that the segment belongs to. Replay uses it if damage has taken the
+    /// segment's header and the offset says that the header is not needed. 0 where it is not known.
+    pub salt: u64,
+}
+
+impl LogStart {
+    /// The start of a chain's segment, with its header.
+    pub fn of_segment(segment: u64, salt: u64) -> LogStart {
+        LogStart {
+            segment,
+            offset: 0,
+            salt,
+        }
+    }
+
+    /// The position, without the salt.
+    pub fn position(&self) -> LogPosition {
+        LogPosition {
+            segment: self.segment,
+            offset: self.offset,
+        }
+    }
+}
+
+impl fmt::Display for LogStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.position().fmt(f)
+    }
+}
+
 /// The slot of a level-0 run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSlot {
@@ -273,10 +322,12 @@ pub struct Edit {
     pub sequence_ceiling: Option<u64>,
     /// How often the store was opened for writing; part of the names of its files.
     pub open_number: Option<u64>,
-    /// The first log segment that replay reads.
-    pub log_start: Option<u64>,
+    /// Where the log starts.
+    pub log_start: Option<LogStart>,
     /// Through where the log is known to be synced.
     pub log_synced: Option<LogPosition>,
+    /// The store was closed with this edit: the log ends exactly at the synced position.
+    pub closed: bool,
     /// When the store was created, in microseconds since 1970; for people.
     pub created_us: Option<u64>,
     /// No keyspace has this id or a greater one.
@@ -816,9 +867,15 @@ impl Edit {
         Edit::default()
     }
 
-    /// Whether it only drops keyspaces: such an edit may use the manifest's last written space.
+    /// Whether it only drops keyspaces, and so gives space back.
     pub fn gives_space_back(&self) -> bool {
         !self.drop.is_empty() && self.create.is_empty() && self.keyspaces.is_empty()
+    }
+
+    /// Whether it may use the space that the manifest keeps written for an edit that must not fail:
+    /// one that gives space back, or the edit of a close, which is the last one in its file.
+    pub fn may_use_kept_space(&self) -> bool {
+        self.gives_space_back() || self.closed
     }
 
     /// Whether its numbers are such as a store can come to: what is computed from them never wraps. Bytes with right checksums may say
@@ -827,12 +884,21 @@ impl Edit {
     /// # Errors
     /// `Corruption` that names the field.
     pub fn check_limits(&self) -> Result<()> {
-        let synced = self.log_synced;
+        let (start, synced) = (self.log_start, self.log_synced);
         for (what, number, max) in [
             ("the next table id", self.next_table_id, MAX_TABLE_ID + 1),
             ("the sequence ceiling", self.sequence_ceiling, MAX_SEQUENCE),
             ("the open number", self.open_number, MAX_OPEN_NUMBER),
-            ("the log's start", self.log_start, MAX_SEGMENT_NUMBER.into()),
+            (
+                "the log's start",
+                start.map(|s| s.segment),
+                MAX_SEGMENT_NUMBER.into(),
+            ),
+            (
+                "the offset of the log's start",
+                start.map(|s| s.offset),
+                MAX_SEGMENT_BYTES,
+            ),
             (
                 "the segment of the log's synced position",
                 synced.map(|p| p.segment),
@@ -845,6 +911,18 @@ impl Edit {
             ),
         ] {
             within(what, number, max)?;
+        }
+        let boundary = |at: u64| {
+            at == 0
+                || at >= SEGMENT_HEADER_BYTES as u64
+                    && at.is_multiple_of(RECORD_ALIGN_BYTES as u64)
+        };
+        if let Some(start) = start.filter(|start| !boundary(start.offset)) {
+            return Err(malformed("the log's start is where no record can begin")
+                .expected(format!(
+                    "0, or a multiple of {RECORD_ALIGN_BYTES} from {SEGMENT_HEADER_BYTES} on"
+                ))
+                .found(start.offset));
         }
         for create in &self.create {
             within("a creation's number", Some(create.sequence), MAX_SEQUENCE)?;
@@ -864,7 +942,7 @@ impl Edit {
             (tag::NEXT_TABLE_ID, self.next_table_id),
             (tag::SEQUENCE_CEILING, self.sequence_ceiling),
             (tag::OPEN_NUMBER, self.open_number),
-            (tag::LOG_START, self.log_start),
+            (tag::LOG_START, self.log_start.map(|start| start.segment)),
             (tag::CREATED_US, self.created_us),
         ];
         for (tag, number) in numbers {
@@ -877,6 +955,15 @@ impl Edit {
                 out.raw(&position.segment.to_le_bytes());
                 out.raw(&position.offset.to_le_bytes());
             });
+        }
+        if let Some(start) = self.log_start.filter(|s| (s.offset, s.salt) != (0, 0)) {
+            out.nested(tag::LOG_START_OFFSET, |out| {
+                out.raw(&start.offset.to_le_bytes());
+                out.raw(&start.salt.to_le_bytes());
+            });
+        }
+        if self.closed {
+            out.field(tag::CLOSED, &[]);
         }
         if let Some(id) = self.next_keyspace_id {
             out.field(tag::NEXT_KEYSPACE_ID, &id.to_le_bytes());
@@ -905,6 +992,8 @@ impl Edit {
     /// caller adds file and offset.
     pub fn decode(bytes: &[u8]) -> Result<Decoded> {
         let mut edit = Edit::default();
+        let mut start_segment = None;
+        let mut start_offset = None;
         let mut ignored_count = 0;
         let ignored = &mut ignored_count;
         for field in Fields::new(bytes) {
@@ -931,9 +1020,18 @@ impl Edit {
                 )?,
                 tag::LOG_START => once(
                     "the log's start",
-                    &mut edit.log_start,
+                    &mut start_segment,
                     one_u64("the log's start", value)?,
                 )?,
+                tag::LOG_START_OFFSET => {
+                    let what = "the offset of the log's start";
+                    let mut numbers = Numbers::new(what, value, 16)?;
+                    once(what, &mut start_offset, (numbers.u64()?, numbers.u64()?))?;
+                }
+                tag::CLOSED if !value.is_empty() => {
+                    return Err(malformed("the mark of a close has a value"));
+                }
+                tag::CLOSED => edit.closed = true,
                 tag::LOG_SYNCED => {
                     let mut numbers = Numbers::new("the log's synced position", value, 16)?;
                     let position = LogPosition {
@@ -959,6 +1057,20 @@ impl Edit {
                 _ => unknown("a manifest edit", tag, ignored)?,
             }
         }
+        edit.log_start = match (start_segment, start_offset) {
+            (Some(segment), offset) => {
+                let (offset, salt) = offset.unwrap_or_default();
+                Some(LogStart {
+                    segment,
+                    offset,
+                    salt,
+                })
+            }
+            (None, Some(_)) => {
+                return Err(malformed("the log's start has an offset and no segment"));
+            }
+            (None, None) => None,
+        };
         Ok(Decoded {
             edit,
             ignored_count,

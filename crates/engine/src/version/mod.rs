@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use edit::{
-    AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, MAX_KEYSPACE_NAME_BYTES,
-    MAX_OPEN_NUMBER, MAX_TABLE_ID, RemoveTable, RunSlot, StoredOptions,
+    AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, LogStart,
+    MAX_KEYSPACE_NAME_BYTES, MAX_OPEN_NUMBER, MAX_TABLE_ID, RemoveTable, RunSlot, StoredOptions,
 };
 pub use keyspace_version::KeyspaceVersion;
 pub use level::{Level, Run};
@@ -33,6 +33,7 @@ pub use meta::{
 };
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Position;
 
 /// A keyspace as the manifest knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +57,12 @@ pub struct StoreState {
     pub sequence_ceiling: u64,
     /// How often the store was opened for writing.
     pub open_number: u64,
-    /// The first log segment that replay reads.
-    pub log_start: u64,
+    /// Where the log starts: nothing before this position is needed.
+    pub log_start: LogStart,
     /// Through where the log is known to be synced.
     pub log_synced: LogPosition,
+    /// The last edit was that of a close: the log ends exactly at the synced position.
+    pub closed: bool,
     /// When the store was created, in microseconds since 1970.
     pub created_us: u64,
     /// No keyspace has this id or a greater one.
@@ -77,15 +80,15 @@ fn refused(what: impl Into<String>) -> Error {
 }
 
 /// Raises a counter; it may not go back.
-fn raise<T: Copy + Ord + std::fmt::Debug>(
+fn raise<T: Copy + Ord + std::fmt::Display>(
     what: &str,
     counter: &mut T,
     to: Option<T>,
 ) -> Result<()> {
     match to {
         Some(to) if to < *counter => Err(refused(format!("{what} goes back"))
-            .expected(format!("at least {counter:?}"))
-            .found(format!("{to:?}"))),
+            .expected(format!("at least {counter}"))
+            .found(to)),
         Some(to) => {
             *counter = to;
             Ok(())
@@ -98,6 +101,25 @@ impl StoreState {
     /// The state of a store without keyspaces.
     pub fn new() -> StoreState {
         StoreState::default()
+    }
+
+    /// This state of a store whose log is synced, ends at `end`, and has nothing in it that is
+    /// needed.
+    pub(crate) fn closed_at(self, end: Position) -> StoreState {
+        let end = LogPosition {
+            segment: end.segment.into(),
+            offset: end.offset.into(),
+        };
+        StoreState {
+            log_start: LogStart {
+                segment: end.segment,
+                offset: end.offset,
+                ..self.log_start
+            },
+            log_synced: end,
+            closed: true,
+            ..self
+        }
     }
 
     /// A live keyspace.
@@ -147,6 +169,13 @@ impl StoreState {
             &mut next.log_synced,
             edit.log_synced,
         )?;
+        let (start, synced) = (next.log_start, next.log_synced);
+        if start.offset > 0 && start.position() > synced {
+            return Err(refused("the log starts behind what is synced of it")
+                .expected(format!("at most {synced}"))
+                .found(start));
+        }
+        next.closed = edit.closed;
         if let Some(created_us) = edit.created_us {
             next.created_us = created_us;
         }
@@ -247,6 +276,7 @@ impl StoreState {
             open_number: Some(self.open_number),
             log_start: Some(self.log_start),
             log_synced: Some(self.log_synced),
+            closed: self.closed,
             created_us: Some(self.created_us),
             next_keyspace_id: Some(self.next_keyspace_id),
             ..Edit::default()

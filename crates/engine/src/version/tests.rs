@@ -448,20 +448,20 @@ fn keyspace_ids_are_given_once() {
 fn counters_do_not_go_back() {
     let s = StoreState::new()
         .apply(&Edit {
-            log_start: Some(7),
+            log_start: Some(LogStart::of_segment(7, 0)),
             next_table_id: Some(10),
             ..Edit::new()
         })
         .unwrap();
     let back = s
         .apply(&Edit {
-            log_start: Some(6),
+            log_start: Some(LogStart::of_segment(6, 0)),
             ..Edit::new()
         })
         .unwrap_err();
     assert!(
         back.to_string()
-            .contains("the log's start goes back: expected at least 7, found 6"),
+            .contains("the log's start goes back: expected at least 7:0, found 6:0"),
         "{back}"
     );
     let s = s
@@ -583,19 +583,24 @@ fn any_keyspace_edit() -> impl Strategy<Value = KeyspaceEdit> {
 pub(crate) fn any_edit() -> impl Strategy<Value = Edit> {
     (
         any::<bool>(),
-        any::<([Option<u64>; 5], Option<(u64, u64)>, Option<u32>)>(),
+        any::<([Option<u64>; 5], Option<(u64, u64)>, Option<u32>, (u64, u64), bool)>(),
         prop::collection::vec(any::<u32>(), 0..3),
         prop::collection::vec((any::<u32>(), ".{0,10}", any::<u64>()), 0..3),
         prop::collection::vec(any_keyspace_edit(), 0..3),
     )
         .prop_map(
-            |(whole, (n, synced, next_keyspace_id), drop, creates, keyspaces)| Edit {
+            |(whole, (n, synced, next_keyspace_id, start, closed), drop, creates, keyspaces)| Edit {
                 whole,
                 next_table_id: n[0],
                 sequence_ceiling: n[1],
                 open_number: n[2],
-                log_start: n[3],
+                log_start: n[3].map(|segment| LogStart {
+                    segment,
+                    offset: start.0,
+                    salt: start.1,
+                }),
                 log_synced: synced.map(|(segment, offset)| LogPosition { segment, offset }),
+                closed,
                 created_us: n[4],
                 next_keyspace_id,
                 drop,
@@ -636,10 +641,53 @@ proptest! {
     }
 }
 
+/// What is before the log's start is passed over if it is damaged, so it must have been synced.
+#[test]
+fn the_log_does_not_start_behind_what_is_synced() {
+    let edit = |offset| Edit {
+        log_start: Some(LogStart {
+            offset,
+            ..LogStart::of_segment(3, 9)
+        }),
+        log_synced: Some(LogPosition {
+            segment: 3,
+            offset: 128,
+        }),
+        ..Edit::new()
+    };
+    let state = StoreState::new().apply(&edit(128)).unwrap();
+    assert_eq!(state.log_start.offset, 128);
+    let refused = StoreState::new().apply(&edit(136)).unwrap_err();
+    let said = "the log starts behind what is synced of it: expected at most 3:128, found 3:136";
+    assert!(refused.to_string().contains(said), "{refused}");
+    for offset in [8, 63, 100, 1 << 33] {
+        let refused = StoreState::new().apply(&edit(offset)).unwrap_err();
+        assert!(refused.is_corruption(), "{offset}: {refused}");
+    }
+}
+
+/// The mark of a close stands for one edit: whatever follows was done by a store that is open.
+#[test]
+fn only_the_last_edit_closes() {
+    let close = Edit {
+        closed: true,
+        ..Edit::new()
+    };
+    let closed = StoreState::new().apply(&close).unwrap();
+    assert!(closed.closed);
+    let again = StoreState::new().apply(&closed.to_edit()).unwrap();
+    assert_eq!(again, closed, "a manifest that is written anew keeps it");
+    let next = Edit {
+        next_table_id: Some(5),
+        ..Edit::new()
+    };
+    assert!(!closed.apply(&next).unwrap().closed);
+}
+
 #[test]
 fn unknown_fields_are_refused_or_counted() {
     let mut bytes = Edit {
-        log_start: Some(3),
+        log_start: Some(LogStart::of_segment(3, 0)),
         ..Edit::new()
     }
     .encode();
@@ -647,7 +695,7 @@ fn unknown_fields_are_refused_or_counted() {
     let decoded = Edit::decode(&bytes).unwrap();
     assert_eq!(
         (decoded.edit.log_start, decoded.ignored_count),
-        (Some(3), 1)
+        (Some(LogStart::of_segment(3, 0)), 1)
     );
     let at = bytes.len() - 7;
     bytes[at] = 0x80;

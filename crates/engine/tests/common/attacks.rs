@@ -130,7 +130,7 @@ fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
     store.sync_log().unwrap();
     // Maintenance has made its next segment ready, so that the slow sync is the drop's.
     rt.sleep(Duration::from_secs(3));
-    let before = hooks.state().log_start;
+    let before = hooks.state().log_start.segment;
     disk.faults.add(
         Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2)))
             .named(LOG)
@@ -253,7 +253,7 @@ fn a_missing_start_segment_is_damage(rt: Runtime, _seed: u64) {
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
     ks.put(b"k", b"v").unwrap();
-    let start = store.core_for_tests().state().log_start;
+    let start = store.core_for_tests().state().log_start.segment;
     let after = disk.kill();
     let epoch = after.memory.lease("thief").unwrap().epoch();
     after
@@ -436,7 +436,7 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
         }
     }
     assert_eq!(hooks.pending_edit_count(), 1, "every edit found room");
-    let pinned = hooks.state().log_start;
+    let pinned = hooks.state().log_start.segment;
     store.drop_keyspace("b").unwrap();
     assert_eq!(a.iter().unwrap().count(), count);
     let crashed = disk.kill();
@@ -451,7 +451,7 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
             a.put(&key(i % 20), &[7; 2000]).unwrap();
         }
         a.flush().unwrap();
-        assert!(hooks.state().log_start > pinned, "something keeps the log");
+        assert!(hooks.state().log_start.segment > pinned, "something keeps the log");
         assert_eq!(a.iter().unwrap().count(), count + 20);
     }
     let images = [crashed.unlimited(), disk.lose_power().unlimited()];
@@ -600,13 +600,13 @@ fn a_failed_group_pins_nothing(rt: Runtime, _seed: u64) {
     assert_eq!(b.put(b"k", &big).unwrap_err().kind(), ErrorKind::NoSpace);
     disk.memory.set_capacity(None);
     rt.sleep(Duration::from_secs(5));
-    let before = hooks.state().log_start;
+    let before = hooks.state().log_start.segment;
     for i in 0..400 {
         a.put(&key(i), &[7; 900]).unwrap();
     }
     a.flush().unwrap();
     assert!(
-        hooks.state().log_start > before + 2,
+        hooks.state().log_start.segment > before + 2,
         "an empty keyspace keeps the log from {before} on"
     );
 }

@@ -141,13 +141,13 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
         assert_eq!(pairs, [(key.to_vec(), value.to_vec())], "{name}");
     }
     // Nothing keeps the log that is not needed.
-    let from = hooks.state().log_start;
+    let from = hooks.state().log_start.segment;
     let ks = store.default_keyspace().unwrap();
     for i in 0..6000 {
         ks.put(&key(i % 100), &[1; 1000]).unwrap();
     }
     ks.flush().unwrap();
-    let to = hooks.state().log_start;
+    let to = hooks.state().log_start.segment;
     assert!(
         to > from + 5,
         "the log is kept: it began at {from}, now {to}"

@@ -235,9 +235,8 @@ fn story_05_a_recycled_name(rt: Runtime, _seed: u64) {
         .append(&[&bytes])
         .unwrap();
     let options = ReplayOptions {
-        store_id: header.store_id,
-        start_segment: 12,
         synced: Position::new(12, 0),
+        ..ReplayOptions::from_segment(12, header.store_id)
     };
     let mut found = 0;
     let report = replay(&renamed, &options, &mut |_| {

@@ -88,9 +88,8 @@ pub fn read(
 ) -> Result<(Found, ReplayReport)> {
     let mut found = Found::default();
     let options = ReplayOptions {
-        store_id: STORE_ID,
-        start_segment,
         synced,
+        ..ReplayOptions::from_segment(start_segment, STORE_ID)
     };
     let report = replay(storage, &options, &mut |record| {
         assert_eq!(record.kind, RecordKind::Group);

@@ -54,11 +54,7 @@ pub(super) fn batch(bytes: &[u8]) {
 fn read_segment(bytes: &[u8], store_id: u64) {
     let name = "000000000001.log";
     let storage = storage_with(name, bytes);
-    let options = ReplayOptions {
-        store_id,
-        start_segment: 1,
-        synced: Position::default(),
-    };
+    let options = ReplayOptions::from_segment(1, store_id);
     let (mut end, mut next, mut count) = (Position::new(1, 0), 0, 0u64);
     let report = replay(&storage, &options, &mut |record| {
         assert!(record.position >= end && record.end > record.position);
@@ -136,9 +132,8 @@ pub(super) fn log_chain(bytes: &[u8]) {
             .replace(Epoch::default(), &segment_name(number), object)
             .expect("memory");
         let options = ReplayOptions {
-            store_id,
-            start_segment: 1,
             synced,
+            ..ReplayOptions::from_segment(1, store_id)
         };
         let mut found = Vec::new();
         let report = replay(&storage, &options, &mut |record| {

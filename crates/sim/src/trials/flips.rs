@@ -214,7 +214,7 @@ impl Sound {
         let found = recover(&place.0[0])
             .map_err(|e| e.to_string())?
             .ok_or("there is no store")?;
-        let log_start = found.state.log_start as u32;
+        let log_start = found.state.log_start.segment as u32;
         let log = match &model {
             Some(_) => log_of(&place.0[0], log_start)?,
             None => Vec::new(),
