@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         store_id: 1,
         options: LogOptions::default(),
         reserve: None,
+        last_known_segment: 0,
         on_poison: Box::new(|error| eprintln!("{error}")),
     })?;
     let mut batch = BatchBody::new();

@@ -30,9 +30,7 @@ use crate::log::{LogConfig, LogOptions, LogWriter};
 use crate::manifest::{self, Manifest, Space, StoreId};
 use crate::planted::{self, Bug};
 use crate::recovery::{LEASE, keyspace_edit, log_store_id};
-use crate::version::{
-    CreateKeyspace, Edit, KeyspaceId, KeyspaceState, Level, Run, StoreState,
-};
+use crate::version::{CreateKeyspace, Edit, KeyspaceId, KeyspaceState, Level, Run, StoreState};
 use crate::view::{KeyspaceCore, KeyspaceView, Source};
 
 /// Stands in a folder while a checkpoint is written into it.
@@ -322,6 +320,7 @@ pub(crate) fn found(
             recycle_count: 0,
         },
         reserve: None,
+        last_known_segment: 0,
         on_poison: Box::new(|_| ()),
     })?;
     let synced = log.sync(log.end())?;

@@ -204,6 +204,7 @@ pub(crate) fn open(
             recycle_count: 4,
         },
         reserve: reserve::find(&*storages.log, reserve::LOG)?,
+        last_known_segment: old.log_start.segment.max(old.log_synced.segment) as u32,
         on_poison,
     })?;
     let ceiling = (published + CEILING_STEP).min(MAX_SEQUENCE);
@@ -391,12 +392,7 @@ pub(crate) fn no_first_segment(number: u32) -> Error {
 }
 
 /// Says that replay passed over damage in a part of the log that nothing needs.
-fn tell_of_passed_damage(
-    passed: &PassedDamage,
-    closed: bool,
-    metrics: &Metrics,
-    events: &Events,
-) {
+fn tell_of_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics, events: &Events) {
     metrics.passed_log_damage_count.add(1);
     metrics.passed_log_damage_bytes.add(passed.bytes());
     let error = passed.to_error(closed);

@@ -257,14 +257,8 @@ pub(crate) fn collect(core: &Core) -> Stats {
         ("ingest_count", m.ingest_count.get()),
         ("ingest_bytes", m.ingest_bytes.get()),
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
-        (
-            "passed_log_damage_count",
-            m.passed_log_damage_count.get(),
-        ),
-        (
-            "passed_log_damage_bytes",
-            m.passed_log_damage_bytes.get(),
-        ),
+        ("passed_log_damage_count", m.passed_log_damage_count.get()),
+        ("passed_log_damage_bytes", m.passed_log_damage_bytes.get()),
         ("map_failed_count", core.tables.map_failed_count()),
         ("block_cache_hit_count", cache.points.hit_count()),
         ("block_cache_miss_count", cache.points.miss_count()),

@@ -195,6 +195,12 @@ impl TestHooks {
         (needed, self.core.log.end().segment)
     }
 
+    /// Raises the ceiling of sequence numbers: an edit that gives no space back.
+    pub fn raise_ceiling(&self) -> Result<()> {
+        let ceiling = self.core.ceiling.load(Ordering::Acquire);
+        self.core.raise_ceiling(ceiling)
+    }
+
     /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
     pub fn drop_without_record(&self, keyspace: &Keyspace) -> Result<()> {
         let keyspace = self.core.keyspace_by_id(keyspace.id())?;

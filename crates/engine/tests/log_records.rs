@@ -44,6 +44,7 @@ fn store_with_record(
             recycle_count: 0,
         },
         reserve: None,
+        last_known_segment: 0,
         on_poison: Box::new(|_| ()),
     })
     .unwrap();

@@ -109,4 +109,13 @@ stories! {
     the_intervals_sync_waits_for_nobody
     a_flush_of_nothing_is_a_promise_too
     a_failed_sync_of_the_inherited_log_is_not_believed_later
+    a_closed_log_is_whole_or_damaged
+    a_killed_log_passes_what_is_not_needed
+    a_close_is_cut_off_at_every_call
+    a_closed_store_is_durable_in_every_mode
+    a_close_on_a_full_disk
+    a_close_while_data_waits_for_room
+    a_drop_beside_a_flush_keeps_the_log
+    an_open_on_what_was_not_synced
+    a_checkpoint_is_a_closed_store
 }

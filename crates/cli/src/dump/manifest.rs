@@ -162,7 +162,10 @@ pub fn edit_lines(dump: &mut Dump<'_>, edit: &Edit) -> Result<(), Failure> {
         }
     }
     if let Some(start) = edit.log_start {
-        dump.more(format_args!("log starts at {start}, salt {:016x}", start.salt))?;
+        dump.more(format_args!(
+            "log starts at {start}, salt {:016x}",
+            start.salt
+        ))?;
     }
     if let Some(position) = edit.log_synced {
         dump.more(format_args!("log synced through {position}"))?;

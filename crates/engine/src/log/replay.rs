@@ -156,17 +156,22 @@ impl PassedDamage {
     pub fn to_error(&self, closed: bool) -> Error {
         let end = self.through.offset;
         let expected = match closed || self.is_bounded {
-            true => format!("records up to byte {end}; tables hold all of them, so nothing is lost"),
+            true => {
+                format!("records up to byte {end}; tables hold all of them, so nothing is lost")
+            }
             false => format!(
                 "records up to byte {end}; tables hold all of them, but the store was not closed: \
                  if the damage reaches further, writes that were not synced are missing"
             ),
         };
-        Error::corruption(self.file(), "the log is damaged in a part that is not needed")
-            .at(self.from.offset.into())
-            .expected(expected)
-            .found(&self.found)
-            .advice("open the store for writing once, which begins a new log")
+        Error::corruption(
+            self.file(),
+            "the log is damaged in a part that is not needed",
+        )
+        .at(self.from.offset.into())
+        .expected(expected)
+        .found(&self.found)
+        .advice("open the store for writing once, which begins a new log")
     }
 }
 
@@ -480,8 +485,7 @@ impl Replay<'_> {
             StopReason::NoStartSegment | StopReason::StartHeader(BadHeader::Number(_)) => false,
             _ => segment.is_some_and(|segment| segment.len >= u64::from(start.offset)),
         };
-        start.offset > 0
-            && (self.options.closed || is_whole || planted::is(Bug::ClosedIsNotAsked))
+        start.offset > 0 && (self.options.closed || is_whole || planted::is(Bug::ClosedIsNotAsked))
     }
 
     /// Goes on at the log's start, past damage that was met at `from`.
@@ -648,7 +652,9 @@ impl Replay<'_> {
                 continue;
             }
             let goes_on = header.previous.offset == end.offset
-                && last.checksum.is_none_or(|sum| sum == header.previous.checksum);
+                && last
+                    .checksum
+                    .is_none_or(|sum| sum == header.previous.checksum);
             return Ok(
                 if (goes_on || planted::is(Bug::GoOnPastBrokenChain))
                     && !planted::is(Bug::StopAtSegmentEnd)

@@ -68,6 +68,9 @@ pub struct LogConfig {
     pub options: LogOptions,
     /// An object with written space that becomes the first segment if there is no room for a new one.
     pub reserve: Option<String>,
+    /// The last segment that the manifest knows of. New segments are numbered above it, also if it
+    /// is not there any more.
+    pub last_known_segment: u32,
     /// Called once, when the log is poisoned, before anyone is answered. It must not call into the log.
     pub on_poison: Box<dyn Fn(&Error) + Send + Sync>,
 }
@@ -163,6 +166,7 @@ impl LogWriter {
             store_id,
             options,
             reserve,
+            last_known_segment,
             on_poison,
         } = config;
         let size = options.segment_bytes;
@@ -176,12 +180,12 @@ impl LogWriter {
             );
         }
         let mut live = Live::default();
-        let mut highest = 0;
+        let mut highest = last_known_segment;
         let mut objects = storage.list()?;
         objects.sort();
         for object in objects {
             if let Some(number) = parse_segment_name(&object.name) {
-                highest = number;
+                highest = number.max(highest);
                 live.push(LiveSegment {
                     number,
                     len_bytes: object.len,

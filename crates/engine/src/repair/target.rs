@@ -163,6 +163,7 @@ impl Target {
                 recycle_count: 0,
             },
             reserve: None,
+            last_known_segment: 0,
             on_poison: Box::new(|_| {}),
         })?;
         let synced = log.sync_all()?;

@@ -914,8 +914,7 @@ impl Edit {
         }
         let boundary = |at: u64| {
             at == 0
-                || at >= SEGMENT_HEADER_BYTES as u64
-                    && at.is_multiple_of(RECORD_ALIGN_BYTES as u64)
+                || at >= SEGMENT_HEADER_BYTES as u64 && at.is_multiple_of(RECORD_ALIGN_BYTES as u64)
         };
         if let Some(start) = start.filter(|start| !boundary(start.offset)) {
             return Err(malformed("the log's start is where no record can begin")

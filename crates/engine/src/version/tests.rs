@@ -583,32 +583,40 @@ fn any_keyspace_edit() -> impl Strategy<Value = KeyspaceEdit> {
 pub(crate) fn any_edit() -> impl Strategy<Value = Edit> {
     (
         any::<bool>(),
-        any::<([Option<u64>; 5], Option<(u64, u64)>, Option<u32>, (u64, u64), bool)>(),
+        any::<(
+            [Option<u64>; 5],
+            Option<(u64, u64)>,
+            Option<u32>,
+            (u64, u64),
+            bool,
+        )>(),
         prop::collection::vec(any::<u32>(), 0..3),
         prop::collection::vec((any::<u32>(), ".{0,10}", any::<u64>()), 0..3),
         prop::collection::vec(any_keyspace_edit(), 0..3),
     )
         .prop_map(
-            |(whole, (n, synced, next_keyspace_id, start, closed), drop, creates, keyspaces)| Edit {
-                whole,
-                next_table_id: n[0],
-                sequence_ceiling: n[1],
-                open_number: n[2],
-                log_start: n[3].map(|segment| LogStart {
-                    segment,
-                    offset: start.0,
-                    salt: start.1,
-                }),
-                log_synced: synced.map(|(segment, offset)| LogPosition { segment, offset }),
-                closed,
-                created_us: n[4],
-                next_keyspace_id,
-                drop,
-                create: creates
-                    .into_iter()
-                    .map(|(id, name, sequence)| create(id, &name, sequence))
-                    .collect(),
-                keyspaces,
+            |(whole, (n, synced, next_keyspace_id, start, closed), drop, creates, keyspaces)| {
+                Edit {
+                    whole,
+                    next_table_id: n[0],
+                    sequence_ceiling: n[1],
+                    open_number: n[2],
+                    log_start: n[3].map(|segment| LogStart {
+                        segment,
+                        offset: start.0,
+                        salt: start.1,
+                    }),
+                    log_synced: synced.map(|(segment, offset)| LogPosition { segment, offset }),
+                    closed,
+                    created_us: n[4],
+                    next_keyspace_id,
+                    drop,
+                    create: creates
+                        .into_iter()
+                        .map(|(id, name, sequence)| create(id, &name, sequence))
+                        .collect(),
+                    keyspaces,
+                }
             },
         )
 }

@@ -451,7 +451,10 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
             a.put(&key(i % 20), &[7; 2000]).unwrap();
         }
         a.flush().unwrap();
-        assert!(hooks.state().log_start.segment > pinned, "something keeps the log");
+        assert!(
+            hooks.state().log_start.segment > pinned,
+            "something keeps the log"
+        );
         assert_eq!(a.iter().unwrap().count(), count + 20);
     }
     let images = [crashed.unlimited(), disk.lose_power().unlimited()];

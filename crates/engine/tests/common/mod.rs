@@ -8,6 +8,7 @@
 pub mod attacks;
 pub mod budget;
 pub mod cancelled;
+pub mod closing;
 pub mod comings;
 pub mod deletes;
 pub mod folders;
@@ -37,6 +38,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(view_stories::ALL)
         .chain(attacks::ALL)
         .chain(cancelled::ALL)
+        .chain(closing::ALL)
         .chain(comings::ALL)
         .chain(budget::ALL)
         .chain(deletes::ALL)

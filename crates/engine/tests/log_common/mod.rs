@@ -46,6 +46,7 @@ pub fn config(runtime: &Runtime, storage: Arc<dyn Storage>, segment_bytes: u64) 
             recycle_count: 2,
         },
         reserve: None,
+        last_known_segment: 0,
         on_poison: Box::new(|_| {}),
     }
 }

@@ -1,0 +1,648 @@
+//! The end of a closed log, and damage in what is not needed of a log (RFC 1, section 15).
+
+use std::ops::Range;
+
+use siltstone::check::{CheckStorages, check as check_store};
+use siltstone::inspect::{LogFile, LogItem};
+use siltstone::log::Position;
+use siltstone::log::format::{parse_segment_name, segment_name};
+use siltstone::manifest::recover;
+use siltstone::repair::{RepairOptions, RepairSource, repair};
+use siltstone::version::StoreState;
+use siltstone::{Options, SyncMode};
+use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
+
+use super::*;
+
+pub const ALL: &[Story] = &[
+    (
+        "a_closed_log_is_whole_or_damaged",
+        3,
+        a_closed_log_is_whole_or_damaged,
+    ),
+    (
+        "a_killed_log_passes_what_is_not_needed",
+        2,
+        a_killed_log_passes_what_is_not_needed,
+    ),
+    (
+        "a_close_is_cut_off_at_every_call",
+        6,
+        a_close_is_cut_off_at_every_call,
+    ),
+    (
+        "a_closed_store_is_durable_in_every_mode",
+        3,
+        a_closed_store_is_durable_in_every_mode,
+    ),
+    ("a_close_on_a_full_disk", 1, a_close_on_a_full_disk),
+    (
+        "a_close_while_data_waits_for_room",
+        1,
+        a_close_while_data_waits_for_room,
+    ),
+    (
+        "a_drop_beside_a_flush_keeps_the_log",
+        200,
+        a_drop_beside_a_flush_keeps_the_log,
+    ),
+    (
+        "an_open_on_what_was_not_synced",
+        1,
+        an_open_on_what_was_not_synced,
+    ),
+    (
+        "a_checkpoint_is_a_closed_store",
+        1,
+        a_checkpoint_is_a_closed_store,
+    ),
+];
+
+/// The smallest segments, so that a short life has several.
+fn options() -> Options {
+    Options {
+        log_segment_bytes: 64 << 10,
+        memtable_bytes: 1 << 20,
+        sync: SyncMode::Never,
+        stats_publish_ms: 0,
+        background_tasks: 1,
+        ..small()
+    }
+}
+
+fn state(disk: &Disk) -> StoreState {
+    let found = recover(&disk.memory).unwrap().expect("a store");
+    StoreState::clone(&found.state)
+}
+
+/// Where the log starts, as the manifest says.
+fn start_of(state: &StoreState) -> Position {
+    let start = state.log_start;
+    Position::new(start.segment as u32, start.offset as u32)
+}
+
+/// Through where the log is synced, as the manifest says.
+fn synced_of(state: &StoreState) -> Position {
+    let synced = state.log_synced;
+    Position::new(synced.segment as u32, synced.offset as u32)
+}
+
+/// Some pairs into each of these keyspaces.
+fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
+    for i in numbers {
+        for keyspace in keyspaces {
+            keyspace.put(&key(i), &[i as u8; 2000]).unwrap();
+        }
+    }
+}
+
+/// Two keyspaces. `how`: 0, the second one has unflushed records behind flushed ones, over several
+/// segments; 1, all is flushed; 2, nothing is.
+fn lead_a_life(disk: &Disk, how: u64) -> Store {
+    let store = disk.open_with(options());
+    let (a, b) = two(&store);
+    fill(&[&a, &b], 0..30);
+    if how < 2 {
+        store.flush().unwrap();
+        fill(&[&a], 30..35);
+        a.flush().unwrap();
+        fill(&[&b], 30..70);
+        a.delete(&key(3)).unwrap();
+        a.put(&key(3), b"again").unwrap();
+    }
+    if how == 1 {
+        store.flush().unwrap();
+    }
+    store
+}
+
+/// Damage to one segment: what becomes of its bytes, and which of them it concerns. `None` deletes
+/// the segment.
+struct Hit {
+    segment: u32,
+    bytes: Range<u64>,
+    what: String,
+    change: Option<fn(&mut Vec<u8>, Range<u64>)>,
+}
+
+fn flip(bytes: &mut Vec<u8>, range: Range<u64>) {
+    bytes[range.start as usize] ^= 0x10;
+}
+
+fn zero(bytes: &mut Vec<u8>, range: Range<u64>) {
+    bytes[range.start as usize..range.end as usize].fill(0);
+}
+
+fn cut(bytes: &mut Vec<u8>, range: Range<u64>) {
+    bytes.truncate(range.start as usize);
+}
+
+/// The records of a segment: where each begins and ends.
+fn records(storage: &MemoryStorage, segment: u32) -> Vec<Range<u64>> {
+    let file = storage.open(&segment_name(segment)).unwrap();
+    let mut log = LogFile::open(&*file).unwrap();
+    let mut found = Vec::new();
+    while let Some(item) = log.next_item().unwrap() {
+        if let LogItem::Record(record) = item {
+            found.push(record.offset..record.end);
+        }
+    }
+    found
+}
+
+/// Damage of each kind to each part of the log that holds history.
+fn hits(disk: &Disk, start: u32, end: u32) -> Vec<Hit> {
+    let mut hits = Vec::new();
+    for name in disk.names(".log") {
+        let segment = parse_segment_name(&name).unwrap();
+        if !(start..=end).contains(&segment) {
+            continue;
+        }
+        let len = disk.memory.open(&name).unwrap().len();
+        let mut hit = |bytes: Range<u64>, what: &str, change| {
+            let what = format!("{what} {bytes:?} of segment {segment}");
+            hits.push(Hit {
+                segment,
+                bytes,
+                what,
+                change,
+            });
+        };
+        hit(0..len, "missing:", None);
+        hit(0..len, "empty:", Some(cut));
+        hit(0..len, "zeros at", Some(zero));
+        hit(0..64, "zeros at", Some(zero));
+        for at in [0, 4, 10, 12, 16, 24, 32, 40, 48, 56, 60] {
+            hit(at..at + 1, "flip at", Some(flip));
+        }
+        let records = records(&disk.memory, segment);
+        for (i, record) in records.iter().enumerate() {
+            let Range { start, end } = *record;
+            // Every class of bytes in the first and the last records, the payload in all.
+            let classes: &[u64] = match i < 2 || i + 2 >= records.len() {
+                true => &[0, 4, 8, 9, 12, 16, 24, 32, end - start - 1],
+                false => &[32],
+            };
+            for at in classes {
+                hit(start + at..start + at + 1, "flip at", Some(flip));
+            }
+            if i % 5 == 0 || i + 1 == records.len() {
+                hit(start..len, "cut at", Some(cut));
+                hit(start + 40..len, "cut at", Some(cut));
+                hit(start..len, "zeros at", Some(zero));
+            }
+        }
+        if let Some(last) = records.last() {
+            hit(last.end..len, "cut at", Some(cut));
+        }
+    }
+    hits
+}
+
+impl Hit {
+    /// A copy of the store, damaged.
+    fn apply(&self, disk: &Disk) -> Disk {
+        let copy = disk.kill();
+        let name = segment_name(self.segment);
+        match self.change {
+            Some(change) => copy
+                .memory
+                .damage(&name, |bytes| change(bytes, self.bytes.clone()))
+                .unwrap(),
+            None => {
+                let lease = copy.memory.lease("store").unwrap();
+                copy.memory.delete(lease.epoch(), &name).unwrap();
+            }
+        }
+        copy
+    }
+
+    /// Whether it concerns any of the history from `from` to `end`. `ends`: where the records of
+    /// the segment end.
+    fn meets(&self, from: Position, end: Position, ends: u64) -> bool {
+        let within = self.bytes.start..self.bytes.end.min(ends);
+        let from = match self.segment.cmp(&from.segment) {
+            std::cmp::Ordering::Less => return false,
+            std::cmp::Ordering::Equal => u64::from(from.offset),
+            std::cmp::Ordering::Greater => 0,
+        };
+        self.segment <= end.segment && within.start < ends && within.end > from
+    }
+}
+
+/// What an open, a check, a read-only open and a repair make of a store: they must agree. True if it
+/// opens; then it holds everything, and `passed` tells whether damage was passed over.
+fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) {
+    let storage: Arc<dyn Storage> = Arc::new(disk.memory.clone());
+    let checked = check_store(&CheckStorages::on(&disk.memory), &mut |_| {})
+        .unwrap_or_else(|e| panic!("{what}: check: {e}"));
+    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&disk.rt));
+    let repaired = repair(
+        &RepairSource::on(storage.clone()),
+        &target,
+        &disk.rt,
+        &RepairOptions::default(),
+        &mut |_| {},
+    )
+    .unwrap_or_else(|e| panic!("{what}: repair: {e}"));
+    let components = Components::on(storage.clone(), disk.rt.clone());
+    let rescued = |target: &Arc<dyn Storage>| {
+        let components = Components::on(target.clone(), disk.rt.clone());
+        contents(&Store::open_with(components, options()).unwrap())
+    };
+    let reading = Store::open_read_only_with(components, options()).map(|s| contents(&s));
+    let opened = disk.try_open(options());
+    let store = match opened {
+        Ok(store) => store,
+        Err(error) => {
+            assert!(error.is_corruption(), "{what}: {error}");
+            let file = error.file().unwrap_or_default();
+            assert!(parse_segment_name(file).is_some(), "{what}: {error}");
+            assert!(
+                error.offset().is_some() || what.contains("missing"),
+                "{what}: {error}"
+            );
+            let read = reading.map(|_| ()).unwrap_err();
+            assert_eq!(read.to_string(), error.to_string(), "{what}: read-only");
+            assert!(
+                !checked.is_sound(),
+                "{what}: check finds nothing, open: {error}"
+            );
+            // A repair may find more than an open: records of a segment without its header.
+            if repaired.lost_nothing() {
+                assert_eq!(rescued(&target), *wanted, "{what}: repaired");
+            }
+            return (false, false);
+        }
+    };
+    assert_eq!(contents(&store), *wanted, "{what}");
+    let read = reading.unwrap_or_else(|e| panic!("{what}: read-only: {e}"));
+    assert_eq!(read, *wanted, "{what}: read-only");
+    let passed = store.stats().counter("passed_log_damage_count") > 0;
+    assert_eq!(
+        checked.is_sound(),
+        !passed,
+        "{what}: check: {:?}",
+        checked.problems
+    );
+    assert!(repaired.lost_nothing(), "{what}: repair: {repaired:?}");
+    assert_eq!(rescued(&target), *wanted, "{what}: repaired");
+    store.close().unwrap();
+    // The damage went with the old log.
+    let again = disk.open_with(options());
+    assert_eq!(
+        again.stats().counter("passed_log_damage_count"),
+        0,
+        "{what}"
+    );
+    assert_eq!(contents(&again), *wanted, "{what}: opened again");
+    (true, passed)
+}
+
+/// A store is closed, and then its log is damaged at every class of places. What is needed is never
+/// lost silently, and what is not needed refuses nothing.
+fn a_closed_log_is_whole_or_damaged(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, seed);
+    let wanted = contents(&store);
+    store.close().unwrap();
+    let closed = state(&disk);
+    assert!(closed.closed);
+    let (start, end) = (start_of(&closed), synced_of(&closed));
+    match seed {
+        0 => assert!(start.offset > 0 && start < end, "{start} to {end}"),
+        1 => assert_eq!(start, end),
+        _ => assert!(
+            start < end && start.segment < end.segment,
+            "{start} to {end}"
+        ),
+    }
+    assert_eq!(judge(&disk.kill(), &wanted, "nothing"), (true, false));
+    let beginning = Position::new(start.segment, 0);
+    let (mut opened, mut refused) = (0, 0);
+    for hit in hits(&disk, start.segment, end.segment) {
+        let ends = match hit.segment == end.segment {
+            true => u64::from(end.offset),
+            false => records(&disk.memory, hit.segment)
+                .last()
+                .map_or(64, |last| last.end),
+        };
+        let what = &hit.what;
+        let (opens, passed) = judge(&hit.apply(&disk), &wanted, what);
+        assert_eq!(
+            opens,
+            !hit.meets(start, end, ends),
+            "{what}: log from {start} to {end}"
+        );
+        if opens {
+            opened += 1;
+            assert_eq!(passed, hit.meets(beginning, end, ends), "{what}");
+        } else {
+            refused += 1;
+            let error = hit
+                .apply(&disk)
+                .try_open(options())
+                .map(|_| ())
+                .unwrap_err();
+            let said = format!("the store was closed with its log ending there");
+            let missing = error
+                .to_string()
+                .contains("the log's first segment is missing");
+            let displaced = error.to_string().contains("another segment's name");
+            assert!(
+                error.to_string().contains(&said) || missing || displaced,
+                "{what}: {error}"
+            );
+        }
+    }
+    assert!(opened > 5, "{opened} opened, {refused} refused");
+    assert_eq!(
+        refused == 0,
+        seed == 1,
+        "{opened} opened, {refused} refused"
+    );
+}
+
+/// As above, of a store that was killed: damage before the log's start in a file that reaches it is
+/// passed over; a start segment that is missing or cut is not, because nobody knows what was behind.
+fn a_killed_log_passes_what_is_not_needed(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, seed);
+    let wanted = contents(&store);
+    let disk = disk.kill();
+    let killed = state(&disk);
+    assert!(!killed.closed);
+    let (start, synced) = (start_of(&killed), synced_of(&killed));
+    assert!(
+        start.offset > 64 && start <= synced,
+        "{start}, synced {synced}"
+    );
+    let last = records(&disk.memory, start.segment)
+        .iter()
+        .rfind(|record| record.end <= u64::from(start.offset))
+        .cloned();
+    let (mut passed_count, mut refused) = (0, 0);
+    for hit in hits(&disk, start.segment, start.segment) {
+        let what = &hit.what;
+        let copy = hit.apply(&disk);
+        let is_gone = hit.change.is_none()
+            || copy.memory.open(&segment_name(hit.segment)).unwrap().len()
+                < u64::from(start.offset);
+        let before_start = hit.bytes.end <= u64::from(start.offset);
+        let opened = copy.try_open(options());
+        if is_gone {
+            let error = opened.map(|_| ()).unwrap_err();
+            assert!(error.is_corruption(), "{what}: {error}");
+            refused += 1;
+        } else if before_start {
+            let store = opened.unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(
+                contents(&store),
+                wanted,
+                "{what}, log from {start}, last {last:?}"
+            );
+            assert_eq!(
+                store.stats().counter("passed_log_damage_count"),
+                1,
+                "{what}"
+            );
+            passed_count += 1;
+        } else if let Ok(store) = opened {
+            // What was never synced may end anywhere, and the flushed part never does.
+            let a = store.keyspace("a").unwrap();
+            assert_eq!(prefix_len(&a), 35, "{what}");
+        }
+    }
+    assert!(
+        passed_count > 5 && refused > 1,
+        "{passed_count} passed, {refused} refused"
+    );
+}
+
+/// A close is cut off at each of its calls, by a kill or by power loss. A kill loses nothing; power
+/// loss leaves a prefix; and once the edit is there, the state says so and is right.
+fn a_close_is_cut_off_at_every_call(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, seed % 3);
+    let wanted = contents(&store);
+    disk.memory.start_journal();
+    store.close().unwrap();
+    let calls = disk.memory.journal_len();
+    assert!(calls >= 3, "the edit, its sync and its seal: {calls}");
+    let mut closed_count = 0;
+    let mut replay = disk.memory.replay();
+    for n in 0..=calls {
+        replay.advance_to(n);
+        let killed = Disk::on(&rt, replay.kill_in(&rt));
+        let is_closed = state(&killed).closed;
+        closed_count += u64::from(is_closed);
+        assert_eq!(
+            contents(&killed.open_with(options())),
+            wanted,
+            "killed at call {n}"
+        );
+        for policy in [
+            CrashPolicy::LoseUnsynced,
+            CrashPolicy::KeepUnsynced,
+            CrashPolicy::Seeded(seed * 1000 + n),
+        ] {
+            let lost = Disk::on(&rt, replay.crash_in(&rt, policy).0);
+            let is_closed = state(&lost).closed;
+            let store = lost.open_with(options());
+            if is_closed || n == calls {
+                assert_eq!(contents(&store), wanted, "{policy:?} at call {n}, closed");
+            } else {
+                prefix_len(&store.keyspace("b").unwrap());
+            }
+        }
+    }
+    assert!(closed_count >= 2, "{closed_count} of {calls}");
+    let ends = state(&disk);
+    assert!(ends.closed && start_of(&ends) <= synced_of(&ends));
+}
+
+/// Power is lost right after a close, in every sync mode: everything is there.
+fn a_closed_store_is_durable_in_every_mode(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let sync = [
+        SyncMode::Never,
+        SyncMode::Interval(std::time::Duration::from_secs(3600)),
+        SyncMode::Always,
+    ][seed as usize];
+    let store = disk.open_with(Options { sync, ..options() });
+    let (a, b) = two(&store);
+    fill(&[&a, &b], 0..40);
+    a.flush().unwrap();
+    fill(&[&a], 40..50);
+    let wanted = contents(&store);
+    drop((a, b));
+    // A handle that is dropped without a close leaves what a kill leaves.
+    let killed = disk.kill();
+    drop(killed.open_with(options()));
+    assert!(!state(&killed).closed, "nobody closed it");
+    store.close().unwrap();
+    for n in 0..20 {
+        let policy = match n {
+            0 => CrashPolicy::LoseUnsynced,
+            _ => CrashPolicy::Seeded(n),
+        };
+        let lost = disk.crash(policy);
+        assert!(state(&lost).closed, "{policy:?}");
+        assert_eq!(
+            contents(&lost.open_with(options())),
+            wanted,
+            "{sync:?}, {policy:?}"
+        );
+    }
+}
+
+/// A full disk at close: the log was synced, and the edit takes bytes that the manifest keeps.
+fn a_close_on_a_full_disk(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, 0);
+    let wanted = contents(&store);
+    let used = disk.memory.used_bytes();
+    disk.memory.set_capacity(Some(used));
+    // Ceilings are edits that may not use what is kept: they fill the manifest up to it.
+    let hooks = store.core_for_tests();
+    let mut filled = 0;
+    while hooks.raise_ceiling().is_ok() {
+        filled += 1;
+        assert!(filled < 10_000, "the manifest never filled");
+    }
+    store.close().unwrap();
+    assert!(state(&disk).closed);
+    for lost in [disk.kill(), disk.lose_power()] {
+        assert_eq!(contents(&lost.unlimited().open_with(options())), wanted);
+    }
+}
+
+/// An open on a full disk keeps the replayed data in memory, and the inherited log is what a replay
+/// reads. A close then says where that log ends, and damage in it is damage.
+fn a_close_while_data_waits_for_room(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, 2);
+    let wanted = contents(&store);
+    // Synced as a whole, so that what the manifest must say later is known: it is the end.
+    store.sync_log().unwrap();
+    let disk = disk.kill();
+    let before = state(&disk);
+    let mut waited = 0;
+    for room in (0..200u64).step_by(10) {
+        let full = disk.kill();
+        let capacity = full.memory.used_bytes() + room * 1024;
+        full.memory.set_capacity(Some(capacity));
+        let Ok(store) = full.try_open(options()) else {
+            continue;
+        };
+        if store.stats().health == "good" {
+            continue;
+        }
+        waited += 1;
+        let waiting = state(&full);
+        assert_eq!(waiting.log_start, before.log_start, "{room} KiB are free");
+        assert!(!waiting.closed);
+        store.close().unwrap();
+        let closed = state(&full);
+        assert!(closed.closed, "{room} KiB are free");
+        assert_eq!(closed.log_start, before.log_start);
+        let full = full.kill().unlimited();
+        assert_eq!(
+            judge(&full.kill(), &wanted, "closed while waiting"),
+            (true, false)
+        );
+        let end = synced_of(&closed);
+        let name = segment_name(end.segment);
+        let cut = full.kill();
+        cut.memory
+            .damage(&name, |bytes| bytes.truncate(end.offset as usize - 8))
+            .unwrap();
+        assert_eq!(
+            judge(&cut, &wanted, "the inherited log cut"),
+            (false, false)
+        );
+    }
+    assert!(waited > 3, "the disk was never full: {waited}");
+}
+
+/// A keyspace is dropped while another one is flushed. Power loss may undo the drop, and the
+/// keyspace then has everything that was synced.
+fn a_drop_beside_a_flush_keeps_the_log(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(options());
+    let (a, b) = two(&store);
+    for i in 0..10 {
+        put_synced(&b, &key(i), &[7; 100]);
+    }
+    fill(&[&a], 0..30);
+    disk.memory.start_journal();
+    let dropping = {
+        let store = store.clone();
+        let rt = rt.clone();
+        let pause = std::time::Duration::from_micros(seed % 20);
+        rt.clone()
+            .spawn("drop", move || {
+                rt.sleep(pause);
+                store.drop_keyspace("b").unwrap();
+            })
+            .unwrap()
+    };
+    a.flush().unwrap();
+    dropping.join().unwrap();
+    let calls = disk.memory.journal_len();
+    let mut replay = disk.memory.replay();
+    for n in 0..=calls {
+        replay.advance_to(n);
+        let lost = Disk::on(&rt, replay.crash_in(&rt, CrashPolicy::LoseUnsynced).0);
+        let store = lost.open_with(options());
+        if let Ok(b) = store.keyspace("b") {
+            assert_eq!(prefix_len(&b), 10, "power loss at call {n} of {calls}");
+        }
+    }
+}
+
+/// The log starts at its end when nothing needs it, but never behind what is synced: the header of
+/// a fresh segment may be lost with power.
+fn an_open_on_what_was_not_synced(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(options());
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..120 {
+        ks.put(&key(i), &[7; 1500]).unwrap();
+        ks.flush().unwrap();
+        let now = state(&disk);
+        let (start, synced) = (start_of(&now), synced_of(&now));
+        assert!(
+            start <= synced,
+            "after {i} records: {start}, synced {synced}"
+        );
+        if i % 10 == 0 {
+            let lost = disk.lose_power();
+            let found = prefix_len(&lost.open_with(options()).default_keyspace().unwrap());
+            assert_eq!(found, i + 1);
+        }
+    }
+}
+
+/// A checkpoint is a closed store with an empty log: damage to that log takes nothing away.
+fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, 0);
+    let wanted = contents(&store);
+    let target = MemoryStorage::new(&rt);
+    store.checkpoint_to(Arc::new(target.clone())).unwrap();
+    let copy = Disk::on(&rt, target);
+    let made = state(&copy);
+    assert!(made.closed && start_of(&made) == synced_of(&made));
+    let start = made.log_start.segment as u32;
+    for hit in hits(&copy, start, start) {
+        let end = u64::from(synced_of(&made).offset);
+        let (opens, passed) = judge(&hit.apply(&copy), &wanted, &hit.what);
+        assert_eq!(
+            (opens, passed),
+            (true, hit.bytes.start < end),
+            "{}",
+            hit.what
+        );
+    }
+}
