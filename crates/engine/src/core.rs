@@ -260,6 +260,10 @@ impl Core {
             offset: u64::from(synced.offset) + beyond,
         })
         .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
+        if edit.closed && edit.log_synced.is_none() {
+            // It always says where the log ends, also because no edit may be as short as a seal.
+            edit.log_synced = Some(state.log_synced);
+        }
         edit.next_table_id =
             Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
         self.check_whole(role)?;

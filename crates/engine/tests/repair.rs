@@ -312,16 +312,16 @@ fn files_are_repaired_into_another_folder() {
     assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
     store.close().unwrap();
 
-    // The pointer is gone, and a log record is damaged.
-    std::fs::remove_file(from.join("CURRENT")).unwrap();
-    let log = std::fs::read_dir(&from)
+    // The pointer is gone, and a log record that no table has is damaged.
+    let state = siltstone::manifest::recover(&*source())
         .unwrap()
-        .map(|e| e.unwrap().path())
-        .filter(|p| p.extension().is_some_and(|e| e == "log"))
-        .min()
-        .unwrap();
+        .unwrap()
+        .state;
+    let needed = state.log_start;
+    std::fs::remove_file(from.join("CURRENT")).unwrap();
+    let log = from.join(siltstone::log::format::segment_name(needed.segment as u32));
     let mut bytes = std::fs::read(&log).unwrap();
-    bytes[200] ^= 0x20;
+    bytes[needed.offset as usize + 40] ^= 0x20;
     std::fs::write(&log, &bytes).unwrap();
     assert_eq!(
         Store::open(&from, options()).unwrap_err().kind(),

@@ -38,6 +38,9 @@ fn wanted() -> Vec<String> {
     }
     for one in [
         "log.gone",
+        "log.passed",
+        "log.of_closed",
+        "log.closed_refused",
         "manifest.gone",
         "table.gone",
         "current.gone",

@@ -57,6 +57,9 @@ const REACHED: &[&str] = &[
     "manifest.rolled",
     "memory.refused",
     "memtable.held",
+    "closed.passed",
+    "closed.power_lost",
+    "closed.refused",
     "multi_get.while_written",
     "nothing.owed",
     "op.Approximate",
@@ -231,7 +234,10 @@ fn power_loss() {
         .map(|(name, _)| format!("crash.{name}"))
         .collect();
     let mut wanted = vec![
+        "crash.closed",
         "crash.in_the_middle",
+        "closed.passed",
+        "closed.refused",
         "crash.kills",
         "crash.power_losses",
         "crash.recovered",

@@ -8,6 +8,8 @@
 //! - A store that `check` finds sound has no error.
 //! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is refused. Else history may end at the record
 //!   that was hit, no earlier, the same for all keyspaces; valid records behind it are counted.
+//! - The log of a store that was closed is whole up to its end, or the open is refused. What was hit
+//!   before the log's start refuses nothing and takes nothing away: it is counted, and `check` finds it.
 //! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros, a cut) may be refused or lose settings that
 //!   were the last thing done, and never data.
 //!
@@ -137,8 +139,11 @@ struct Sound {
     settings: BTreeMap<String, KeyspaceOptions>,
     keys: Vec<Bytes>,
     log: Vec<LogRecord>,
-    log_start: u32,
+    /// Nothing before it is needed.
+    log_start: Position,
     manifest_synced: Position,
+    /// The store was closed with its log ending at `manifest_synced`.
+    closed: bool,
     /// The manifest in use, and where its header and its edits begin and end. Between them are seals.
     manifest: (String, Vec<(u64, u64)>),
     /// Up to where something behind vouches for it: all, unless the process died between the last edit's sync and its seal.
@@ -214,9 +219,10 @@ impl Sound {
         let found = recover(&place.0[0])
             .map_err(|e| e.to_string())?
             .ok_or("there is no store")?;
-        let log_start = found.state.log_start.segment as u32;
+        let start = found.state.log_start;
+        let log_start = Position::new(start.segment as u32, start.offset as u32);
         let log = match &model {
-            Some(_) => log_of(&place.0[0], log_start)?,
+            Some(_) => log_of(&place.0[0], log_start.segment)?,
             None => Vec::new(),
         };
         let name = siltstone::manifest::manifest_name(found.current.number);
@@ -250,6 +256,7 @@ impl Sound {
             log,
             log_start,
             manifest_synced: Position::new(synced.segment as u32, synced.offset as u32),
+            closed: found.state.closed,
             manifest: (name, parts),
             vouched_bytes,
             is_checkpoint,
@@ -381,6 +388,8 @@ struct Justified {
     settings: bool,
     /// Valid records of the chain lie behind the place that was hit.
     records_behind: bool,
+    /// A part of the log was hit in which nothing is needed.
+    passed: bool,
 }
 
 fn justified(sound: &Sound, hit: &Hit) -> Justified {
@@ -389,6 +398,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
         ends_at: None,
         settings: true,
         records_behind: false,
+        passed: false,
     };
     match hit.kind {
         FileKind::Current => just.refused = true,
@@ -412,29 +422,36 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             };
             // The first record that does not stand any more, and where the records before it end.
             let own = |r: &LogRecord| r.start.segment == number;
-            let is_header = hit.first < 64;
-            let lost = sound
-                .log
-                .iter()
-                .position(|r| own(r) && (is_header || r.end > hit.first));
-            let bad = match lost {
-                _ if is_header && number == sound.log_start => Position::new(number, 0),
-                None => return just,
-                Some(lost) if is_header => match lost.checked_sub(1) {
-                    Some(before) => sound.log[before].end(),
-                    None => Position::new(sound.log_start, 64),
-                },
-                Some(lost) => sound.log[lost].start,
-            };
-            just.ends_at = Some(lost.map_or(u64::MAX, |lost| sound.log[lost].before));
+            let start = sound.log_start;
             let is_left = |r: &LogRecord| {
                 !own(r)
                     || r.end <= hit.first
                     || (u64::from(r.start.offset) >= hit.end && r.end <= hit.new_bytes)
             };
+            // What is not needed is passed over, unless nobody knows how much is missing behind it.
+            let reaches_start = hit.damage != Damage::Gone && hit.new_bytes >= start.offset.into();
+            just.passed = number == start.segment
+                && hit.first < start.offset.into()
+                && (sound.closed || reaches_start);
+            let is_header = hit.first < 64 && !just.passed;
+            let is_lost = |r: &LogRecord| match just.passed {
+                true => r.start >= start && !is_left(r),
+                false => own(r) && (is_header || r.end > hit.first),
+            };
+            let lost = sound.log.iter().position(is_lost);
+            let bad = match lost {
+                _ if is_header && number == start.segment => Position::new(number, 0),
+                None => return just,
+                Some(lost) if is_header => match lost.checked_sub(1) {
+                    Some(before) => sound.log[before].end(),
+                    None => Position::new(start.segment, 64),
+                },
+                Some(lost) => sound.log[lost].start,
+            };
+            just.ends_at = Some(lost.map_or(u64::MAX, |lost| sound.log[lost].before));
             // With the first header, the salt may be gone by which records are known.
             let behind: Vec<&LogRecord> = match lost {
-                Some(lost) if !(is_header && number == sound.log_start) => {
+                Some(lost) if !(is_header && number == start.segment) => {
                     sound.log[lost..].iter().filter(|r| is_left(r)).collect()
                 }
                 _ => Vec::new(),
@@ -442,7 +459,8 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             just.records_behind = !behind.is_empty();
             let knows = behind.iter().map(|r| r.synced).max().unwrap_or_default();
             // The name of the log's start was durable before a manifest named it.
-            let start_is_gone = hit.damage == Damage::Gone && number == sound.log_start;
+            let start_is_gone =
+                hit.damage == Damage::Gone && number == start.segment && !just.passed;
             just.refused = start_is_gone || sound.manifest_synced.max(knows) > bad;
         }
         _ => {}
@@ -560,6 +578,12 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
             if is_sound == Some(true) {
                 return Err(told(format!("`check` finds nothing, and open says: {e}")));
             }
+            if just.passed && just.ends_at.is_none() {
+                return Err(told(format!("nothing that is needed was hit: {e}")));
+            }
+            if hit.kind == FileKind::Log && sound.closed {
+                coverage.add("flip.log.closed_refused");
+            }
             outcome(&mut coverage, "refused");
             return Ok(coverage);
         }
@@ -568,6 +592,19 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
         return Err(told(
             "a place that is known to be synced was hit, and open did not refuse".into(),
         ));
+    }
+    let counted = store.stats().counter("passed_log_damage_count");
+    if counted != u64::from(just.passed) {
+        return Err(told(format!("{counted} damaged parts are counted")));
+    }
+    if just.passed {
+        if is_sound == Some(true) {
+            return Err(told("`check` finds nothing in a damaged log".into()));
+        }
+        coverage.add("flip.log.passed");
+    }
+    if hit.kind == FileKind::Log && sound.closed {
+        coverage.add("flip.log.of_closed");
     }
     let discarded_bytes = store.stats().counter("discarded_log_bytes");
     let mut wanted = &sound.wanted;

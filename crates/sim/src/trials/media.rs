@@ -61,6 +61,19 @@ impl Media {
         }
     }
 
+    /// A medium with all parts.
+    pub(crate) fn one(medium: MemoryStorage) -> Media {
+        Media {
+            all: vec![medium],
+            layout: LAYOUTS[0],
+        }
+    }
+
+    /// The medium that has the log.
+    pub(crate) fn log(&self) -> &MemoryStorage {
+        &self.all[self.layout.0]
+    }
+
     fn of(runtime: &Runtime, layout: (usize, usize)) -> Media {
         let names = ["/store", "/second", "/third"].iter();
         let count = 1 + layout.0.max(layout.1);

@@ -29,6 +29,7 @@ use crate::world::upkeep::Copy;
 use crate::world::{Errors, World};
 use siltstone_table::exec::Executor;
 
+mod closing;
 mod cut_files;
 mod disk_full;
 mod every_fault;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use siltstone_storage::JoinHandle;
 
+use super::closing::check_closed;
 use super::looks::{Looks, destroy};
 use super::media::{End, Media};
 use super::{Promised, Run, STEPS, simulate_counted};
@@ -112,6 +113,9 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 settings: settled,
                 given: before.given.max(last),
             };
+            if late.chance(20) {
+                check_closed(&runtime, &media, &mut late, &mut run.coverage).map_err(told)?;
+            }
             let way = match rng.below(3) {
                 0 => None,
                 1 => Some(End::Kill),

@@ -2,6 +2,7 @@
 
 use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
 
+use super::closing::{check_closed_on, is_closed};
 use super::moments::{self, Moment};
 use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::{check_now, find_prefix};
@@ -37,6 +38,10 @@ pub fn power_trial(seed: u64) -> Coverage {
         drop(hooks);
         run.close(&world).map_err(|e| format!("close: {e}"))?;
         let mut replay = medium.replay();
+        let mut late = rng.clone().fork(3);
+        if late.chance(10) {
+            check_closed_on(&runtime, &medium, &mut late, &mut run.coverage)?;
+        }
         let mut places: Vec<Moment> = (0..CRASHES)
             .map(|_| moments::draw(replay.marks(), replay.len(), 0, &mut rng))
             .collect();
@@ -76,6 +81,12 @@ pub fn power_trial(seed: u64) -> Coverage {
                 false => replay.crash_in(&runtime, policy),
             });
             run.coverage.take_crash(&report);
+            let mut least = least;
+            if is_closed(&image) {
+                // Whatever was lost, it was not this.
+                least = promised.acked;
+                run.coverage.add("crash.closed");
+            }
             run.coverage.add(if killed {
                 "crash.kills"
             } else {

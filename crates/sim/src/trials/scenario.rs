@@ -6,6 +6,7 @@ use siltstone::check::{CheckStorages, check};
 use siltstone::{Components, ErrorKind, KeyspaceOptions, Store};
 use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Replay, Storage};
 
+use super::closing::is_closed;
 use super::stories::{Stage, Story, check_moved, options};
 use super::{Promised, Run, simulate};
 use crate::checker::{Check, find_prefix};
@@ -184,7 +185,13 @@ fn crash(
 impl Crashed {
     fn recover(&self, stage: &mut Stage, story: Story, share: u64, pair: &mut u64) -> Check {
         self.image.start_journal();
-        let (world, end) = recovered(&stage.run, &self.image, self.least, self.promised.settings)?;
+        let mut least = self.least;
+        if is_closed(&self.image) {
+            // Whatever was lost, it was nothing from before that close.
+            least = self.promised.acked;
+            stage.run.coverage.add("scenario.closed");
+        }
+        let (world, end) = recovered(&stage.run, &self.image, least, self.promised.settings)?;
         stage.run.coverage.add("scenario.recovered");
         stage.run.coverage.add(&format!("{story:?}.crashes"));
         self.check_copy(stage, &world, end)?;
@@ -229,6 +236,7 @@ impl Crashed {
             // A kill takes nothing that the first crash had left.
             let least = match killed {
                 true => promised.synced.max(self.least),
+                false if is_closed(&image) => promised.acked,
                 false => promised.synced,
             };
             let settings = self.promised.settings;

@@ -1,0 +1,184 @@
+//! Stores that were closed: the manifest says where the log ends, so every byte of it up to there is
+//! either there or known to be damaged, and what is before the log's start is not needed.
+//!
+//! What it is: [`check_closed`] takes what a close left, also when power is lost right after it, and
+//! damages the log of copies at random places. A copy opens exactly if nothing was hit that is
+//! needed, and then holds everything; `check` finds every hit.
+//!
+//! Threading: one task.
+
+use siltstone::check::{CheckStorages, check};
+use siltstone::inspect::{LogFile, LogItem};
+use siltstone::log::Position;
+use siltstone::log::format::{parse_segment_name, segment_name};
+use siltstone::manifest::recover;
+use siltstone::version::StoreState;
+use siltstone::{Components, Options, Store};
+use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
+
+use super::media::Media;
+use crate::checker::{Contents, contents};
+use crate::coverage::Coverage;
+use crate::rng::Rng;
+
+/// Damaged copies of one closed store.
+const HITS: u64 = 3;
+
+/// The state that a manifest describes.
+fn state_of(storage: &dyn Storage) -> Result<StoreState, String> {
+    let found = recover(storage).map_err(|e| e.to_string())?;
+    Ok(StoreState::clone(&found.ok_or("there is no store")?.state))
+}
+
+/// Whether the last thing that was done to the store was a close. Everything that was acknowledged
+/// before it is then durable.
+pub(crate) fn is_closed(storage: &MemoryStorage) -> bool {
+    state_of(storage).is_ok_and(|state| state.closed)
+}
+
+fn options() -> Options {
+    Options {
+        create_if_missing: false,
+        memtable_bytes: 4 << 20,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        stats_publish_ms: 0,
+        background_tasks: 1,
+        ..Options::default()
+    }
+}
+
+fn open(runtime: &Runtime, media: &Media) -> siltstone::Result<Store> {
+    let components = Components::of(media.storages(), runtime.clone());
+    Store::open_with(components, options())
+}
+
+fn read(runtime: &Runtime, media: &Media) -> Result<Contents, String> {
+    let store = open(runtime, media).map_err(|e| format!("a closed store does not open: {e}"))?;
+    contents(&store).map_err(|e| e.to_string())
+}
+
+/// Where the records of a segment end.
+fn end_of(log: &MemoryStorage, segment: u32) -> Result<u64, String> {
+    let file = log
+        .open(&segment_name(segment))
+        .map_err(|e| e.to_string())?;
+    let mut log = LogFile::open(&*file).map_err(|e| e.to_string())?;
+    let mut end = siltstone::log::format::SEGMENT_HEADER_BYTES as u64;
+    while let Some(item) = log.next_item().map_err(|e| e.to_string())? {
+        if let LogItem::Record(record) = item {
+            end = record.end;
+        }
+    }
+    Ok(end)
+}
+
+/// See the module. `media`: as a close that succeeded left them.
+pub(crate) fn check_closed(
+    runtime: &Runtime,
+    media: &Media,
+    rng: &mut Rng,
+    coverage: &mut Coverage,
+) -> Result<(), String> {
+    let state = state_of(media.main())?;
+    if !state.closed {
+        return Err("a store was closed, and its manifest does not say so".into());
+    }
+    let start = state.log_start;
+    let start = Position::new(start.segment as u32, start.offset as u32);
+    let end = state.log_synced;
+    let end = Position::new(end.segment as u32, end.offset as u32);
+    let wanted = read(runtime, &media.end_now(runtime, None))?;
+    for policy in [CrashPolicy::LoseUnsynced, CrashPolicy::Seeded(rng.draw())] {
+        let lost = media.end_now(runtime, Some(policy));
+        if !is_closed(lost.main()) {
+            return Err(format!("{policy:?} took the edit of a close"));
+        }
+        read(runtime, &lost)?
+            .same_as(&wanted)
+            .map_err(|e| format!("{policy:?} after a close: {e}"))?;
+    }
+    coverage.add("closed.power_lost");
+    for _ in 0..HITS {
+        let copy = media.end_now(runtime, None);
+        let mut segments: Vec<u32> = copy
+            .log()
+            .list()
+            .map_err(|e| e.to_string())?
+            .iter()
+            .filter_map(|object| parse_segment_name(&object.name))
+            .filter(|number| (start.segment..=end.segment).contains(number))
+            .collect();
+        segments.sort_unstable();
+        let segment = *rng.pick(&segments);
+        let used = end_of(copy.log(), segment)?;
+        let from = match rng.chance(30) {
+            true => rng.below(64.min(used)),
+            false => rng.below(used),
+        };
+        let name = segment_name(segment);
+        let (what, to) = match rng.below(4) {
+            0 => ("cut", u64::MAX),
+            1 => ("missing", u64::MAX),
+            _ => ("flip", from + 1),
+        };
+        let from = if what == "missing" { 0 } else { from };
+        let hit = match what {
+            "missing" => {
+                let epoch = copy
+                    .log()
+                    .lease("store")
+                    .map_err(|e| e.to_string())?
+                    .epoch();
+                copy.log().delete(epoch, &name)
+            }
+            _ => copy.log().damage(&name, |bytes| match what {
+                "cut" => bytes.truncate(from as usize),
+                _ => bytes[from as usize] ^= 1 << rng.below(8),
+            }),
+        };
+        hit.map_err(|e| e.to_string())?;
+        let needed_from = match segment == start.segment {
+            true => u64::from(start.offset),
+            false => 0,
+        };
+        let is_needed = to > needed_from && needed_from < used;
+        let what = format!("{what} from {from} of {used} in {name}, log from {start} to {end}");
+        let storages = copy.storages();
+        let checked = check(&CheckStorages::of(&storages), &mut |_| {});
+        let checked = checked.map_err(|e| format!("{what}: check: {e}"))?;
+        if checked.is_sound() {
+            return Err(format!("{what}: check finds nothing"));
+        }
+        match open(runtime, &copy) {
+            Err(error) if !is_needed || !error.is_corruption() || error.file().is_none() => {
+                return Err(format!("{what}: {error}"));
+            }
+            Err(_) => coverage.add("closed.refused"),
+            Ok(_) if is_needed => {
+                return Err(format!(
+                    "{what}: it opens, and a part that is needed is damaged"
+                ));
+            }
+            Ok(store) => {
+                let found = contents(&store).map_err(|e| format!("{what}: {e}"))?;
+                found.same_as(&wanted).map_err(|e| format!("{what}: {e}"))?;
+                if store.stats().counter("passed_log_damage_count") != 1 {
+                    return Err(format!("{what}: nothing is counted"));
+                }
+                coverage.add("closed.passed");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As [`check_closed`] for one medium.
+pub(crate) fn check_closed_on(
+    runtime: &Runtime,
+    medium: &MemoryStorage,
+    rng: &mut Rng,
+    coverage: &mut Coverage,
+) -> Result<(), String> {
+    check_closed(runtime, &Media::one(medium.clone()), rng, coverage)
+}
