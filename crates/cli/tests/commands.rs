@@ -280,3 +280,28 @@ fn a_keyspace_is_one_line_whatever_its_name() {
     // It is given as it is.
     assert_eq!(on("get", &store, &["-k", name, "a"]).fine(), "1\n");
 }
+
+/// A command that fails has closed the store all the same, so that damage to its log is found later.
+#[test]
+fn a_command_that_fails_closes_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    numbered_store(&store, 3);
+    let closed = || {
+        let storage = siltstone_storage::FileStorage::open_existing(&store).unwrap();
+        let found = siltstone::manifest::recover(&storage).unwrap().unwrap();
+        found.state.closed
+    };
+    assert!(closed(), "after a load");
+    let said = on("keyspace", &store, &[]).fine();
+    assert!(closed(), "after a look: {said}");
+    let failed = silt([
+        OsStr::new("keyspace"),
+        OsStr::new("drop"),
+        store.as_os_str(),
+        OsStr::new("nobody"),
+        OsStr::new("--yes"),
+    ]);
+    let said = failed.failed(1);
+    assert!(closed(), "after a failure: {said}");
+}

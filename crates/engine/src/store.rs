@@ -72,7 +72,7 @@ impl Components {
     }
 }
 
-/// What an open came to, for who traces.
+/// The outcome of opening a store, recorded in the trace.
 fn tell_opened(core: &Core) {
     let m = &core.metrics;
     tracing::info!(
@@ -90,7 +90,7 @@ fn tell_opened(core: &Core) {
     }
 }
 
-/// Closes the store when the last [`Store`] handle is gone.
+/// Ends the store's tasks when the last [`Store`] handle is gone.
 struct Closer {
     core: Arc<Core>,
 }
@@ -478,16 +478,25 @@ impl Store {
         crate::stats::collect(&self.core)
     }
 
-    /// Closes the store: waits for running jobs, syncs the log, gives back the space that was
-    /// written ahead, and gives the lease back. Other handles get `Closed`. What memtables hold is
-    /// in the log.
+    /// Closes the store: waits for running jobs, syncs the log, writes into the manifest where the log
+    /// ends, gives back the space that was written ahead, and gives the lease back. Other handles get
+    /// `Closed`. What memtables hold is in the log.
+    ///
+    /// After a close that succeeded everything is durable, whatever [`Options::sync`] says, and damage
+    /// to the log is known to be damage. Only if the disk is so full that the manifest has no room for
+    /// the log's end, damage at the end of the log looks like writes that were not synced, as after a
+    /// kill.
+    ///
+    /// Dropping the last handle without a close makes no storage calls: it leaves what a kill of the
+    /// process leaves. Nothing is lost by that, but power loss may take what was not synced.
     ///
     /// Cursors, iterators and pinned values that outlive the store read on in the tables that it
     /// left. Where a later open has deleted one that they had not opened yet, they fail with
     /// `Closed`.
     ///
     /// # Errors
-    /// A failed last sync. The store is closed all the same.
+    /// A failed sync of the log or the manifest, or the cause if the store was poisoned before. The
+    /// store is closed all the same.
     pub fn close(self) -> Result<()> {
         crate::background::close(&self.core)
     }

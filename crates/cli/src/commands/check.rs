@@ -137,7 +137,7 @@ fn json(report: &CheckReport) -> serde_json::Value {
     let log = report.log.as_ref().map(|log| {
         serde_json::json!({
             "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,
-            "entry_count": log.entry_count, "end_segment": log.end.segment, "end_offset": log.end.offset, "stop": log.stop,
+            "entry_count": log.entry_count, "end_segment": log.end.segment, "end_offset": log.end.offset, "stop": log.stop, "closed": log.closed,
             "discarded_record_count": log.discarded_record_count, "discarded_bytes": log.discarded_bytes,
         })
     });
@@ -189,11 +189,15 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
     if let Some(log) = &report.log {
         outln!(
             out,
-            "log       {} in {}, ends at {} ({})",
+            "log       {} in {}, ends at {} ({}){}",
             plural(log.record_count, "record"),
             plural(log.segment_count, "segment"),
             log.end,
-            log.stop
+            log.stop,
+            match log.closed {
+                true => ", where the store was closed",
+                false => "",
+            }
         )?;
         if log.discarded_record_count > 0 {
             outln!(

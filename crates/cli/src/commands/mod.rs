@@ -13,6 +13,7 @@ pub mod get;
 pub mod ingest;
 pub mod keyspace;
 pub mod load;
+mod opened;
 pub mod options;
 pub mod pages;
 pub mod put;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use siltstone::{Error, ErrorKind, IterOptions, Keyspace, Options, Store};
 
+use self::opened::Opened;
 use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::form::Form;
@@ -163,7 +165,7 @@ fn open_to_read(path: &Path) -> Result<Store, Failure> {
 ///
 /// # Errors
 /// As [`Store::open`].
-fn open_existing(path: &Path) -> Result<Store, Failure> {
+fn open_existing(path: &Path) -> Result<Opened, Failure> {
     open(path, OptionsFile::read(path)?.small(false))
 }
 
@@ -171,7 +173,7 @@ fn open_existing(path: &Path) -> Result<Store, Failure> {
 ///
 /// # Errors
 /// As [`Store::open`]; where other files lie in the place of a store.
-fn open_or_create(path: &Path) -> Result<Store, Failure> {
+fn open_or_create(path: &Path) -> Result<Opened, Failure> {
     open(path, OptionsFile::read(path)?.small(true))
 }
 
@@ -179,11 +181,11 @@ fn open_or_create(path: &Path) -> Result<Store, Failure> {
 ///
 /// # Errors
 /// As [`Store::open`]; where other files lie in the place of a store.
-fn open(path: &Path, options: Options) -> Result<Store, Failure> {
+fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
     if options.create_if_missing {
         refuse_foreign_folder(path)?;
     }
-    told(patiently(&|| Store::open(path, options.clone())))
+    told(patiently(&|| Store::open(path, options.clone()))).map(Opened::new)
 }
 
 /// Opens a store, and waits a moment for whoever has it: a process that was just killed keeps its locks until its memory is given back.
@@ -204,6 +206,7 @@ fn told(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
     match opened {
         Ok(store) => {
             tell_discarded(&store);
+            tell_passed(&store);
             Ok(store)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Err(error
@@ -249,6 +252,15 @@ fn tell_discarded(store: &Store) {
         eprintln!(
             "silt: the log had a torn or damaged record that was never synced; {} behind it were discarded",
             bytes(discarded)
+        );
+    }
+}
+
+/// Damage in a part of the log that is not needed keeps nobody from opening the store.
+fn tell_passed(store: &Store) {
+    if store.stats().counter("passed_log_damage_count") > 0 {
+        eprintln!(
+            "silt: the log is damaged in a part that is not needed, because tables hold what was in it; `silt check` shows where, and the next write begins a new log"
         );
     }
 }

@@ -301,6 +301,10 @@ impl LogFound {
             j.field("end_segment", |j| j.number(self.end.segment.into()));
             j.field("end_offset", |j| j.number(self.end.offset.into()));
             j.field("end_is_clear", |j| j.flag(self.end_is_clear));
+            if let Some(end) = self.closed_end {
+                j.field("closed_segment", |j| j.number(end.segment.into()));
+                j.field("closed_offset", |j| j.number(end.offset.into()));
+            }
             j.field("holes", |j| {
                 j.list(&self.holes, |j, h| {
                     j.field("before_segment", |j| j.number(h.before.segment.into()));
@@ -338,6 +342,12 @@ impl fmt::Display for RepairReport {
             "log       {} records in {} segments, up to number {}, ends at {}",
             self.log.record_count, self.log.segment_count, self.log.last_number, self.log.end
         )?;
+        if let Some(closed) = self.log.closed_end {
+            writeln!(
+                f,
+                "          the store was closed with its log ending at {closed}"
+            )?;
+        }
         if !self.log.end_is_clear {
             writeln!(
                 f,

@@ -1,10 +1,13 @@
 //! Row 1: a real process is killed with SIGKILL at random moments, over and over in the same folder, and nothing acknowledged is missing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use siltstone::SyncMode;
+use siltstone::check::{CheckStorages, check};
+use siltstone::log::format::segment_name;
+use siltstone::manifest::recover;
+use siltstone::{Storages, SyncMode};
 
 use super::parent::{Bench, Heard, PATIENCE, Victim, settled};
 use super::script::Script;
@@ -94,6 +97,8 @@ fn cycle_of(
         When::Never(_) => {
             bench.ended_well(&mut victim)?;
             bench.coverage.add("ended.closed");
+            damage_closed(&order.path, &mut Rng::new(bench.seed ^ cycle))?;
+            bench.coverage.add("closed.damaged");
         }
         When::Stopped(_) => {
             victim.signal(Signal::STOP);
@@ -249,10 +254,44 @@ fn reached(
     }
 }
 
+/// A process has closed its store: the manifest says where the log ends, and `check` finds damage
+/// before that. The log is then as it was.
+fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
+    let told = |e: siltstone::Error| e.to_string();
+    let failed = |e: std::io::Error| format!("damaging a closed log: {e}");
+    let storages = Storages::find(path).map_err(told)?;
+    let found = recover(&*storages.manifest).map_err(told)?;
+    let state = found.ok_or("there is no store")?.state;
+    if !state.closed {
+        return Err("a process closed its store, and the manifest does not say so".into());
+    }
+    let end = state.log_synced;
+    let file = PathBuf::from(storages.log.describe()).join(segment_name(end.segment as u32));
+    drop(storages);
+    let whole = std::fs::read(&file).map_err(failed)?;
+    let at = rng.below(end.offset) as usize;
+    let mut damaged = whole.clone();
+    match rng.chance(30) {
+        true => damaged.truncate(at),
+        false => damaged[at] ^= 1 << rng.below(8),
+    }
+    std::fs::write(&file, &damaged).map_err(failed)?;
+    let storages = Storages::find(path).map_err(told)?;
+    let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(told)?;
+    std::fs::write(&file, &whole).map_err(failed)?;
+    match report.is_sound() {
+        true => Err(format!(
+            "`check` finds no damage at byte {at} of a log that was closed at {end}"
+        )),
+        false => Ok(()),
+    }
+}
+
 /// What row 1 is there for.
 pub const KILL_REACHED: &[&str] = &[
     "checked",
     "cycle",
+    "closed.damaged",
     "ended.closed",
     "ingested",
     "killed.after_compaction",

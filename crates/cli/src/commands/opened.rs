@@ -1,0 +1,47 @@
+//! A store that a command opened to change it, which is closed however the command ends.
+//!
+//! A store that was closed knows where its log ends, so that damage at the log's end is found. A
+//! command that fails must leave that behind as well as one that succeeds.
+
+use std::ops::Deref;
+
+use siltstone::{ErrorKind, Store};
+
+/// See the module.
+pub struct Opened(Option<Store>);
+
+impl Opened {
+    /// Takes care of the close.
+    pub fn new(store: Store) -> Opened {
+        Opened(Some(store))
+    }
+
+    /// Closes the store.
+    ///
+    /// # Errors
+    /// As [`Store::close`].
+    pub fn close(mut self) -> siltstone::Result<()> {
+        self.0.take().map_or(Ok(()), Store::close)
+    }
+}
+
+impl Deref for Opened {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        self.0
+            .as_ref()
+            .expect("a store is there until it is closed")
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The command has failed, and says why. A poisoned store has told its cause there.
+        if let Some(Err(error)) = self.0.take().map(Store::close)
+            && error.kind() != ErrorKind::Poisoned
+        {
+            eprintln!("silt: closing the store: {error}");
+        }
+    }
+}
