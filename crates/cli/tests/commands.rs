@@ -299,6 +299,7 @@ fn a_command_that_fails_closes_the_store() {
         OsStr::new("keyspace"),
         OsStr::new("drop"),
         store.as_os_str(),
+        OsStr::new("-k"),
         OsStr::new("nobody"),
         OsStr::new("--yes"),
     ]);

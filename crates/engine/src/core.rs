@@ -369,9 +369,6 @@ impl Core {
             || self.log.end().to_u64(),
             || {
                 let mut needed: Vec<Position> = Vec::new();
-                if planted::is(Bug::PinsBeforeKeyspaces) {
-                    needed.extend(self.pins.lock().pinned.values());
-                }
                 for keyspace in self.keyspaces.load().by_id.values() {
                     needed.extend(keyspace.view().sources.iter().filter_map(|s| match s {
                         Source::Memtable(m)
@@ -383,9 +380,7 @@ impl Core {
                         _ => None,
                     }));
                 }
-                if !planted::is(Bug::PinsBeforeKeyspaces) {
-                    needed.extend(self.pins.lock().pinned.values());
-                }
+                needed.extend(self.pins.lock().pinned.values());
                 needed.into_iter().map(Position::to_u64)
             },
         );
@@ -397,10 +392,7 @@ impl Core {
     /// is passed over where it is damaged, so power loss must not be able to damage it.
     pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
         let needed = self.log_start_without(done);
-        let needed = match planted::is(Bug::LogStartIsNotSynced) {
-            true => needed,
-            false => needed.min(self.log.synced()),
-        };
+        let needed = needed.min(self.log.synced());
         let start = LogStart {
             segment: needed.segment.into(),
             offset: needed.offset.into(),

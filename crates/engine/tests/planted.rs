@@ -109,14 +109,9 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::CloseWithoutEnd, "a_closed_log_is_whole_or_damaged"),
     (Bug::CloseEndTooFar, "a_close_is_cut_off_at_every_call"),
     (Bug::ClosedEndIsNotAsked, "a_closed_log_is_whole_or_damaged"),
-    (Bug::LogStartIsNotSynced, "an_open_on_what_was_not_synced"),
     (
         Bug::ClosedIsNotAsked,
         "a_killed_log_passes_what_is_not_needed",
-    ),
-    (
-        Bug::PinsBeforeKeyspaces,
-        "a_drop_beside_a_flush_keeps_the_log",
     ),
 ];
 

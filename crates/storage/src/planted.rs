@@ -158,9 +158,7 @@ bugs! {
     153 CloseEndTooFar "a close writes an end of the log that is beyond the log's";
     154 LogEndIsReadLate "the log's end is read after what needs the log, not before";
     155 ClosedEndIsNotAsked "a log that ends before its end at the close is taken for whole";
-    156 LogStartIsNotSynced "the log starts behind what is synced of it";
     157 ClosedIsNotAsked "a first segment that is missing or cut is passed over in a store that was not closed";
-    158 PinsBeforeKeyspaces "what drops keep of the log is looked at before the keyspaces are";
     // With the cursors that jump over range deletes.
     170 JumpOverNewerTable "a cursor jumps over newer entries of a table";
     171 JumpIgnoresStamps "a cursor jumps over newer entries of a memtable";
