@@ -298,7 +298,7 @@ pub(crate) fn open(
         live: ArcSwap::from_pointee(options.clone()),
         below: below.map(|storages| Below {
             storages,
-            live: old.log_start as u32..=replayed_to,
+            live: old.log_start.segment as u32..=replayed_to,
         }),
         options_file: match is_reading {
             false => crate::options_differ::read(&*storages.manifest),

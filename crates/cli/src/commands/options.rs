@@ -15,8 +15,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use siltstone::{ErrorKind, Store};
+use siltstone::ErrorKind;
 
+use super::opened::Opened;
 use super::{OPTIONS_FILE, OptionsFile, keyspace_of};
 use crate::args::OptionsArgs;
 use crate::failure::{Failure, Outcome};
@@ -116,7 +117,7 @@ fn change_keyspace(
     name: &str,
     changed: &OptionsFile,
     changes: &Changes<'_>,
-) -> Result<Store, Failure> {
+) -> Result<Opened, Failure> {
     let options = changed.small(false);
     let store = super::open(&args.store, options).map_err(|failure| match failure {
         Failure::Store(error) if error.kind() == ErrorKind::Locked => error
