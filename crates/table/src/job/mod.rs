@@ -11,6 +11,7 @@
 //! Threading: plain data.
 
 pub mod coding;
+mod contents;
 pub mod outcome;
 pub mod verify;
 

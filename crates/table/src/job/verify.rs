@@ -1,12 +1,12 @@
-//! Believing an outcome: structural checks without I/O, then the tables themselves.
+//! Verifying an outcome before it is installed: structural checks without I/O, then the tables themselves.
 //!
-//! [`verify_outcome`] costs nothing and is made for every outcome; [`verify_tables`] opens what the outcome names.
-//! An executor in this process needs the first (a bug should not install), one outside needs the second with a stated
-//! sample. What each finds is pinned by `tests/job_lies.rs`. Neither asks whether the tables are synced: only the
-//! owner of the storage knows (see [`Synced`]).
+//! [`verify_outcome`] reads nothing and is called for every outcome. [`verify_tables`] opens the tables that the outcome
+//! names and reads a [`Sample`] of their blocks back; with [`Sample::All`] it reads every entry, in order, and derives the
+//! layout anew. [`verify_stream`] does the same for a job whose inputs are streams, such as a flush, and compares what
+//! it reads with the streams: it finds what no check of the tables alone can find, an entry that was encoded wrongly,
+//! swapped with another or left out together with its count. `tests/job_lies.rs` pins what each of them finds.
 //!
-//! What no structural check can find: values swapped between entries, entries left out together with their counts.
-//! [`Sample`] reads blocks back; with [`Sample::All`] every entry is read, in order, and the layout is derived anew.
+//! None of them asks whether the tables are synced: only the owner of the storage knows (see [`Synced`]).
 //!
 //! Threading: pure functions, but for reads.
 
@@ -14,13 +14,15 @@ use std::fmt;
 
 use siltstone_storage::Storage;
 
+use super::contents::Contents;
 use super::outcome::{Outcome, OutputTable};
 use super::{Hex, Job, KeyBounds};
-use crate::block::{Decoded, open_stored};
-use crate::error::TableError;
-use crate::key::{ENTRY_OVERHEAD_BYTES, Kind, raw_bytes};
+use crate::block::{Decoded, View, open_stored};
+use crate::error::{Damage, TableError};
+use crate::exec::{CancelToken, ExecError, StreamSource};
+use crate::key::{ENTRY_OVERHEAD_BYTES, Kind, hash, raw_bytes};
 use crate::layout::Layout;
-use crate::merge::table::InputTable;
+use crate::reader::{ReaderOptions, TableReader};
 use crate::retain::{KeyRange, RangeEnd};
 
 /// Why an outcome is not installed.
@@ -49,8 +51,45 @@ pub enum Sample {
     None,
     /// This many blocks of each table, spread evenly, first and last included.
     Blocks(usize),
+    /// At most this many blocks of each table: the first, the last, and others that the seed draws.
+    Drawn {
+        /// Blocks of each table.
+        blocks: usize,
+        /// Another seed chooses other blocks.
+        seed: u64,
+    },
     /// Everything; digests, counts and table starts are derived anew.
     All,
+}
+
+impl Sample {
+    /// The blocks to read of the `table`-th table, which has `n` blocks, in ascending order.
+    fn choose(self, table: usize, n: usize) -> Vec<usize> {
+        match self {
+            Sample::None => Vec::new(),
+            Sample::All => (0..n).collect(),
+            Sample::Blocks(count) | Sample::Drawn { blocks: count, .. } if count >= n => {
+                (0..n).collect()
+            }
+            Sample::Blocks(0) | Sample::Drawn { blocks: 0, .. } => Vec::new(),
+            Sample::Blocks(1) => vec![n / 2],
+            Sample::Blocks(count) => (0..count).map(|i| i * (n - 1) / (count - 1)).collect(),
+            Sample::Drawn { blocks, seed } => {
+                let mut chosen = vec![0, n - 1];
+                // More than one block, for `blocks` is less than their number.
+                chosen.truncate(blocks);
+                for i in chosen.len()..blocks {
+                    let at = [seed, table as u64, i as u64]
+                        .map(u64::to_le_bytes)
+                        .concat();
+                    chosen.push((hash(&at) % n as u64) as usize);
+                }
+                chosen.sort_unstable();
+                chosen.dedup();
+                chosen
+            }
+        }
+    }
 }
 
 /// The owner of the storage answers whether an object is durable with this length: bytes and name.
@@ -291,42 +330,62 @@ pub fn verify_tables(
     synced: &dyn Synced,
     sample: Sample,
 ) -> Result<Result<(), Rejected>, TableError> {
-    let mut layout: Option<(u32, Layout<'_>)> = None;
     for record in &outcome.tables {
         if !synced.is_synced(&record.name, record.file_bytes) {
             return Ok(reject(format!("table {} is not synced", record.name)));
         }
-        // Each subjob's layout is derived from its own entries.
-        if layout
-            .as_ref()
-            .is_none_or(|(subjob, _)| *subjob != record.subjob)
-        {
-            let bounds = job.subjob_bounds(record.subjob as usize);
-            layout = Some((
-                record.subjob,
-                Layout::new(job.limits.layout, job.subjob_soft_cuts(&bounds)),
-            ));
-        }
-        let Some((_, layout)) = &mut layout else {
-            continue;
-        };
-        match verify_table(job, record, storage, sample, layout) {
-            Ok(()) => {}
-            Err(Failure::Rejected(rejected)) => return Ok(Err(rejected)),
-            Err(Failure::Table(TableError::Storage(error)))
-                if error.kind != siltstone_storage::StorageErrorKind::NotFound =>
-            {
-                return Err(error.into());
-            }
-            Err(Failure::Table(error)) => return Ok(reject(error.to_string())),
-        }
     }
-    Ok(Ok(()))
+    let reading = Reading {
+        job,
+        storage,
+        sample,
+        cancel: &CancelToken::new(),
+    };
+    match reading.verify(outcome, None) {
+        Ok(()) => Ok(Ok(())),
+        Err(Failure::Rejected(rejected)) => Ok(Err(rejected)),
+        Err(Failure::Table(error)) => Err(error),
+        Err(Failure::Cancelled) => Err(TableError::Misuse("nobody could have cancelled this")),
+    }
 }
 
-enum Failure {
+/// As [`verify_tables`], for a job whose only input is `stream`. What is read back is compared with what the job's drop
+/// rules keep of the stream: the range deletes of all tables, and of each block in the sample every entry's key, number,
+/// kind and value, and that the block lacks none; that index, filter and both searches of the block lead to the entry. What
+/// the sample has of neighbouring blocks, it compares across their border, and so with the first and the last block that
+/// nothing is missing before or after them.
+///
+/// # Errors
+/// `Ok(Err(..))` if something does not hold, damage included; `Err` if the storage or the stream fails, or `cancel` was
+/// called, which this asks once a block.
+pub fn verify_stream(
+    job: &Job,
+    outcome: &Outcome,
+    stream: &dyn StreamSource,
+    storage: &dyn Storage,
+    sample: Sample,
+    cancel: &CancelToken,
+) -> Result<Result<(), Rejected>, ExecError> {
+    let reading = Reading {
+        job,
+        storage,
+        sample,
+        cancel,
+    };
+    match reading.verify(outcome, Some(stream)) {
+        Ok(()) => Ok(Ok(())),
+        Err(Failure::Rejected(rejected)) => Ok(Err(rejected)),
+        Err(Failure::Table(error)) => Err(error.into()),
+        Err(Failure::Cancelled) => Err(ExecError::Cancelled),
+    }
+}
+
+/// What keeps a table from being accepted.
+pub(super) enum Failure {
     Rejected(Rejected),
+    /// The storage failed, or an entry of a table is damaged.
     Table(TableError),
+    Cancelled,
 }
 
 impl From<Rejected> for Failure {
@@ -338,6 +397,57 @@ impl From<Rejected> for Failure {
 impl<E: Into<TableError>> From<E> for Failure {
     fn from(error: E) -> Failure {
         Failure::Table(error.into())
+    }
+}
+
+/// What all tables of an outcome are read with.
+struct Reading<'a> {
+    job: &'a Job,
+    storage: &'a dyn Storage,
+    sample: Sample,
+    cancel: &'a CancelToken,
+}
+
+impl Reading<'_> {
+    /// Reads the tables of each subjob. `Failure::Table` is an error of the storage only.
+    fn verify(&self, outcome: &Outcome, stream: Option<&dyn StreamSource>) -> Result<(), Failure> {
+        for subjob in 0..self.job.subjobs() {
+            let of_subjob = |t: &&OutputTable| t.subjob as usize == subjob;
+            let tables: Vec<&OutputTable> = outcome.tables.iter().filter(of_subjob).collect();
+            self.subjob(subjob, &tables, stream)
+                .map_err(|failure| match failure {
+                    Failure::Table(TableError::Storage(error))
+                        if error.kind != siltstone_storage::StorageErrorKind::NotFound =>
+                    {
+                        Failure::Table(error.into())
+                    }
+                    Failure::Table(damage) => Failure::Rejected(Rejected {
+                        reason: damage.to_string(),
+                    }),
+                    failure => failure,
+                })?;
+        }
+        Ok(())
+    }
+
+    fn subjob(
+        &self,
+        subjob: usize,
+        tables: &[&OutputTable],
+        stream: Option<&dyn StreamSource>,
+    ) -> Result<(), Failure> {
+        // Each subjob's layout and contents are derived from its own entries.
+        let bounds = self.job.subjob_bounds(subjob);
+        let soft_cuts = self.job.subjob_soft_cuts(&bounds);
+        let mut layout = Layout::new(self.job.limits.layout, soft_cuts);
+        let mut contents = match stream.filter(|_| self.sample != Sample::None) {
+            Some(stream) => Some(Contents::new(self.job, subjob, stream)?),
+            None => None,
+        };
+        for (place, record) in tables.iter().enumerate() {
+            self.table(record, place, &mut layout, contents.as_mut())?;
+        }
+        contents.map_or(Ok(()), |contents| contents.end(tables.len()))
     }
 }
 
@@ -355,19 +465,85 @@ fn expect<T: PartialEq + fmt::Debug>(
     Ok(())
 }
 
-fn verify_table(
-    job: &Job,
-    record: &OutputTable,
-    storage: &dyn Storage,
-    sample: Sample,
-    layout: &mut Layout<'_>,
-) -> Result<(), Failure> {
-    let name = record.name.as_str();
-    let file = storage.open(name)?;
-    expect(name, "length in bytes", record.file_bytes, file.len())?;
-    let table = InputTable::open(file)?;
-    let p = table.properties();
-    expect(name, "digest", record.digest, table.digest())?;
+impl Reading<'_> {
+    /// One table, the `place`-th of its subjob.
+    fn table(
+        &self,
+        record: &OutputTable,
+        place: usize,
+        layout: &mut Layout<'_>,
+        mut contents: Option<&mut Contents<'_>>,
+    ) -> Result<(), Failure> {
+        let (job, sample, name) = (self.job, self.sample, record.name.as_str());
+        let file = self.storage.open(name)?;
+        expect(name, "length in bytes", record.file_bytes, file.len())?;
+        let options = ReaderOptions {
+            map: false,
+            ..ReaderOptions::default()
+        };
+        let table = TableReader::open(file, options)?;
+        let fragments = table.range_deletes().fragments();
+        check_record(job, record, &table)?;
+        if let Some(contents) = &contents {
+            let range = (&record.left_bound[..], record.right_bound.as_deref());
+            contents.begin_table(name, range, fragments)?;
+        }
+        let mut checked = Checked {
+            digest: Default::default(),
+            entries: 0,
+            puts: 0,
+            raw: 0,
+            block: 0,
+            last: None,
+            stored: Vec::new(),
+            scratch: Vec::new(),
+        };
+        let mut layout = (sample == Sample::All).then_some(layout);
+        let n = table.index().len();
+        for block in sample.choose(place, n) {
+            if self.cancel.is_cancelled() {
+                return Err(Failure::Cancelled);
+            }
+            check_block(
+                (job, record, &table),
+                (place, block),
+                &mut checked,
+                layout.as_deref_mut(),
+                contents.as_deref_mut(),
+            )?;
+        }
+        if let Some(contents) = &mut contents {
+            contents.end_table(place, n);
+        }
+        if sample == Sample::All {
+            if !fragments.is_empty() {
+                let mut bytes = Vec::new();
+                table.range_deletes().encode(&mut bytes);
+                checked.digest.push(crate::checksum::crc32c(&bytes));
+            }
+            expect(
+                name,
+                "digest of its blocks",
+                record.digest,
+                checked.digest.value(),
+            )?;
+            expect(
+                name,
+                "number of entries read back",
+                record.entries,
+                checked.entries,
+            )?;
+            expect(name, "number of puts read back", record.puts, checked.puts)?;
+            expect(name, "raw bytes read back", record.raw_bytes, checked.raw)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a table's sections say what the outcome says of it.
+fn check_record(job: &Job, record: &OutputTable, table: &TableReader) -> Result<(), Rejected> {
+    let (name, p) = (record.name.as_str(), table.properties());
+    expect(name, "digest", record.digest, table.footer().digest)?;
     expect(name, "entry count", record.entries, p.entries)?;
     expect(name, "put count", record.puts, p.puts)?;
     expect(name, "delete count", record.deletes, p.deletes)?;
@@ -412,55 +588,6 @@ fn verify_table(
         Some(&record.bounds),
         OutputTable::bounds_of(keys.as_ref(), deletes).as_ref(),
     )?;
-    let n = table.block_count();
-    let chosen: Vec<usize> = match sample {
-        Sample::None => return Ok(()),
-        Sample::All => (0..n).collect(),
-        Sample::Blocks(count) if count >= n => (0..n).collect(),
-        Sample::Blocks(0) => return Ok(()),
-        Sample::Blocks(1) => vec![n / 2],
-        Sample::Blocks(count) => (0..count).map(|i| i * (n - 1) / (count - 1)).collect(),
-    };
-    let mut checked = Checked {
-        digest: Default::default(),
-        entries: 0,
-        puts: 0,
-        raw: 0,
-        block: 0,
-        last: None,
-    };
-    let mut layout = (sample == Sample::All).then_some(layout);
-    for block in chosen {
-        check_block(
-            job,
-            record,
-            &table,
-            block,
-            &mut checked,
-            layout.as_deref_mut(),
-        )?;
-    }
-    if sample == Sample::All {
-        if deletes.is_some() {
-            let mut bytes = Vec::new();
-            table.range_deletes().encode(&mut bytes);
-            checked.digest.push(crate::checksum::crc32c(&bytes));
-        }
-        expect(
-            name,
-            "digest of its blocks",
-            record.digest,
-            checked.digest.value(),
-        )?;
-        expect(
-            name,
-            "number of entries read back",
-            record.entries,
-            checked.entries,
-        )?;
-        expect(name, "number of puts read back", record.puts, checked.puts)?;
-        expect(name, "raw bytes read back", record.raw_bytes, checked.raw)?;
-    }
     Ok(())
 }
 
@@ -472,27 +599,39 @@ struct Checked {
     /// The layout's block number of the entry before.
     block: u64,
     last: Option<(Vec<u8>, u64)>,
+    /// Buffers for the stored and the uncompressed form of a block.
+    stored: Vec<u8>,
+    scratch: Vec<u8>,
 }
 
-/// Reads a block back: checksums, order, bounds, numbers; with a layout, also that tables begin where they should.
+/// Reads a block back: checksums, order, bounds, numbers; with a layout, also that tables and blocks begin where they
+/// should; with contents, also that it holds exactly these.
 fn check_block(
-    job: &Job,
-    record: &OutputTable,
-    table: &InputTable,
-    block: usize,
+    (job, record, table): (&Job, &OutputTable, &TableReader),
+    (nth_table, block): (usize, usize),
     checked: &mut Checked,
     mut layout: Option<&mut Layout<'_>>,
+    mut contents: Option<&mut Contents<'_>>,
 ) -> Result<(), Failure> {
     let name = record.name.as_str();
-    let place = table.place(block);
-    let mut stored = vec![0; place.stored_bytes() as usize];
+    let place = table.index().place(block);
+    let (mut stored, mut scratch) = (
+        std::mem::take(&mut checked.stored),
+        std::mem::take(&mut checked.scratch),
+    );
+    stored.clear();
+    stored.resize(place.stored_bytes() as usize, 0);
     table.file().read_at(place.start, &mut stored)?;
-    let mut scratch = Vec::new();
     let mut all = Decoded::default();
     let anchor = (place.anchor - place.start) as usize;
-    open_stored(&stored, anchor, true, &mut scratch)
-        .and_then(|view| view.decode_all(&mut all))
-        .map_err(|d| d.in_file(name, place.start))?;
+    let damaged = |d: Damage| d.in_file(name, place.start);
+    let view = open_stored(&stored, anchor, true, &mut scratch).map_err(damaged)?;
+    view.decode_all(&mut all).map_err(damaged)?;
+    if let Some(contents) = &mut contents
+        && !all.is_empty()
+    {
+        contents.begin_block((nth_table, block), all.key(0))?;
+    }
     if let Some(crc) = stored.last_chunk::<4>() {
         checked.digest.push(u32::from_le_bytes(*crc));
     }
@@ -527,6 +666,11 @@ fn check_block(
                 reason: format!("table {name}: sequence number {seq} is out of its range"),
             }
             .into());
+        }
+        if let Some(contents) = &mut contents {
+            let value = view.value(i).map_err(damaged)?;
+            contents.compare(name, key, trailer, value)?;
+            check_lookup(record, table, (block, &view), (i, key, trailer))?;
         }
         let raw = raw_bytes(key.len(), all.value_range(i).len());
         if let Some(layout) = layout.as_deref_mut() {
@@ -576,6 +720,37 @@ fn check_block(
         checked.puts += (trailer as u8 == Kind::Put as u8) as u64;
         checked.raw += raw;
         checked.last = Some((key.to_vec(), trailer));
+    }
+    (checked.stored, checked.scratch) = (stored, scratch);
+    Ok(())
+}
+
+/// Checks that a reader that looks for an entry finds it: by the filter, by the index, and by both searches of its block.
+fn check_lookup(
+    record: &OutputTable,
+    table: &TableReader,
+    (block, view): (usize, &View<'_, [u8]>),
+    (i, key, trailer): (usize, &[u8], u64),
+) -> Result<(), Failure> {
+    let name = record.name.as_str();
+    let lost = |by: &str| {
+        let reason = format!(
+            "table {name}: a lookup of key {} is misled by {by}",
+            Hex(key)
+        );
+        Failure::Rejected(Rejected { reason })
+    };
+    if !table.may_contain(hash(key)) {
+        return Err(lost("the filter"));
+    }
+    if table.find_block(key, trailer) != Some(block as u32) {
+        return Err(lost("the index"));
+    }
+    let damaged = |d: Damage| d.in_file(name, table.index().place(block).start);
+    let sought = view.seek(key, trailer).map_err(damaged)?;
+    let got = view.get(key, trailer).map_err(damaged)?.map(|(at, _)| at);
+    if (sought, got) != (i, Some(i)) {
+        return Err(lost("the search of its block"));
     }
     Ok(())
 }
