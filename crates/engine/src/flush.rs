@@ -3,7 +3,8 @@
 //! What it is: [`run`] executes one flush job and installs it; [`flush`] is the user's call that seals and waits.
 //!
 //! Invariants: F1 the log is synced through the memtable's last record before the edit; V2 the run takes the memtable's slot; flushes of
-//! one keyspace may run at once and install in any order.
+//! one keyspace may run at once and install in any order. Nothing is installed before a part of its tables (`flush_verify`) was read
+//! back and compared with the memtable: until then the log holds what the memtable has.
 //!
 //! Threading: workers run flushes; the manifest role orders the edits.
 
@@ -16,7 +17,7 @@ use crate::compaction::install::{add_run, count_outcome, refresh_view};
 use crate::compaction::pick::targets;
 use crate::compaction::run::{FlushSpec, JobRunner};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::planted::{self, Bug};
 use crate::version::{Edit, KeyspaceEdit, SeqRange};
@@ -49,7 +50,15 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
         snapshots,
         soft_cuts,
     };
-    let outcome = core.jobs.flush(spec, &task.progress, &task.cancel)?;
+    let outcome = match core.jobs.flush(spec, &task.progress, &task.cancel) {
+        Ok(outcome) => outcome,
+        Err(failed) => {
+            if failed.rejected {
+                rejected(core, task, &failed.error);
+            }
+            return Err(failed.error);
+        }
+    };
     // F1: another keyspace's half of a batch must not be lost when this half is in a table.
     if !planted::is(Bug::FlushWithoutLogSync) {
         let mut through = source.last_position();
@@ -90,6 +99,22 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
         duration_us: took.as_micros() as u64,
     });
     Ok(())
+}
+
+/// Flushes of one memtable in a row that may be rejected. After them the store takes no more writes.
+const REJECTIONS_MAX: u32 = 3;
+
+/// The tables of a flush are not what the memtable holds. The flush runs again; what fails time after time would fail for ever, while
+/// log and memory grow. So the store stops writing: the log has everything that the memtable has, and reads go on.
+fn rejected(core: &Core, task: &FlushTask, error: &Error) {
+    let count = task.source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
+    if count >= REJECTIONS_MAX {
+        let name = &task.keyspace.name;
+        core.health.poison(&error.clone().context(format!(
+            "keyspace `{name}` cannot be flushed: {count} times in a row its tables did not hold what was written (the log \
+             keeps all of it)"
+        )));
+    }
 }
 
 fn base_cuts(

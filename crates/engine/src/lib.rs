@@ -127,8 +127,9 @@ pub use keyspace::Keyspace;
 pub use metrics::{Histogram, LatencySummary};
 pub use names::is_store_file;
 pub use options::{
-    ByLevel, Change, Compression, DirectIo, KeyspaceOptions, KeyspaceSettings, LevelTargets,
-    Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting, settings,
+    ByLevel, Change, Compression, DirectIo, FlushVerify, KeyspaceOptions, KeyspaceSettings,
+    LevelTargets, Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting,
+    settings,
 };
 pub use options_differ::OptionDifference;
 pub use properties::KeyspaceProperties;

@@ -142,6 +142,7 @@ pub(crate) fn set_store(core: &Core, name: &str, value: &Value) -> Result<()> {
     options.set(name, value)?;
     options.validate()?;
     core.jobs.set_subjobs_max(options.subjobs_max as usize);
+    core.jobs.set_flush_verify(options.flush_verify);
     core.jobs.rate.set(options.background_bytes_per_s);
     let options = Arc::new(options);
     core.live.store(options.clone());

@@ -13,7 +13,7 @@
 //! Threading: views are immutable; replacing one needs the keyspace's `change` lock, under which no I/O happens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Mutex, Runtime};
@@ -44,6 +44,8 @@ pub(crate) struct MemSource {
     last: AtomicU64,
     /// A job holds it (set and cleared under the schedule lock).
     pub(crate) flushing: AtomicBool,
+    /// How many of its flushes in a row made tables that were rejected.
+    pub(crate) rejections: AtomicU32,
     /// Tests keep it from being flushed, as a redirected run would stay out.
     pub(crate) held: AtomicBool,
 }
@@ -58,6 +60,7 @@ impl MemSource {
             first_position: FirstPosition::new(),
             last: AtomicU64::new(0),
             flushing: AtomicBool::new(false),
+            rejections: AtomicU32::new(0),
             held: AtomicBool::new(false),
         })
     }

@@ -205,6 +205,10 @@ fn delays_a_full_disk_and_poison_are_told() {
         };
         let store = open(&disk, options, recorder.clone());
         let ks = store.default_keyspace().unwrap();
+        // Flushes that take a while, so that writers wait for them in every schedule.
+        let slow = Fault::Delay(Duration::from_millis(20));
+        disk.faults
+            .add(Rule::on(OpKind::Create, slow).ending(".tbl").times(4));
         for i in 0..400 {
             ks.put(&key(i), &[1; 1000]).unwrap();
         }

@@ -106,6 +106,32 @@ struct Measured {
     declined: BTreeMap<String, u64>,
 }
 
+/// Whether an outcome may be installed, or why not.
+pub(crate) type Accepted = std::result::Result<(), String>;
+
+/// Why a job was not done.
+pub(crate) struct JobError {
+    /// What failed.
+    pub(crate) error: Error,
+    /// The host's own executor ran the job to its end, and what it made was rejected: its tables are not what they must be.
+    pub(crate) rejected: bool,
+}
+
+impl From<Error> for JobError {
+    fn from(error: Error) -> JobError {
+        JobError {
+            error,
+            rejected: false,
+        }
+    }
+}
+
+impl From<JobError> for Error {
+    fn from(failed: JobError) -> Error {
+        failed.error
+    }
+}
+
 /// See the module.
 pub(crate) struct Sides {
     runtime: Runtime,
@@ -165,16 +191,16 @@ impl Sides {
         order
     }
 
-    /// Runs the job somewhere and gives an outcome that `accept` believes. Whoever fails, or is not believed, is followed by the next, at last by
-    /// the host's own cores. Each gets an attempt of its own from `attempt`: one that was given up and wakes late writes under names
-    /// that nobody else has.
+    /// Runs the job on one of the executors and returns an outcome that `accept` accepts. If an executor fails, or its outcome is rejected
+    /// or cannot be verified, the next one runs the job, at last the host's own. Each gets an attempt of its own from
+    /// `attempt`: one that was given up and wakes late writes under names that nobody else has.
     pub(crate) fn run(
         &self,
         job: &Job,
         context: &ExecContext,
         attempt: &dyn Fn() -> OutputPrefix,
-        accept: &dyn Fn(&Job, &Outcome, Side) -> std::result::Result<(), String>,
-    ) -> Result<Outcome> {
+        accept: &dyn Fn(&Job, &Outcome, Side) -> Result<Accepted>,
+    ) -> std::result::Result<Outcome, JobError> {
         let host = self.executors.len() - 1;
         let mut last = None;
         let mut own: Option<Job> = None;
@@ -190,12 +216,8 @@ impl Sides {
             let start = self.runtime.now();
             match executor.run(job, context) {
                 Ok(outcome) => {
-                    if let Err(reason) = accept(job, &outcome, executor.side()) {
-                        self.rejected.fetch_add(1, Ordering::Relaxed);
-                        if i != host {
-                            let now = self.runtime.now();
-                            self.measured.lock().records[i].rejected(now);
-                        }
+                    let accepted = accept(job, &outcome, executor.side());
+                    if !matches!(accepted, Ok(Ok(()))) {
                         for table in &outcome.tables {
                             // Orphans; whatever cannot be deleted now is deleted at the next open. An outcome that lies about names must not
                             // make us delete what is not its own.
@@ -203,23 +225,34 @@ impl Sides {
                                 let _ = context.outputs.delete(context.epoch, &table.name);
                             }
                         }
-                        let error = Error::new(
-                            ErrorKind::Io,
-                            format!("the outcome of a job was rejected: {reason} (executor {})", executor.name()),
-                        )
-                        .advice("nothing was installed and the job runs again; if it happens again, report it");
-                        if i == host {
-                            return Err(error);
-                        }
-                        last = Some(error);
-                        continue;
                     }
-                    let ns = self.runtime.now().since(start).as_nanos() as u64;
-                    let bytes = outcome.counters.raw_bytes_read.max(1);
-                    self.measured.lock().records[i].believed(bytes, ns);
-                    return Ok(outcome);
+                    let (error, rejected) = match accepted {
+                        Ok(Ok(())) => {
+                            let ns = self.runtime.now().since(start).as_nanos() as u64;
+                            let bytes = outcome.counters.raw_bytes_read.max(1);
+                            self.measured.lock().records[i].believed(bytes, ns);
+                            return Ok(outcome);
+                        }
+                        Ok(Err(reason)) => {
+                            self.rejected.fetch_add(1, Ordering::Relaxed);
+                            if i != host {
+                                let now = self.runtime.now();
+                                self.measured.lock().records[i].rejected(now);
+                            }
+                            (rejection(&reason, executor.name()), true)
+                        }
+                        Err(error) => (error, false),
+                    };
+                    if i == host || context.cancel.is_cancelled() {
+                        let rejected = rejected && i == host;
+                        return Err(JobError { error, rejected });
+                    }
+                    if !rejected {
+                        self.fallbacks.fetch_add(1, Ordering::Relaxed);
+                    }
+                    last = Some(error);
                 }
-                Err(ExecError::Cancelled) => return Err(cancelled()),
+                Err(ExecError::Cancelled) => return Err(cancelled().into()),
                 Err(ExecError::Declined { reason }) => {
                     self.declined.fetch_add(1, Ordering::Relaxed);
                     *self
@@ -236,14 +269,14 @@ impl Sides {
                 Err(ExecError::Failed(error)) => {
                     let error = Error::from(error);
                     if i == host || context.cancel.is_cancelled() {
-                        return Err(error);
+                        return Err(error.into());
                     }
                     self.fallbacks.fetch_add(1, Ordering::Relaxed);
                     last = Some(error);
                 }
             }
         }
-        Err(last.expect("the host's executor is always there"))
+        Err(last.expect("the host's executor is always there").into())
     }
 
     pub(crate) fn declined_count(&self) -> u64 {
@@ -283,6 +316,14 @@ impl Sides {
             })
             .collect()
     }
+}
+
+/// An outcome was not accepted.
+fn rejection(reason: &str, executor: &str) -> Error {
+    let message = format!("the outcome of a job was rejected: {reason} (executor {executor})");
+    Error::new(ErrorKind::Io, message).advice(
+        "nothing was installed and the job runs again; if it happens again, test the machine's memory and report it",
+    )
 }
 
 /// The answer of a job that was asked to stop.

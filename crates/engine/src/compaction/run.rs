@@ -4,23 +4,25 @@
 //! it turns a memtable or a [`Choice`] into a [`Job`], gives it to a side ([`Sides`]), and verifies what comes back.
 //!
 //! Invariants: a job holds everything that decides its output; published number and snapshots were taken together (RFC 1, V6); an
-//! attempt number is given once; an outcome that leaves here is verified, structurally always, and by reading tables back if
-//! its executor is not of this process.
+//! attempt number is given once; an outcome that leaves here is verified, structurally always, by reading tables back if
+//! its executor is not of this process, and by comparing them with the memtable if it is a flush (`flush_verify`).
 //!
 //! Threading: shared by all workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{
-    CancelToken, EntryStream, ExecContext, Executor, Handover, InputMap, Inputs, Progress, Side,
-    StreamEntry, StreamSource,
+    CancelToken, EntryStream, ExecContext, ExecError, Executor, Handover, InputMap, Inputs,
+    Progress, Side, StreamEntry, StreamSource,
 };
 use siltstone_table::job::outcome::{Outcome, OutputTable};
-use siltstone_table::job::verify::{Sample, TrustSyncs, verify_outcome, verify_tables};
+use siltstone_table::job::verify::{
+    Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
+};
 use siltstone_table::job::{
     DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits,
     OutputPrefix,
@@ -28,17 +30,20 @@ use siltstone_table::job::{
 use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
 
 use super::pick::{Choice, hard_cuts, soft_cuts};
-use super::place::Sides;
+use super::place::{Accepted, JobError, Sides, cancelled};
 use super::rate::{RateLimit, Spender};
 use crate::core::Storages;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memtable::{Memtable, MemtableIter};
-use crate::options::{Compression, DirectIo, KeyspaceSettings, Options};
+use crate::options::{Compression, DirectIo, FlushVerify, KeyspaceSettings, Options};
 use crate::planted::{self, Bug};
 use crate::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
 
 /// Blocks of each table that are read back when the executor is not of this process.
 const SAMPLED_BLOCKS: usize = 8;
+
+/// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
+const COMPARED_BLOCKS: usize = 16;
 
 /// A subjob is worth its overhead from this many input bytes on.
 const SUBJOB_MIN_BYTES: u64 = 8 << 20;
@@ -51,6 +56,8 @@ pub(crate) struct JobRunner {
     pub(crate) open_number: u64,
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
+    /// A [`FlushVerify`].
+    flush_verify: AtomicU8,
     /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
     pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
@@ -91,6 +98,7 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
+            flush_verify: AtomicU8::new(options.flush_verify as u8),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             sides: Sides::new(runtime, executors),
             rate: RateLimit::new(runtime, options.background_bytes_per_s),
@@ -106,6 +114,7 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max()),
+            flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             sides: Sides::new(&self.runtime, Vec::new()),
             rate: self.rate.clone(),
@@ -115,6 +124,24 @@ impl JobRunner {
     /// Changes how many subjobs of one job may run at once, for the jobs to come.
     pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
         self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
+    }
+
+    /// Changes how much of a flush is compared with its memtable, for the flushes to come.
+    pub(crate) fn set_flush_verify(&self, flush_verify: FlushVerify) {
+        self.flush_verify
+            .store(flush_verify as u8, Ordering::Relaxed);
+    }
+
+    /// How much of a flush's tables is compared with the memtable.
+    fn flush_sample(&self) -> Sample {
+        match self.flush_verify.load(Ordering::Relaxed) {
+            all if all == FlushVerify::All as u8 => Sample::All,
+            sample if sample == FlushVerify::Sample as u8 => Sample::Drawn {
+                blocks: COMPARED_BLOCKS,
+                seed: self.runtime.random_u64(),
+            },
+            _ => Sample::None,
+        }
     }
 
     /// Where tables are written.
@@ -172,7 +199,7 @@ impl JobRunner {
         spec: FlushSpec<'_>,
         progress: &Arc<Progress>,
         cancel: &CancelToken,
-    ) -> Result<Outcome> {
+    ) -> std::result::Result<Outcome, JobError> {
         let (Some(min_seq), Some(max_seq)) = (spec.mem.min_seq(), spec.mem.max_seq()) else {
             return Ok(Outcome::default());
         };
@@ -199,16 +226,27 @@ impl JobRunner {
             clip: KeyBounds::everything(),
             seq_override: None,
         });
+        let stream: Arc<dyn StreamSource> = Arc::new(MemtableSource {
+            mem: spec.mem.clone(),
+        });
         let mut inputs = InputMap::new();
-        inputs.add_stream(
-            0,
-            &name,
-            Arc::new(MemtableSource {
-                mem: spec.mem.clone(),
-            }),
-        );
+        inputs.add_stream(0, &name, stream.clone());
+        let sample = self.flush_sample();
+        let accept = |job: &Job, outcome: &Outcome, side: Side| {
+            let accepted = self.accept(job, outcome, side)?;
+            if accepted.is_err() || sample == Sample::None || planted::is(Bug::BelieveOutcomes) {
+                return Ok(accepted);
+            }
+            match verify_stream(job, outcome, &*stream, &*self.outputs, sample, cancel) {
+                Ok(verified) => Ok(verified.map_err(|rejected| rejected.reason)),
+                Err(ExecError::Failed(error)) => {
+                    Err(Error::from(error).context("reading a flushed table back"))
+                }
+                Err(ExecError::Cancelled | ExecError::Declined { .. }) => Err(cancelled()),
+            }
+        };
         // A memtable makes a table or two: nothing is worth being handed over.
-        self.execute(&job, Arc::new(inputs), progress, cancel, None)
+        self.execute_as(&job, Arc::new(inputs), progress, cancel, None, &accept)
     }
 
     /// A flush before the store exists: nobody reads, no snapshots.
@@ -295,7 +333,36 @@ impl JobRunner {
         progress: &Arc<Progress>,
         cancel: &CancelToken,
         handover: Option<&Arc<Handover>>,
-    ) -> Result<Outcome> {
+    ) -> std::result::Result<Outcome, JobError> {
+        let accept = |job: &Job, outcome: &Outcome, side: Side| self.accept(job, outcome, side);
+        self.execute_as(job, inputs, progress, cancel, handover, &accept)
+    }
+
+    /// Verifies an outcome as a value, and reads a part of its tables back if its executor is not the host's own.
+    fn accept(&self, job: &Job, outcome: &Outcome, side: Side) -> Result<Accepted> {
+        if planted::is(Bug::BelieveOutcomes) {
+            return Ok(Ok(()));
+        }
+        let mut verified = verify_outcome(job, outcome);
+        // The host's own executor syncs and checks what it writes; any other is asked for blocks.
+        if verified.is_ok() && side != Side::Host {
+            let sample = Sample::Blocks(SAMPLED_BLOCKS);
+            verified = verify_tables(job, outcome, &*self.outputs, &TrustSyncs, sample)
+                .map_err(|e| Error::from(e).context("reading an executor's table back"))?;
+        }
+        Ok(verified.map_err(|rejected| rejected.reason))
+    }
+
+    /// As [`JobRunner::execute`], with what `accept` says of an outcome.
+    fn execute_as(
+        &self,
+        job: &Job,
+        inputs: Arc<dyn Inputs>,
+        progress: &Arc<Progress>,
+        cancel: &CancelToken,
+        handover: Option<&Arc<Handover>>,
+        accept: &dyn Fn(&Job, &Outcome, Side) -> Result<Accepted>,
+    ) -> std::result::Result<Outcome, JobError> {
         let context = ExecContext {
             runtime: self.runtime.clone(),
             inputs,
@@ -311,28 +378,8 @@ impl JobRunner {
             })),
             handover: handover.cloned(),
         };
-        let accept = |job: &Job, outcome: &Outcome, side: Side| {
-            if planted::is(Bug::BelieveOutcomes) {
-                return Ok(());
-            }
-            verify_outcome(job, outcome).map_err(|rejected| rejected.to_string())?;
-            if side == Side::Host {
-                // The host's own executor syncs and checks what it writes; whoever else says so is asked for blocks.
-                return Ok(());
-            }
-            match verify_tables(
-                job,
-                outcome,
-                &*self.outputs,
-                &TrustSyncs,
-                Sample::Blocks(SAMPLED_BLOCKS),
-            ) {
-                Ok(verified) => verified.map_err(|rejected| rejected.to_string()),
-                Err(error) => Err(error.to_string()),
-            }
-        };
         self.sides
-            .run(job, &context, &|| self.next_prefix(), &accept)
+            .run(job, &context, &|| self.next_prefix(), accept)
     }
 
     /// Deletes the outputs of an outcome that will not be installed.

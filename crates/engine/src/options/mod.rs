@@ -49,6 +49,18 @@ pub enum Verify {
     Always,
 }
 
+/// How much of the tables of a flush is read back and compared with the memtable before the log lets go of what was flushed.
+/// Checksums cover what was encoded; this finds an entry that was encoded wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushVerify {
+    /// Nothing.
+    None,
+    /// A bounded number of blocks of each table: the first, the last, and others that are drawn; and all range deletes.
+    Sample,
+    /// Every entry. A flush then costs about twice the time.
+    All,
+}
+
 /// How blocks are compressed. A part of a block is kept compressed only where that saves an eighth of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -279,6 +291,10 @@ settings_table! {
         verify: Verify = Verify::Once, "mode", choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
         /// The full size of a log segment: the first one has 256 KiB, and each one twice the size
         /// of the one before it, up to this. A larger batch gets a segment of its own.
+        /// How much of each flushed table is read back and compared with the memtable before the log lets go of it: nothing, a
+        /// bounded number of blocks, or every entry.
+        flush_verify: FlushVerify = FlushVerify::Sample, "mode", choice("\"none\", \"sample\" or \"all\""), WhileOpen;
+        /// Size of a log segment. A larger batch gets a segment of its own.
         log_segment_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
         /// The log's folder, created with the store; a relative path counts from the store's folder. Empty: the store's folder, or where the store has its log.
         log_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");

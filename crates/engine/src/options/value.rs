@@ -11,7 +11,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ByLevel, Compression, DirectIo, LevelTargets, StallPolicy, SyncMode, Verify};
+use super::{
+    ByLevel, Compression, DirectIo, FlushVerify, LevelTargets, StallPolicy, SyncMode, Verify,
+};
 use crate::version::LEVEL_COUNT;
 
 /// The value of a setting, as it stands in a TOML file.
@@ -302,6 +304,12 @@ macro_rules! words {
 }
 
 words!(Verify { Once = "once", Always = "always" });
+
+words!(FlushVerify {
+    None = "none",
+    Sample = "sample",
+    All = "all",
+});
 
 words!(DirectIo {
     None = "none",

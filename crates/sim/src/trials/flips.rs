@@ -23,8 +23,8 @@ use siltstone::inspect::{LogContent, LogFile, LogItem, ManifestFile, ManifestIte
 use siltstone::log::Position;
 use siltstone::manifest::recover;
 use siltstone::{
-    ByLevel, Components, Compression, ErrorKind, IngestMode, KeyspaceOptions, Options, Storages,
-    Store, SyncMode, TableBuilder, TableFolder, TableOptions, Verify,
+    ByLevel, Components, Compression, ErrorKind, FlushVerify, IngestMode, KeyspaceOptions, Options,
+    Storages, Store, SyncMode, TableBuilder, TableFolder, TableOptions, Verify,
 };
 use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
@@ -159,6 +159,7 @@ fn draw_options(rng: &mut Rng) -> Options {
         log_segment_bytes: 64 << 10,
         log_bytes_max: 1 << 20,
         stats_publish_ms: 0,
+        flush_verify: FlushVerify::All,
         verify: *rng.pick(&[Verify::Once, Verify::Always]),
         map_tables: rng.chance(50),
         block_cache_bytes: *rng.pick(&[0, 1 << 20]),

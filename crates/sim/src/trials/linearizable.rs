@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use siltstone::{
-    Batch, Components, DEFAULT_KEYSPACE, IterOptions, Keyspace, Options, Snapshot, Store, SyncMode,
-    WriteOptions,
+    Batch, Components, DEFAULT_KEYSPACE, FlushVerify, IterOptions, Keyspace, Options, Snapshot,
+    Store, SyncMode, WriteOptions,
 };
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::sim::{Reclaim, SimConfig, run};
@@ -523,6 +523,7 @@ pub(super) fn draw_options(rng: &mut Rng) -> Options {
             1 => SyncMode::Interval(Duration::from_micros(100 + rng.below(5000))),
             _ => SyncMode::Never,
         },
+        flush_verify: FlushVerify::All,
         memtable_bytes: 64 << 10,
         sealed_memtables_max: 1 + rng.below(3) as u32,
         table_bytes: 64 << 10,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use siltstone::check::{CheckStorages, check};
 use siltstone::manifest::recover;
 use siltstone::repair::{LostWhat, RepairOptions, RepairReport, RepairSource, repair};
-use siltstone::{Components, Options, Store};
+use siltstone::{Components, FlushVerify, Options, Store};
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::footer::Footer;
 use siltstone_table::reader::{ReaderOptions, TableReader};
@@ -311,6 +311,7 @@ impl Made {
         // It opens, and a scan says the same.
         let storage: Arc<dyn Storage> = Arc::new(target.clone());
         let options = Options {
+            flush_verify: FlushVerify::All,
             memtable_bytes: 64 << 10,
             log_segment_bytes: 64 << 10,
             log_bytes_max: 256 << 10,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use siltstone::{Options, SyncMode};
+use siltstone::{FlushVerify, Options, SyncMode};
 use siltstone_storage::fault::FaultStorage;
 use siltstone_storage::sim::{Backend, SimConfig, run};
 use siltstone_storage::{MemoryStorage, Runtime};
@@ -41,6 +41,7 @@ pub fn trace(seed: u64, backend: Backend, meddle: fn(&Runtime)) -> Trace {
         traced.start_trace(false);
         let options = Options {
             sync: SyncMode::Never,
+            flush_verify: FlushVerify::All,
             memtable_bytes: 64 << 10,
             sealed_memtables_max: 1,
             table_bytes: 64 << 10,

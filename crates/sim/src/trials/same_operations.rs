@@ -2,7 +2,7 @@
 //!
 //! Threading: one client; what it does depends on nothing but its own numbers.
 
-use siltstone::Options;
+use siltstone::{FlushVerify, Options};
 
 use super::media::Media;
 use super::{Run, STEPS, simulate_counted};
@@ -26,7 +26,10 @@ pub fn same_operations_trial(seed: u64) -> Coverage {
         for set in 0..3 {
             let mut own = rng.clone().fork(set);
             let options = match set {
-                0 => Options::default(),
+                0 => Options {
+                    flush_verify: FlushVerify::All,
+                    ..Options::default()
+                },
                 _ => draw_options(&mut own),
             };
             let media = Media::draw(&runtime, &mut own);

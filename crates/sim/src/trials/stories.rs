@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use siltstone::{
-    Compression, ErrorKind, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Options, TableFile,
-    TableOptions, setting,
+    Compression, ErrorKind, FlushVerify, IngestMode, IterOptions, Keyspace, KeyspaceOptions,
+    Options, TableFile, TableOptions, setting,
 };
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Storage};
@@ -97,6 +97,7 @@ const MANIFEST: &str = "MANIFEST-";
 /// Sizes at which everything happens early.
 pub(crate) fn options() -> Options {
     Options {
+        flush_verify: FlushVerify::All,
         memtable_bytes: 64 << 10,
         table_bytes: 64 << 10,
         block_bytes: 1 << 10,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use siltstone::{
-    ByLevel, Compression, DirectIo, KeyspaceOptions, LevelTargets, Options, Setting, StallPolicy,
-    SyncMode, TableOptions, Value, Verify, settings,
+    ByLevel, Compression, DirectIo, FlushVerify, KeyspaceOptions, LevelTargets, Options, Setting,
+    StallPolicy, SyncMode, TableOptions, Value, Verify, settings,
 };
 
 use crate::model::{Bytes, Op};
@@ -57,6 +57,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         background_tasks: 1 + rng.below(3) as u32,
         subjobs_max: 1 + rng.below(4) as u32,
         background_bytes_per_s: *rng.pick(&[0, 0, 512 << 10, 4 << 20]),
+        flush_verify: FlushVerify::All,
         direct_io: *more.pick(&[DirectIo::None, DirectIo::Compaction, DirectIo::All]),
         stall_policy: *more.pick(&[
             StallPolicy::Slowdown,
