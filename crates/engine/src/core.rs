@@ -19,6 +19,7 @@ use crate::compaction::schedule::Schedule;
 pub(crate) use crate::directories::Storages;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Events;
+use crate::guard::Guards;
 use crate::health::{Health, closed};
 use crate::ingest::Guests;
 use crate::interval::IntervalSync;
@@ -99,6 +100,7 @@ pub(crate) struct Core {
     pub(crate) storages: Storages,
     /// What an open for reading looks at beneath its storages.
     pub(crate) below: Option<crate::space::Below>,
+    pub(crate) guards: Guards,
     pub(crate) epoch: Epoch,
     pub(crate) jobs: JobRunner,
     pub(crate) lease: Mutex<Option<Box<dyn Lease>>>,

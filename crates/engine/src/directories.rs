@@ -90,7 +90,10 @@ impl Storages {
     }
 
     /// What `wrap` makes of each; storages that are one stay one.
-    pub(crate) fn map(&self, wrap: impl Fn(&Arc<dyn Storage>) -> Arc<dyn Storage>) -> Storages {
+    pub(crate) fn map(
+        &self,
+        mut wrap: impl FnMut(&Arc<dyn Storage>) -> Arc<dyn Storage>,
+    ) -> Storages {
         let log = wrap(&self.log);
         let manifest = if Arc::ptr_eq(&self.manifest, &self.log) {
             log.clone()

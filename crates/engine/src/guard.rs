@@ -1,4 +1,4 @@
-//! One owner for the syncs of a folder.
+//! One owner for the syncs of a folder, and for the deletions in it that fail.
 //!
 //! What it is: a folder is shared by log, manifest and tables, and the kernel reports a lost directory operation to one caller only. If a table's job
 //! got that report, the log's own sync of the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1). So
@@ -8,14 +8,19 @@
 //! Folders count epochs for themselves, while a store has one, that of its own folder: calls to another folder carry the epoch of the lease
 //! that was taken there.
 //!
+//! A deletion that fails (of an obsolete table, an output of a job that failed, an old manifest) must not leave the file until the next open. So
+//! the guard remembers the name, whoever asked, and maintenance deletes it again ([`Guards::delete_again`]) until that succeeds or the name
+//! is given to another file.
+//!
 //! Threading: a runtime lock is held over the sync, as over any storage call.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{
     Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
-    StorageError, WriteFile,
+    StorageError, StorageErrorKind, WriteFile,
 };
 
 use crate::core::Storages;
@@ -28,19 +33,40 @@ struct GuardedStorage {
     /// Of the lease taken here; 0 before.
     own_epoch: AtomicU64,
     failed: Mutex<Option<StorageError>>,
+    /// Files whose deletion failed.
+    undeleted: Mutex<BTreeSet<String>>,
     health: Arc<Health>,
 }
 
+/// The guards of a store's folders.
+pub(crate) struct Guards(Vec<Arc<GuardedStorage>>);
+
+impl Guards {
+    /// Deletes the files again whose deletion failed. Gives the names of those that are gone now.
+    pub(crate) fn delete_again(&self, epoch: Epoch) -> Vec<String> {
+        self.0.iter().flat_map(|g| g.delete_again(epoch)).collect()
+    }
+}
+
 /// Guards the folders of log, manifest and tables. One failed sync of a tables' folder of its own poisons too: only one of several jobs is told.
-pub(crate) fn guard(storages: &Storages, runtime: &Runtime, health: &Arc<Health>) -> Storages {
-    storages.map(|inner| {
-        Arc::new(GuardedStorage {
+pub(crate) fn guard(
+    storages: &Storages,
+    runtime: &Runtime,
+    health: &Arc<Health>,
+) -> (Storages, Guards) {
+    let mut guards = Vec::new();
+    let guarded = storages.map(|inner| {
+        let guard = Arc::new(GuardedStorage {
             inner: inner.clone(),
             own_epoch: AtomicU64::new(0),
             failed: runtime.mutex(None),
+            undeleted: runtime.mutex(BTreeSet::new()),
             health: health.clone(),
-        })
-    })
+        });
+        guards.push(guard.clone());
+        guard
+    });
+    (guarded, Guards(guards))
 }
 
 impl GuardedStorage {
@@ -50,6 +76,20 @@ impl GuardedStorage {
             0 => epoch,
             own => Epoch(own),
         }
+    }
+
+    fn delete_again(&self, epoch: Epoch) -> Vec<String> {
+        let names = std::mem::take(&mut *self.undeleted.lock());
+        let is_gone = |name: &String| match self.delete(epoch, name) {
+            Ok(()) => true,
+            Err(error) => error.kind == StorageErrorKind::NotFound,
+        };
+        names.into_iter().filter(is_gone).collect()
+    }
+
+    /// A new file has the name of one whose deletion failed.
+    fn taken(&self, name: &str) {
+        self.undeleted.lock().remove(name);
     }
 
     /// `is_harmless`: whether this failure of the call changed nothing, so that it may be made again.
@@ -96,9 +136,11 @@ impl Storage for GuardedStorage {
         self.inner.lease_shared(name)
     }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.taken(name);
         self.inner.create(self.own(epoch), name)
     }
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.taken(name);
         self.inner.create_direct(self.own(epoch), name)
     }
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
@@ -108,6 +150,7 @@ impl Storage for GuardedStorage {
         self.inner.check_direct()
     }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        self.taken(new);
         self.inner.recycle(self.own(epoch), old, new)
     }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
@@ -129,15 +172,26 @@ impl Storage for GuardedStorage {
         self.inner.list()
     }
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.inner.delete(self.own(epoch), name)
+        self.inner
+            .delete(self.own(epoch), name)
+            .inspect_err(|error| {
+                // Without the lease nothing here is ours any more.
+                let is_over = [StorageErrorKind::NotFound, StorageErrorKind::Fenced];
+                if !is_over.contains(&error.kind) && !planted::is(Bug::FailedDeletionIsForgotten) {
+                    self.undeleted.lock().insert(name.to_string());
+                }
+            })
     }
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.taken(new);
         self.inner.rename(self.own(epoch), old, new)
     }
     fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        self.taken(name);
         self.inner.import(self.own(epoch), name, from, from_name)
     }
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.taken(name);
         self.inner.publish(self.own(epoch), name, bytes)
     }
     fn base(&self) -> Option<&dyn std::any::Any> {
@@ -148,6 +202,7 @@ impl Storage for GuardedStorage {
         self.once(|_| false, || self.inner.sync_dir(self.own(epoch)))
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.taken(name);
         // Without room the new bytes were not written, and nothing stands in the place of the old ones.
         self.once(StorageError::is_no_space, || {
             self.inner.replace(self.own(epoch), name, bytes)

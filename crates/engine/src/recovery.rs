@@ -86,7 +86,7 @@ pub(crate) fn open(
     purpose: Purpose,
 ) -> Result<Arc<Core>> {
     let health = Arc::new(Health::new(&runtime, events.clone()));
-    let storages = guard::guard(storages, &runtime, &health);
+    let (storages, guards) = guard::guard(storages, &runtime, &health);
     let place = storages.manifest.describe();
     let no_store = || {
         Error::not_found(format!("there is no store in {place}"))
@@ -352,6 +352,7 @@ pub(crate) fn open(
         arenas,
         log,
         storages,
+        guards,
         runtime,
         options,
     });

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-#[cfg(feature = "planted")]
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
@@ -125,6 +124,9 @@ impl Clone for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let mut held = self.registry.held.lock();
+        if planted::is(Bug::SnapshotStaysRegistered) && held.get(&self.number) > Some(&1) {
+            return;
+        }
         if let Some(count) = held.get_mut(&self.number) {
             *count -= 1;
             if *count == 0 {

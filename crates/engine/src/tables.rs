@@ -92,8 +92,8 @@ pub(crate) struct TableSet {
     registry: Mutex<BTreeMap<u64, Registered>>,
     /// Handles with open readers, in the order of the clock.
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
-    /// Files whose deletion failed.
-    undeleted: Mutex<Vec<String>>,
+    /// Files to be deleted by the next sweep.
+    doomed: Mutex<Vec<String>>,
     pub(crate) cache: Arc<BlockCache>,
     /// The cache for cursors: that leave it as it is, and that fill it.
     scan_caches: [Arc<dyn TableBlockCache>; 2],
@@ -126,7 +126,7 @@ impl TableSet {
             map_failed_count: AtomicU64::new(0),
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
-            undeleted: runtime.mutex(Vec::new()),
+            doomed: runtime.mutex(Vec::new()),
             scan_caches: [false, true]
                 .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
             cache,
@@ -299,7 +299,7 @@ impl TableSet {
     /// `in_doubt` is asked after the tables that nothing holds were found: while the manifest is in doubt it may name what no view does (a
     /// keyspace whose drop failed has left the map), so nothing is deleted.
     pub(crate) fn sweep(&self, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
-        let mut names = std::mem::take(&mut *self.undeleted.lock());
+        let mut names = std::mem::take(&mut *self.doomed.lock());
         {
             let mut registry = self.registry.lock();
             registry.retain(|_, r| {
@@ -320,7 +320,7 @@ impl TableSet {
             );
         }
         if in_doubt() {
-            self.undeleted.lock().append(&mut names);
+            self.doomed.lock().append(&mut names);
             return 0;
         }
         let mut deleted = 0;
@@ -330,8 +330,8 @@ impl TableSet {
                     deleted += 1;
                     self.events.tell(|| Event::TableDeleted { name });
                 }
-                Err(e) if e.kind == StorageErrorKind::NotFound => {}
-                Err(_) => self.undeleted.lock().push(name),
+                // The storage's guard remembers what could not be deleted.
+                Err(_) => {}
             }
         }
         if deleted > 0 {
@@ -343,7 +343,7 @@ impl TableSet {
     /// Has the next sweep delete files that no handle was ever made for.
     pub(crate) fn delete_later(&self, mut names: Vec<String>) {
         if !names.is_empty() {
-            self.undeleted.lock().append(&mut names);
+            self.doomed.lock().append(&mut names);
         }
     }
 

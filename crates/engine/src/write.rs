@@ -479,6 +479,10 @@ fn apply(core: &Core, group: &Group<'_>, needs: &[Need], first: u64) -> Result<(
         let accepted = group
             .iter()
             .filter(|(_, r)| r.is_ok())
+            .take(match planted::is(Bug::GroupIsCutAt64) {
+                true => 64,
+                false => usize::MAX,
+            })
             .flat_map(|(b, _)| b.iter());
         accepted.enumerate().map(|(i, e)| (first + i as u64, e))
     };

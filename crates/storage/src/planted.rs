@@ -152,6 +152,19 @@ bugs! {
     117 LastWishSyncs "only the last batch of a group says whether it is synced";
     // And by somebody who had seen the tests.
     118 LostNumbersComeBack "a recovery takes only numbers that it finds for given, so that those of what was lost are given again";
+    // From here on what the rows did not have when they were written: bounds of sizes, leaks, many writers.
+    119 TailEndsTooNarrow "tails of exactly 65,536 bytes in a block have ends of 16 bits";
+    120 FailedDeletionIsForgotten "a file whose deletion failed is not deleted again";
+    121 WidensPastMovingTables "a merge within level 0 widens over tables that another job moves down";
+    122 MiddleIsNotCompared "of 17 to 24 bytes a comparison looks at the first and the last eight";
+    123 TrimPastLongestKey "a range delete is trimmed behind a key of the longest length, to one that is longer";
+    124 GroupIsCutAt64 "of a group only 64 batches come to the memtables";
+    125 SecondBufferOverFirst "a direct file's second buffer is written over its first";
+    126 HandlesRunOut "a table that finds no file handle is an error at once, while others could be closed";
+    127 SnapshotStaysRegistered "of two equal snapshots the first to end stays registered";
+    128 CursorKeepsView "a refreshed cursor keeps its old view for ever";
+    129 OldManifestStays "a manifest that was rolled is not deleted before the next open";
+    130 UnsettledIsNoBorder "runs on both sides of a slot that is not installed are neighbours";
     // The end of a closed log, and what of a log is needed.
     151 CloseWithoutSync "a close does not sync the log before it writes where the log ends";
     152 CloseWithoutEnd "a close does not write where the log ends";

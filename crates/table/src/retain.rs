@@ -349,7 +349,11 @@ fn trim(fragment: &mut RangeDelete, needed: &[KeyRange]) {
         RangeEnd::Before(end) => end.clone(),
         // The key right after the last; one that would be too long to be a key leaves the fragment as it is.
         RangeEnd::With(key) if planted::is(Bug::TrimStopsAtLastKey) => key.clone(),
-        RangeEnd::With(key) if key.len() < MAX_KEY_BYTES => [&key[..], &[0]].concat(),
+        RangeEnd::With(key)
+            if key.len() < MAX_KEY_BYTES || planted::is(Bug::TrimPastLongestKey) =>
+        {
+            [&key[..], &[0]].concat()
+        }
         RangeEnd::With(_) | RangeEnd::Unbounded => return,
     };
     if end < fragment.end {

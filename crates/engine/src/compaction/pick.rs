@@ -502,7 +502,9 @@ impl<'a> Picker<'a> {
                 }
                 let cost = bytes as f64 / (count - 1) as f64;
                 let group = &runs[start..start + count];
-                if best.is_none_or(|(other, _)| cost < other) && self.may_widen(start, group) {
+                if best.is_none_or(|(other, _)| cost < other)
+                    && (self.may_widen(start, group) || planted::is(Bug::WidensPastMovingTables))
+                {
                     best = Some((cost, group));
                 }
             }
@@ -528,8 +530,9 @@ impl<'a> Picker<'a> {
     /// Whether no other source has its slot between two runs.
     fn are_neighbours(&self, newer: &Run, older: &Run) -> bool {
         let joint = newer.seqs.joint(older.seqs);
-        self.input.version.covered().includes(joint)
-            && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
+        planted::is(Bug::UnsettledIsNoBorder)
+            || self.input.version.covered().includes(joint)
+                && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
     }
 
     /// Priority 2: the table with the fewest overlapping tables below, and its neighbours that cost nothing more.

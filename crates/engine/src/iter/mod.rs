@@ -137,7 +137,10 @@ impl Cursor {
             self.deletes.set(&view, seq);
         }
         self.seq = seq;
-        self._view = view;
+        let old = std::mem::replace(&mut self._view, view);
+        if planted::is(Bug::CursorKeepsView) {
+            std::mem::forget(old);
+        }
         self.core.metrics.seek_count.add(1);
         if !stood {
             return Ok(());

@@ -289,12 +289,11 @@ settings_table! {
             AtOpen("writers rely on what it promises");
         /// When block checksums are verified: when a block is first used after its table was opened, or at every read.
         verify: Verify = Verify::Once, "mode", choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
-        /// The full size of a log segment: the first one has 256 KiB, and each one twice the size
-        /// of the one before it, up to this. A larger batch gets a segment of its own.
         /// How much of each flushed table is read back and compared with the memtable before the log lets go of it: nothing, a
         /// bounded number of blocks, or every entry.
         flush_verify: FlushVerify = FlushVerify::Sample, "mode", choice("\"none\", \"sample\" or \"all\""), WhileOpen;
-        /// Size of a log segment. A larger batch gets a segment of its own.
+        /// The full size of a log segment: the first one has 256 KiB, and each one twice the size
+        /// of the one before it, up to this. A larger batch gets a segment of its own.
         log_segment_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
         /// The log's folder, created with the store; a relative path counts from the store's folder. Empty: the store's folder, or where the store has its log.
         log_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");

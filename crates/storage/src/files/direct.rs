@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::planted::{self, Bug};
 use crate::storage::{ReadFile, WriteFile};
 
 /// What suits every block device and file system that we know of, in bytes.
@@ -244,7 +245,9 @@ impl DirectWriter {
             part = &part[n..];
             if writing.filled == capacity {
                 self.write_out(writing, capacity)?;
-                writing.at += capacity as u64;
+                if !planted::is(Bug::SecondBufferOverFirst) {
+                    writing.at += capacity as u64;
+                }
                 writing.filled = 0;
             }
         }
