@@ -8,6 +8,7 @@
 //!
 //! Threading: shared by the tasks of a run; what it holds is under std mutexes that are held over no point of the runtime, but for `turn`.
 
+mod leaks;
 pub mod outside;
 pub mod upkeep;
 
@@ -25,7 +26,6 @@ use crate::coverage::Coverage;
 use crate::model::{Event, Op, Record};
 use crate::observe::{SharedHistory, lock};
 use crate::workload::Plan;
-use outside::OWN_TABLES;
 use upkeep::Copy;
 
 /// Kinds of [`Promise`]: the remainder of a number in a mark says which it is.
@@ -471,38 +471,6 @@ impl World {
             Errors::Expected => message.contains("injected"),
             Errors::Damaged => self.names_damage(message),
         }
-    }
-
-    /// Asks of a store at rest, on which no cursor stands, that its folder holds the tables of its levels and no others: what jobs and ingests left,
-    /// and what compactions made obsolete, is deleted. (What a stranger failed to write may stay until the next open.)
-    ///
-    /// # Errors
-    /// A table too many, or one too few.
-    pub fn nothing_is_left_over(&self) -> Check {
-        let count = |stats: &siltstone::Stats| -> u64 {
-            let levels = stats.keyspaces.iter().flat_map(|k| &k.levels);
-            levels.map(|level| level.table_count).sum::<u64>() + stats.pinned_table_count
-        };
-        let mut told = String::new();
-        // Maintenance may be in the middle of deleting, and somebody still at work for a keyspace that is gone.
-        for _ in 0..3 {
-            self.store.core_for_tests().delete_obsolete();
-            let named = count(&self.store.stats());
-            let objects = self.storage.list().map_err(|e| e.to_string())?;
-            let mut found: Vec<_> = objects.into_iter().map(|o| o.name).collect();
-            found.retain(|name| name.ends_with(".tbl"));
-            // A table that was written here to be ingested, and then refused, is nobody's.
-            let of_jobs = found.iter().filter(|name| !name.contains(OWN_TABLES));
-            let (few, many) = (of_jobs.count() as u64 <= named, found.len() as u64 >= named);
-            if many && (few || self.has_strangers) {
-                self.reach("tables.counted");
-                return Ok(());
-            }
-            told =
-                format!("the folder of a store at rest holds {found:?}, expected {named} tables");
-            self.runtime.sleep(Duration::from_secs(2));
-        }
-        Err(told)
     }
 
     /// Asks of a store at rest, whose storage does all it is told, that it owes nothing: no edit waits, no ingest is unsettled, nothing

@@ -31,6 +31,8 @@ const REACHED: &[&str] = &[
     "export.ingested",
     "export.several_tables",
     "flush.promised",
+    "folder.exact",
+    "group.of_more_than_64",
     "ingest.by_Copy",
     "ingest.copied_by_the_user",
     "ingest.by_Link",
@@ -39,6 +41,7 @@ const REACHED: &[&str] = &[
     "ingest.files",
     "ingest.over_keyspaces",
     "ingest.overlapping",
+    "keys.up_to_the_longest",
     "keyspace.created",
     "keyspace.dropped",
     "layout.log on 0, tables on 0",
@@ -254,12 +257,14 @@ fn power_loss() {
 #[test]
 fn storage_errors() {
     let wanted = [
+        "fault.deletion",
         "fault.fired",
         "fault.open_refused",
         "fault.passed",
         "fault.poisoned",
         "fault.slow",
         "fault.two",
+        "folder.exact",
         "mended.worked",
         "fault.reopened",
         "fault.error.io",

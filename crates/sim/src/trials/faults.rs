@@ -129,7 +129,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
         faulty.add(rule);
         // What came later draws from numbers of its own.
         let mut late = rng.clone().fork(3);
-        let (mut failing, mut delays) = (vec![0], Vec::new());
+        let (mut failing, mut delays, mut deletions) = (vec![0], Vec::new(), Vec::new());
         if late.chance(35) {
             let (second, told) = draw_rule(&mut late);
             text = format!("{text}, and {told}");
@@ -139,6 +139,18 @@ pub fn fault_trial(seed: u64) -> Coverage {
             let delay = draw_delay(&mut late);
             text = format!("{text}, and {delay:?}");
             delays.push(faulty.add(delay));
+        }
+        // A deletion that fails now must be made again, not at the next open.
+        let mut later = late.clone().fork(6);
+        if later.chance(35) {
+            let fault = match later.chance(30) {
+                true => Fault::FailAfter(StorageErrorKind::Io),
+                false => Fault::Fail(StorageErrorKind::Io),
+            };
+            let rule = Rule::on(OpKind::Delete, fault);
+            let rule = rule.nth(later.below(6)).times(1 + later.below(3));
+            text = format!("{text}, and {rule:?}");
+            deletions.push(faulty.add(rule));
         }
         let what = format!("{options:?}; {text}");
         let told = |e: String| format!("{what}: {e}");
@@ -192,6 +204,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
         let fired: u64 = count(&failing);
         run.coverage.add_count("fault.fired", fired);
         run.coverage.add_count("fault.slow", count(&delays));
+        run.coverage.add_count("fault.deletion", count(&deletions));
         if failing.len() > 1 && failing.iter().all(|rule| faulty.fired_count(*rule) > 0) {
             run.coverage.add("fault.two");
         }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use siltstone::{Components, Options, Storages, Store};
+use siltstone::{Components, ErrorKind, Options, Storages, Store};
 use siltstone_storage::sim::{Counters, Point, SimConfig, run};
 use siltstone_storage::{JoinHandle, Mark, MemoryStorage, Replay, Runtime, Storage};
 
@@ -511,7 +511,10 @@ impl Run {
                     false => Ok(()),
                 }
             }
-            Errors::Expected => world.nothing_is_owed(),
+            Errors::Expected => {
+                world.nothing_is_owed()?;
+                world.nothing_is_left_over()
+            }
             Errors::Damaged => Ok(()),
         }
     }
@@ -527,8 +530,21 @@ impl Run {
         check_now(&world.store, &self.history, &world.plan.keys, rng)
     }
 
-    /// Takes over what the store counted, and closes it.
+    /// Takes over what the store counted, closes it, and asks that nothing of it is left behind. Nobody has a cursor or a snapshot.
     pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
+        let leaves_nothing = world.leaves_nothing();
+        self.close_beside_clients(world)?;
+        if leaves_nothing {
+            world
+                .nothing_is_left_behind()
+                .map_err(|told| siltstone::Error::new(ErrorKind::Corruption, told))?;
+            self.coverage.add("folder.exact");
+        }
+        Ok(())
+    }
+
+    /// Takes over what the store counted, and closes it; clients may still be at work.
+    pub(crate) fn close_beside_clients(&mut self, world: &World) -> siltstone::Result<()> {
         self.coverage.take_stats(&world.store.stats());
         self.coverage
             .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));

@@ -13,9 +13,10 @@ use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
 use crate::executors;
+use crate::model::Op;
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::workload::draw_options;
+use crate::workload::{Plan, draw_options};
 use crate::world::{Errors, World};
 
 /// One seed: up to three lives of one store, each with other options.
@@ -41,6 +42,12 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
         let mut run = Run::new(&runtime, &mut rng);
         // What came later draws from numbers of its own.
         let mut more = rng.clone().fork(2);
+        let mut limits = rng.clone().fork(4);
+        if limits.chance(15) {
+            let plan = Plan::clone(&run.plan).with_limits(&mut limits);
+            run.plan = Arc::new(plan);
+            run.coverage.add("keys.up_to_the_longest");
+        }
         let mut media = Media::draw(&runtime, &mut more);
         run.coverage.add(&format!("layout.{}", media.describe()));
         let lives = 1 + rng.below(3);
@@ -90,6 +97,9 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             run.coverage.add_count("operations", clients * count);
             let mut late = rng.clone().fork(3);
             let work = run.start(&world, clients, count, &mut rng).map_err(told)?;
+            if limits.chance(10) {
+                large_group(&mut run, &world, &mut limits).map_err(told)?;
+            }
             if late.chance(25) {
                 too_much(&world, &mut late).map_err(told)?;
             }
@@ -147,6 +157,40 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
     })
 }
 
+/// Many writers whose batches one leader takes through log and memtables together.
+fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
+    let Some(keyspace) = world.store.keyspaces().pop() else {
+        return Ok(());
+    };
+    let Ok(keyspace) = world.store.keyspace(&keyspace) else {
+        return Ok(());
+    };
+    let count = 65 + rng.index(60);
+    let hooks = world.store.core_for_tests();
+    let held = hooks.hold_writes();
+    let start = |i: usize| {
+        let value = [&[i as u8], &rng.draw().to_le_bytes()[..]].concat();
+        let op = Op::Put(keyspace.id(), run.plan.key(rng), value.into());
+        let (world, sync) = (world.clone(), rng.chance(2));
+        let write = move || world.write_batch(vec![op], sync);
+        let task = run.runtime.spawn(&format!("writer-{i}"), write);
+        task.map_err(|e| e.to_string())
+    };
+    let writers = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
+    // Some may wait for flushes and compactions first.
+    for _ in 0..100 {
+        if hooks.queued_writer_count() >= count {
+            break;
+        }
+        run.runtime.sleep(std::time::Duration::from_millis(1));
+    }
+    if hooks.queued_writer_count() > 64 {
+        run.coverage.add("group.of_more_than_64");
+    }
+    drop(held);
+    Run::join(writers)
+}
+
 /// Large values for which there is no memory, beside the clients: whoever writes to another keyspace does not notice.
 fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
     let names = world.store.keyspaces();
@@ -179,7 +223,7 @@ fn close_beside(
         world.runtime.yield_point();
     }
     let busy = work.iter().filter(|task| !task.is_finished()).count();
-    run.close(world)
+    run.close_beside_clients(world)
         .map_err(|e| format!("close beside {busy} clients: {e}"))?;
     let last = run.model().last();
     Run::join(work).map_err(|e| format!("beside a close: {e}"))?;

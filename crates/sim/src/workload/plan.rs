@@ -12,6 +12,8 @@ use siltstone::{
     StallPolicy, SyncMode, TableOptions, Value, Verify, settings,
 };
 
+use siltstone_table::limits::MAX_KEY_BYTES;
+
 use crate::model::{Bytes, Op};
 use crate::reduce::InForce;
 use crate::rng::Rng;
@@ -176,9 +178,57 @@ fn draw_keys(rng: &mut Rng) -> Vec<Bytes> {
                 .collect(),
         );
     }
+    draw_middles(&mut rng.clone().fork(5), &mut keys);
     keys.sort();
     keys.dedup();
     keys.into_iter().map(Bytes::from).collect()
+}
+
+/// Families of keys with equal starts and ends that differ in between: what is compared in words of eight bytes must compare all of them.
+/// The starts fill a word, or a head and a word.
+fn draw_middles(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) {
+    for _ in 0..1 + rng.below(3) {
+        let bytes =
+            |rng: &mut Rng, n: usize| -> Vec<u8> { (0..n).map(|_| rng.draw() as u8).collect() };
+        let start_bytes = *rng.pick(&[8, 12, 16, 16, 20]);
+        let (start, end) = (bytes(rng, start_bytes), bytes(rng, 8));
+        let middle_bytes = 1 + rng.index(8);
+        for i in 0..3 + rng.below(6) {
+            let mut middle = vec![0x40; middle_bytes];
+            middle[rng.index(middle_bytes)] = i as u8;
+            keys.push([&start[..], &middle, &end].concat());
+        }
+    }
+}
+
+/// Keys up to the longest. A block that begins with the second of three and ends with the third has tails of 65,535 to 65,537 bytes: the first
+/// ends the block before, whatever its size, and each of the others has two bytes in the prefix and four in its head.
+fn draw_limits(rng: &mut Rng) -> Vec<Vec<u8>> {
+    const BLOCK_BYTES_MAX: usize = 8 << 10;
+    let mut keys = vec![vec![0xfe; MAX_KEY_BYTES], vec![b'z'; MAX_KEY_BYTES - 1]];
+    for i in 0..1 + rng.below(2) as u8 {
+        let of = |which: u8, len: usize| {
+            let mut key = vec![b'~', i, which];
+            key.resize(len, which);
+            key
+        };
+        let tails = 65_535 + rng.index(3);
+        let short = 20 + rng.index(300);
+        keys.push(of(0, BLOCK_BYTES_MAX));
+        keys.push(of(1, short));
+        keys.push(of(2, tails + 2 * 6 - short));
+    }
+    keys
+}
+
+/// The next key; behind one of the longest, one that is a little greater.
+fn behind(key: &[u8]) -> Bytes {
+    match key.split_last() {
+        Some((last, rest)) if key.len() == MAX_KEY_BYTES => {
+            [rest, &[last.saturating_add(1)]].concat().into()
+        }
+        _ => [key, &[0]].concat().into(),
+    }
 }
 
 /// What a seed decides before anything runs.
@@ -357,7 +407,7 @@ impl Plan {
         let len = match rng.below(100) {
             0..8 => 0,
             8..12 => self.value_bytes * 8,
-            12 => 70_000,
+            12 => *rng.clone().pick(&[65_535, 65_536, 70_000]),
             _ => rng.below(self.value_bytes),
         } as usize;
         let len = match self.in_force.cut.value_bytes_max {
@@ -387,7 +437,7 @@ impl Plan {
     /// A range without a key of the plan's: behind one of them, until the next.
     pub(crate) fn gap(&self, rng: &mut Rng) -> (Bytes, Bytes) {
         let at = rng.index(self.keys.len());
-        let start = Bytes::from([&self.keys[at][..], &[0]].concat());
+        let start = behind(&self.keys[at]);
         match self.keys.get(at + 1) {
             Some(next) => (start, next.clone()),
             None => (start.clone(), start),
@@ -401,6 +451,15 @@ impl Plan {
             compressible_percent: 0,
             ..self
         }
+    }
+
+    /// The same plan with a few keys up to the longest that there may be.
+    pub(crate) fn with_limits(mut self, rng: &mut Rng) -> Plan {
+        self.keys
+            .extend(draw_limits(rng).into_iter().map(Bytes::from));
+        self.keys.sort();
+        self.keys.dedup();
+        self
     }
 
     /// The same plan with keys that all begin with so many bytes more: what says between which keys tables lie becomes long.
@@ -419,8 +478,8 @@ impl Plan {
             // One key.
             2 | 3 => {
                 let start = self.key(rng);
-                let end = [&start[..], &[0]].concat();
-                (start, end.into())
+                let end = behind(&start);
+                (start, end)
             }
             4..8 => {
                 let at = rng.index(self.keys.len());

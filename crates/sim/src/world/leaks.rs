@@ -1,0 +1,114 @@
+//! What a store must have let go of: a property of every row.
+//!
+//! What it is: [`World::nothing_is_left_over`] asks a store at rest, [`World::nothing_is_left_behind`] the folders of a store that was closed.
+//! Once all cursors and snapshots are dropped, no snapshot is registered, no view holds a table that is not in a level any more, and
+//! the folders hold exactly the tables and the one manifest that the manifest names. That holds after a deletion that failed, too.
+//!
+//! Threading: as the world.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use siltstone::manifest::recover;
+use siltstone::version::StoreState;
+use siltstone_storage::Storage;
+
+use super::World;
+use super::outside::OWN_TABLES;
+use crate::checker::Check;
+
+/// What every manifest's name begins with.
+const MANIFEST: &str = "MANIFEST-";
+
+/// The names of all tables of a store's levels.
+fn named_tables(state: &StoreState) -> BTreeSet<String> {
+    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
+    tables.map(|(_, table)| table.name.clone()).collect()
+}
+
+impl World {
+    /// Asks of a store at rest, on which no cursor stands and of which nobody has a snapshot, that it holds nothing for them, and that its
+    /// folders hold the tables of its levels, one manifest, and no others.
+    ///
+    /// # Errors
+    /// What is too much, or missing.
+    pub fn nothing_is_left_over(&self) -> Check {
+        let hooks = self.store.core_for_tests();
+        let mut told = String::new();
+        // Maintenance may be in the middle of deleting, and somebody still at work for a keyspace that is gone.
+        for _ in 0..3 {
+            hooks.delete_obsolete();
+            let stats = self.store.stats();
+            let held = (stats.snapshot_count, stats.pinned_table_count);
+            told = match held {
+                (0, 0) => match self.compare_folders(&hooks.state())? {
+                    None => {
+                        self.reach("tables.counted");
+                        return Ok(());
+                    }
+                    Some(told) => told,
+                },
+                (snapshots, tables) => format!(
+                    "all handles are dropped, and {snapshots} snapshots are registered and {tables} tables held"
+                ),
+            };
+            self.runtime.sleep(Duration::from_secs(2));
+        }
+        Err(format!("a store at rest: {told}"))
+    }
+
+    /// Whether a close of the store is to leave exactly what the manifest names: it owes nothing, and nothing was damaged.
+    pub fn leaves_nothing(&self) -> bool {
+        let hooks = self.store.core_for_tests();
+        let is_settled = |name: &String| {
+            let keyspace = self.store.keyspace(name);
+            keyspace.is_ok_and(|keyspace| hooks.unsettled_run_count(&keyspace) == 0)
+        };
+        self.errors != super::Errors::Damaged
+            && self.store.stats().health == "good"
+            && hooks.pending_edit_count() == 0
+            && self.store.keyspaces().iter().all(is_settled)
+    }
+
+    /// Asks the folders of a store that was closed when nobody had a cursor or a snapshot of it.
+    ///
+    /// # Errors
+    /// What is too much, or missing.
+    pub fn nothing_is_left_behind(&self) -> Check {
+        let state = recover(&self.medium).map_err(|e| e.to_string())?;
+        let Some(state) = state else {
+            return Err("a store that was closed has no manifest".into());
+        };
+        match self.compare_folders(&state.state)? {
+            None => {
+                self.reach("folder.exact");
+                Ok(())
+            }
+            Some(told) => Err(format!("a store that was closed: {told}")),
+        }
+    }
+
+    /// What differs between the folders of tables and manifest and what the manifest names.
+    fn compare_folders(&self, state: &StoreState) -> Result<Option<String>, String> {
+        let named = named_tables(state);
+        let list = |storage: &dyn Storage, is_meant: fn(&str) -> bool| {
+            let objects = storage.list().map_err(|e| e.to_string())?;
+            let names = objects.into_iter().map(|object| object.name);
+            Ok::<BTreeSet<String>, String>(names.filter(|name| is_meant(name)).collect())
+        };
+        let tables = list(&*self.storage, |name| name.ends_with(".tbl"))?;
+        if let Some(missing) = named.difference(&tables).next() {
+            return Ok(Some(format!("table {missing} is missing")));
+        }
+        // A table that was written here to be ingested, and then refused, is nobody's. What a stranger failed to write may stay until
+        // the next open.
+        let is_ours = |name: &&String| !name.contains(OWN_TABLES) && !self.has_strangers;
+        if let Some(left) = tables.difference(&named).find(is_ours) {
+            return Ok(Some(format!(
+                "table {left} is left over; the levels have {named:?}"
+            )));
+        }
+        let manifests = list(&self.medium, |name| name.starts_with(MANIFEST))?;
+        Ok((manifests.len() != 1).then(|| format!("the folder holds {manifests:?}")))
+    }
+}
