@@ -8,7 +8,7 @@
 //! | 4, 5, 6, 7 | `log_damage.rs` (`story_4_...` to `story_7_...`), `log_crash.rs` |
 //! | 10 | `log_faults.rs`: `story_10_a_sync_error_reported_once_is_told_to_everyone` |
 //! | 13 | `manifest_damage.rs`, `log_faults.rs`: `every_single_failure_either_passes_or_poisons` |
-//! | 14, 15, 16 | `src/compaction/pick_tests.rs`, `manifest_pick_model.rs` |
+//! | 14, 15, 16 | `src/compaction/pick_tests.rs`, `crates/sim/src/trials/picks.rs` |
 //! | 20 | `crates/table/tests/exec.rs`: `no_reader_sees_a_difference` |
 //! | 24 | `crates/table/src/job/verify.rs` and `crates/table/tests/exec.rs` |
 //! | 25 (the job that changed) | `crates/table/src/job`: a job's identity; `crates/table/tests/exec_resumption.rs`: another job's tables are not adopted |

@@ -2,8 +2,8 @@
 
 use siltstone_sim::trials::{
     Share, Story, cut_files_trial, disk_full_trial, every_fault, failed_syncs_trial, fault_trial,
-    options_trial, options_trial_long, power_trial, reader_at_every_call, repair_at_every_call,
-    repair_trial, same_operations_trial, scenario, seeds,
+    options_trial, options_trial_long, picks_trial, power_trial, reader_at_every_call,
+    repair_at_every_call, repair_trial, same_operations_trial, scenario, seeds,
 };
 
 /// What random operations under random options must reach.
@@ -167,6 +167,23 @@ fn seeds_that_failed() {
 #[test]
 fn option_sets_long() {
     seeds("option_sets_long", 1, 100, POINTS, options_trial_long);
+}
+
+/// Which compactions are picked beside which others, without an engine.
+#[test]
+fn picks() {
+    let wanted = [
+        "picks.Drop",
+        "picks.IntraL0",
+        "picks.Merge",
+        "picks.Rewrite",
+        "picks.TrivialMove",
+        "picks.beside_other_jobs",
+        "picks.dropped",
+        "picks.for_deletes",
+        "picks.late_installs",
+    ];
+    seeds("picks", 1, 1000, &wanted, picks_trial);
 }
 
 /// One list of operations under three option sets.
