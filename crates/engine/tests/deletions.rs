@@ -1,0 +1,100 @@
+//! A deletion that fails is made again: nothing of the store's own stays in its folder until the next open.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Disk, key};
+use siltstone::Store;
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
+
+fn play(test: fn(Runtime)) {
+    for seed in 0..3 {
+        let config = SimConfig {
+            stack_bytes: 1 << 20,
+            max_steps: 3_000_000,
+            ..SimConfig::new(seed)
+        };
+        if let Err(failure) = sim::run(config, test).result {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}
+
+const FAIL: Fault = Fault::Fail(StorageErrorKind::Io);
+
+fn fill(store: &Store) {
+    let keyspace = store.default_keyspace().unwrap();
+    for i in 0..100 {
+        keyspace.put(&key(i), &[i as u8; 300]).unwrap();
+    }
+}
+
+/// Maintenance has had its turn.
+fn settle(rt: &Runtime) {
+    rt.sleep(Duration::from_secs(3));
+}
+
+#[test]
+fn what_a_failed_flush_left_is_deleted_again() {
+    play(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        fill(&store);
+        disk.faults.add(Rule::on(OpKind::Sync, FAIL).ending(".tbl"));
+        let deletion = disk.faults.add(Rule::on(OpKind::Delete, FAIL).ending(".tbl"));
+        store.flush().unwrap();
+        assert_eq!(disk.faults.fired_count(deletion), 1);
+        settle(&rt);
+        assert_eq!(disk.names(".tbl").len(), 1, "{:?}", disk.names(".tbl"));
+        store.close().unwrap();
+    });
+}
+
+#[test]
+fn an_old_manifest_is_deleted_again() {
+    play(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let hooks = store.core_for_tests();
+        let rule = Rule::on(OpKind::Delete, FAIL).named("MANIFEST-").times(2);
+        let deletion = disk.faults.add(rule);
+        hooks.roll_manifest_from(1);
+        while hooks.manifest_roll_count() == 0 {
+            fill(&store);
+            store.flush().unwrap();
+        }
+        hooks.roll_manifest_from(u64::MAX);
+        settle(&rt);
+        assert!(disk.faults.fired_count(deletion) > 0);
+        let manifests = || -> Vec<String> {
+            let mut all = disk.names("");
+            all.retain(|name| name.starts_with("MANIFEST-"));
+            all
+        };
+        assert_eq!(manifests().len(), 1, "{:?}", manifests());
+        drop(hooks);
+        store.close().unwrap();
+    });
+}
+
+/// What a close finds undeleted it deletes, too.
+#[test]
+fn a_close_deletes_again() {
+    play(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        for _ in 0..2 {
+            fill(&store);
+            store.flush().unwrap();
+        }
+        disk.faults.add(Rule::on(OpKind::Delete, FAIL).ending(".tbl").times(2));
+        let keyspace = store.default_keyspace().unwrap();
+        keyspace.compact_range(None, None).unwrap();
+        drop(keyspace);
+        store.close().unwrap();
+        assert_eq!(disk.names(".tbl").len(), 1, "{:?}", disk.names(".tbl"));
+    });
+}
