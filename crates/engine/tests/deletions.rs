@@ -44,7 +44,9 @@ fn what_a_failed_flush_left_is_deleted_again() {
         let store = disk.open();
         fill(&store);
         disk.faults.add(Rule::on(OpKind::Sync, FAIL).ending(".tbl"));
-        let deletion = disk.faults.add(Rule::on(OpKind::Delete, FAIL).ending(".tbl"));
+        let deletion = disk
+            .faults
+            .add(Rule::on(OpKind::Delete, FAIL).ending(".tbl"));
         store.flush().unwrap();
         assert_eq!(disk.faults.fired_count(deletion), 1);
         settle(&rt);
@@ -90,7 +92,8 @@ fn a_close_deletes_again() {
             fill(&store);
             store.flush().unwrap();
         }
-        disk.faults.add(Rule::on(OpKind::Delete, FAIL).ending(".tbl").times(2));
+        disk.faults
+            .add(Rule::on(OpKind::Delete, FAIL).ending(".tbl").times(2));
         let keyspace = store.default_keyspace().unwrap();
         keyspace.compact_range(None, None).unwrap();
         drop(keyspace);

@@ -292,6 +292,9 @@ impl Storage for Observed {
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         self.inner.replace(epoch, name, bytes)
     }
+    fn open_objects_max(&self) -> Option<u64> {
+        self.inner.open_objects_max()
+    }
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()
     }

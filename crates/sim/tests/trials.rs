@@ -2,8 +2,9 @@
 
 use siltstone_sim::trials::{
     Share, Story, cut_files_trial, disk_full_trial, every_fault, failed_syncs_trial, fault_trial,
-    options_trial, options_trial_long, picks_trial, power_trial, reader_at_every_call,
-    repair_at_every_call, repair_trial, same_operations_trial, scenario, seeds,
+    handles_trial, options_trial, options_trial_long, picks_trial, power_trial,
+    reader_at_every_call, repair_at_every_call, repair_trial, same_operations_trial, scenario,
+    seeds,
 };
 
 /// What random operations under random options must reach.
@@ -226,6 +227,13 @@ fn disk_full() {
         "disk_full.dropped_beside_waiting_edits",
     ];
     seeds("disk_full", 1, 400, &wanted, disk_full_trial);
+}
+
+/// Fewer file handles than tables.
+#[test]
+fn file_handles() {
+    let wanted = ["handles.fewer_than_tables", "handles.tables_closed"];
+    seeds("file_handles", 1, 20, &wanted, handles_trial);
 }
 
 #[test]

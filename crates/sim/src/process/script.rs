@@ -180,6 +180,8 @@ pub struct Script {
     seed: u64,
     cycle: u64,
     long_keys: bool,
+    /// Some values have more than 1 MiB.
+    has_large_values: bool,
 }
 
 fn mix(parts: &[u64]) -> Rng {
@@ -198,6 +200,7 @@ impl Script {
             seed,
             cycle,
             long_keys,
+            has_large_values: cycle.is_multiple_of(2),
         }
     }
 
@@ -206,9 +209,10 @@ impl Script {
         self.long_keys
     }
 
-    /// The same without long keys: no manifest grows long.
+    /// The same without long keys and large values: no manifest grows long, and a small disk does not fill up at once.
     pub fn without_long_keys(mut self) -> Script {
         self.long_keys = false;
+        self.has_large_values = false;
         self
     }
 
@@ -265,6 +269,8 @@ impl Script {
             4..50 => 8 + rng.below(100),
             50..92 => 100 + rng.below(1100),
             92..99 => 1000 + rng.below(7000),
+            // More than a buffer of direct I/O holds.
+            _ if self.has_large_values && rng.clone().chance(15) => (1 << 20) + rng.below(1 << 20),
             _ => 30_000 + rng.below(40_000),
         } as usize;
         let mut value = format!("{}.{lane}.{n}.{entry} ", self.cycle).into_bytes();

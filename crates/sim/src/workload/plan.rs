@@ -453,6 +453,15 @@ impl Plan {
         }
     }
 
+    /// The same plan with so many keys that are numbers.
+    pub(crate) fn with_numbered_keys(self, count: u32) -> Plan {
+        let keys = (0..count).map(|i| Bytes::from(format!("key{i:06}").into_bytes()));
+        Plan {
+            keys: keys.collect(),
+            ..self
+        }
+    }
+
     /// The same plan with a few keys up to the longest that there may be.
     pub(crate) fn with_limits(mut self, rng: &mut Rng) -> Plan {
         self.keys

@@ -205,7 +205,8 @@ pub(super) struct MemoryReader {
     len: u64,
     /// The object in one piece, made by the first `map`.
     mapped: OnceLock<Arc<LosableBytes>>,
-    _handles: Arc<()>,
+    /// Of the object, and of all that are open.
+    _handles: (Arc<()>, Arc<()>),
 }
 
 impl MemoryReader {
@@ -214,7 +215,7 @@ impl MemoryReader {
         ino: u64,
         name: &str,
         len: u64,
-        handles: Arc<()>,
+        handles: (Arc<()>, Arc<()>),
     ) -> MemoryReader {
         MemoryReader {
             inner,

@@ -80,6 +80,10 @@ struct Core {
     unreadable: Vec<(u64, Range<u64>)>,
     /// When so many calls have been made, the capacity becomes what is used then and so many bytes more.
     full_at: Option<(u64, u64)>,
+    /// How many objects may be open for reading, as `open_objects_max` says and in fact.
+    open_max: Option<(u64, u64)>,
+    /// One reference more than there are objects open for reading.
+    open: Arc<()>,
 }
 
 impl Core {
@@ -239,6 +243,8 @@ impl MemoryStorage {
             maps: Vec::new(),
             unreadable: Vec::new(),
             full_at: None,
+            open_max: None,
+            open: Arc::default(),
         };
         MemoryStorage {
             inner: Arc::new(Inner {
@@ -406,6 +412,12 @@ impl MemoryStorage {
     /// Has [`Storage::check_direct`] say that there is no way past a page cache, as some file systems do.
     pub fn set_refuses_direct(&self, refuses: bool) {
         self.inner.lock().refuses_direct = refuses;
+    }
+
+    /// Limits how many objects may be open for reading at once: to as many as [`Storage::open_objects_max`] says, of which the program around
+    /// the store leaves only so many.
+    pub fn set_open_max(&self, said: u64, left: u64) {
+        self.inner.lock().open_max = Some((said, left));
     }
 
     fn create_as(&self, epoch: Epoch, name: &str, direct: bool) -> Result<Arc<dyn WriteFile>> {
@@ -613,7 +625,13 @@ impl Storage for MemoryStorage {
         let Some((ino, inode)) = core.state.inode(name) else {
             return Err(not_found(OpKind::Open, name));
         };
-        let handles = Arc::clone(&inode.handles);
+        let open = Arc::strong_count(&core.open) as u64 - 1;
+        if let Some((_, left)) = core.open_max.filter(|(_, left)| open >= *left) {
+            let detail = format!("{left} objects are open, and no more may be");
+            let kind = StorageErrorKind::TooManyOpen;
+            return Err(StorageError::new(kind, OpKind::Open.name(), name, detail));
+        }
+        let handles = (Arc::clone(&inode.handles), Arc::clone(&core.open));
         Ok(Arc::new(MemoryReader::new(
             Arc::clone(&self.inner),
             ino,
@@ -733,6 +751,10 @@ impl Storage for MemoryStorage {
         };
         core.change(KIND, effect);
         Ok(())
+    }
+
+    fn open_objects_max(&self) -> Option<u64> {
+        self.inner.lock().open_max.map(|(said, _)| said)
     }
 
     fn base(&self) -> Option<&dyn std::any::Any> {

@@ -1,0 +1,84 @@
+//! A process with few file handles left: tables are closed for others, jobs open their inputs for a read, and everything is answered.
+//!
+//! One unit is a seed: a store of more tables than there are handles, which it was told a larger number of; clients write to all keys, read
+//! them by gets and scans, and compact everything. No call fails, and no job does.
+
+use std::sync::Arc;
+
+use siltstone::Options;
+use siltstone_storage::MemoryStorage;
+
+use super::{Run, STEPS, simulate_counted};
+use crate::coverage::Coverage;
+use crate::model::Op;
+use crate::rng::Rng;
+use crate::workload::{Plan, draw_options};
+use crate::world::World;
+
+/// Keys of the store: with values of 2 to 6 KB, three dozen tables.
+const KEYS: u32 = 600;
+
+/// One seed.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn handles_trial(seed: u64) -> Coverage {
+    simulate_counted(seed, STEPS * 4, move |runtime| {
+        let mut rng = Rng::new(seed ^ 0xF11E);
+        let mut run = Run::new(&runtime, &mut rng);
+        run.plan = Arc::new(Plan::clone(&run.plan).with_numbered_keys(KEYS));
+        let medium = MemoryStorage::new(&runtime);
+        // The rest of what is said to be there is taken by the program around the store.
+        let left = 16 + rng.below(10);
+        medium.set_open_max(left * 4, left);
+        let options = Options {
+            table_bytes: 64 << 10,
+            memtable_bytes: 64 << 10,
+            memory_bytes_max: 0,
+            open_tables_max: 1000,
+            keyspaces: Default::default(),
+            ..draw_options(&mut rng)
+        };
+        let what = format!("{left} handles, {options:?}");
+        let told = |e: String| format!("{what}: {e}");
+        let world = run.must_open(&medium, &options, "open").map_err(told)?;
+        for _ in 0..2 {
+            fill(&run, &world, &mut rng).map_err(told)?;
+            run.work(&world, 1, 40, &mut rng).map_err(told)?;
+        }
+        run.check_all(&world, &mut rng).map_err(told)?;
+        let stats = world.store.stats();
+        if stats.counter("job_failed_count") > 0 {
+            let error = stats.last_job_error.map(|e| e.to_string());
+            return Err(told(format!("jobs failed: {error:?}")));
+        }
+        let tables: u64 = stats
+            .keyspaces
+            .iter()
+            .flat_map(|k| &k.levels)
+            .map(|level| level.table_count)
+            .sum();
+        if tables > left {
+            run.coverage.add("handles.fewer_than_tables");
+        }
+        run.coverage
+            .add_count("handles.tables_closed", stats.counter("table_close_count"));
+        run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+        Ok(run.coverage)
+    })
+}
+
+/// Writes every key once.
+fn fill(run: &Run, world: &World, rng: &mut Rng) -> Result<(), String> {
+    let keyspace = world.store.default_keyspace().map_err(|e| e.to_string())?;
+    let keys: Vec<_> = run.plan.keys.to_vec();
+    for some in keys.chunks(10) {
+        let put = |key: &crate::model::Bytes| {
+            let mut value = vec![0; 2000 + rng.index(4000)];
+            value[..8].copy_from_slice(&rng.draw().to_le_bytes());
+            Op::Put(keyspace.id(), key.clone(), value.into())
+        };
+        world.write_batch(some.iter().map(put).collect(), false)?;
+    }
+    Ok(())
+}
