@@ -151,7 +151,11 @@ pub fn check_keyspace(
     }
     let key = |rng: &mut Rng| rng.pick(keys).as_ref().to_vec();
     // Bounds, and with them half of the time no values.
-    let (a, b) = (key(rng), key(rng));
+    // Bounds the wrong way round are refused.
+    let (a, b) = match (key(rng), key(rng)) {
+        (a, b) if a > b => (b, a),
+        bounds => bounds,
+    };
     let values = rng.chance(70);
     let options = IterOptions {
         lower: Some(a.clone()),

@@ -1,22 +1,23 @@
 //! A process with few file handles left: tables are closed for others, jobs open their inputs for a read, and everything is answered.
 //!
-//! One unit is a seed: a store of more tables than there are handles, which it was told a larger number of; clients write to all keys, read
-//! them by gets and scans, and compact everything. No call fails, and no job does.
+//! One unit is a seed: a store of more tables than there are handles, which it was told a larger number of; all keys are written, read
+//! by gets and scans, and compacted. No call fails, and no job does.
 
 use std::sync::Arc;
 
-use siltstone::Options;
+use siltstone::{KeyspaceOptions, Options};
 use siltstone_storage::MemoryStorage;
 
 use super::{Run, STEPS, simulate_counted};
+use crate::checker::check_now;
 use crate::coverage::Coverage;
 use crate::model::Op;
 use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::World;
 
-/// Keys of the store: with values of 2 to 6 KB, three dozen tables.
-const KEYS: u32 = 600;
+/// Keys of the store: with values of 2 to 6 KB, some ninety tables.
+const KEYS: u32 = 1500;
 
 /// One seed.
 ///
@@ -29,7 +30,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         run.plan = Arc::new(Plan::clone(&run.plan).with_numbered_keys(KEYS));
         let medium = MemoryStorage::new(&runtime);
         // The rest of what is said to be there is taken by the program around the store.
-        let left = 16 + rng.below(10);
+        let left = 40 + rng.below(10);
         medium.set_open_max(left * 4, left);
         let options = Options {
             table_bytes: 64 << 10,
@@ -44,7 +45,12 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let world = run.must_open(&medium, &options, "open").map_err(told)?;
         for _ in 0..2 {
             fill(&run, &world, &mut rng).map_err(told)?;
-            run.work(&world, 1, 40, &mut rng).map_err(told)?;
+            check_now(&world.store, &run.history, &run.plan.keys, &mut rng).map_err(told)?;
+        }
+        if rng.chance(50) {
+            let keyspace = world.store.keyspace("default");
+            let compacted = keyspace.and_then(|keyspace| keyspace.compact_range(None, None));
+            compacted.map_err(|e| told(e.to_string()))?;
         }
         run.check_all(&world, &mut rng).map_err(told)?;
         let stats = world.store.stats();
@@ -70,7 +76,11 @@ pub fn handles_trial(seed: u64) -> Coverage {
 
 /// Writes every key once.
 fn fill(run: &Run, world: &World, rng: &mut Rng) -> Result<(), String> {
-    let keyspace = world.store.default_keyspace().map_err(|e| e.to_string())?;
+    let keyspace = match world.store.keyspace("default") {
+        Ok(keyspace) => Some(keyspace),
+        Err(_) => world.create("default", &KeyspaceOptions::default())?,
+    };
+    let keyspace = keyspace.ok_or("there is no keyspace")?;
     let keys: Vec<_> = run.plan.keys.to_vec();
     for some in keys.chunks(10) {
         let put = |key: &crate::model::Bytes| {

@@ -163,6 +163,12 @@ impl Client {
         if self.rng.chance(30) {
             options.upper = Some(world.plan.key(&mut self.rng).to_vec());
         }
+        // Bounds the wrong way round are refused.
+        if let (Some(lower), Some(upper)) = (&mut options.lower, &mut options.upper)
+            && lower > upper
+        {
+            std::mem::swap(lower, upper);
+        }
         let cursor = match self.snapshots.last() {
             Some(snapshot) if self.rng.chance(40) => keyspace.cursor_at(snapshot, options.clone()),
             _ => keyspace.cursor(options.clone()),
