@@ -169,8 +169,9 @@ impl<'a> Output<'a> {
 
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
         let name = self.job.table_name(self.subjob, table);
-        let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
+        // Before the call: one that failed may have created the object all the same.
         self.created.note(&name);
+        let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
         let options = WriterOptions {
             block_size_bytes: self.job.limits.block_bytes,
             codec: self.job.format.codec,
