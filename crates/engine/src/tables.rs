@@ -325,13 +325,10 @@ impl TableSet {
         }
         let mut deleted = 0;
         for name in names {
-            match self.storage.delete(epoch, &name) {
-                Ok(()) => {
-                    deleted += 1;
-                    self.events.tell(|| Event::TableDeleted { name });
-                }
-                // The storage's guard remembers what could not be deleted.
-                Err(_) => {}
+            // The storage's guard remembers what could not be deleted.
+            if self.storage.delete(epoch, &name).is_ok() {
+                deleted += 1;
+                self.events.tell(|| Event::TableDeleted { name });
             }
         }
         if deleted > 0 {
