@@ -103,7 +103,12 @@ impl TableFiles {
                 self.storage.open(name)
             };
             match opened {
-                Err(error) if error.kind == StorageErrorKind::TooManyOpen && self.shed() => {}
+                Err(error)
+                    if error.kind == StorageErrorKind::TooManyOpen
+                        && !siltstone_storage::planted::is(
+                            siltstone_storage::planted::Bug::HandlesRunOut,
+                        )
+                        && self.shed() => {}
                 Err(error)
                     if error.kind == StorageErrorKind::NotFound
                         && self.closed.load(Ordering::Acquire) =>

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
-use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, Mutex, ReadFile, Runtime, Storage};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 use siltstone_table::reader::{
