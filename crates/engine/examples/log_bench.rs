@@ -5,9 +5,7 @@
 use std::sync::Arc;
 
 use siltstone::batch::BatchBody;
-use siltstone::log::{
-    LogConfig, LogOptions, LogWriter, Position, RecordKind, ReplayOptions, replay,
-};
+use siltstone::log::{LogConfig, LogOptions, LogWriter, RecordKind, ReplayOptions, replay};
 use siltstone_storage::{Epoch, FileStorage, Runtime};
 
 /// Nanoseconds of processor time of this thread, where the system tells: other load does not count.
