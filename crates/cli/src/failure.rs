@@ -14,6 +14,8 @@ pub enum Outcome {
     NotFound,
     /// `check` or `dump` found damage, or `repair` could not bring everything back.
     Damaged,
+    /// `load --skip-bad` left bad records out.
+    LeftOut,
 }
 
 impl Outcome {
@@ -21,7 +23,7 @@ impl Outcome {
     pub fn code(self) -> ExitCode {
         match self {
             Outcome::Fine => ExitCode::SUCCESS,
-            Outcome::NotFound | Outcome::Damaged => ExitCode::from(1),
+            Outcome::NotFound | Outcome::Damaged | Outcome::LeftOut => ExitCode::from(1),
         }
     }
 }

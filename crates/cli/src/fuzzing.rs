@@ -17,6 +17,7 @@ use serde::de::IgnoredAny;
 
 use crate::args::{Args, Command, LoadArgs, OptionsArgs};
 use crate::commands;
+use crate::commands::load::input::guess;
 use crate::commands::load::readers::Flags;
 use crate::form::Form;
 use crate::load::source::{Place, Source};
@@ -64,8 +65,10 @@ fn command_line(bytes: &[u8]) {
         Command::Del(args) => (&args.range, args.form.key()),
         Command::Compact(args) => (&args.range, args.form.key()),
         Command::Load(args) => {
-            if let Ok(flags) = Flags::of(args) {
-                flags.describe(args);
+            if let Ok(guess) = guess(args)
+                && let Ok(flags) = Flags::of(args, guess.format)
+            {
+                flags.describe(args, guess.format);
             }
             return;
         }
@@ -166,7 +169,7 @@ fn read(
     from: Option<(u64, Place)>,
 ) -> Option<Read> {
     let mut source = Source::with_buffer(text, buffer);
-    let mut records = flags.reader(args, &mut source, "fuzzed").ok()?;
+    let mut records = flags.reader(args, &mut source, "fuzzed").ok()?.records;
     if let Some((offset, place)) = from {
         let there = source.skip_to(offset, &mut |_| ());
         assert!(there.expect("memory"), "a place between two records");
@@ -183,7 +186,9 @@ fn read(
             break;
         }
         let end = source.offset();
-        assert!(end > before, "a record has bytes");
+        // An array that is cut off may lack nothing but its bracket.
+        let is_end = matches!(step, Step::Bad(_)) && end == text.len() as u64;
+        assert!(end > before || is_end, "a record has bytes");
         before = end;
         read.count += 1;
         if read.records.len() < COMPARED_RECORDS {
@@ -215,8 +220,9 @@ fn asked(line: &str) -> Option<(LoadArgs, Flags)> {
     let parsed = COMMAND.with_borrow_mut(|command| command.try_get_matches_from_mut(words));
     let args = parsed.and_then(|found| LoadFlags::from_arg_matches(&found));
     let args = args.ok()?.load;
-    let flags = Flags::of(&args).ok()?;
-    flags.describe(&args);
+    let guess = guess(&args).ok()?;
+    let flags = Flags::of(&args, guess.format).ok()?;
+    flags.describe(&args, guess.format);
     Some((args, flags))
 }
 
@@ -243,12 +249,16 @@ fn load_text(args: &LoadArgs, flags: &Flags, text: &[u8]) {
     let whole = read(flags, args, text, 64 << 10, None);
     assert_eq!(read(flags, args, text, 3, None), whole, "another buffer");
     let Some(whole) = whole else { return };
-    if let Some(&middle) = whole.ends.get(whole.ends.len() / 2)
+    let at = whole.ends.len() / 2;
+    // No load goes on at the end of the input, behind a bad record that reached it: the next step
+    // ends it. An array that was cut off there would be told a second time.
+    let is_over = |end: u64| end == whole.end && whole.records[at].is_err();
+    if let Some(&middle) = whole.ends.get(at)
         && whole.count <= COMPARED_RECORDS as u64
+        && !is_over(middle.0)
     {
         let rest = read(flags, args, text, 64, Some(middle)).expect("it was read before");
-        let from = whole.ends.len() / 2 + 1;
-        assert_eq!(rest.records, whole.records[from..], "from {middle:?} on");
+        assert_eq!(rest.records, whole.records[at + 1..], "from {middle:?} on");
     }
 }
 

@@ -148,7 +148,7 @@ fn numbers_become_keys_that_sort() {
         "--skip-bad",
     ];
     let ended = load(&store, &args, json);
-    assert_eq!(ended.code, Some(0));
+    assert_eq!(ended.code, Some(1));
     assert!(
         ended.err.contains("record 3 (line 3) at byte 55") && ended.err.contains("`-1`"),
         "{}",
@@ -256,7 +256,7 @@ fn every_kind_of_bad_record_is_named_and_can_be_left_out() {
     input.extend(b"{\"id\":\"last\"}");
     let args = ["-f", "jsonl", "--key", "id", "--max-record", "2000"];
     let ended = load(&store, &with(&args, &["--skip-bad", "--json"]), &input);
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
     for ((i, place), (line, (_, word))) in places.iter().enumerate().zip(ended.err.lines().zip(bad))
     {
         let at = format!("record {} (line {}) at byte {place}:", i + 2, 2 * i + 2);
@@ -278,6 +278,71 @@ fn every_kind_of_bad_record_is_named_and_can_be_left_out() {
 
 fn with<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [first, more].concat()
+}
+
+/// The count of records that a field of the JSON says.
+fn said(ended: &Ended) -> serde_json::Value {
+    serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}: {ended:?}"))
+}
+
+/// One quote that never closed left out everything behind it, as "1 bad record" and with exit code
+/// 0.
+#[test]
+fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("s"), dir.path().join("a.csv"));
+    let path = file.to_str().unwrap();
+    let stray = [7_000, 12_345, 29_990];
+    let text: String = (1..=30_000)
+        .map(|n| match n {
+            n if stray.contains(&n) => format!("k{n:05},\"open\n"),
+            n if n % 1_000 == 500 => format!("k{n:05},\"two\nlines, \"\"{n}\"\"\"\n"),
+            _ => format!("k{n:05},{n}\n"),
+        })
+        .collect();
+    fs::write(&file, &text).unwrap();
+    let why = on("load", &store, &[path]).failed(3);
+    assert!(
+        why.contains("record 7000 (line 7007) at byte ") && why.contains("line 7007 never closes"),
+        "{why}"
+    );
+    assert!(why.contains("--skip-bad"), "{why}");
+    let ended = on("load", &store, &[path, "--skip-bad"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for line in [7_007, 12_357, 30_020] {
+        let named = format!("(line {line}) at byte ");
+        assert!(ended.err.contains(&named), "{line}: {}", ended.err);
+    }
+    assert!(
+        ended
+            .out
+            .contains("left out 3 bad records (3 lines, 39 bytes)")
+            && ended.out.contains("before: 29,997 records"),
+        "{}",
+        ended.out
+    );
+    assert_eq!(on("count", &store, &[]).fine(), "29997\n");
+    assert_eq!(
+        on("get", &store, &["k07500"]).fine(),
+        "\"two\\nlines, \"\"7500\"\"\"\n"
+    );
+    for n in stray {
+        assert_eq!(on("get", &store, &[&format!("k{n:05}")]).code, Some(1));
+    }
+    // A bound that is too small for the long fields costs their lines.
+    let args = [
+        path,
+        "--skip-bad",
+        "--json",
+        "-k",
+        "b",
+        "--max-quoted-lines",
+        "0",
+    ];
+    let ended = on("load", &store, &args);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(said(&ended)["bad_record_count"], 33, "{ended:?}");
+    assert_eq!(said(&ended)["left_out_lines"], 33, "{ended:?}");
 }
 
 /// Lines of which each has a key of its own.

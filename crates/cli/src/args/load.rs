@@ -6,6 +6,7 @@ use clap::ValueEnum;
 
 use super::StoreArgs;
 use crate::form::{Form, parse_text};
+use crate::load::csv::{QUOTED_BYTES, QUOTED_LINES};
 
 /// A format of `load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,6 +17,8 @@ pub enum Format {
     Tsv,
     /// A JSON value a line.
     Jsonl,
+    /// A JSON array whose elements are the records; or a JSON value a line.
+    Json,
     /// Lines.
     Lines,
     /// Records of --record bytes.
@@ -29,26 +32,42 @@ pub enum Format {
     silt load people.silt people.csv --key surname,name --value age\n  \
     silt load events.silt events.jsonl --key /user/id,/time\n  \
     silt load events.silt events.jsonl --key /id --key-as id:u64be\n  \
-    zcat access.log.gz | silt load log.silt - --key number\n  \
+    silt load log.silt access.log.gz --key number\n  \
     silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n  \
     silt scan a.silt | silt load b.silt - --format tsv --escapes\n\n\
     The key (--key):\n  \
     csv, tsv  columns by number from 1, or by the name that the first record gives them; the first if not given\n  \
-    jsonl     JSON pointers; a name alone is a member of the outermost object; must be given\n  \
+    json(l)   JSON pointers; a name alone is a member of the outermost object; must be given\n  \
     lines     ranges of bytes A..B; if not given, the whole line is the key and its number the value\n  \
     fixed     ranges of bytes A..B; must be given\n  \
     any       `number`: the record's number, with twelve digits\n  \
     Several have commas between them and are joined with --join (fixed: with nothing). --key-as says how their texts become bytes: hex, base64, or the fields of a \
     layout, such as id:u64be, so that numbers sort as numbers.\n\n\
     The value (--value):\n  \
-    whole     the record as it stands (if not given: jsonl)\n  \
+    whole     the record as it stands (if not given: json, jsonl)\n  \
     rest      what is not the key (if not given: the others)\n  \
     else      columns, pointers or ranges as for the key. One is its text; several stay CSV, TSV or a JSON object. --value-as as --key-as.\n\n\
-    A record that cannot be loaded (a key over 65,535 bytes, an open quote, no such column, no JSON, a cut record) ends the load with its number, line and byte, and an exit \
-    code of 3; what was loaded before it stays. With --skip-bad such records are counted and left out. Empty lines are no records (csv, tsv, jsonl).\n\n\
-    A load that was interrupted, by a bad record, a full disk or kill -9, goes on where it stopped when it is given again: the place in the input is committed in the batch of \
-    its records. If the input has changed before that place, the load is refused; --restart loads it from its start. Standard input goes on if it is given a name by \
-    --input-name.")]
+    What the input is: gzip and zstd are decompressed, UTF-8 and UTF-16 with a byte-order mark are \
+    decoded, whatever the file is called. Lines and bytes in messages are then those of the \
+    decoded text. Other compressed or binary files, UTF-16 without a mark, lines that end in \
+    carriage returns alone and JSON values that go on over lines are refused with a command that \
+    loads them. JSON lines and a JSON array, whose elements are the records, are told apart by \
+    their content. Fixed records are decompressed only if the file's name ends in .gz or .zst. \
+    --raw takes the input as it stands.\n\n\
+    A record that cannot be loaded (a key over 65,535 bytes, an open quote, no such column, no \
+    JSON, a cut record) ends the load with its number, line and byte, and an exit code of 3; what \
+    was loaded before it stays. With --skip-bad such records are left out: the first ones are \
+    named, all are counted, with their lines and bytes, and the exit code is 1. Empty lines are no \
+    records (csv, tsv, json, jsonl).\n\n\
+    A quote that never closes would take in all that follows (csv). A quoted field may go on over \
+    --max-quoted-lines further lines and --max-quoted-bytes bytes of them; if it goes on further, \
+    or to the end of the input, or the next quote has text behind it, the lines of its record up \
+    to the one with the opening quote are a bad record, and reading goes on in the next line. Lines \
+    of a field that was longer than these bounds are then read as records of their own.\n\n\
+    A load that was interrupted, by a bad record, a full disk or kill -9, goes on where it stopped \
+    when it is given again: the place in the input is committed in the batch of its records. If \
+    the input has changed before that place, the load is refused; --restart loads it from its \
+    start. Standard input goes on if it is given a name by --input-name.")]
 pub struct LoadArgs {
     /// Store and keyspace, both created if they are not there.
     #[command(flatten)]
@@ -56,7 +75,9 @@ pub struct LoadArgs {
     /// The file, or - for standard input.
     #[arg(default_value = "-")]
     pub file: PathBuf,
-    /// How the file is cut into records; if not given, by the end of its name (.csv, .tsv, .tab, .jsonl, .ndjson, .json), else lines.
+    /// How the file is cut into records; if not given, by the ending of its name (.csv, .tsv, .tab,
+    /// .jsonl, .ndjson, .json; .txt, .text, .log and .lst are lines), without .gz or .zst behind
+    /// it. Text without an ending, and standard input, are lines.
     #[arg(short, long, value_enum)]
     pub format: Option<Format>,
     /// What of a record is its key: columns, JSON pointers, ranges of bytes A..B, or `number`.
@@ -89,9 +110,20 @@ pub struct LoadArgs {
     /// Length of a record (fixed).
     #[arg(long, value_name = "BYTES")]
     pub record: Option<usize>,
-    /// Longest record in bytes; a longer one is bad (csv, tsv, jsonl, lines).
+    /// Longest record in bytes; a longer one is bad (csv, tsv, jsonl, json, lines).
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = max_record)]
     pub max_record: u64,
+    /// Most lines that a quoted field may go on over behind the line in which its quote opens; if
+    /// it goes on further, its quote counts as one that never closes (csv).
+    #[arg(long, value_name = "LINES", default_value_t = QUOTED_LINES)]
+    pub max_quoted_lines: u64,
+    /// The same in bytes of these further lines (csv).
+    #[arg(long, value_name = "BYTES", default_value_t = QUOTED_BYTES)]
+    pub max_quoted_bytes: u64,
+    /// Take the input's bytes as they stand: decompress and decode nothing, and do not refuse what
+    /// does not look like text.
+    #[arg(long)]
+    pub raw: bool,
     /// Leave bad records out and count them instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,

@@ -3,9 +3,11 @@
 //! Invariants: what was written stays when a later record is bad or the disk is full, and the message says how much that is; where the next
 //! load goes on is in the batch of the records that it speaks of.
 
-mod input;
+mod advice;
+pub mod input;
 pub mod readers;
 
+use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -13,12 +15,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Options, Store, WriteOptions};
 
-use crate::args::{Format, LoadArgs};
+use crate::args::LoadArgs;
 use crate::failure::{Failure, Outcome};
-use crate::load::compressed;
 use crate::load::resume::Resume;
 use crate::load::source::Source;
-use crate::load::{Pair, Records, Step};
+use crate::load::{Pair, Records, Step, Tally};
 use crate::output::{Out, bytes, duration, outln, plural, rate};
 use input::Input;
 
@@ -28,20 +29,31 @@ const BATCH_RECORDS: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bad records that are named under `--skip-bad`; the others are only counted.
 const NAMED_BAD: u64 = 10;
+/// How long a load runs at least before its rates are worth a word.
+const RATED: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     // The input first: a wrong path or flag must not leave an empty store behind.
-    let flags = readers::Flags::of(args)?;
-    let input = Input::open(args)?;
+    let guess = input::guess(args)?;
+    let flags = readers::Flags::of(args, guess.format)?;
+    let input = Input::open(args, guess)?;
     let bar = progress_bar(input.len);
     let mut source = Source::new(input.bytes);
-    // A pipe may have nothing to say yet, and is not waited for.
-    if args.format != Some(Format::Fixed) && input.len.is_some() {
-        source.fill().map_err(|e| Failure::io(&input.name, &e))?;
-        compressed::refuse(source.rest(), &input.name)?;
+    let mut reader = flags.reader(args, &mut source, &input.name)?;
+    let format = readers::name_of(reader.format);
+    if !args.json {
+        let decoded = input.decoded.as_ref().map(|how| format!(", {how}"));
+        let mut out = Out::new();
+        outln!(
+            out,
+            "reading {} as {format}{}{}",
+            input.name,
+            decoded.unwrap_or_default(),
+            guess.from.describe()
+        )?;
+        out.finish()?;
     }
-    let mut records = flags.reader(args, &mut source, &input.name)?;
 
     let options = Options {
         create_if_missing: true,
@@ -49,7 +61,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     };
     let store = super::open(&args.store.store, options)?;
     let keyspace = store.open_keyspace(&args.store.keyspace)?;
-    let how = flags.describe(args);
+    let how = flags.describe(args, reader.format);
     let resume = match &input.identity {
         None => None,
         Some(identity) if args.restart => Some(Resume::restart(&store, &keyspace, identity, how)?),
@@ -57,26 +69,32 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     };
     if let Some(resume) = &resume {
         bar.set_message("reading over what was loaded before");
-        let gone_on = resume.go_on(&mut source, &input.name, &mut |at| bar.set_position(at))?;
+        let mut seen = |_| bar.set_position(input.read.get());
+        let gone_on = resume.go_on(&mut source, &input.name, &mut seen)?;
         if let Some(stopped) = gone_on {
             bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
         }
         bar.set_message("");
         bar.reset_eta();
     }
+    let earlier = resume.as_ref().map(Resume::tally).unwrap_or_default();
     let mut load = Load {
         store: &store,
         keyspace: &keyspace,
         resume,
         batch: Batch::new(),
+        batched: Tally::default(),
         sync: args.sync,
         start_offset: source.offset(),
-        records: 0,
-        bytes: 0,
-        bad: 0,
+        done: Tally::default(),
+        earlier,
+        name: &input.name,
+        read: &input.read,
+        decoded: input.decoded.as_deref(),
+        bar: &bar,
     };
     let start = Instant::now();
-    let result = load.all(&mut *records, &mut source, args.skip_bad, &input.name, &bar);
+    let result = load.all(&mut *reader.records, &mut source, args.skip_bad);
     let time = start.elapsed();
     bar.finish_and_clear();
     let summary = load.summary(&source, time);
@@ -85,7 +103,15 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
             Some(_) => "; the same command goes on there",
             None => "",
         };
-        let kept = format!("what came before stays in the store: {summary}{again}");
+        let left_out = match load.done.left_out.records {
+            0 => String::new(),
+            n => format!(
+                "; left out {} ({})",
+                plural(n, "bad record"),
+                load.done.left_out
+            ),
+        };
+        let kept = format!("what came before stays in the store: {summary}{left_out}{again}");
         let closed = store.close();
         return Err(match (failure, closed) {
             (Failure::Store(error), _) => Failure::Other(format!("{error} ({kept})")),
@@ -93,8 +119,8 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
             (_, Err(error)) => Failure::Store(error),
         });
     }
-    let json = load.json(&source, time);
-    let bad = load.bad;
+    let json = load.json(&source, time, format);
+    let total = load.total();
     // To tables, so that the next command opens the store without a log to replay.
     store.flush()?;
     if let Some(resume) = load.resume {
@@ -106,12 +132,32 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         outln!(out, "{json}")?;
     } else {
         outln!(out, "loaded {summary}")?;
-        if bad > 0 {
-            outln!(out, "left out {}", plural(bad, "bad record"))?;
+        if earlier != Tally::default() {
+            outln!(out, "with what was loaded before: {}", loaded(&total))?;
+        }
+        if total.left_out.records > 0 {
+            outln!(
+                out,
+                "left out {} ({})",
+                plural(total.left_out.records, "bad record"),
+                total.left_out
+            )?;
         }
     }
     out.finish()?;
-    Ok(Outcome::Fine)
+    Ok(match total.left_out.records {
+        0 => Outcome::Fine,
+        _ => Outcome::LeftOut,
+    })
+}
+
+/// What is in the store, in words.
+fn loaded(tally: &Tally) -> String {
+    format!(
+        "{}, {} of keys and values",
+        plural(tally.records, "record"),
+        bytes(tally.entry_bytes)
+    )
 }
 
 fn progress_bar(len: Option<u64>) -> ProgressBar {
@@ -141,12 +187,19 @@ struct Load<'a> {
     keyspace: &'a Keyspace,
     resume: Option<Resume>,
     batch: Batch,
+    /// What is in the batch, and what was left out since the last one.
+    batched: Tally,
     sync: bool,
     start_offset: u64,
-    /// Records and bytes that are in the store.
-    records: u64,
-    bytes: u64,
-    bad: u64,
+    /// What this run did, without the batch.
+    done: Tally,
+    /// What runs before it did, which were interrupted.
+    earlier: Tally,
+    /// The input: what messages call it, how much of it was read, and how it was decoded.
+    name: &'a str,
+    read: &'a Cell<u64>,
+    decoded: Option<&'a str>,
+    bar: &'a ProgressBar,
 }
 
 impl Load<'_> {
@@ -155,38 +208,48 @@ impl Load<'_> {
         records: &mut dyn Records,
         source: &mut Source<'_>,
         skip_bad: bool,
-        name: &str,
-        bar: &ProgressBar,
     ) -> Result<(), Failure> {
+        let (name, bar) = (self.name, self.bar);
+        let of = match self.decoded {
+            Some(_) => " of the decoded text",
+            None => "",
+        };
         let mut pair = Pair::default();
+        let mut named = 0;
         loop {
             source.mark();
             match records.next(source, &mut pair) {
                 Ok(Step::Record) => {
                     self.batch.put(self.keyspace, &pair.key, &pair.value)?;
+                    self.batched.records += 1;
+                    self.batched.entry_bytes += (pair.key.len() + pair.value.len()) as u64;
                     if self.batch.len() >= BATCH_RECORDS || self.batch.bytes() >= BATCH_BYTES {
                         source.mark();
                         self.write(source, false)?;
-                        bar.set_position(source.offset());
-                        bar.set_message(plural(self.records, "record"));
+                        bar.set_position(self.read.get());
+                        bar.set_message(plural(self.total().records, "record"));
                     }
                 }
                 Ok(Step::Bad(bad)) if skip_bad => {
-                    self.bad += 1;
-                    if self.bad <= NAMED_BAD {
-                        bar.suspend(|| eprintln!("silt: {name}: {bad}; left out"));
-                    } else if self.bad == NAMED_BAD + 1 {
-                        bar.suspend(|| {
-                            eprintln!(
-                                "silt: {name}: more bad records are left out; they are counted"
-                            )
-                        });
-                    }
+                    self.batched.left_out += bad.left_out;
+                    named += 1;
+                    let said = match named {
+                        ..=NAMED_BAD => {
+                            let (bad, left_out) = (bad.told(of), bad.left_out);
+                            format!("{bad}; left out ({left_out})")
+                        }
+                        _ if named == NAMED_BAD + 1 => {
+                            "more bad records are left out; they are counted".to_string()
+                        }
+                        _ => continue,
+                    };
+                    bar.suspend(|| eprintln!("silt: {name}: {said}"));
                 }
                 Ok(Step::Bad(bad)) => {
                     self.write(source, false)?;
                     return Err(Failure::Other(format!(
-                        "{name}: {bad}; --skip-bad leaves such records out"
+                        "{name}: {}; --skip-bad leaves such records out",
+                        bad.told(of)
                     )));
                 }
                 Ok(Step::End) => return self.write(source, true),
@@ -200,45 +263,70 @@ impl Load<'_> {
 
     /// Writes the batch, with where the next load goes on: at the source's mark.
     fn write(&mut self, source: &mut Source<'_>, last: bool) -> Result<(), Failure> {
-        let (records, bytes) = (self.batch.len() as u64, self.batch.bytes() as u64);
+        let mut total = self.total();
+        total += self.batched;
         match &mut self.resume {
             Some(resume) if last => resume.end(&mut self.batch)?,
-            Some(resume) if records > 0 => {
-                resume.add(self.store, &source.marked(), &mut self.batch)?;
+            Some(resume) if self.batched.records > 0 => {
+                resume.add(self.store, &source.marked(), &total, &mut self.batch)?;
             }
             _ => {}
         }
-        if self.batch.is_empty() {
-            return Ok(());
+        if !self.batch.is_empty() {
+            self.store
+                .write(&self.batch, WriteOptions { sync: self.sync })?;
+            self.batch.clear();
         }
-        self.store
-            .write(&self.batch, WriteOptions { sync: self.sync })?;
-        self.records += records;
-        self.bytes += bytes;
-        self.batch.clear();
+        self.done += std::mem::take(&mut self.batched);
         Ok(())
     }
 
-    fn summary(&self, source: &Source<'_>, time: Duration) -> String {
-        let read = source.offset() - self.start_offset;
-        format!(
-            "{} ({}) in {}, {} records and {} a second",
-            plural(self.records, "record"),
-            bytes(self.bytes),
-            duration(time),
-            rate(self.records, time),
-            bytes((read as f64 / time.as_secs_f64().max(1e-9)) as u64),
-        )
+    /// What is done of the whole input, by this run and those before it.
+    fn total(&self) -> Tally {
+        let mut total = self.earlier;
+        total += self.done;
+        total
     }
 
-    fn json(&self, source: &Source<'_>, time: Duration) -> serde_json::Value {
+    /// What this run did. Rates of a run that was over at once would mean nothing.
+    fn summary(&self, source: &Source<'_>, time: Duration) -> String {
+        let read = source.offset() - self.start_offset;
+        let mut text = format!(
+            "{}, from {} of input, in {}",
+            loaded(&self.done),
+            bytes(read),
+            duration(time),
+        );
+        if self.done.records > 0 && time >= RATED {
+            text.push_str(&format!(
+                ": {} records and {} of input a second",
+                rate(self.done.records, time),
+                bytes((read as f64 / time.as_secs_f64()) as u64),
+            ));
+        }
+        text
+    }
+
+    fn json(&self, source: &Source<'_>, time: Duration, format: &str) -> serde_json::Value {
+        let total = self.total();
         serde_json::json!({
-            "record_count": self.records,
-            "bad_record_count": self.bad,
-            "entry_bytes": self.bytes,
+            "format": format,
+            "decoded": self.decoded,
+            "record_count": self.done.records,
+            "bad_record_count": self.done.left_out.records,
+            "left_out_lines": self.done.left_out.lines,
+            "left_out_bytes": self.done.left_out.bytes,
+            "entry_bytes": self.done.entry_bytes,
             "start_offset": self.start_offset,
             "end_offset": source.offset(),
             "time_us": u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+            "total": {
+                "record_count": total.records,
+                "bad_record_count": total.left_out.records,
+                "left_out_lines": total.left_out.lines,
+                "left_out_bytes": total.left_out.bytes,
+                "entry_bytes": total.entry_bytes,
+            },
         })
     }
 }

@@ -6,6 +6,12 @@
 //!
 //! Lenient where no reader could err: line ends may be line feeds alone, records may differ in their columns, empty lines are left
 //! out, a quote inside an unquoted field is a quote.
+//!
+//! A stray quote must not take good records with it. A quoted field that never closes, that goes on
+//! further than [`Limits`] allow, or that closes in a later line with text behind the quote, makes
+//! only the lines of its record up to the one with the opening quote bad. Reading goes on in the
+//! next line, as if it began a record. Every line that opens a quote also ends a quote that was
+//! left open before it, so each byte is scanned at most about twice.
 
 use std::borrow::Cow;
 use std::io;
@@ -14,6 +20,23 @@ use std::ops::Range;
 use super::make::{KeyFrom, Maker, ValueFrom, lacks};
 use super::source::Source;
 use super::{Begin, Pair, Records, Step};
+use crate::output::count;
+
+/// How long records and their quoted fields may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most bytes of a record.
+    pub record_bytes: usize,
+    /// Most lines that a quoted field may go on over, after the line in which its quote opens.
+    pub quoted_lines: u64,
+    /// Most bytes of a quoted field in those lines.
+    pub quoted_bytes: u64,
+}
+
+/// The default of [`Limits::quoted_lines`].
+pub const QUOTED_LINES: u64 = 1_000;
+/// The default of [`Limits::quoted_bytes`].
+pub const QUOTED_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -34,37 +57,54 @@ enum State {
 /// Follows the bytes of one record.
 struct Scanner {
     delimiter: u8,
-    limit: usize,
+    limits: Limits,
     /// Line ends so far, and at the last opening quote.
     lines: u64,
     quote_lines: u64,
+    /// Where the line that has the last opening quote ends, once the quoted field has left it.
+    quote_line_end: Option<usize>,
     state: State,
     /// Bytes of the record so far.
     len: usize,
     /// Where fields end in them, but for the last.
     ends: Vec<usize>,
     bad: Option<String>,
+    /// The record is bad, and only this number of its bytes is left out with it.
+    cut: Option<usize>,
 }
 
 impl Scanner {
     fn begin(&mut self, lines: u64) {
         self.lines = lines;
         self.quote_lines = lines;
+        self.quote_line_end = None;
         self.state = State::Start;
         self.len = 0;
         self.ends.clear();
         self.bad = None;
+        self.cut = None;
     }
 
+    /// The record is bad. It is left out up to the end of the line with the last opening quote if
+    /// the quoted field has left that line, else up to the end of the current line.
     fn spoil(&mut self, what: String) {
         self.state = State::Bad;
         self.bad = Some(what);
+        self.cut = self.quote_line_end;
+    }
+
+    /// The quote that opened last does not close where it should; `why` says how this shows.
+    fn spoil_open(&mut self, why: &str) {
+        let line = self.quote_lines + 1;
+        self.spoil(format!(
+            "the quote that opens in line {line} never closes: {why}"
+        ));
     }
 
     /// Follows the next bytes of the record: how many belong to it, its line end included, and whether it ended with them. One that is too long is
     /// given up at the same byte, in whatever pieces it comes: where not even a line end of two bytes could still make it good.
     fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
-        let most = self.limit.saturating_add(2);
+        let most = self.limits.record_bytes.saturating_add(2);
         let (first, rest) = match self.state {
             State::Bad => (chunk, &chunk[..0]),
             _ => chunk.split_at(chunk.len().min(most.saturating_sub(self.len))),
@@ -74,18 +114,49 @@ impl Scanner {
             return (used, true);
         }
         if self.len >= most && self.state != State::Bad {
-            self.spoil_long();
+            self.spoil_long(matches!(self.state, State::Quoted | State::AfterQuote));
+            if self.cut.is_some() {
+                return (used, true);
+            }
         }
         let (more, ended) = self.follow(rest);
         (used + more, ended)
     }
 
-    fn spoil_long(&mut self) {
-        let line = self.quote_lines + 1;
-        self.spoil(format!(
-            "it has more than {} bytes; was a quote in line {line} left open? (--max-record allows more)",
-            self.limit
-        ));
+    /// The record is too long; `open`: within quotes.
+    fn spoil_long(&mut self, open: bool) {
+        let limit = self.limits.record_bytes;
+        if open {
+            self.spoil_open(&format!(
+                "its record has more than {limit} bytes (--max-record allows more)"
+            ));
+        } else {
+            self.quote_line_end = None;
+            self.spoil(format!(
+                "it has more than {limit} bytes (--max-record allows more)"
+            ));
+        }
+    }
+
+    /// Within quotes: whether the field goes on too far if the byte at this place belongs to it.
+    /// Asked at each quote and line end, so that the answer does not depend on the buffer.
+    fn goes_too_far(&mut self, at: usize) -> bool {
+        let Some(end) = self.quote_line_end else {
+            return false;
+        };
+        if self.lines - self.quote_lines > self.limits.quoted_lines {
+            self.spoil_open(&format!(
+                "it would go on over more than {} lines (--max-quoted-lines allows more)",
+                count(self.limits.quoted_lines)
+            ));
+        } else if (at + 1).saturating_sub(end) as u64 > self.limits.quoted_bytes {
+            self.spoil_open(&format!(
+                "it would go on over more than {} bytes of further lines \
+                 (--max-quoted-bytes allows more)",
+                count(self.limits.quoted_bytes)
+            ));
+        }
+        self.cut.is_some()
     }
 
     fn follow(&mut self, chunk: &[u8]) -> (usize, bool) {
@@ -104,20 +175,29 @@ impl Scanner {
             i += over;
             let byte = chunk[i];
             match (self.state, byte) {
-                (State::Quoted, b'"') => self.state = State::AfterQuote,
-                (State::Quoted, _) => self.lines += 1,
+                (State::Quoted, _) => {
+                    if byte == b'\n' {
+                        self.lines += 1;
+                        self.quote_line_end.get_or_insert(self.len + i + 1);
+                    } else {
+                        self.state = State::AfterQuote;
+                    }
+                    if self.goes_too_far(self.len + i) {
+                        return (i + 1, true);
+                    }
+                }
                 (_, b'\n') => {
                     self.lines += 1;
                     self.len += i + 1;
                     return (i + 1, true);
                 }
                 (State::Bad, _) => {}
-                (State::Start | State::AfterQuote, b'"') => {
-                    if self.state == State::Start {
-                        self.quote_lines = self.lines;
-                    }
+                (State::Start, b'"') => {
+                    self.quote_lines = self.lines;
+                    self.quote_line_end = None;
                     self.state = State::Quoted;
                 }
+                (State::AfterQuote, b'"') => self.state = State::Quoted,
                 (State::Start | State::Plain | State::AfterQuote, _) if byte == self.delimiter => {
                     self.state = State::Start;
                     self.ends.push(self.len + i);
@@ -125,16 +205,31 @@ impl Scanner {
                 (State::Start | State::Plain, _) => self.state = State::Plain,
                 (State::AfterQuote, b'\r') => self.state = State::BeforeLineFeed,
                 (State::AfterQuote | State::BeforeLineFeed, _) => {
-                    self.spoil(
-                        "text follows a closing quote; a quote within quotes is written twice"
-                            .to_string(),
-                    );
+                    self.spoil_closed();
+                    if self.cut.is_some() {
+                        return (i + 1, true);
+                    }
                 }
             }
             i += 1;
         }
         self.len += chunk.len();
         (chunk.len(), false)
+    }
+
+    /// Text follows a quote that would be the closing one.
+    fn spoil_closed(&mut self) {
+        if self.lines == self.quote_lines {
+            self.spoil(
+                "text follows a closing quote; a quote within quotes is written twice".to_string(),
+            );
+        } else {
+            let line = self.lines + 1;
+            self.spoil_open(&format!(
+                "text follows the next quote, in line {line} (a quote within quotes is written \
+                 twice)"
+            ));
+        }
     }
 }
 
@@ -154,17 +249,19 @@ pub struct Csv {
 
 impl Csv {
     /// Records whose first column is the key and whose other columns are the value.
-    pub fn new(delimiter: u8, limit: usize) -> Csv {
+    pub fn new(delimiter: u8, limits: Limits) -> Csv {
         Csv {
             scanner: Scanner {
                 delimiter,
-                limit,
+                limits,
                 lines: 0,
                 quote_lines: 0,
+                quote_line_end: None,
                 state: State::Start,
                 len: 0,
                 ends: Vec::new(),
                 bad: None,
+                cut: None,
             },
             key_from: KeyFrom::Parts(vec![0]),
             value_from: ValueFrom::Rest,
@@ -177,7 +274,8 @@ impl Csv {
     /// Reads a record over its line end: its length without it, if it is good; none at the end of the input.
     fn read(&mut self, source: &mut Source<'_>) -> io::Result<Option<usize>> {
         self.scanner.begin(source.place.lines);
-        // How much of the source's rest the scanner has seen. A bad record is not kept.
+        // How much of the source's rest the scanner has seen. A bad record is not kept, unless it
+        // may be cut: then it is one that was good up to here.
         let mut seen = 0;
         let ended = loop {
             if seen == source.rest().len() && !source.fill()? {
@@ -185,32 +283,37 @@ impl Csv {
             }
             let (used, ended) = self.scanner.scan(&source.rest()[seen..]);
             seen += used;
+            if ended {
+                break true;
+            }
             if self.scanner.bad.is_some() {
                 source.consume(seen);
                 seen = 0;
             }
-            if ended {
-                break true;
-            }
         };
-        source.consume(seen);
         if !ended && self.scanner.state == State::Quoted {
-            let line = self.scanner.quote_lines + 1;
             self.scanner
-                .spoil(format!("a quote that opens in line {line} is never closed"));
+                .spoil_open("it is still open at the end of the input");
         }
-        source.place.lines = self.scanner.lines;
+        if let Some(len) = self.scanner.cut {
+            source.consume(len);
+            source.place.lines = self.scanner.quote_lines + 1;
+            return Ok(Some(0));
+        }
+        source.consume(seen);
         if self.scanner.len == 0 {
             return Ok(None);
         }
+        // The last line needs no line end.
+        source.place.lines = self.scanner.lines + u64::from(!ended);
         if self.scanner.bad.is_some() {
             return Ok(Some(0));
         }
         let record = source.last(self.scanner.len);
         let record = record.strip_suffix(b"\n").unwrap_or(record);
         let len = record.strip_suffix(b"\r").unwrap_or(record).len();
-        if len > self.scanner.limit {
-            self.scanner.spoil_long();
+        if len > self.scanner.limits.record_bytes {
+            self.scanner.spoil_long(false);
             return Ok(Some(0));
         }
         Ok(Some(len))

@@ -7,7 +7,7 @@ use siltstone::batch::MAX_KEY_BYTES;
 
 use super::make::{ValueFrom, rest_of};
 use super::source::Source;
-use super::{BadRecord, Begin, MAX_RECORD_BYTES, Pair, Records, Step, key_too_long};
+use super::{BadRecord, Begin, LeftOut, MAX_RECORD_BYTES, Pair, Records, Step, key_too_long};
 
 /// See the module.
 #[derive(Debug)]
@@ -74,6 +74,11 @@ impl Records for Fixed {
                     found.len(),
                     self.record_bytes
                 ),
+                left_out: LeftOut {
+                    records: 1,
+                    lines: 0,
+                    bytes: found.len() as u64,
+                },
             }));
         }
         let record = source.bytes(found);

@@ -280,7 +280,8 @@ impl JsonLines {
         })
     }
 
-    fn make(&self, line: &[u8], number: u64, pair: &mut Pair) -> Result<(), String> {
+    /// Makes the pair of a value that is given as its text.
+    pub(super) fn make(&self, line: &[u8], number: u64, pair: &mut Pair) -> Result<(), String> {
         let line = std::str::from_utf8(line).map_err(|e| {
             format!(
                 "it is no UTF-8, and so no JSON, at its byte {}",

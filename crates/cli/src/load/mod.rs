@@ -1,11 +1,15 @@
-//! Cutting an input into records: CSV, TSV, JSON lines, lines, fixed lengths; and what of a record is its key and its value.
+//! Cutting an input into records: CSV, TSV, JSON lines and arrays, lines, fixed lengths; and what
+//! of a record is its key and its value. Before that, what an input is: compressed, encoded, or no
+//! text.
 //!
 //! Invariants: a reader holds one record at a time and no more than its limit lets a record be (whatever the input is);
 //! bytes need not be text; an input that ends inside a record is a bad record, never a silently shorter one; after a bad record
 //! reading goes on behind it.
 
-pub mod compressed;
+pub mod array;
+pub mod content;
 pub mod csv;
+pub mod decode;
 pub mod fixed;
 pub mod json;
 pub mod lines;
@@ -16,9 +20,11 @@ pub mod tsv;
 
 use std::fmt;
 use std::io;
+use std::ops::AddAssign;
 
 use siltstone::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
+use crate::output::plural;
 use source::Source;
 
 /// A record: what goes into the store.
@@ -41,15 +47,75 @@ pub struct BadRecord {
     pub offset: u64,
     /// What is wrong with it, and what would be right.
     pub what: String,
+    /// What of the input is left out with it.
+    pub left_out: LeftOut,
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that are in the store.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub entry_bytes: u64,
+    /// What is not.
+    pub left_out: LeftOut,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.records += more.records;
+        self.entry_bytes += more.entry_bytes;
+        self.left_out += more.left_out;
+    }
+}
+
+/// What of an input was left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Bad records.
+    pub records: u64,
+    /// Line ends in them, and the end of a last line that has none.
+    pub lines: u64,
+    /// Their bytes, line ends included.
+    pub bytes: u64,
+}
+
+impl AddAssign for LeftOut {
+    fn add_assign(&mut self, more: LeftOut) {
+        self.records += more.records;
+        self.lines += more.lines;
+        self.bytes += more.bytes;
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lines > 0 {
+            write!(f, "{}, ", plural(self.lines, "line"))?;
+        }
+        f.write_str(&plural(self.bytes, "byte"))
+    }
+}
+
+impl BadRecord {
+    /// Where it is and what is wrong with it; `of`: what its line and byte are counted in, if that
+    /// is not the input as it stands.
+    pub fn told(&self, of: &str) -> String {
+        let line = self.line.map(|line| format!(" (line {line})"));
+        format!(
+            "record {}{} at byte {}{of}: {}",
+            self.record,
+            line.unwrap_or_default(),
+            self.offset,
+            self.what
+        )
+    }
 }
 
 impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record {}", self.record)?;
-        if let Some(line) = self.line {
-            write!(f, " (line {line})")?;
-        }
-        write!(f, " at byte {}: {}", self.offset, self.what)
+        f.write_str(&self.told(""))
     }
 }
 
@@ -96,6 +162,11 @@ impl Begin {
             line: Some(self.line),
             offset: self.offset,
             what,
+            left_out: LeftOut {
+                records: 1,
+                lines: source.place.lines + 1 - self.line,
+                bytes: source.offset() - self.offset,
+            },
         })
     }
 

@@ -2,7 +2,10 @@
 //!
 //! What it is: an entry of the keyspace `silt.load` for each load that is not finished: key `load/`, the keyspace's id, a slash and what the
 //! input is called; value JSON. It is written in the batch of the records that it speaks of, so that both are there or neither, and removed in
-//! the batch of the last ones.
+//! the batch of the last ones. It also holds what was loaded and left out so far, so that the
+//! totals of an interrupted load are those of one that ran through.
+//!
+//! Offsets count decoded bytes: an input that is compressed or UTF-16 is decoded again up to there.
 //!
 //! Invariant: a load goes on only where the input's bytes up to there are those that were loaded, and with the flags that they were loaded
 //! with. Keyspace ids are never used again, so a keyspace made anew under its name begins anew.
@@ -11,6 +14,7 @@ use siltstone::batch::Batch;
 use siltstone::{ErrorKind, Keyspace, Store};
 
 use super::source::{Mark, Place, Source};
+use super::{LeftOut, Tally};
 use crate::failure::Failure;
 use crate::output::{bytes, plural};
 
@@ -35,7 +39,11 @@ struct Found {
     offset: u64,
     place: Place,
     digest: String,
+    tally: Tally,
 }
+
+/// The version of the entries. An entry of another version is refused.
+const VERSION: u64 = 2;
 
 impl Resume {
     /// Looks for an earlier load of `input` into `keyspace`.
@@ -95,10 +103,15 @@ impl Resume {
         })
     }
 
+    /// What earlier parts of this load did.
+    pub fn tally(&self) -> Tally {
+        self.found.as_ref().map(|f| f.tally).unwrap_or_default()
+    }
+
     /// Takes the input to where an earlier load stopped: what it left, in words, if there was one.
     ///
     /// # Errors
-    /// The input or the flags are others.
+    /// The input file or the flags differ from those of the interrupted load.
     pub fn go_on(
         &self,
         source: &mut Source<'_>,
@@ -135,22 +148,34 @@ impl Resume {
         Ok(Some(stopped))
     }
 
-    /// Adds to a batch that the load stands at the mark once the batch is written.
+    /// Adds to a batch where the load stands once the batch is written: at the mark, and having
+    /// done what `tally` says, this run and earlier ones together.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn add(&mut self, store: &Store, mark: &Mark, batch: &mut Batch) -> Result<(), Failure> {
+    pub fn add(
+        &mut self,
+        store: &Store,
+        mark: &Mark,
+        tally: &Tally,
+        batch: &mut Batch,
+    ) -> Result<(), Failure> {
         let own = match self.own.take() {
             Some(own) => own,
             None => store.open_keyspace(KEYSPACE)?,
         };
         let value = serde_json::json!({
-            "version": 1,
+            "version": VERSION,
             "offset": mark.offset,
             "records": mark.place.records,
             "lines": mark.place.lines,
             "digest": digest_text(mark),
             "how": self.how,
+            "loaded_records": tally.records,
+            "loaded_bytes": tally.entry_bytes,
+            "left_out_records": tally.left_out.records,
+            "left_out_lines": tally.left_out.lines,
+            "left_out_bytes": tally.left_out.bytes,
         });
         batch.put(&own, &self.key, value.to_string().as_bytes())?;
         self.own = Some(own);
@@ -190,7 +215,7 @@ fn digest_text(mark: &Mark) -> String {
 impl Found {
     fn read(value: &[u8]) -> Option<Found> {
         let value: serde_json::Value = serde_json::from_slice(value).ok()?;
-        if value["version"] != 1 {
+        if value["version"] != VERSION {
             return None;
         }
         Some(Found {
@@ -201,6 +226,15 @@ impl Found {
                 lines: value["lines"].as_u64()?,
             },
             digest: value["digest"].as_str()?.to_string(),
+            tally: Tally {
+                records: value["loaded_records"].as_u64()?,
+                entry_bytes: value["loaded_bytes"].as_u64()?,
+                left_out: LeftOut {
+                    records: value["left_out_records"].as_u64()?,
+                    lines: value["left_out_lines"].as_u64()?,
+                    bytes: value["left_out_bytes"].as_u64()?,
+                },
+            },
         })
     }
 }

@@ -132,6 +132,16 @@ impl<'a> Source<'a> {
         &self.buffer[self.read..self.filled]
     }
 
+    /// The next `len` bytes, which stay unread; fewer at the input's end.
+    ///
+    /// # Errors
+    /// Those of the input.
+    pub fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
+        while self.rest().len() < len && self.fill()? {}
+        let rest = self.rest();
+        Ok(&rest[..rest.len().min(len)])
+    }
+
     /// Bytes at places that [`Source::line`] or [`Source::exact`] gave, before anything else is read.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.buffer[range]

@@ -70,25 +70,23 @@ impl Tsv {
         Ok(Cow::Owned(bytes))
     }
 
-    /// Reads the record that holds the names of the columns; none at the input's end.
+    /// Reads the record that holds the names of the columns; if it cannot, what came instead.
     ///
     /// # Errors
     /// Those of the input.
-    pub fn names(&mut self, source: &mut Source<'_>) -> io::Result<Option<Vec<Vec<u8>>>> {
+    pub fn names(&mut self, source: &mut Source<'_>) -> io::Result<Result<Vec<Vec<u8>>, Step>> {
+        let begin = Begin::of(source);
         let Some(line) = source.line(self.limit)? else {
-            return Ok(None);
+            return Ok(Err(Step::End));
         };
         source.place.records += 1;
-        let names = match line {
-            Line::Whole(range) => source.bytes(range),
-            Line::Long(_) => &[],
-        };
-        Ok(Some(
-            names
-                .split(|b| *b == self.delimiter)
-                .map(<[u8]>::to_vec)
-                .collect(),
-        ))
+        Ok(match line {
+            Line::Whole(range) => {
+                let names = source.bytes(range).split(|b| *b == self.delimiter);
+                Ok(names.map(<[u8]>::to_vec).collect())
+            }
+            Line::Long(len) => Err(begin.bad(source, record_too_long(len, self.limit))),
+        })
     }
 }
 

@@ -1,21 +1,109 @@
-//! Where records come from: a file, or standard input.
+//! Where records come from: a file, or standard input; and of which format its name says it is.
 
+use std::cell::Cell;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use crate::args::LoadArgs;
+use super::advice;
+use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
+use crate::load::content::Refusal;
+use crate::load::decode::{Decoded, Expected, Undecodable, decoded};
+
+/// A format, and who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess {
+    /// The format.
+    pub format: Format,
+    /// Where it comes from.
+    pub from: From,
+}
+
+/// What says of which format an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// The flag.
+    Flag,
+    /// The ending of the file's name.
+    Ending,
+    /// Nothing: the name has no ending, or there is no name. Then text is taken as lines.
+    Nothing,
+}
+
+impl From {
+    /// For the first line of output.
+    pub fn describe(self) -> &'static str {
+        match self {
+            From::Flag => "",
+            From::Ending => " (by the ending of its name)",
+            From::Nothing => " (nothing says of which format it is; --format does)",
+        }
+    }
+}
+
+/// Endings that say how a file is compressed, and nothing about its format.
+const COMPRESSED: [&str; 11] = [
+    "gz", "gzip", "zst", "zstd", "xz", "bz2", "lz4", "z", "zip", "7z", "tgz",
+];
+
+fn ending(path: &Path) -> Option<String> {
+    let ending = path.extension()?.to_string_lossy().to_lowercase();
+    (!ending.is_empty()).then_some(ending)
+}
+
+fn is_compressed(ending: &str) -> bool {
+    COMPRESSED.contains(&ending)
+}
+
+/// The format of the input.
+///
+/// # Errors
+/// Its name has an ending that says nothing.
+pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
+    let guessed = |format, from| Ok(Guess { format, from });
+    if let Some(format) = args.format {
+        return guessed(format, From::Flag);
+    }
+    let mut path: PathBuf = args.file.clone();
+    let mut found = ending(&path);
+    if found.as_deref().is_some_and(is_compressed) {
+        path.set_extension("");
+        found = ending(&path);
+    }
+    let format = match found.as_deref() {
+        None => return guessed(Format::Lines, From::Nothing),
+        Some("csv") => Format::Csv,
+        Some("tsv" | "tab") => Format::Tsv,
+        Some("json") => Format::Json,
+        Some("jsonl" | "ndjson") => Format::Jsonl,
+        Some("txt" | "text" | "log" | "lst") => Format::Lines,
+        Some(ending) => {
+            return Err(Failure::Usage(format!(
+                "{}: the ending `.{ending}` says nothing about its format; give --format csv, tsv, \
+                 jsonl, json, fixed, or --format lines to load it line by line",
+                args.file.display()
+            )));
+        }
+    };
+    guessed(format, From::Ending)
+}
 
 /// An input that is open.
 pub struct Input {
-    /// Its bytes.
+    /// Its bytes, decoded.
     pub bytes: Box<dyn Read>,
+    /// How much of the file was read, of its `len` bytes if these are known.
+    pub read: Rc<Cell<u64>>,
     /// Known of a file.
     pub len: Option<u64>,
     /// For messages.
     pub name: String,
+    /// How its bytes were decoded, in words.
+    pub decoded: Option<String>,
     /// What it is called where interrupted loads are kept; none if it cannot be read again.
     pub identity: Option<Vec<u8>>,
 }
@@ -24,18 +112,15 @@ impl Input {
     /// Opens what the arguments name.
     ///
     /// # Errors
-    /// It is not there, or no file.
-    pub fn open(args: &LoadArgs) -> Result<Input, Failure> {
+    /// It is not there, or no file; its content is nothing that can be loaded.
+    pub fn open(args: &LoadArgs, guess: Guess) -> Result<Input, Failure> {
         let named = args.input_name.as_ref();
         let named = named.map(|name| [b"name:", name.as_bytes()].concat());
         let path: &Path = &args.file;
         if path == Path::new("-") {
-            return Ok(Input {
-                bytes: Box::new(io::stdin().lock()),
-                len: None,
-                name: "standard input".to_string(),
-                identity: named,
-            });
+            let name = "standard input".to_string();
+            let decoded = decode(args, guess, &name, io::stdin().lock())?;
+            return Ok(Input::of(decoded, None, name, named));
         }
         let fail = |e: io::Error| Failure::file(path, &e);
         let file = File::open(path).map_err(fail)?;
@@ -52,11 +137,67 @@ impl Input {
             let whole = path.canonicalize().map_err(fail)?;
             Some([b"file:", whole.as_os_str().as_bytes()].concat())
         };
-        Ok(Input {
-            bytes: Box::new(file),
-            len: meta.is_file().then_some(meta.len()),
-            name: path.display().to_string(),
-            identity,
-        })
+        let name = path.display().to_string();
+        let decoded = decode(args, guess, &name, file)?;
+        let len = meta.is_file().then_some(meta.len());
+        Ok(Input::of(decoded, len, name, identity))
     }
+
+    fn of(
+        decoded: Decoded<'static>,
+        len: Option<u64>,
+        name: String,
+        identity: Option<Vec<u8>>,
+    ) -> Input {
+        Input {
+            decoded: decoded.how(),
+            bytes: decoded.bytes,
+            read: decoded.read,
+            len,
+            name,
+            identity,
+        }
+    }
+}
+
+fn decode(
+    args: &LoadArgs,
+    guess: Guess,
+    name: &str,
+    input: impl Read + 'static,
+) -> Result<Decoded<'static>, Failure> {
+    let expected = if args.raw {
+        Expected::Raw
+    } else if guess.format == Format::Fixed {
+        Expected::Fixed {
+            named_compressed: ending(&args.file).as_deref().is_some_and(is_compressed),
+        }
+    } else {
+        Expected::Text {
+            is_guess: guess.from != From::Flag,
+        }
+    };
+    decoded(input, expected).map_err(|why| match why {
+        Undecodable::Io(error) => Failure::io(name, &error),
+        Undecodable::Refused(refusal) => refuse(args, guess.format, name, &refusal),
+    })
+}
+
+/// The error that an input gets whose content is nothing that can be loaded, with what does it.
+pub fn refuse(args: &LoadArgs, format: Format, name: &str, refusal: &Refusal) -> Failure {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let Refusal { what, expected, .. } = refusal;
+    let format_name = refusal.format.unwrap_or(super::readers::name_of(format));
+    Failure::Other(match &refusal.convert {
+        Some(convert) => format!(
+            "{name}: it is {what}, expected {expected}; `{}` loads it (--raw takes it as it \
+             stands)",
+            advice::piped(convert, &args.file, &words, format_name)
+        ),
+        None => format!(
+            "{name}: it is {what}, expected {expected}; for records of one length give --format \
+             fixed --record BYTES --key A..B; `{}` loads it as it is",
+            advice::as_it_is(&words, format_name)
+        ),
+    })
 }

@@ -3,10 +3,13 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use super::input;
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
 use crate::form::Form;
-use crate::load::csv::Csv;
+use crate::load::array::{self, Array, Shape};
+use crate::load::content::Refusal;
+use crate::load::csv::{Csv, Limits};
 use crate::load::fixed::Fixed;
 use crate::load::json::{JsonLines, Pointer};
 use crate::load::lines::{self, Lines};
@@ -30,6 +33,14 @@ pub struct Flags {
     parts: Parts,
 }
 
+/// A reader of records, and the format that it reads: of JSON, the content says which.
+pub struct Reader {
+    /// The reader.
+    pub records: Box<dyn Records>,
+    /// Its format.
+    pub format: Format,
+}
+
 /// Parts that are known before the input is.
 enum Parts {
     /// Columns: names may be looked for in the header.
@@ -44,8 +55,7 @@ impl Flags {
     ///
     /// # Errors
     /// Those that make no sense together.
-    pub fn of(args: &LoadArgs) -> Result<Flags, Failure> {
-        let format = args.format.unwrap_or_else(|| by_name(args));
+    pub fn of(args: &LoadArgs, format: Format) -> Result<Flags, Failure> {
         refuse_foreign(args, format)?;
         let value = if args.whole {
             Some("whole".to_string())
@@ -69,12 +79,12 @@ impl Flags {
                     .any(|name| !is_number(name));
                 Parts::Columns
             }
-            Format::Jsonl => {
+            Format::Jsonl | Format::Json => {
                 let key = args.key.as_deref().ok_or_else(|| {
-                    Failure::Usage(
-                        "--format jsonl needs --key POINTER, for example --key /id, or --key number"
-                            .to_string(),
-                    )
+                    Failure::Usage(format!(
+                        "--format {} needs --key POINTER, for example --key /id, or --key number",
+                        name_of(format)
+                    ))
                 })?;
                 let key = key_from(key, &Pointer::parse).map_err(Failure::Usage)?;
                 let value = value_from(&value_or("whole"), &Pointer::parse);
@@ -113,9 +123,9 @@ impl Flags {
         Ok(flags)
     }
 
-    /// The flags that decide what becomes of a record, in words.
-    pub fn describe(&self, args: &LoadArgs) -> String {
-        let mut text = format!("--format {}", name_of(self.format));
+    /// The flags that decide what becomes of a record, in words; `format`: of the reader.
+    pub fn describe(&self, args: &LoadArgs, format: Format) -> String {
+        let mut text = format!("--format {}", name_of(format));
         let mut flag = |name: &str, value: Option<&str>| {
             if let Some(value) = value {
                 let _ = write!(text, " --{name} {value}");
@@ -124,7 +134,7 @@ impl Flags {
         flag("key", args.key.as_deref());
         // What is meant if nobody says it is the same said.
         let unsaid = match self.format {
-            Format::Jsonl => "whole",
+            Format::Jsonl | Format::Json => "whole",
             _ => "rest",
         };
         flag("value", self.value.as_deref().filter(|v| *v != unsaid));
@@ -147,6 +157,9 @@ impl Flags {
         if args.escapes {
             text.push_str(" --escapes");
         }
+        if args.raw {
+            text.push_str(" --raw");
+        }
         text
     }
 
@@ -159,29 +172,33 @@ impl Flags {
         args: &LoadArgs,
         source: &mut Source<'_>,
         name: &str,
-    ) -> Result<Box<dyn Records>, Failure> {
+    ) -> Result<Reader, Failure> {
         let maker = |form: &Option<Form>, join: &[u8]| Maker {
             form: form.clone().unwrap_or(Form::Text),
             join: join.to_vec(),
         };
         let key = maker(&args.key_as, &args.join.0);
         let in_error = |e: std::io::Error| Failure::io(name, &e);
-        if matches!(self.format, Format::Csv | Format::Tsv | Format::Jsonl) {
+        let no_names = |step: Step| match step {
+            Step::Bad(bad) => Failure::Other(format!("{name}: {bad}")),
+            _ => no_header(name),
+        };
+        if self.format != Format::Fixed && !args.raw {
             source.skip_mark(MARK).map_err(in_error)?;
         }
-        Ok(match &self.parts {
+        let mut format = self.format;
+        let records: Box<dyn Records> = match &self.parts {
             Parts::Columns if self.format == Format::Csv => {
                 let delimiter = args.delimiter.unwrap_or(b',');
-                let mut csv = Csv::new(delimiter, self.limit);
+                let limits = Limits {
+                    record_bytes: self.limit,
+                    quoted_lines: args.max_quoted_lines,
+                    quoted_bytes: args.max_quoted_bytes,
+                };
+                let mut csv = Csv::new(delimiter, limits);
                 let mut names = None;
                 if self.header {
-                    match csv.names(source).map_err(in_error)? {
-                        Ok(found) => names = Some(found),
-                        Err(Step::Bad(bad)) => {
-                            return Err(Failure::Other(format!("{name}: {bad}")));
-                        }
-                        Err(_) => return Err(no_header(name)),
-                    }
+                    names = Some(csv.names(source).map_err(in_error)?.map_err(no_names)?);
                 }
                 (csv.key_from, csv.value_from) = self.columns(args, names.as_deref())?;
                 csv.key = key;
@@ -201,8 +218,7 @@ impl Flags {
                 };
                 let mut names = None;
                 if self.header {
-                    let found = tsv.names(source).map_err(in_error)?;
-                    names = Some(found.ok_or_else(|| no_header(name))?);
+                    names = Some(tsv.names(source).map_err(in_error)?.map_err(no_names)?);
                 }
                 (tsv.key_from, tsv.value_from) = self.columns(args, names.as_deref())?;
                 Box::new(tsv)
@@ -210,8 +226,20 @@ impl Flags {
             Parts::Pointers(key_from, value_from) => {
                 let (key_from, value_from) = (key_from.clone(), value_from.clone());
                 let value = maker(&args.value_as, b"");
-                let lines = JsonLines::new(key_from, value_from, key, value, self.limit);
-                Box::new(lines.map_err(Failure::Usage)?)
+                let lines = JsonLines::new(key_from, value_from, key, value, self.limit)
+                    .map_err(Failure::Usage)?;
+                let is_json = self.format == Format::Json;
+                match array::shape(source, is_json).map_err(in_error)? {
+                    Shape::Lines => {
+                        format = Format::Jsonl;
+                        Box::new(lines)
+                    }
+                    Shape::Array => {
+                        format = Format::Json;
+                        Box::new(Array::new(lines, self.limit, source).map_err(in_error)?)
+                    }
+                    Shape::Spread => return Err(spread(args, name)),
+                }
             }
             Parts::Lines(parts) => Box::new(Lines {
                 parts: parts.clone(),
@@ -227,7 +255,8 @@ impl Flags {
                 );
                 Box::new(fixed.map_err(Failure::Usage)?)
             }
-        })
+        };
+        Ok(Reader { records, format })
     }
 
     fn columns(
@@ -248,21 +277,24 @@ fn no_header(name: &str) -> Failure {
     ))
 }
 
-fn by_name(args: &LoadArgs) -> Format {
-    let end = args.file.extension().unwrap_or_default().to_string_lossy();
-    match end.to_lowercase().as_str() {
-        "csv" => Format::Csv,
-        "tsv" | "tab" => Format::Tsv,
-        "json" | "jsonl" | "ndjson" => Format::Jsonl,
-        _ => Format::Lines,
-    }
+/// JSON that goes on over lines.
+fn spread(args: &LoadArgs, name: &str) -> Failure {
+    let refusal = Refusal {
+        what: "JSON whose values go on over several lines".to_string(),
+        expected: "a value a line, or an array",
+        convert: Some("jq -c . FILE".to_string()),
+        format: Some("jsonl"),
+    };
+    input::refuse(args, Format::Jsonl, name, &refusal)
 }
 
-fn name_of(format: Format) -> &'static str {
+/// The name of a format, as `--format` knows it.
+pub fn name_of(format: Format) -> &'static str {
     match format {
         Format::Csv => "csv",
         Format::Tsv => "tsv",
         Format::Jsonl => "jsonl",
+        Format::Json => "json",
         Format::Lines => "lines",
         Format::Fixed => "fixed",
     }

@@ -5,8 +5,22 @@ use siltstone::batch::MAX_KEY_BYTES;
 use super::super::testing::{Read, all, pair};
 use super::*;
 
+/// A reader with the default limits, but for the length of records.
+fn csv(record_bytes: usize) -> Csv {
+    csv_with(record_bytes, QUOTED_LINES, QUOTED_BYTES)
+}
+
+fn csv_with(record_bytes: usize, quoted_lines: u64, quoted_bytes: u64) -> Csv {
+    let limits = Limits {
+        record_bytes,
+        quoted_lines,
+        quoted_bytes,
+    };
+    Csv::new(b',', limits)
+}
+
 fn read_by(buffer: usize, text: &[u8]) -> Vec<Read> {
-    all(&mut Csv::new(b',', 1 << 20), text, buffer)
+    all(&mut csv(1 << 20), text, buffer)
 }
 
 fn read(text: &[u8]) -> Vec<Read> {
@@ -55,7 +69,7 @@ fn quoted_records() {
 fn columns_of_keys_and_values() {
     let text = b"a,\"b\"\"b\",c\n\"d\",e,\"f,f\"\n";
     let read = |key: KeyFrom<usize>, value: ValueFrom<usize>| {
-        let mut csv = Csv::new(b',', 1000);
+        let mut csv = csv(1000);
         (csv.key_from, csv.value_from) = (key, value);
         all(&mut csv, text, 3)
     };
@@ -88,7 +102,7 @@ fn columns_of_keys_and_values() {
     let bad = found[1].as_ref().unwrap_err();
     assert_eq!((bad.record, bad.line, bad.offset), (2, Some(2), 11));
     assert!(bad.what.contains("column 4") && bad.what.contains('3'));
-    let mut csv = Csv::new(b',', 1000);
+    let mut csv = csv(1000);
     let mut source = Source::with_buffer(&text[..], 2);
     assert_eq!(
         csv.names(&mut source).unwrap(),
@@ -111,9 +125,10 @@ fn bad_records_are_named_and_reading_goes_on() {
     let bad = found[1].as_ref().unwrap_err();
     assert_eq!(
         bad.to_string(),
-        "record 2 (line 3) at byte 8: a quote that opens in line 3 is never closed"
+        "record 2 (line 3) at byte 8: the quote that opens in line 3 never closes: it is still \
+         open at the end of the input"
     );
-    assert_eq!(found.len(), 2);
+    assert_eq!(found[2..], [pair(b"more", b"")]);
 
     let long = [&vec![b'k'; MAX_KEY_BYTES + 1][..], b",v\n"].concat();
     let found = read(&[&long[..], b"z,9\n"].concat());
@@ -133,7 +148,7 @@ fn a_record_is_too_long_whatever_the_buffer() {
     for end in [&b"\n"[..], b"\r\n", b""] {
         let of = |len: usize| [&vec![b'k'; len][..], end].concat();
         let is_good = |len: usize, buffer: usize| {
-            let found = all(&mut Csv::new(b',', 20), &of(len), buffer);
+            let found = all(&mut csv(20), &of(len), buffer);
             assert_eq!(found.len(), 1, "{len} bytes, {end:?}, buffer of {buffer}");
             match &found[0] {
                 Ok(_) => true,
@@ -151,27 +166,130 @@ fn a_record_is_too_long_whatever_the_buffer() {
     }
     // The line that the message names is the same, too.
     let text = b"\"aaaaaaaaaaaaaaaaaa\nbb\",\"cc\n\"\nd,1\n";
-    let read = |buffer| all(&mut Csv::new(b',', 20), text, buffer);
+    let read = |buffer| all(&mut csv(20), text, buffer);
     let whole = read(1 << 10);
     for buffer in 1..40 {
         assert_eq!(read(buffer), whole, "buffer of {buffer}");
     }
 }
 
+/// What a reader with these limits gives, whatever the buffer.
+fn read_with(lines: u64, bytes: u64, text: &[u8]) -> Vec<Read> {
+    let read = |buffer| all(&mut csv_with(1 << 20, lines, bytes), text, buffer);
+    let found = read(1 << 16);
+    for buffer in [1, 2, 5, 64] {
+        assert_eq!(read(buffer), found, "buffer of {buffer}");
+    }
+    found
+}
+
+/// The bad records: their numbers, the lines that they begin in, lines and bytes left out.
+fn bad_ones(found: &[Read]) -> Vec<(u64, u64, u64, u64)> {
+    let bad = found.iter().filter_map(|f| f.as_ref().err());
+    bad.map(|b| {
+        (
+            b.record,
+            b.line.unwrap(),
+            b.left_out.lines,
+            b.left_out.bytes,
+        )
+    })
+    .collect()
+}
+
+/// One stray quote made one bad record of everything behind it.
 #[test]
-fn a_quote_left_open_costs_no_more_than_the_limit() {
-    let text = [b"a,1\nb,\"", &b"x,y\n".repeat(5_000)[..]].concat();
-    let mut csv = Csv::new(b',', 1000);
-    let found = all(&mut csv, &text, 64);
-    let bad = found[1].as_ref().unwrap_err();
-    assert!(
-        bad.what.contains("1000 bytes") && bad.what.contains("line 2"),
-        "{}",
-        bad.what
+fn a_quote_left_open_costs_its_line() {
+    for end in ["\n", "\r\n"] {
+        let line = |text: &str| format!("{text}{end}");
+        let good = |n: u64| line(&format!("k{n},v{n}"));
+        for (what, bad) in [("lines", 3), ("the end of the input", 48)] {
+            let text: String = (1..=50)
+                .map(|n| match n == bad {
+                    true => line("bad,\"v"),
+                    false => good(n),
+                })
+                .collect();
+            let found = read_with(10, 1 << 10, text.as_bytes());
+            assert_eq!(found.len(), 50, "{what}");
+            assert_eq!(
+                bad_ones(&found),
+                [(bad, bad, 1, line("bad,\"v").len() as u64)]
+            );
+            let said = found[bad as usize - 1].as_ref().unwrap_err();
+            assert!(
+                said.what.contains(&format!("line {bad} never closes")) && said.what.contains(what),
+                "{said}"
+            );
+        }
+    }
+    // It meets the next quote: at the start of a field, at its end, in lines of their own.
+    let text = b"a,1\nb,\"x\nc,3\nd,\"4,4\"\ne,5\nf,\"6\ng,7\n\"h\",8\ni,\"9";
+    let found = read_with(100, 1 << 10, text);
+    assert_eq!(
+        bad_ones(&found),
+        [(2, 2, 1, 5), (6, 6, 1, 5), (9, 9, 1, 4)],
+        "{found:?}"
     );
-    // What follows the limit is read again as records.
-    assert!(found.len() > 4_000, "{}", found.len());
-    assert_eq!(found[10], pair(b"x", b"y"));
+    assert_eq!(found[3], pair(b"d", b"\"4,4\""));
+    assert_eq!(found[7], pair(b"h", b"8"));
+    let said = found[1].as_ref().unwrap_err();
+    assert!(
+        said.what.contains("next quote, in line 4") && said.what.contains("opens in line 2"),
+        "{said}"
+    );
+    // Many of them, each ended by the next.
+    let text = b"k,\"v\nk,w\n".repeat(500);
+    let found = read_with(10, 1 << 10, &text);
+    assert_eq!((found.len(), bad_ones(&found).len()), (1_000, 500));
+}
+
+#[test]
+fn a_quoted_field_may_go_on_up_to_its_bounds() {
+    let field = |lines: usize| format!("a,\"x{}\"\nb,1\n", "\nyy".repeat(lines)).into_bytes();
+    for (lines, bytes) in [(0, 1000), (3, 1000), (1000, 8)] {
+        let most = if lines == 3 || lines == 0 {
+            lines as usize
+        } else {
+            2
+        };
+        let found = read_with(lines, bytes, &field(most));
+        assert_eq!(found[1], pair(b"b", b"1"), "{lines} {bytes}");
+        assert_eq!(bad_ones(&found), [], "{lines} {bytes}");
+        let found = read_with(lines, bytes, &field(most + 1));
+        // Only the first line is bad; those that were not its own are read as records.
+        assert_eq!(
+            bad_ones(&found),
+            [(1, 1, 1, 5)],
+            "{lines} {bytes}: {found:?}"
+        );
+        assert_eq!(found.last(), Some(&pair(b"b", b"1")));
+        let said = found[0].as_ref().unwrap_err();
+        let option = if bytes == 8 {
+            "--max-quoted-bytes"
+        } else {
+            "--max-quoted-lines"
+        };
+        assert!(said.what.contains(option), "{said}");
+    }
+    // A long field in one line goes on over no other.
+    let wide = format!("a,\"{}\"\n", "x".repeat(5_000));
+    assert_eq!(bad_ones(&read_with(0, 0, wide.as_bytes())), []);
+    // A good field over lines before the bad one belongs to the bad record.
+    let text = b"a,\"1\n2\",\"3\nb,4\n";
+    let found = read_with(10, 100, text);
+    assert_eq!(bad_ones(&found), [(1, 1, 2, 11)]);
+    assert_eq!(found[1], pair(b"b", b"4"));
+    // A record that is too long before any quote closes: its line too.
+    let text = [b"a,1\nb,\"", &b"x,y\n".repeat(5_000)[..]].concat();
+    let found = all(&mut csv_with(1000, u64::MAX, u64::MAX), &text, 64);
+    assert_eq!(bad_ones(&found), [(2, 2, 1, 7)]);
+    assert_eq!(found.len(), 5_001);
+    let said = found[1].as_ref().unwrap_err();
+    assert!(
+        said.what.contains("1000 bytes") && said.what.contains("line 2"),
+        "{said}"
+    );
 }
 
 /// Writes fields as RFC 4180 asks.

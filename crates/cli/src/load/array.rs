@@ -1,0 +1,437 @@
+//! A JSON array whose elements are the records; and whether an input is one, or JSON lines, or JSON
+//! of another shape.
+//!
+//! An element is found by its brackets and strings, then read as a line of JSON lines is. Strings
+//! end in the line that they begin in, and what may follow a string or precede a bracket is known,
+//! so an element that lost a quote or a bracket is noticed soon. Reading then goes on where the
+//! next element seems to begin: in the next line that begins as the element's own line did, or
+//! behind the next `},{` where elements have no lines of their own.
+
+use std::io;
+
+use serde::de::IgnoredAny;
+
+use super::json::JsonLines;
+use super::source::Source;
+use super::{Begin, Pair, Records, Step, record_too_long};
+
+/// How much of the input its shape is read from.
+const SHAPE_BYTES: usize = 64 << 10;
+
+/// The deepest nesting that `serde_json` reads.
+const MAX_DEPTH: u32 = 128;
+
+/// How the values of an input lie in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A value a line.
+    Lines,
+    /// The elements of an array.
+    Array,
+    /// A value goes on over several lines, and no array begins.
+    Spread,
+}
+
+/// The shape of JSON; `is_json`: it is said to be JSON, and not JSON lines, so that an array alone
+/// in one line is no line.
+///
+/// # Errors
+/// Those of the input.
+pub fn shape(source: &mut Source<'_>, is_json: bool) -> io::Result<Shape> {
+    let sample = source.peek(SHAPE_BYTES)?;
+    let is_all = sample.len() < SHAPE_BYTES;
+    let text = sample.trim_ascii_start();
+    let end = memchr::memchr(b'\n', text);
+    let (line, more) = text.split_at(end.unwrap_or(text.len()));
+    let more = more.trim_ascii_start();
+    if line.first() != Some(&b'[') && line.first() != Some(&b'{') {
+        return Ok(Shape::Lines);
+    }
+    let is_array = line[0] == b'[';
+    if end.is_none() && !is_all {
+        // A line that is longer than the sample.
+        return Ok(match is_array && is_json {
+            true => Shape::Array,
+            false => Shape::Lines,
+        });
+    }
+    Ok(match serde_json::from_slice::<IgnoredAny>(line) {
+        Ok(_) if is_array && is_json && more.is_empty() && is_all => Shape::Array,
+        Ok(_) => Shape::Lines,
+        Err(error) if is_array && (is_json || error.is_eof()) => Shape::Array,
+        // One torn line among lines is no other shape.
+        Err(error) if error.is_eof() && !matches!(more.first(), None | Some(b'{' | b'[')) => {
+            Shape::Spread
+        }
+        Err(_) => Shape::Lines,
+    })
+}
+
+/// Follows the bytes of one element.
+#[derive(Default)]
+struct Scanner {
+    /// Open brackets, and which of them are `[`: one bit each, the innermost last.
+    depth: u32,
+    arrays: u128,
+    in_string: bool,
+    is_escaped: bool,
+    /// The last byte outside of strings that is no white space; a quote stands for a string.
+    last: u8,
+    /// Bytes of the element so far.
+    len: usize,
+}
+
+/// What the next bytes of an element came to.
+enum Scanned {
+    /// It goes on behind them.
+    More,
+    /// It ends behind so many of them.
+    End(usize),
+    /// It cannot be JSON from so many of them on.
+    Broken(usize, &'static str),
+}
+
+impl Scanner {
+    fn scan(&mut self, chunk: &[u8]) -> Scanned {
+        let mut i = 0;
+        while i < chunk.len() {
+            if self.in_string && !self.is_escaped {
+                // Over what changes nothing at once.
+                match memchr::memchr3(b'"', b'\\', b'\n', &chunk[i..]) {
+                    Some(over) => i += over,
+                    None => break,
+                }
+            }
+            let byte = chunk[i];
+            match self.follow(byte) {
+                Ok(false) => {}
+                Ok(true) => return Scanned::End(i + 1),
+                // A scalar ends before the byte behind it.
+                Err("") => return Scanned::End(i),
+                Err(what) => {
+                    self.len += i;
+                    return Scanned::Broken(i, what);
+                }
+            }
+            i += 1;
+        }
+        self.len += chunk.len();
+        Scanned::More
+    }
+
+    /// Follows a byte: whether the element ends with it, what is wrong with it, or nothing if a
+    /// scalar ended before it.
+    fn follow(&mut self, byte: u8) -> Result<bool, &'static str> {
+        if self.in_string {
+            match byte {
+                _ if std::mem::take(&mut self.is_escaped) && byte != b'\n' => {}
+                b'\\' => self.is_escaped = true,
+                b'"' => {
+                    self.in_string = false;
+                    return Ok(self.depth == 0);
+                }
+                b'\n' => return Err("a text is still open at the end of its line"),
+                _ => {}
+            }
+            return Ok(false);
+        }
+        let before = self.last;
+        let in_array = self.arrays & 1 == 1;
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' if self.depth == 0 && before != 0 => {
+                return Err("");
+            }
+            b' ' | b'\t' | b'\r' | b'\n' => return Ok(false),
+            _ if before == b'"' && !b":,]}".contains(&byte) => {
+                return Err("something follows the closing quote of a text");
+            }
+            b'{' | b'[' => {
+                let fits = match before {
+                    0 | b':' => true,
+                    b'[' | b',' => in_array,
+                    _ => false,
+                };
+                if !fits {
+                    return Err("an opening bracket stands where none can be");
+                }
+                if self.depth == MAX_DEPTH {
+                    return Err("it is nested too deeply");
+                }
+                self.depth += 1;
+                self.arrays = self.arrays << 1 | u128::from(byte == b'[');
+            }
+            b'}' | b']' => {
+                if self.depth == 0 || in_array != (byte == b']') {
+                    return Err("a closing bracket closes none");
+                }
+                self.depth -= 1;
+                self.arrays >>= 1;
+                self.last = byte;
+                return Ok(self.depth == 0);
+            }
+            b'"' => self.in_string = true,
+            _ => {}
+        }
+        self.last = byte;
+        Ok(false)
+    }
+}
+
+/// Looks for the next element behind a broken one.
+enum Search {
+    /// A line with this many blanks and then the opening byte; or with fewer and the end of the
+    /// array. And how many bytes there were since the last line end and with it, if these are
+    /// blanks but for it.
+    Line { indent: usize, kept: usize },
+    /// The closing byte, a comma and the opening one; how many of these were found.
+    Pair(u8),
+}
+
+impl Search {
+    /// Whether the next element, or the array's end, begins with this byte.
+    fn ends_at(&mut self, byte: u8, open: u8) -> bool {
+        match self {
+            Search::Line { indent, kept } => match byte {
+                b'\n' => *kept = 1,
+                b' ' | b'\t' | b'\r' if *kept > 0 => *kept += 1,
+                _ if *kept > 0 => {
+                    let blanks = *kept - 1;
+                    let is_next = byte == open && blanks == *indent;
+                    if is_next || byte == b']' && blanks < *indent {
+                        return true;
+                    }
+                    *kept = 0;
+                }
+                _ => {}
+            },
+            Search::Pair(found) => {
+                let close = match open {
+                    b'[' => b']',
+                    b'{' => b'}',
+                    other => other,
+                };
+                match byte {
+                    b' ' | b'\t' | b'\r' | b'\n' => {}
+                    _ if byte == open && *found == 2 => return true,
+                    _ if byte == close => *found = 1,
+                    b',' if *found == 1 => *found = 2,
+                    _ => *found = 0,
+                }
+            }
+        }
+        false
+    }
+
+    /// How many of the last bytes the next element is to be read with: its line's blanks.
+    fn kept(&self) -> usize {
+        match self {
+            Search::Line { kept, .. } => *kept,
+            Search::Pair(_) => 0,
+        }
+    }
+}
+
+/// What comes next in an array.
+enum Next {
+    /// An element, and the blanks before it if it begins its line.
+    Element(Option<usize>),
+    /// The end of the input, behind the array's.
+    End,
+    /// The end of the input, within the array.
+    CutOff,
+    /// Something behind the array that is no array.
+    Stray,
+}
+
+/// See the module. The source stands behind the array's opening bracket.
+pub struct Array {
+    element: JsonLines,
+    limit: usize,
+    /// The end of the input was reached and told.
+    is_over: bool,
+}
+
+impl Array {
+    /// An array whose elements are read so, of at most `limit` bytes each.
+    ///
+    /// # Errors
+    /// Those of the input.
+    pub fn new(element: JsonLines, limit: usize, source: &mut Source<'_>) -> io::Result<Array> {
+        blanks(source)?;
+        if source.rest().first() == Some(&b'[') {
+            source.consume(1);
+        }
+        Ok(Array {
+            element,
+            limit,
+            is_over: false,
+        })
+    }
+
+    /// Reads over what lies between elements.
+    fn reach_element(&mut self, source: &mut Source<'_>) -> io::Result<Next> {
+        let mut indent = None;
+        loop {
+            indent = blanks(source)?.or(indent);
+            match source.rest().first() {
+                None if self.is_over => return Ok(Next::End),
+                None => return Ok(Next::CutOff),
+                Some(b',') => {
+                    source.consume(1);
+                    indent = None;
+                }
+                Some(b']') => {
+                    source.consume(1);
+                    blanks(source)?;
+                    match source.rest().first() {
+                        None => return Ok(Next::End),
+                        // Another array.
+                        Some(b'[') => source.consume(1),
+                        Some(_) => return Ok(Next::Stray),
+                    }
+                    indent = None;
+                }
+                Some(_) => return Ok(Next::Element(indent)),
+            }
+        }
+    }
+
+    /// Reads on to where the next element seems to begin.
+    fn resume(
+        &mut self,
+        source: &mut Source<'_>,
+        indent: Option<usize>,
+        open: u8,
+    ) -> io::Result<()> {
+        let mut search = match indent {
+            Some(indent) => Search::Line { indent, kept: 0 },
+            None => Search::Pair(0),
+        };
+        let mut searched = 0;
+        loop {
+            let rest = source.rest();
+            let mut bytes = rest[searched..].iter();
+            let found = bytes.position(|byte| search.ends_at(*byte, open));
+            let end = found.map_or(rest.len(), |at| searched + at);
+            searched = search.kept();
+            consume(source, end - searched);
+            if found.is_some() {
+                return Ok(());
+            }
+            if !source.fill()? {
+                consume(source, searched);
+                self.is_over = true;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A bad record. Elements need not lie in lines of their own, so no lines are counted.
+fn bad(begin: Begin, source: &Source<'_>, what: String) -> Step {
+    let mut step = begin.bad(source, what);
+    if let Step::Bad(bad) = &mut step {
+        bad.left_out.lines = 0;
+    }
+    step
+}
+
+/// Takes bytes as read, and counts their line ends.
+fn consume(source: &mut Source<'_>, len: usize) {
+    source.place.lines += memchr::memchr_iter(b'\n', &source.rest()[..len]).count() as u64;
+    source.consume(len);
+}
+
+/// Reads over white space: how much of it lies behind the last line end in it, if there is one.
+fn blanks(source: &mut Source<'_>) -> io::Result<Option<usize>> {
+    let mut behind = None;
+    loop {
+        let rest = source.rest();
+        let is_blank = |b: &u8| b" \t\r\n".contains(b);
+        let len = rest.iter().position(|b| !is_blank(b)).unwrap_or(rest.len());
+        behind = match memchr::memrchr(b'\n', &rest[..len]) {
+            Some(at) => Some(len - at - 1),
+            None => behind.map(|n| n + len),
+        };
+        let ends = len < rest.len();
+        consume(source, len);
+        if ends || !source.fill()? {
+            return Ok(behind);
+        }
+    }
+}
+
+impl Records for Array {
+    fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step> {
+        let next = self.reach_element(source)?;
+        let begin = Begin::of(source);
+        let indent = match next {
+            Next::Element(indent) => indent,
+            Next::End => return Ok(Step::End),
+            Next::CutOff => {
+                self.is_over = true;
+                source.place.records += 1;
+                let what = "the array is cut off: the input ends before its closing bracket";
+                return Ok(bad(begin, source, what.to_string()));
+            }
+            Next::Stray => {
+                self.is_over = true;
+                source.place.records += 1;
+                while !source.rest().is_empty() || source.fill()? {
+                    consume(source, source.rest().len());
+                }
+                let what = "the array ends before it, and no other one follows";
+                return Ok(bad(begin, source, what.to_string()));
+            }
+        };
+        let open = match source.rest()[0] {
+            first @ (b'[' | b'"') => first,
+            _ => b'{',
+        };
+        let mut scanner = Scanner::default();
+        // What of the rest was scanned, and what of the element is longer than allowed and gone.
+        let (mut seen, mut dropped) = (0, 0);
+        let (len, broken) = loop {
+            if seen == source.rest().len() && !source.fill()? {
+                let is_scalar = scanner.depth == 0 && !scanner.in_string;
+                break match is_scalar {
+                    true => (seen, None),
+                    false => (seen, Some("the input ends within it")),
+                };
+            }
+            match scanner.scan(&source.rest()[seen..]) {
+                Scanned::More => seen = source.rest().len(),
+                Scanned::End(len) => break (seen + len, None),
+                Scanned::Broken(len, what) => break (seen + len, Some(what)),
+            }
+            if dropped + seen > self.limit {
+                consume(source, seen);
+                dropped += std::mem::take(&mut seen);
+            }
+        };
+        source.place.records += 1;
+        if let Some(what) = broken {
+            // What was good so far may hold the next element, if all of it is still there.
+            let is_kept = dropped + len <= self.limit;
+            consume(source, if is_kept { 1 } else { len });
+            self.resume(source, indent, open)?;
+            return Ok(bad(begin, source, format!("it is no JSON: {what}")));
+        }
+        consume(source, len);
+        let total = dropped + len;
+        if total > self.limit {
+            return Ok(bad(begin, source, record_too_long(total, self.limit)));
+        }
+        pair.key.clear();
+        pair.value.clear();
+        let number = source.place.records;
+        let made = self.element.make(source.last(len), number, pair);
+        Ok(match begin.made(source, pair, made) {
+            Step::Bad(wrong) => bad(begin, source, wrong.what),
+            step => step,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Tests of the reader of arrays.
+
+use super::super::make::{KeyFrom, Maker, ValueFrom, key_from};
+use super::super::testing::{Read, pair};
+use super::*;
+use crate::load::json::Pointer;
+
+fn element(limit: usize) -> JsonLines {
+    let key: KeyFrom<Pointer> = key_from("/id", &Pointer::parse).unwrap();
+    let plain = Maker::plain(b"/");
+    JsonLines::new(key, ValueFrom::Whole, plain.clone(), plain, limit).unwrap()
+}
+
+fn read_by(buffer: usize, limit: usize, text: &[u8]) -> Vec<Read> {
+    let mut source = Source::with_buffer(text, buffer);
+    let mut array = Array::new(element(limit), limit, &mut source).unwrap();
+    let mut pair = Pair::default();
+    let mut found = Vec::new();
+    loop {
+        found.push(match array.next(&mut source, &mut pair).unwrap() {
+            Step::Record => Ok((pair.key.clone(), pair.value.clone())),
+            Step::Bad(bad) => Err(bad),
+            Step::End => break,
+        });
+        assert_eq!(source.place.records, found.len() as u64);
+    }
+    assert_eq!(source.offset(), text.len() as u64);
+    found
+}
+
+fn read(text: &[u8]) -> Vec<Read> {
+    let found = read_by(1 << 16, 1 << 10, text);
+    for buffer in [1, 2, 3, 7, 64] {
+        assert_eq!(read_by(buffer, 1 << 10, text), found, "buffer of {buffer}");
+    }
+    found
+}
+
+/// The keys of the good records, and words that stand for the bad ones.
+fn keys(found: &[Read]) -> Vec<String> {
+    let key = |read: &Read| match read {
+        Ok((key, _)) => String::from_utf8(key.clone()).unwrap(),
+        Err(bad) => format!("bad at {}", bad.offset),
+    };
+    found.iter().map(key).collect()
+}
+
+#[test]
+fn elements_are_records() {
+    assert_eq!(read(b"[]"), []);
+    assert_eq!(read(b" \n[ \r\n ] \n"), []);
+    let text = b"[{\"id\":1,\"x\":\"a,]}\\\"[{\"}, {\"id\":[2]},\n7,\"a\",[{\"id\":3}],null]\n";
+    let found = read(text);
+    assert_eq!(found[0], pair(b"1", b"{\"id\":1,\"x\":\"a,]}\\\"[{\"}"));
+    assert_eq!(found.len(), 6);
+    let whats = found[1..].iter().map(|f| &f.as_ref().unwrap_err().what[..]);
+    for (what, word) in whats.zip(["an array", "no /id", "no /id", "no /id", "no /id"]) {
+        assert!(what.contains(word), "{what}");
+    }
+    assert_eq!(found[2].as_ref().unwrap_err().line, Some(2));
+    let text = b"[\n  {\n    \"id\": 1\n  },\n  {\n    \"id\": \"b\"\n  }\n]\n[{\"id\":3}]";
+    let found = read(text);
+    assert_eq!(keys(&found), ["1", "b", "3"]);
+    assert_eq!(found[0], pair(b"1", b"{\n    \"id\": 1\n  }"));
+}
+
+#[test]
+fn what_is_cut_off_or_follows_is_bad() {
+    let text = b"[{\"id\":1},\n{\"id\":2}\n]";
+    for cut in 1..text.len() {
+        let found = read(&text[..cut]);
+        assert!(found.last().unwrap().is_err(), "{cut}: {found:?}");
+    }
+    let found = read(b"[{\"id\":1}] {\"id\":2}\n{\"id\":3}\n");
+    assert_eq!(keys(&found), ["1", "bad at 11"]);
+    assert_eq!(found[1].as_ref().unwrap_err().left_out.bytes, 18);
+}
+
+/// An element that is broken, whatever way, costs itself and no other.
+#[test]
+fn reading_goes_on_at_the_next_element() {
+    let breaks = [
+        "{\"id\": \"x}",
+        "{\"id\": x\"}",
+        "{\"id\": 1, \"n\": \"a\"b\"}",
+        "{\"id\": 1",
+        "\"id\": 1}",
+        "{\"id\": [1, 2}",
+        "{\"id\": 1]}",
+        "{\"id\": {\"a\": 1}",
+        "{\"id\": \"\\",
+        "{\"id\":}",
+        "{\"id\" 1}",
+    ];
+    for broken in breaks {
+        for (before, between, after) in [
+            ("[\n  ", ",\n  ", "\n]\n"),
+            ("[\n", ",\n", "\n]"),
+            ("[", ",", "]"),
+            ("[", ", ", "]\n"),
+        ] {
+            // Without lines, nothing shows where a text that is left open should have ended.
+            let good = |n: u32| format!("{{\"id\": {n}, \"t\": [{{\"u\": \"v\"}}]}}");
+            let parts = [
+                good(1),
+                good(2),
+                broken.to_string(),
+                good(4),
+                good(5),
+                good(6),
+            ];
+            let text = format!("{before}{}{after}", parts.join(between));
+            let found = read(text.as_bytes());
+            let keys = keys(&found);
+            for key in ["1", "2", "5", "6"] {
+                assert!(keys.contains(&key.to_string()), "{key} of {text}: {keys:?}");
+            }
+            let has_lines = between.contains('\n');
+            assert!(
+                !has_lines || keys.contains(&"4".to_string()),
+                "{text}: {keys:?}"
+            );
+            assert!(
+                keys.iter().any(|k| k.starts_with("bad")),
+                "{text}: {keys:?}"
+            );
+            let left_out: u64 = found
+                .iter()
+                .filter_map(|f| f.as_ref().err())
+                .map(|bad| bad.left_out.bytes)
+                .sum();
+            assert!(left_out >= broken.len() as u64, "{text}: {left_out}");
+        }
+    }
+    // Elements over lines.
+    let good = |n: u32| format!("  {{\n    \"id\": {n},\n    \"t\": [\n      {{}}\n    ]\n  }}");
+    for broken in [
+        "    \"id\": \"3,",
+        "    \"id\": {",
+        "    \"id\": 3, \"\"\"",
+        "  }",
+    ] {
+        let lost = format!("  {{\n{broken}\n    \"t\": [\n      {{}}\n    ]\n  }}");
+        let parts = [good(1), good(2), lost, good(4), good(5)];
+        let text = format!("[\n{}\n]\n", parts.join(",\n"));
+        let keys = keys(&read(text.as_bytes()));
+        for key in ["1", "2", "4", "5"] {
+            assert!(keys.contains(&key.to_string()), "{key} of {text}: {keys:?}");
+        }
+    }
+}
+
+#[test]
+fn long_elements_take_no_memory_and_end_where_they_end() {
+    let long = format!("{{\"id\":2,\"x\":\"{}\"}}", "]},{".repeat(3_000));
+    let text = format!("[{{\"id\":1}},{long},{{\"id\":3}}]");
+    for buffer in [1, 16, 1 << 16] {
+        let found = read_by(buffer, 100, text.as_bytes());
+        assert_eq!(keys(&found), ["1", "bad at 10", "3"]);
+        let bad = found[1].as_ref().unwrap_err();
+        assert!(bad.what.contains(&long.len().to_string()), "{bad}");
+    }
+    let deep = format!("[{},{{\"id\":1}}]", "[".repeat(200_000));
+    let found = read_by(64, 1 << 20, deep.as_bytes());
+    assert!(found[0].is_err());
+}
+
+#[test]
+fn shapes() {
+    let of = |text: &[u8], is_json: bool| {
+        let mut source = Source::with_buffer(text, 4);
+        shape(&mut source, is_json).unwrap()
+    };
+    for (text, as_json, as_lines) in [
+        (&b""[..], Shape::Lines, Shape::Lines),
+        (b"{\"id\":1}\n{\"id\":2}", Shape::Lines, Shape::Lines),
+        (b"{\"id\":1\n{\"id\":2}", Shape::Lines, Shape::Lines),
+        (b"[1]\n[2]\n", Shape::Lines, Shape::Lines),
+        (b"[{\"id\":1}]\n", Shape::Array, Shape::Lines),
+        (b"\n[\n{\"id\":1}\n]\n", Shape::Array, Shape::Array),
+        (b"[{\"id\":1},\n{\"id\":2}]", Shape::Array, Shape::Array),
+        (
+            b"[{\"id\":1}, oops\n{\"id\":2}]",
+            Shape::Array,
+            Shape::Lines,
+        ),
+        (b"{\n  \"id\": 1\n}\n", Shape::Spread, Shape::Spread),
+        (b"{\"a\": [\n  1\n]}\n", Shape::Spread, Shape::Spread),
+        (b"text\n", Shape::Lines, Shape::Lines),
+    ] {
+        let name = String::from_utf8_lossy(text).into_owned();
+        assert_eq!(
+            (of(text, true), of(text, false)),
+            (as_json, as_lines),
+            "{name}"
+        );
+    }
+    let wide = format!("[{{\"id\":\"{}\"}}]", "x".repeat(SHAPE_BYTES));
+    assert_eq!(of(wide.as_bytes(), true), Shape::Array);
+    assert_eq!(of(wide.as_bytes(), false), Shape::Lines);
+}

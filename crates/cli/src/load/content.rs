@@ -1,0 +1,345 @@
+//! What an input is, told by its first bytes: compressed or not, in which encoding, or nothing that
+//! can be loaded.
+//!
+//! Invariants: the answers depend on the first [`SAMPLE_BYTES`] alone, not on the pieces in which
+//! they come. What is recognised as something else than text is refused, never loaded as noise.
+
+/// The number of bytes that are looked at.
+pub const SAMPLE_BYTES: usize = 4 << 10;
+
+/// A compression that is undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952, any number of members.
+    Gzip,
+    /// RFC 8878, any number of frames.
+    Zstd,
+}
+
+impl Compression {
+    /// The compression of bytes that begin so.
+    pub fn of(start: &[u8]) -> Option<Compression> {
+        if start.starts_with(b"\x1f\x8b\x08") {
+            Some(Compression::Gzip)
+        } else if start.starts_with(b"\x28\xb5\x2f\xfd") {
+            Some(Compression::Zstd)
+        } else {
+            None
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        }
+    }
+}
+
+/// An encoding of text that is turned into UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// UTF-16, the low byte first.
+    Utf16Le,
+    /// UTF-16, the high byte first.
+    Utf16Be,
+}
+
+impl Encoding {
+    /// The encoding that a byte-order mark announces, if it is none that is read as it stands.
+    pub fn marked(start: &[u8]) -> Option<Encoding> {
+        match start {
+            [0xff, 0xfe, ..] => Some(Encoding::Utf16Le),
+            [0xfe, 0xff, ..] => Some(Encoding::Utf16Be),
+            _ => None,
+        }
+    }
+
+    /// Its name, as `iconv` knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Utf16Le => "UTF-16LE",
+            Encoding::Utf16Be => "UTF-16BE",
+        }
+    }
+
+    /// The unit that two bytes make.
+    pub fn unit(self, pair: [u8; 2]) -> u16 {
+        match self {
+            Encoding::Utf16Le => u16::from_le_bytes(pair),
+            Encoding::Utf16Be => u16::from_be_bytes(pair),
+        }
+    }
+
+    /// The encoding of text that has no mark, where its zeros give it away.
+    fn unmarked(sample: &[u8]) -> Option<Encoding> {
+        let (pairs, []) = sample.as_chunks::<2>() else {
+            return None;
+        };
+        let zeros = |at: usize| pairs.iter().filter(|pair| pair[at] == 0).count();
+        let (even, odd) = (zeros(0), zeros(1));
+        let (encoding, most, least) = if odd > even {
+            (Encoding::Utf16Le, odd, even)
+        } else {
+            (Encoding::Utf16Be, even, odd)
+        };
+        let mut has_line_feed = false;
+        let units = pairs.iter().map(|pair| encoding.unit(*pair));
+        for decoded in char::decode_utf16(units) {
+            match decoded {
+                Ok('\n') => has_line_feed = true,
+                Ok(c) if c.is_control() && c != '\t' && c != '\r' => return None,
+                Ok(_) => {}
+                // Half a pair at the end of the sample is none of the text's.
+                Err(_) if pairs.len() * 2 == SAMPLE_BYTES => {}
+                Err(_) => return None,
+            }
+        }
+        // Most texts have an ASCII character in 32, also those whose letters are not, and their
+        // line feeds are characters of two bytes. Lines of bytes with zeros in them have neither.
+        let (share, other) = match memchr::memchr(b'\n', sample) {
+            Some(_) if !has_line_feed => return None,
+            Some(_) => (32, 2),
+            None => (2, 16),
+        };
+        (most > 0 && least * other <= most && most * share >= pairs.len()).then_some(encoding)
+    }
+}
+
+/// Why an input is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What it is.
+    pub what: String,
+    /// What it should be.
+    pub expected: &'static str,
+    /// The shell command that makes text of `FILE`; none if it can be loaded as it is by somebody
+    /// who says its format.
+    pub convert: Option<String>,
+    /// The format that this gives, if it is not the input's own.
+    pub format: Option<&'static str>,
+}
+
+impl Refusal {
+    fn of(what: &str, convert: &str, format: Option<&'static str>) -> Refusal {
+        Refusal {
+            what: what.to_string(),
+            expected: "text",
+            convert: Some(convert.to_string()),
+            format,
+        }
+    }
+}
+
+/// Where a kind of file has which bytes, what it is called, what makes text of it, and of which
+/// format.
+type Kind = (
+    usize,
+    &'static [u8],
+    &'static str,
+    &'static str,
+    Option<&'static str>,
+);
+
+const KINDS: [Kind; 14] = [
+    (0, b"\xfd7zXZ\0", "compressed with xz", "xz -dc FILE", None),
+    (
+        4,
+        b"1AY&SY",
+        "compressed with bzip2",
+        "bzip2 -dc FILE",
+        None,
+    ),
+    (
+        4,
+        b"\x17\x72\x45\x38\x50\x90",
+        "compressed with bzip2",
+        "bzip2 -dc FILE",
+        None,
+    ),
+    (
+        0,
+        b"\x04\x22\x4d\x18",
+        "compressed with lz4",
+        "lz4 -dc FILE",
+        None,
+    ),
+    (
+        0,
+        b"\x1f\x9d",
+        "compressed with compress",
+        "gzip -dc FILE",
+        None,
+    ),
+    (0, b"PK\x03\x04", "a zip archive", "unzip -p FILE", None),
+    (
+        0,
+        b"7z\xbc\xaf\x27\x1c",
+        "a 7z archive",
+        "7z e -so FILE",
+        None,
+    ),
+    (257, b"ustar", "a tar archive", "tar -xOf FILE", None),
+    (
+        0,
+        b"PAR1",
+        "a Parquet file",
+        "duckdb -csv -c \"from 'FILE'\"",
+        Some("csv"),
+    ),
+    (
+        0,
+        b"SQLite format 3\0",
+        "an SQLite database",
+        "sqlite3 -csv FILE 'select * from TABLE'",
+        Some("csv"),
+    ),
+    (
+        0,
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "an Office document",
+        "ssconvert --export-type=Gnumeric_stf:stf_csv FILE fd://1",
+        Some("csv"),
+    ),
+    (0, b"%PDF-", "a PDF", "pdftotext FILE -", Some("lines")),
+    (
+        0,
+        b"\xff\xfe\0\0",
+        "UTF-32",
+        "iconv -f UTF-32 -t UTF-8 FILE",
+        None,
+    ),
+    (
+        0,
+        b"\0\0\xfe\xff",
+        "UTF-32",
+        "iconv -f UTF-32 -t UTF-8 FILE",
+        None,
+    ),
+];
+
+/// The part of a spreadsheet, which is a zip archive, that lies at its beginning.
+const SPREADSHEET_PART: &[u8] = b"[Content_Types].xml";
+
+/// Why text that begins with this sample is refused, if it is; `is_guess`: nobody said that it has
+/// its format. An input that was decompressed comes here as what it is then.
+pub fn refused(sample: &[u8], is_guess: bool) -> Option<Refusal> {
+    if let Some(twice) = Compression::of(sample) {
+        let name = twice.name();
+        let convert = format!("{name} -dc FILE");
+        return Some(Refusal::of("compressed twice", &convert, None));
+    }
+    let is_kind = |kind: &&Kind| {
+        let (at, magic, ..) = **kind;
+        sample.get(at..).is_some_and(|s| s.starts_with(magic))
+            && (!magic.starts_with(b"1AY") || sample.starts_with(b"BZh"))
+    };
+    if let Some(&(_, magic, what, convert, format)) = KINDS.iter().find(is_kind) {
+        if magic == b"PK\x03\x04" && memchr::memmem::find(sample, SPREADSHEET_PART).is_some() {
+            let convert = "ssconvert --export-type=Gnumeric_stf:stf_csv FILE fd://1";
+            return Some(Refusal::of("an Office document", convert, Some("csv")));
+        }
+        return Some(Refusal::of(what, convert, format));
+    }
+    if Encoding::marked(sample).is_some() {
+        return None;
+    }
+    if let Some(encoding) = Encoding::unmarked(sample) {
+        let name = encoding.name();
+        return Some(Refusal::of(
+            &format!("{name} without a byte-order mark"),
+            &format!("iconv -f {name} -t UTF-8 FILE"),
+            None,
+        ));
+    }
+    if is_guess && memchr::memchr(0, sample).is_some() {
+        return Some(Refusal {
+            what: "binary data".to_string(),
+            expected: "text",
+            convert: None,
+            format: None,
+        });
+    }
+    None
+}
+
+/// Refuses text, decoded, whose lines end in carriage returns alone: it would be one line.
+pub fn refused_lines(sample: &[u8]) -> Option<Refusal> {
+    let returns = sample.iter().filter(|b| **b == b'\r').count();
+    let is_one_line = memchr::memchr(b'\n', sample).is_none();
+    (is_one_line && returns > 1).then(|| {
+        Refusal::of(
+            "text whose lines end in carriage returns alone",
+            "tr '\\r' '\\n' < FILE",
+            None,
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn utf16(text: &str, encoding: Encoding) -> Vec<u8> {
+        text.encode_utf16()
+            .flat_map(|unit| match encoding {
+                Encoding::Utf16Le => unit.to_le_bytes(),
+                Encoding::Utf16Be => unit.to_be_bytes(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn text_of_two_bytes_a_character_is_recognised() {
+        for text in [
+            "id,name\n1,Zoë\n2,Bob\n",
+            "番号,名前\n一,山田太郎\n二,鈴木一郎上下\n",
+            "one line",
+            "😀,1\n😁,2\n",
+        ] {
+            for encoding in [Encoding::Utf16Le, Encoding::Utf16Be] {
+                let bytes = utf16(text, encoding);
+                let said = refused(&bytes, false).unwrap();
+                assert!(said.what.contains(encoding.name()), "{text}: {said:?}");
+                let mark = utf16("\u{feff}", encoding);
+                assert_eq!(Encoding::marked(&mark), Some(encoding));
+                assert_eq!(refused(&[mark, bytes].concat(), true), None, "{text}");
+            }
+            assert_eq!(refused(text.as_bytes(), true), None);
+        }
+    }
+
+    #[test]
+    fn lines_of_bytes_are_none() {
+        for text in [
+            &b"abc\0d\nabc\0d\n"[..],
+            b"\0\0\n\n",
+            b"k\0\xff\n",
+            b"a\0b",
+            b"\0",
+        ] {
+            assert_eq!(refused(text, false), None, "{text:?}");
+            assert!(refused(text, true).unwrap().what.contains("binary"));
+        }
+        for text in [
+            &b""[..],
+            b"a",
+            b"a\n",
+            b"\xff\n",
+            b"BZhang\n",
+            b"BZh91",
+            b"PK\n",
+        ] {
+            assert_eq!(refused(text, true), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn lines_that_end_in_carriage_returns_are_refused() {
+        assert!(refused_lines(b"a,1\rb,2\rc,3").is_some());
+        for text in [&b"a\rb"[..], b"a\r\nb\r\n", b"a\rb\rc\n", b""] {
+            assert_eq!(refused_lines(text), None);
+        }
+    }
+}

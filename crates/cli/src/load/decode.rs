@@ -1,0 +1,340 @@
+//! An input as the bytes that are cut into records: decompressed, and in UTF-8 where it was UTF-16.
+//!
+//! Invariants: every byte that can be decoded is given before an error is; what is cut off or
+//! damaged is an error, never an early end. Memory does not depend on what the bytes decode to: the
+//! buffers have fixed sizes, and zstd refuses windows over 128 MiB.
+
+use std::cell::Cell;
+use std::io::{self, BufReader, Cursor, Read};
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::content::{Compression, Encoding, Refusal, SAMPLE_BYTES, refused, refused_lines};
+
+/// Bytes that a decoder reads or makes at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// An input whose content is known.
+pub struct Decoded<'a> {
+    /// What is cut into records.
+    pub bytes: Box<dyn Read + 'a>,
+    /// How it was compressed.
+    pub compression: Option<Compression>,
+    /// How its text was encoded, if not as it stands.
+    pub encoding: Option<Encoding>,
+    /// How much of the undecoded input was read.
+    pub read: Rc<Cell<u64>>,
+}
+
+impl Decoded<'_> {
+    /// How it was decoded, in words; none if it is given as it stands.
+    pub fn how(&self) -> Option<String> {
+        let compression = self
+            .compression
+            .map(|c| format!("decompressed from {}", c.name()));
+        let encoding = self.encoding.map(|e| format!("decoded from {}", e.name()));
+        let how: Vec<String> = compression.into_iter().chain(encoding).collect();
+        (!how.is_empty()).then(|| how.join(", "))
+    }
+}
+
+/// What is known of an input before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Bytes as they stand.
+    Raw,
+    /// Records of bytes: nothing is text, and it is compressed only if its name says so.
+    Fixed {
+        /// Whether its name does.
+        named_compressed: bool,
+    },
+    /// Text.
+    Text {
+        /// Whether nobody said of which format.
+        is_guess: bool,
+    },
+}
+
+/// Why an input cannot be decoded.
+#[derive(Debug)]
+pub enum Undecodable {
+    /// It is nothing that can be loaded.
+    Refused(Refusal),
+    /// It cannot be read.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Undecodable {
+    fn from(error: io::Error) -> Undecodable {
+        Undecodable::Io(error)
+    }
+}
+
+/// Looks at the start of an input, and decodes it.
+///
+/// # Errors
+/// It is nothing that can be loaded; it cannot be read at all.
+pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<'a>, Undecodable> {
+    let counted = Counted {
+        input,
+        read: Rc::default(),
+        failed: Rc::default(),
+    };
+    let (read, failed) = (counted.read.clone(), counted.failed.clone());
+    let mut decoded = Decoded {
+        bytes: Box::new(io::empty()),
+        compression: None,
+        encoding: None,
+        read: read.clone(),
+    };
+    if expected == Expected::Raw {
+        decoded.bytes = Box::new(counted);
+        return Ok(decoded);
+    }
+    let mut input = Sampled::new(Box::new(counted))?;
+    let may_be_compressed = !matches!(
+        expected,
+        Expected::Fixed {
+            named_compressed: false
+        }
+    );
+    if may_be_compressed && let Some(compression) = Compression::of(input.sample()) {
+        decoded.compression = Some(compression);
+        let buffered = BufReader::with_capacity(PIECE_BYTES, input);
+        let bytes: Box<dyn Read + 'a> = match compression {
+            Compression::Gzip => Box::new(MultiGzDecoder::new(buffered)),
+            Compression::Zstd => Box::new(zstd::Decoder::with_buffer(buffered)?),
+        };
+        input = Sampled::new(Box::new(Decompressed {
+            bytes,
+            compression,
+            read,
+            failed,
+        }))?;
+    }
+    if let Expected::Text { is_guess } = expected {
+        if let Some(refusal) = refused(input.sample(), is_guess) {
+            // What is damaged may decode to anything.
+            return Err(match input.error {
+                Some(error) => Undecodable::Io(error),
+                None => Undecodable::Refused(refusal),
+            });
+        }
+        if let Some(encoding) = Encoding::marked(input.sample()) {
+            decoded.encoding = Some(encoding);
+            input = Sampled::new(Box::new(Utf16::new(input, encoding)))?;
+        }
+        if let Some(refusal) = refused_lines(input.sample()) {
+            return Err(Undecodable::Refused(refusal));
+        }
+    }
+    decoded.bytes = Box::new(input);
+    Ok(decoded)
+}
+
+/// Counts what is read, and notes whether reading failed.
+struct Counted<R> {
+    input: R,
+    read: Rc<Cell<u64>>,
+    failed: Rc<Cell<bool>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.input.read(buffer) {
+            Ok(len) => {
+                self.read.set(self.read.get() + len as u64);
+                Ok(len)
+            }
+            Err(error) => {
+                self.failed.set(error.kind() != io::ErrorKind::Interrupted);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// An input whose first bytes are known. They are read again, and after them what stopped the
+/// reading of them, if something did.
+struct Sampled<'a> {
+    sample: Cursor<Vec<u8>>,
+    rest: Box<dyn Read + 'a>,
+    error: Option<io::Error>,
+}
+
+impl<'a> Sampled<'a> {
+    /// # Errors
+    /// Not a byte can be read.
+    fn new(mut rest: Box<dyn Read + 'a>) -> io::Result<Sampled<'a>> {
+        let mut sample = Vec::with_capacity(SAMPLE_BYTES);
+        // What came before an error is in the sample.
+        let read = rest
+            .by_ref()
+            .take(SAMPLE_BYTES as u64)
+            .read_to_end(&mut sample);
+        let error = match read {
+            Err(error) if sample.is_empty() => return Err(error),
+            read => read.err(),
+        };
+        Ok(Sampled {
+            sample: Cursor::new(sample),
+            rest,
+            error,
+        })
+    }
+
+    fn sample(&self) -> &[u8] {
+        self.sample.get_ref()
+    }
+}
+
+impl Read for Sampled<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.sample.read(buffer)? {
+            0 if !buffer.is_empty() => match self.error.take() {
+                Some(error) => Err(error),
+                None => self.rest.read(buffer),
+            },
+            len => Ok(len),
+        }
+    }
+}
+
+/// Says where decompression failed.
+struct Decompressed<'a> {
+    bytes: Box<dyn Read + 'a>,
+    compression: Compression,
+    read: Rc<Cell<u64>>,
+    failed: Rc<Cell<bool>>,
+}
+
+impl Read for Decompressed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.bytes.read(buffer).map_err(|error| {
+            // Not the input's own error, nor a signal.
+            if self.failed.get() || error.kind() == io::ErrorKind::Interrupted {
+                return error;
+            }
+            let (name, at) = (self.compression.name(), self.read.get());
+            let text = match error.kind() {
+                io::ErrorKind::UnexpectedEof => format!(
+                    "it is cut off: the {name} data is not complete where the input ends, at byte \
+                     {at}; fetch it again"
+                ),
+                // libzstd's words; it refuses windows over 128 MiB.
+                _ if error.to_string().contains("too much memory") => {
+                    "it is compressed with a larger window than is safe to allow; \
+                     `zstd -dc --long=31` decompresses it"
+                        .to_string()
+                }
+                // Its checksums come behind what they are of.
+                _ => format!(
+                    "its {name} data is damaged, before byte {at} of the input ({error}); the last \
+                     records that were read of it may be wrong; fetch it again"
+                ),
+            };
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+}
+
+/// UTF-16 as UTF-8, without its byte-order mark.
+struct Utf16<R> {
+    input: R,
+    encoding: Encoding,
+    piece: Vec<u8>,
+    /// What of the piece is filled and not yet decoded.
+    filled: usize,
+    /// Bytes before the piece.
+    base: u64,
+    text: String,
+    /// What of the text was given.
+    given: usize,
+    /// Why nothing follows the text; none at the end.
+    end: Option<Result<(), String>>,
+}
+
+impl<R: Read> Utf16<R> {
+    fn new(input: R, encoding: Encoding) -> Utf16<R> {
+        Utf16 {
+            input,
+            encoding,
+            piece: vec![0; PIECE_BYTES],
+            filled: 0,
+            base: 0,
+            text: String::new(),
+            given: 0,
+            end: None,
+        }
+    }
+
+    /// Decodes the next piece.
+    fn decode(&mut self) -> io::Result<()> {
+        let len = self.input.read(&mut self.piece[self.filled..])?;
+        self.filled += len;
+        self.given = 0;
+        self.text.clear();
+        let (pairs, _) = self.piece[..self.filled].as_chunks::<2>();
+        let encoding = self.encoding;
+        let mut units = pairs.iter().map(|pair| encoding.unit(*pair)).peekable();
+        let mut used = 0;
+        if self.base == 0 && units.next_if_eq(&0xfeff).is_some() {
+            used = 2;
+        }
+        let mut wrong = None;
+        for decoded in char::decode_utf16(units) {
+            match decoded {
+                Ok(c) => {
+                    self.text.push(c);
+                    used += 2 * c.len_utf16();
+                }
+                // The other half may be in the next piece.
+                Err(_) if len > 0 && used + 2 == 2 * pairs.len() => {}
+                Err(_) => {
+                    wrong = Some("has half a surrogate pair");
+                    break;
+                }
+            }
+        }
+        let at = self.base + used as u64;
+        if wrong.is_none() && len == 0 && used < self.filled {
+            wrong = Some("ends within a character");
+        }
+        self.piece.copy_within(used..self.filled, 0);
+        self.filled -= used;
+        self.base = at;
+        if let Some(wrong) = wrong {
+            let name = self.encoding.name();
+            self.end = Some(Err(format!(
+                "its text is {name} and {wrong}, at byte {at}; `iconv -c -f {name} -t UTF-8` \
+                 leaves such characters out"
+            )));
+        } else if len == 0 {
+            self.end = Some(Ok(()));
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Utf16<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.given == self.text.len() {
+            match &self.end {
+                Some(Ok(())) => return Ok(0),
+                Some(Err(text)) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, text.clone()));
+                }
+                None => self.decode()?,
+            }
+        }
+        let left = &self.text.as_bytes()[self.given..];
+        let len = left.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&left[..len]);
+        self.given += len;
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests;
