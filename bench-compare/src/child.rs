@@ -22,7 +22,8 @@ pub struct Task<'a> {
 /// Entries that fit into one memtable of every engine and one log of 64 MiB.
 const LOG_ENTRIES_BYTES: u64 = 54 << 20;
 
-fn report(name: &str, value: f64) {
+/// Prints a figure.
+pub fn report(name: &str, value: f64) {
     println!("{name} {value}");
 }
 
@@ -75,6 +76,8 @@ pub fn run(task: &Task<'_>) -> Result<()> {
         }
         "logfill" => log_fill(task),
         "reopen" => reopen(task),
+        "queue" => crate::queue::queue(task),
+        "deletedhead" => crate::queue::deleted_head(task),
         other => Err(format!("there is no workload `{other}`")),
     }
 }

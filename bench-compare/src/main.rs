@@ -10,6 +10,7 @@ mod child;
 mod engines;
 mod keys;
 mod os;
+mod queue;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use clap::Parser;
 use report::Figures;
 
 /// Workloads in the order in which they run: reads after the fills that make their store.
-const WORKLOADS: [&str; 9] = [
+const WORKLOADS: [&str; 11] = [
     "fillseq",
     "fillrandom",
     "readrandom",
@@ -29,10 +30,12 @@ const WORKLOADS: [&str; 9] = [
     "readseq",
     "overwrite",
     "reopen",
+    "queue",
+    "deletedhead",
 ];
 
 /// Figures of the tables.
-const FIGURES: [&str; 14] = [
+const FIGURES: [&str; 20] = [
     "kops_idle",
     "kops",
     "seconds",
@@ -46,6 +49,12 @@ const FIGURES: [&str; 14] = [
     "cpu_s",
     "caller_cpu_us",
     "anonymous_mb",
+    "operations",
+    "kops_first_tenth",
+    "kops_last_tenth",
+    "first_seek_us",
+    "second_seek_us",
+    "reopened_seek_us",
     "memcpy_gb_per_second",
 ];
 
@@ -199,7 +208,12 @@ fn parent(arguments: &Arguments) -> Result<(), String> {
     }
     std::fs::create_dir_all(&arguments.folder)
         .map_err(|e| format!("{}: {e}", arguments.folder.display()))?;
-    let needs_store = |w: &str| !matches!(w, "fillseq" | "fillrandom" | "reopen");
+    let needs_store = |w: &str| {
+        !matches!(
+            w,
+            "fillseq" | "fillrandom" | "reopen" | "queue" | "deletedhead"
+        )
+    };
     let load_before = os::load();
     let mut figures = Figures::new();
     for round in 0..arguments.rounds {
@@ -217,6 +231,7 @@ fn parent(arguments: &Arguments) -> Result<(), String> {
                 let path = match workload.as_str() {
                     "fillseq" => folder(engine, "seq"),
                     "reopen" => folder(engine, "log"),
+                    "queue" | "deletedhead" => folder(engine, "queue"),
                     _ => main.clone(),
                 };
                 if !needs_store(workload) {
@@ -233,8 +248,10 @@ fn parent(arguments: &Arguments) -> Result<(), String> {
                 if workload == "fillrandom" {
                     run_child(arguments, engine, "settle", &path, round)?;
                 }
-                if matches!(workload.as_str(), "fillseq" | "reopen" | "overwrite")
-                    && !arguments.keep
+                if matches!(
+                    workload.as_str(),
+                    "fillseq" | "reopen" | "overwrite" | "queue" | "deletedhead"
+                ) && !arguments.keep
                 {
                     clear(&path)?;
                 }

@@ -36,6 +36,7 @@ unsafe extern "C" {
         vlen: usize,
         error: *mut *mut c_char,
     );
+    fn leveldb_delete(db: P, w: P, k: *const u8, klen: usize, error: *mut *mut c_char);
     fn leveldb_get(
         db: P,
         r: P,
@@ -141,6 +142,13 @@ impl Engine for LevelDb {
                 &mut error,
             );
         }
+        check(error)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let mut error = std::ptr::null_mut();
+        // SAFETY: the database is open; the slice is valid for its length.
+        unsafe { leveldb_delete(self.db, self.write, key.as_ptr(), key.len(), &mut error) };
         check(error)
     }
 

@@ -1,6 +1,7 @@
 //! What the driver asks of an engine. Threading: one thread calls; engines have background threads of their own.
 
 mod leveldb;
+mod rocksdb;
 mod siltstone;
 
 use std::path::Path;
@@ -19,6 +20,8 @@ pub const FILTER_BITS: u32 = 10;
 pub trait Engine {
     /// Sets a key.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Deletes a key.
+    fn delete(&mut self, key: &[u8]) -> Result<()>;
     /// Copies the value of a key into `value` (cleared first); false if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
     /// With a new iterator: seeks `key` (or the first one) and copies up to `count` pairs, one after the other, over
@@ -37,8 +40,9 @@ pub fn open(engine: &str, path: &Path) -> Result<Box<dyn Engine>> {
     match engine {
         "siltstone" => siltstone::open(path),
         "leveldb" => leveldb::open(path),
+        "rocksdb" => rocksdb::open(path),
         other => Err(format!(
-            "there is no engine `{other}`; engines: siltstone, leveldb"
+            "there is no engine `{other}`; engines: siltstone, leveldb, rocksdb"
         )),
     }
 }

@@ -28,6 +28,10 @@ impl Engine for Siltstone {
         self.keyspace.put(key, value).map_err(|e| e.to_string())
     }
 
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.keyspace.delete(key).map_err(|e| e.to_string())
+    }
+
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.keyspace
             .get_into(key, value)
