@@ -114,7 +114,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         })
         .to_vec(),
         Command::Loom => vec![
-            Step::new("cargo test --release -p siltstone --test memtable_loom --test pinning_loom")
+            Step::new("cargo test --release -p siltstone --test memtable_loom --test pinning_loom --test gaps_loom")
                 .with("RUSTFLAGS", "--cfg loom"),
         ],
         Command::Asan { package } => vec![
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(
             typed(&Command::Loom),
             [
-                "RUSTFLAGS='--cfg loom' cargo test --release -p siltstone --test memtable_loom --test pinning_loom"
+                "RUSTFLAGS='--cfg loom' cargo test --release -p siltstone --test memtable_loom --test pinning_loom --test gaps_loom"
             ]
         );
         assert_eq!(

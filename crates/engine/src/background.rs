@@ -301,7 +301,7 @@ fn maintain(core: &Arc<Core>) {
 }
 
 /// One round of maintenance.
-fn tidy_up(core: &Core, watches: &mut Watches) -> Result<()> {
+fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
     // First what gives space back: everything below may need some.
     delete_obsolete(core);
     if core.log.needs_prepare() {
@@ -322,6 +322,7 @@ fn tidy_up(core: &Core, watches: &mut Watches) -> Result<()> {
         crate::seal::for_deletes(core, watches)?;
     }
     crate::reserve::keep(core)?;
+    crate::gaps::ahead::look(core);
     leave_no_space(core)
 }
 

@@ -146,6 +146,8 @@ pub(crate) struct Core {
     pub(crate) tidy_pause: Condvar,
     pub(crate) tasks: Mutex<crate::background::Tasks>,
     pub(crate) last_job_error: Mutex<Option<Error>>,
+    /// Of how many hidden entries a cursor makes a gap; tests change it.
+    pub(crate) gap_min: AtomicU64,
     /// There is a file of published statistics that is this open's.
     pub(crate) published: AtomicBool,
 }
@@ -158,6 +160,12 @@ pub(crate) struct Tidy {
 }
 
 impl Core {
+    /// Of how many hidden entries a cursor makes a gap ([`crate::gaps`]).
+    #[inline]
+    pub(crate) fn gap_min(&self) -> u64 {
+        self.gap_min.load(Ordering::Relaxed)
+    }
+
     /// A live keyspace.
     #[inline]
     pub(crate) fn keyspace_by_id(&self, id: KeyspaceId) -> Result<Arc<KeyspaceCore>> {

@@ -359,6 +359,17 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
                 KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
             });
         }
+        for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
+            let gaps = &part.keyspace.gaps;
+            if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
+                let tables = runs.iter().flat_map(|run| run.tables.tables());
+                let keys = tables.filter_map(|table| table.points.as_ref());
+                gaps.tell(
+                    keys.map(|(first, last)| (&first[..], &last[..])),
+                    ingest.last,
+                );
+            }
+        }
         lead.next_seq = ingest.last + 1;
         core.snapshots.publish(ingest.last);
         Ok((ingest, end, pin))

@@ -60,6 +60,7 @@ mod export;
 #[cfg(feature = "metrics")]
 mod facade;
 mod flush;
+mod gaps;
 mod guard;
 pub mod guide;
 mod health;

@@ -138,6 +138,11 @@ pub(crate) struct Metrics {
     pub(crate) batch_count: Counter,
     pub(crate) group_count: Counter,
     pub(crate) seek_count: Counter,
+    /// Entries that cursors stepped over without showing them, gaps that they jumped over, and gaps
+    /// that they left behind.
+    pub(crate) hidden_count: Counter,
+    pub(crate) gap_jump_count: Counter,
+    pub(crate) gap_count: Counter,
     pub(crate) user_bytes: Counter,
     pub(crate) log_bytes: Counter,
     pub(crate) flush_in_bytes: Counter,

@@ -320,6 +320,7 @@ pub(crate) fn open(
         pins: runtime.mutex(Pins::default()),
         guests: Guests::new(&runtime),
         links_fail: AtomicBool::new(false),
+        gap_min: AtomicU64::new(crate::gaps::HIDDEN_MIN),
         next_table_id: AtomicU64::new(state.next_table_id),
         next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
         manifest: runtime.mutex(ManifestRole {

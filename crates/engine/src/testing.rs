@@ -227,6 +227,17 @@ impl TestHooks {
         min_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Lets cursors leave a gap behind after this many hidden entries.
+    pub fn set_gap_min(&self, hidden: u64) {
+        self.core.gap_min.store(hidden.max(1), Ordering::Relaxed);
+    }
+
+    /// The gaps that the keyspace remembers.
+    pub fn gap_count(&self, keyspace: &Keyspace) -> usize {
+        let keyspace = self.core.keyspace_by_id(keyspace.id());
+        keyspace.map_or(0, |keyspace| keyspace.gaps.count())
+    }
+
     /// Deletes what no view holds, now.
     pub fn delete_obsolete(&self) {
         crate::background::delete_obsolete(&self.core);

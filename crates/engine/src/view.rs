@@ -19,6 +19,7 @@ use arc_swap::ArcSwap;
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::gaps::Gaps;
 use crate::log::Position;
 use crate::memtable::Memtable;
 use crate::pinning::{FirstPosition, NO_POSITION, Present};
@@ -288,6 +289,8 @@ pub(crate) struct KeyspaceCore {
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
     settings: ArcSwap<Settings>,
+    /// Where cursors found nothing alive.
+    pub(crate) gaps: Gaps,
     /// Held while the view is replaced; never over I/O.
     pub(crate) change: Mutex<()>,
 }
@@ -307,6 +310,7 @@ impl KeyspaceCore {
             created: AtomicBool::new(false),
             view: ArcSwap::new(view),
             settings: ArcSwap::new(settings),
+            gaps: Gaps::new(runtime),
             change: runtime.mutex(()),
         })
     }

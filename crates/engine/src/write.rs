@@ -245,6 +245,22 @@ struct Need {
     entries: usize,
     key_bytes: usize,
     value_bytes: usize,
+    /// Deletes of single keys among the entries.
+    deletes: u64,
+}
+
+impl Need {
+    /// The group's entries of this kind for this keyspace.
+    fn entries_of<'a>(
+        &self,
+        group: &'a Group<'_>,
+        kind: EntryKind,
+    ) -> impl Iterator<Item = Entry<'a>> {
+        let id = self.keyspace.id;
+        let accepted = group.iter().filter(|(_, r)| r.is_ok());
+        let entries = accepted.flat_map(|(b, _)| b.iter());
+        entries.filter(move |e| e.keyspace == id && e.kind == kind)
+    }
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
@@ -304,6 +320,7 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()
                         entries: 0,
                         key_bytes: 0,
                         value_bytes: 0,
+                        deletes: 0,
                     });
                     needs.len() - 1
                 }
@@ -312,6 +329,7 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()
         needs[at].entries += 1;
         needs[at].key_bytes += entry.key.len();
         needs[at].value_bytes += entry.value.len();
+        needs[at].deletes += u64::from(entry.kind == EntryKind::Delete);
     }
     Ok(())
 }
@@ -420,8 +438,21 @@ fn commit(
     apply(core, group, needs, first).inspect_err(|error| core.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
+        // Before the number is published: rule G2 of `gaps`.
+        if need.keyspace.gaps.is_armed() {
+            let puts = need.entries_of(group, EntryKind::Put);
+            let keys = puts.map(|e| (e.key, e.key));
+            need.keyspace.gaps.tell(keys, first + count - 1);
+        }
     }
     core.snapshots.publish(first + count - 1);
+    for need in needs.iter().filter(|need| need.deletes > 0) {
+        let deletes = || need.entries_of(group, EntryKind::Delete);
+        let last = || deletes().last().map(|e| e.key);
+        if need.keyspace.gaps.deleted(core, need.deletes, last) {
+            core.wake_tidy();
+        }
+    }
     Ok(())
 }
 

@@ -165,6 +165,11 @@ bugs! {
     128 CursorKeepsView "a refreshed cursor keeps its old view for ever";
     129 OldManifestStays "a manifest that was rolled is not deleted before the next open";
     130 UnsettledIsNoBorder "runs on both sides of a slot that is not installed are neighbours";
+    // Of the gaps that cursors remember, by their author.
+    140 GapOutlivesPut "a put into a gap that cursors jump over leaves the gap as it is";
+    141 GapServesOldReads "a read at an old snapshot jumps over a gap that was found later";
+    142 GapIgnoresEarlierPuts "a cursor makes a gap although keys came to life after it took its number";
+    143 GapOutlivesIngest "an ingest into a gap that cursors jump over leaves the gap as it is";
     // The end of a closed log, and what of a log is needed.
     151 CloseWithoutSync "a close does not sync the log before it writes where the log ends";
     152 CloseWithoutEnd "a close does not write where the log ends";

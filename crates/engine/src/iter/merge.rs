@@ -130,6 +130,11 @@ impl<C: EntryCursor> MergeCursor<C> {
         change(&mut self.children);
     }
 
+    /// The merge stands nowhere until the next seek.
+    pub(crate) fn stop(&mut self) {
+        self.order.clear();
+    }
+
     #[inline]
     fn before(&self, a: u32, b: u32) -> bool {
         let (a, b) = (&self.children[a as usize], &self.children[b as usize]);

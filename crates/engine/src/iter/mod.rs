@@ -25,6 +25,8 @@ use source::Child;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::gaps::run::{Hidden, Run};
+use crate::gaps::state::Way;
 use crate::planted::{self, Bug};
 use crate::view::{KeyspaceCore, KeyspaceView};
 
@@ -83,6 +85,8 @@ pub struct Cursor {
     /// Scratch: the range delete that covers the current entry, and where a jump goes.
     covering: Covering,
     target: Vec<u8>,
+    /// The hidden entries that it is stepping over.
+    run: Run,
     core: Arc<Core>,
     keyspace: Arc<KeyspaceCore>,
     _view: Arc<KeyspaceView>,
@@ -95,13 +99,24 @@ impl Cursor {
         snapshot: Option<u64>,
         options: IterOptions,
     ) -> Result<Cursor> {
+        let cursor = Cursor::unlisted(core, keyspace, snapshot, options)?;
+        core.metrics.seek_count.add(1);
+        Ok(cursor)
+    }
+
+    /// A cursor of the store's own, which no statistics count.
+    pub(crate) fn unlisted(
+        core: &Arc<Core>,
+        keyspace: &Arc<KeyspaceCore>,
+        snapshot: Option<u64>,
+        options: IterOptions,
+    ) -> Result<Cursor> {
         options.check()?;
         let (view, seq) = crate::read::pin(core, keyspace, snapshot)?;
         let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
         source::set_children(core, &view, options.fill_cache, &mut children);
         let mut deletes = RangeDeleteIndex::default();
         deletes.set(&view, seq);
-        core.metrics.seek_count.add(1);
         Ok(Cursor {
             merged: MergeCursor::new(children),
             deletes,
@@ -114,6 +129,7 @@ impl Cursor {
             hidden_in_a_row: 0,
             covering: Covering::default(),
             target: Vec::new(),
+            run: Run::new(core.gap_min()),
             core: core.clone(),
             keyspace: keyspace.clone(),
             _view: view,
@@ -332,8 +348,16 @@ impl Cursor {
     }
 
     /// Shows the first visible entry from where the stream stands, forward.
+    #[inline]
     fn show_next(&mut self) -> Result<()> {
         self.hidden_in_a_row = 0;
+        self.run.begin();
+        self.find_next()?;
+        self.run.end(&self.core, self.seq);
+        Ok(())
+    }
+
+    fn find_next(&mut self) -> Result<()> {
         while self.merged.valid() {
             if let Some(upper) = &self.options.upper
                 && self.merged.key() >= &upper[..]
@@ -355,6 +379,11 @@ impl Cursor {
                 self.state = State::Forward;
                 return Ok(());
             }
+            if self.run.hide(&self.key, Way::Forward) == Hidden::Look
+                && self.jump_gap(Way::Forward)?
+            {
+                continue;
+            }
             self.skip_key()?;
             self.jump_covered(true)?;
         }
@@ -364,6 +393,13 @@ impl Cursor {
     /// Shows the last visible entry from where the stream stands, backward.
     fn show_prev(&mut self) -> Result<()> {
         self.hidden_in_a_row = 0;
+        self.run.begin();
+        self.find_prev()?;
+        self.run.end(&self.core, self.seq);
+        Ok(())
+    }
+
+    fn find_prev(&mut self) -> Result<()> {
         while self.merged.valid() {
             if let Some(lower) = &self.options.lower
                 && self.merged.key() < &lower[..]
@@ -380,6 +416,10 @@ impl Cursor {
                 }
                 self.state = State::Backward;
                 return Ok(());
+            }
+            let looks = self.run.hide(&self.key, Way::Backward) == Hidden::Look;
+            if looks && self.jump_gap(Way::Backward)? {
+                continue;
             }
             self.jump_covered(false)?;
         }
@@ -436,6 +476,44 @@ impl Cursor {
     #[doc(hidden)]
     pub fn moves_for_tests(&self) -> u64 {
         self.merged.moves()
+    }
+
+    /// At a hidden entry, `self.key`: goes to the end of the gap that has it, if one is known and may
+    /// be used at this number ([`crate::gaps`]). Forward the stream then stands at or behind the
+    /// gap's end, backward before its start. True if it moved.
+    #[cold]
+    fn jump_gap(&mut self, way: Way) -> Result<bool> {
+        let gap = self.keyspace.gaps.at(&self.key, self.seq);
+        if let Some(gap) = &gap {
+            match way {
+                Way::Forward => self.merged.seek(&gap.end, self.seq << 8 | 0xff)?,
+                // The largest trailer sorts first: this is the last entry before all of the key's.
+                Way::Backward => self.merged.seek_for_prev(&gap.start, u64::MAX)?,
+            }
+            self.run.jump(gap, way);
+            if !self.run.is_limited() {
+                self.core.metrics.gap_jump_count.add(1);
+            }
+        }
+        let key = gap.is_none().then_some(&self.key[..]);
+        self.run
+            .look(&self.core, &self.keyspace, self.seq, key, way);
+        if self.run.is_over() {
+            // The caller's loop ends with the stream; nothing is shown.
+            self.merged.stop();
+            return Ok(true);
+        }
+        Ok(gap.is_some())
+    }
+
+    /// Has every further seek and step give up after so many hidden entries.
+    pub(crate) fn set_hidden_limit(&mut self, count: u64) {
+        self.run.set_limit(count);
+    }
+
+    /// Whether the last seek or step gave up, and where it can be taken up.
+    pub(crate) fn gave_up(&self) -> Option<&[u8]> {
+        self.run.gave_up()
     }
 
     /// Whether the entry of `self.key` with this trailer is a value that no range delete covers.

@@ -250,6 +250,12 @@ impl<C: Crew> Queue<C> {
         self.state.lock().waiting.len()
     }
 
+    /// Calls `f` with whether anybody leads, while nobody can begin to.
+    pub(crate) fn with_led<R>(&self, f: impl FnOnce(bool) -> R) -> R {
+        let state = self.state.lock();
+        f(state.led)
+    }
+
     /// Gives the lead to the first who waits.
     fn pass_on(&self) {
         let next = {

@@ -1,0 +1,118 @@
+//! The gaps of one keyspace, as leaders and readers share them: what [`State`] guards by a mutex, the
+//! map that readers see without it, and the flag that a put asks first.
+//!
+//! The argument for exactness is at the head of the module `gaps`. This file, `state.rs` and `map.rs`
+//! know nothing of the store: `crates/sim/tests/schedules_gaps.rs` explores their schedules.
+//!
+//! Threading: any thread.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::{Mutex, Runtime};
+
+use super::map::{Gap, GapMap};
+use super::state::{State, Told, Way};
+use crate::atomics::{AtomicU32, Ordering};
+
+/// See the module.
+pub(crate) struct SharedGaps {
+    /// Whether leaders tell what comes to life: 0 or 1.
+    armed: AtomicU32,
+    /// Whether a gap was used since a leader last told: 0 or 1.
+    used: AtomicU32,
+    /// What readers see of the state's map.
+    shown: ArcSwap<GapMap>,
+    state: Mutex<State>,
+}
+
+impl SharedGaps {
+    pub(crate) fn new(runtime: &Runtime) -> SharedGaps {
+        SharedGaps {
+            armed: AtomicU32::new(0),
+            used: AtomicU32::new(0),
+            shown: ArcSwap::default(),
+            state: runtime.mutex(State::default()),
+        }
+    }
+
+    /// Whether a leader must [`SharedGaps::tell`] what comes to life.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// A gap that holds `key` and may be used by a read at `number`, which the reader had before.
+    pub(crate) fn at(&self, key: &[u8], number: u64) -> Option<Arc<Gap>> {
+        if !self.is_armed() {
+            return None;
+        }
+        let map = self.shown.load();
+        let gap = map.find(key)?;
+        if gap.number > number && !planted::is(Bug::GapServesOldReads) {
+            return None;
+        }
+        if self.used.load(Ordering::Relaxed) == 0 {
+            self.used.store(1, Ordering::Relaxed);
+        }
+        Some(gap.clone())
+    }
+
+    /// Asks leaders to tell, unless they do. `with_quiet` calls what it is given while nobody can
+    /// begin to lead, with the published number if nobody leads now.
+    pub(crate) fn arm(&self, with_quiet: impl FnOnce(&mut dyn FnMut(Option<u64>))) {
+        if self.is_armed() && self.state.lock().is_told() {
+            return;
+        }
+        with_quiet(&mut |quiet| {
+            let mut state = self.state.lock();
+            state.arm(quiet);
+            self.armed.store(1, Ordering::Relaxed);
+        });
+    }
+
+    /// The leader tells that these closed ranges of keys come to life with the group that ends with
+    /// the number `last`. It is called before that number is published, if [`SharedGaps::is_armed`].
+    #[cold]
+    pub(crate) fn tell<'k>(&self, alive: impl Iterator<Item = (&'k [u8], &'k [u8])>, last: u64) {
+        let used = self.used.load(Ordering::Relaxed) != 0;
+        let mut state = self.state.lock();
+        let told = state.tell(alive, last, used);
+        if told != Told::Same {
+            self.shown.store(state.map().clone());
+        }
+        if told == Told::Disarmed {
+            self.armed.store(0, Ordering::Relaxed);
+        }
+        drop(state);
+        if used {
+            self.used.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// See [`State::watch`].
+    pub(crate) fn watch(&self, number: u64, way: Way, anchor: &[u8]) -> Option<u64> {
+        self.state.lock().watch(number, way, anchor)
+    }
+
+    /// See [`State::finish`].
+    pub(crate) fn finish(&self, id: u64, number: u64, far: &[u8], hidden: u64) -> bool {
+        let mut state = self.state.lock();
+        let found = state.finish(id, number, far, hidden);
+        if found {
+            self.shown.store(state.map().clone());
+        }
+        found
+    }
+
+    /// See [`State::abandon`].
+    pub(crate) fn abandon(&self, id: u64) {
+        self.state.lock().abandon(id);
+    }
+
+    /// How many gaps are remembered.
+    pub(crate) fn count(&self) -> usize {
+        self.shown.load().len()
+    }
+}

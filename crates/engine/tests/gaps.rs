@@ -1,0 +1,570 @@
+//! Runs of deleted keys: what a seek steps over, in numbers of entries, and that gaps which cursors
+//! remember never change what is seen.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+use common::{Dice, Disk, key, small};
+use siltstone::{Cursor, IterOptions, Keyspace, Options, Snapshot, Store, WriteOptions};
+use siltstone_storage::Runtime;
+use siltstone_storage::sim::{self, SimConfig};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Plays a story for some seeds in the simulated runtime.
+fn simulate(seeds: u64, story: impl Fn(Runtime, u64) + Clone + Send + 'static) {
+    for seed in 0..seeds {
+        let config = SimConfig {
+            stack_bytes: 1 << 20,
+            max_steps: 5_000_000,
+            ..SimConfig::new(seed)
+        };
+        let story = story.clone();
+        if let Err(failure) = sim::run(config, move |rt| story(rt, seed)).result {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}
+
+fn open(rt: &Runtime) -> (Disk, Store, Keyspace) {
+    let disk = Disk::new(rt);
+    let store = disk.open_with(small());
+    let keyspace = store.default_keyspace().unwrap();
+    (disk, store, keyspace)
+}
+
+/// Entries that cursors stepped over without showing them.
+fn hidden(store: &Store) -> u64 {
+    store.stats().counter("hidden_count")
+}
+
+fn first(keyspace: &Keyspace) -> Option<Vec<u8>> {
+    let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+    cursor.seek_to_first().unwrap();
+    cursor.valid().then(|| cursor.key().to_vec())
+}
+
+fn last(keyspace: &Keyspace) -> Option<Vec<u8>> {
+    let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+    cursor.seek_to_last().unwrap();
+    cursor.valid().then(|| cursor.key().to_vec())
+}
+
+/// All keys, forward and backward, which must agree.
+fn all(mut cursor: Cursor) -> Vec<Vec<u8>> {
+    let mut forward = Vec::new();
+    cursor.seek_to_first().unwrap();
+    while cursor.valid() {
+        forward.push(cursor.key().to_vec());
+        cursor.next().unwrap();
+    }
+    let mut backward = Vec::new();
+    cursor.seek_to_last().unwrap();
+    while cursor.valid() {
+        backward.push(cursor.key().to_vec());
+        cursor.prev().unwrap();
+    }
+    backward.reverse();
+    assert_eq!(forward, backward);
+    forward
+}
+
+fn now(keyspace: &Keyspace) -> Vec<Vec<u8>> {
+    all(keyspace.cursor(IterOptions::default()).unwrap())
+}
+
+/// What a seek steps over in a queue does not grow with the length of its past.
+const STEPS_A_SEEK: u64 = 24;
+
+#[test]
+fn the_head_of_a_queue_is_found_in_a_few_steps() {
+    simulate(1, |rt, _| {
+        let (_disk, store, queue) = open(&rt);
+        let (waiting, count) = (10, 20_000);
+        for i in 0..waiting {
+            queue.put(&key(i), b"job").unwrap();
+        }
+        for i in 0..count {
+            queue.put(&key(i + waiting), b"job").unwrap();
+            queue.delete(&key(i)).unwrap();
+            let before = hidden(&store);
+            assert_eq!(first(&queue), Some(key(i + 1)));
+            let steps = hidden(&store) - before;
+            assert!(steps <= STEPS_A_SEEK, "{steps} steps after {i} deletes");
+        }
+        let gaps = store.core_for_tests().gap_count(&queue);
+        assert!((1..=2).contains(&gaps), "{gaps} gaps");
+    });
+}
+
+#[test]
+fn the_top_of_a_stack_is_found_in_a_few_steps() {
+    simulate(1, |rt, _| {
+        let (_disk, store, stack) = open(&rt);
+        for i in 0..6_000 {
+            stack.put(&key(i), b"job").unwrap();
+        }
+        for i in (1..6_000).rev() {
+            stack.delete(&key(i)).unwrap();
+            let before = hidden(&store);
+            assert_eq!(last(&stack), Some(key(i - 1)));
+            let steps = hidden(&store) - before;
+            assert!(steps <= STEPS_A_SEEK, "{steps} steps at {i}");
+        }
+    });
+}
+
+/// Many queues side by side, each with a prefix, whose readers seek within bounds; and one cursor
+/// that is refreshed instead of made anew.
+#[test]
+fn each_of_many_queues_has_a_gap() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace) = open(&rt);
+        store.core_for_tests().pause_compaction(true);
+        let queues = 200u64;
+        let name = |queue: u64, i: u64| [&key(queue)[..], b"/", &key(i)].concat();
+        for i in 0..100 {
+            for queue in 0..queues {
+                keyspace.put(&name(queue, i), b"job").unwrap();
+                if i == 0 {
+                    continue;
+                }
+                keyspace.delete(&name(queue, i - 1)).unwrap();
+                let options = IterOptions::prefix(&[&key(queue)[..], b"/"].concat());
+                let mut cursor = keyspace.cursor(options).unwrap();
+                let before = hidden(&store);
+                cursor.seek_to_first().unwrap();
+                assert_eq!(cursor.key(), name(queue, i));
+                cursor.refresh().unwrap();
+                assert_eq!(cursor.key(), name(queue, i));
+                let steps = hidden(&store) - before;
+                assert!(steps <= STEPS_A_SEEK, "{steps} steps in queue {queue}");
+            }
+        }
+        let gaps = store.core_for_tests().gap_count(&keyspace);
+        assert_eq!(gaps as u64, queues);
+    });
+}
+
+/// The maintenance task has looked before the first reader comes.
+#[test]
+fn the_first_seek_after_many_deletes_finds_a_gap() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace) = open(&rt);
+        store.core_for_tests().pause_compaction(true);
+        let count = 30_000;
+        for i in 0..count {
+            keyspace.put(&key(i), b"job").unwrap();
+        }
+        for i in 0..count - 5 {
+            keyspace.delete(&key(i)).unwrap();
+        }
+        rt.sleep(Duration::from_secs(3));
+        let (before, seeks) = (hidden(&store), store.stats().counter("seek_count"));
+        assert_eq!(seeks, 0, "the store's own cursors are not counted");
+        assert_eq!(first(&keyspace), Some(key(count - 5)));
+        let steps = hidden(&store) - before;
+        assert!(steps <= 2_048 + STEPS_A_SEEK, "{steps} steps");
+        // And the other way, from the end of the deleted keys.
+        let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+        let before = hidden(&store);
+        cursor.seek_for_prev(&key(count - 6)).unwrap();
+        assert!(!cursor.valid());
+        drop(cursor);
+        let steps = hidden(&store) - before;
+        assert!(steps <= STEPS_A_SEEK, "{steps} steps back");
+    });
+}
+
+/// Twenty keys, of which the middle ones are deleted and remembered as a gap.
+fn with_gap(rt: &Runtime) -> (Disk, Store, Keyspace, Snapshot) {
+    let (disk, store, keyspace) = open(rt);
+    store.core_for_tests().set_gap_min(4);
+    for i in 0..20 {
+        keyspace.put(&key(i), b"then").unwrap();
+    }
+    let then = store.snapshot();
+    for i in 2..18 {
+        keyspace.delete(&key(i)).unwrap();
+    }
+    assert_eq!(now(&keyspace).len(), 4);
+    assert_eq!(store.core_for_tests().gap_count(&keyspace), 1);
+    (disk, store, keyspace, then)
+}
+
+fn keys(which: impl IntoIterator<Item = u64>) -> Vec<Vec<u8>> {
+    which.into_iter().map(key).collect()
+}
+
+#[test]
+fn a_put_into_a_gap_is_seen() {
+    simulate(1, |rt, _| {
+        for i in 2..18 {
+            let (_disk, store, keyspace, _then) = with_gap(&rt);
+            keyspace.put(&key(i), b"again").unwrap();
+            assert_eq!(now(&keyspace), keys([0, 1, i, 18, 19]));
+            // What is left of the gap is used, and joined again when the key is gone.
+            keyspace.delete(&key(i)).unwrap();
+            assert_eq!(now(&keyspace), keys([0, 1, 18, 19]));
+            let jumps = store.stats().counter("gap_jump_count");
+            assert!(jumps > 0);
+        }
+    });
+}
+
+#[test]
+fn a_batch_into_a_gap_is_seen() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace, _then) = with_gap(&rt);
+        let mut batch = siltstone::Batch::new();
+        for i in [4, 5, 11, 17] {
+            batch.put(&keyspace, &key(i), b"again").unwrap();
+        }
+        batch.delete(&keyspace, &key(5)).unwrap();
+        store.write(&batch, WriteOptions::default()).unwrap();
+        assert_eq!(now(&keyspace), keys([0, 1, 4, 11, 17, 18, 19]));
+    });
+}
+
+#[test]
+fn a_snapshot_from_before_the_deletes_sees_through_a_gap() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace, then) = with_gap(&rt);
+        let old = keyspace.cursor_at(&then, IterOptions::default()).unwrap();
+        assert_eq!(all(old), keys(0..20));
+        // So do those from among the deletes of a second run.
+        for i in 0..20 {
+            keyspace.put(&key(100 + i), b"x").unwrap();
+        }
+        let mut among = Vec::new();
+        for i in 0..20 {
+            keyspace.delete(&key(100 + i)).unwrap();
+            among.push(store.snapshot());
+        }
+        assert_eq!(now(&keyspace), keys([0, 1, 18, 19]));
+        for (i, snapshot) in (0..).zip(&among) {
+            let cursor = keyspace.cursor_at(snapshot, IterOptions::default());
+            let left = keys([0, 1, 18, 19].into_iter().chain(101 + i..120));
+            assert_eq!(all(cursor.unwrap()), left, "after delete {i}");
+        }
+    });
+}
+
+#[test]
+fn an_ingest_into_a_gap_is_seen() {
+    simulate(1, |rt, _| {
+        for (from, to) in [(4, 6), (0, 3), (16, 30), (2, 18), (17, 18)] {
+            let (disk, store, keyspace, then) = with_gap(&rt);
+            let pairs: Vec<Vec<u8>> = keys([from, to]);
+            let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|k| (&k[..], &b"in"[..])).collect();
+            common::ingest(&disk, &store.core_for_tests(), &keyspace, &pairs);
+            let mut wanted = keys([0, 1, 18, 19, from, to]);
+            wanted.sort();
+            wanted.dedup();
+            assert_eq!(now(&keyspace), wanted);
+            let old = keyspace.cursor_at(&then, IterOptions::default()).unwrap();
+            assert_eq!(all(old), keys(0..20));
+        }
+    });
+}
+
+/// A cursor that took its number before a put must not make a gap over it.
+#[test]
+fn a_late_cursor_leaves_no_gap_over_an_earlier_put() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace, _then) = with_gap(&rt);
+        for i in 30..50 {
+            keyspace.put(&key(i), b"x").unwrap();
+            keyspace.delete(&key(i)).unwrap();
+        }
+        let mut late = keyspace.cursor(IterOptions::default()).unwrap();
+        let snapshot = store.snapshot();
+        keyspace.put(&key(40), b"alive").unwrap();
+        late.seek(&key(30)).unwrap();
+        assert!(!late.valid(), "the put came after its number");
+        let old = keyspace.cursor_at(&snapshot, IterOptions::default());
+        assert_eq!(all(old.unwrap()), keys([0, 1, 18, 19]));
+        assert_eq!(now(&keyspace), keys([0, 1, 18, 19, 40]));
+    });
+}
+
+/// Puts after which nobody used a gap end the telling; later gaps are made anew.
+#[test]
+fn gaps_that_nobody_uses_are_forgotten() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace, _then) = with_gap(&rt);
+        let hooks = store.core_for_tests();
+        for i in 0..10_000 {
+            keyspace.put(&key(1000 + i), b"x").unwrap();
+        }
+        assert_eq!(hooks.gap_count(&keyspace), 0);
+        keyspace.delete_range(&key(1000), &key(20_000)).unwrap();
+        assert_eq!(now(&keyspace), keys([0, 1, 18, 19]));
+        assert_eq!(hooks.gap_count(&keyspace), 2);
+        keyspace.put(&key(5), b"again").unwrap();
+        assert_eq!(now(&keyspace), keys([0, 1, 5, 18, 19]));
+    });
+}
+
+/// A random history and its model.
+struct World {
+    disk: Disk,
+    store: Store,
+    keyspace: Keyspace,
+    model: Model,
+    old: Vec<(Snapshot, Model)>,
+    cursors: Vec<(Cursor, Model)>,
+    dice: Dice,
+    /// Gaps that cursors left behind, and jumps over gaps, over all opens.
+    gaps: u64,
+    jumps: u64,
+}
+
+const KEYS: u64 = 400;
+
+impl World {
+    fn new(rt: &Runtime, seed: u64) -> World {
+        let mut dice = Dice::new(seed);
+        let disk = Disk::new(rt);
+        let store = disk.open_with(World::options(&mut dice));
+        let mut world = World {
+            keyspace: store.default_keyspace().unwrap(),
+            disk,
+            store,
+            model: Model::new(),
+            old: Vec::new(),
+            cursors: Vec::new(),
+            dice,
+            gaps: 0,
+            jumps: 0,
+        };
+        world.opened();
+        world
+    }
+
+    fn options(dice: &mut Dice) -> Options {
+        Options {
+            map_tables: dice.below(2) == 0,
+            ..small()
+        }
+    }
+
+    fn opened(&mut self) {
+        let min = [1, 2, 5, 16][self.dice.below(4) as usize];
+        self.store.core_for_tests().set_gap_min(min);
+    }
+
+    fn count(&mut self) {
+        let stats = self.store.stats();
+        self.gaps += stats.counter("gap_count");
+        self.jumps += stats.counter("gap_jump_count");
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        key(self.dice.below(KEYS))
+    }
+
+    fn some_range(&mut self) -> (u64, u64) {
+        let from = self.dice.below(KEYS);
+        (from, from + 1 + self.dice.below(60))
+    }
+
+    fn change(&mut self) {
+        match self.dice.below(36) {
+            0..12 => {
+                let (key, value) = (self.key(), vec![self.dice.below(256) as u8; 20]);
+                self.keyspace.put(&key, &value).unwrap();
+                self.model.insert(key, value);
+            }
+            12..16 => {
+                let key = self.key();
+                self.keyspace.delete(&key).unwrap();
+                self.model.remove(&key);
+            }
+            // Runs of deletes and puts, one by one or as a batch.
+            16..24 => {
+                let (from, to) = self.some_range();
+                let puts = self.dice.below(4) == 0;
+                let mut batch = siltstone::Batch::new();
+                for i in from..to {
+                    match puts {
+                        true => {
+                            batch.put(&self.keyspace, &key(i), b"run").unwrap();
+                            self.model.insert(key(i), b"run".to_vec());
+                        }
+                        false => {
+                            batch.delete(&self.keyspace, &key(i)).unwrap();
+                            self.model.remove(&key(i));
+                        }
+                    }
+                }
+                self.store.write(&batch, WriteOptions::default()).unwrap();
+            }
+            24 | 25 => {
+                let (from, to) = self.some_range();
+                let (start, end) = (key(from), key(to));
+                self.keyspace.delete_range(&start, &end).unwrap();
+                self.model.retain(|k, _| *k < start || *k >= end);
+            }
+            26 => self.keyspace.flush().unwrap(),
+            27 => {
+                let (from, to) = self.some_range();
+                let (start, end) = (key(from), key(to));
+                let bounds = match self.dice.below(3) {
+                    0 => (None, None),
+                    _ => (Some(&start[..]), Some(&end[..])),
+                };
+                self.keyspace.compact_range(bounds.0, bounds.1).unwrap();
+            }
+            28 | 29 => {
+                let pairs: Model = (0..1 + self.dice.below(5))
+                    .map(|i| (self.key(), vec![b'i', i as u8]))
+                    .collect();
+                let borrowed: Vec<(&[u8], &[u8])> =
+                    pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+                let hooks = self.store.core_for_tests();
+                common::ingest(&self.disk, &hooks, &self.keyspace, &borrowed);
+                self.model.extend(pairs);
+            }
+            30..33 => {
+                self.old.push((self.store.snapshot(), self.model.clone()));
+                if self.old.len() > 4 {
+                    let at = self.dice.below(4) as usize;
+                    self.old.swap_remove(at);
+                }
+            }
+            33 | 34 => {
+                let cursor = self.keyspace.cursor(IterOptions::default()).unwrap();
+                self.cursors.push((cursor, self.model.clone()));
+                if self.cursors.len() > 3 {
+                    let at = self.dice.below(3) as usize;
+                    self.cursors.swap_remove(at);
+                }
+            }
+            _ if self.dice.below(4) == 0 => {
+                self.old.clear();
+                self.cursors.clear();
+                self.count();
+                self.store.clone().close().unwrap();
+                let options = World::options(&mut self.dice);
+                self.store = self.disk.open_with(options);
+                self.keyspace = self.store.default_keyspace().unwrap();
+                self.opened();
+            }
+            _ => {}
+        }
+    }
+
+    /// Seeks and steps with one cursor, against what it must show.
+    fn walk(&mut self, cursor: &mut Cursor, model: &Model) {
+        let mut story = Vec::new();
+        let mut at: Option<Vec<u8>> = None;
+        for _ in 0..1 + self.dice.below(12) {
+            let wanted = match (self.dice.below(8), &at) {
+                (0 | 1, Some(at)) => {
+                    story.push("next".to_string());
+                    cursor.next().unwrap();
+                    let after = (Bound::Excluded(at.clone()), Bound::Unbounded);
+                    model.range(after).next()
+                }
+                (2 | 3, Some(at)) => {
+                    story.push("prev".to_string());
+                    cursor.prev().unwrap();
+                    model.range(..at.clone()).next_back()
+                }
+                (4 | 0, _) => {
+                    let to = self.key();
+                    story.push(format!("seek {}", to.escape_ascii()));
+                    cursor.seek(&to).unwrap();
+                    model.range(to..).next()
+                }
+                (5 | 2, _) => {
+                    let to = self.key();
+                    story.push(format!("seek_for_prev {}", to.escape_ascii()));
+                    cursor.seek_for_prev(&to).unwrap();
+                    model.range(..=to).next_back()
+                }
+                (6 | 1, _) => {
+                    story.push("first".to_string());
+                    cursor.seek_to_first().unwrap();
+                    model.iter().next()
+                }
+                _ => {
+                    story.push("last".to_string());
+                    cursor.seek_to_last().unwrap();
+                    model.iter().next_back()
+                }
+            };
+            let shown = cursor.valid().then(|| (cursor.key(), cursor.value()));
+            let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
+            assert_eq!(shown, wanted, "after {}", story.join(", "));
+            at = cursor.valid().then(|| cursor.key().to_vec());
+        }
+    }
+
+    fn read(&mut self) {
+        let model = self.model.clone();
+        let mut cursor = self.keyspace.cursor(IterOptions::default()).unwrap();
+        self.walk(&mut cursor, &model);
+        let (from, to) = self.some_range();
+        let options = IterOptions::range(key(from)..key(to));
+        let bounded: Model = model
+            .range(key(from)..key(to))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let mut cursor = self.keyspace.cursor(options).unwrap();
+        self.walk_bounded(&mut cursor, &bounded);
+        let old = std::mem::take(&mut self.old);
+        for (snapshot, model) in &old {
+            let cursor = self.keyspace.cursor_at(snapshot, IterOptions::default());
+            self.walk(&mut cursor.unwrap(), model);
+        }
+        self.old = old;
+        let mut cursors = std::mem::take(&mut self.cursors);
+        for (cursor, model) in &mut cursors {
+            self.walk(cursor, model);
+            if self.dice.below(8) == 0 {
+                cursor.refresh().unwrap();
+                model.clone_from(&self.model);
+            }
+        }
+        self.cursors = cursors;
+    }
+
+    fn walk_bounded(&mut self, cursor: &mut Cursor, model: &Model) {
+        let wanted: Vec<&Vec<u8>> = model.keys().collect();
+        let mut shown = Vec::new();
+        cursor.seek_to_first().unwrap();
+        while cursor.valid() {
+            shown.push(cursor.key().to_vec());
+            cursor.next().unwrap();
+        }
+        assert!(shown.iter().eq(wanted.iter().copied()));
+        cursor.seek_to_last().unwrap();
+        while cursor.valid() {
+            assert_eq!(shown.pop().as_deref(), Some(cursor.key()));
+            cursor.prev().unwrap();
+        }
+        assert!(shown.is_empty());
+    }
+}
+
+/// Puts, deletes, range deletes, ingests, flushes, compactions, opens, snapshots and cursors that
+/// outlive all of these: with gaps of all sizes, reads see what the model has.
+#[test]
+fn gaps_never_change_what_is_seen() {
+    simulate(60, |rt, seed| {
+        let mut world = World::new(&rt, seed);
+        for _ in 0..150 {
+            for _ in 0..world.dice.below(6) {
+                world.change();
+            }
+            world.read();
+        }
+        world.count();
+        assert!(world.gaps > 0 && world.jumps > 0, "no gap was used");
+    });
+}
