@@ -404,6 +404,8 @@ impl Run {
         };
         let store = Store::open_with(components, options.clone())?;
         store.core_for_tests().set_subjob_min_bytes(64 << 10);
+        // Keys are few here, so runs of hidden ones are short.
+        store.core_for_tests().set_gap_min(2);
         Ok(Arc::new(World {
             runtime: self.runtime.clone(),
             store,

@@ -1,0 +1,295 @@
+//! Row 12: schedules of the gaps that cursors remember. The files under test are the engine's own,
+//! compiled into this test: `gaps/shared.rs`, `gaps/state.rs` and `gaps/map.rs`, with the queue of
+//! writers and the published number of `write/queue.rs` and `pinning.rs`.
+//!
+//! Tasks hand over at runtime locks, at the points that the model names, and at every access to an
+//! atomic. Weak memory is the part of `crates/engine/tests/gaps_loom.rs`.
+
+#![allow(dead_code)] // The engine uses more of these files than a model does.
+
+use std::sync::{Arc, Mutex};
+
+use siltstone_sim::coverage::Coverage;
+use siltstone_sim::rng::Rng;
+use siltstone_sim::trials::{seeds, simulate};
+use siltstone_storage::Runtime;
+
+#[path = "../../engine/src/gaps"]
+mod gaps {
+    pub(crate) mod map;
+    pub(crate) mod shared;
+    pub(crate) mod state;
+}
+#[path = "../../engine/src/pinning.rs"]
+mod pinning;
+#[path = "../../engine/src/write/queue.rs"]
+mod queue;
+
+use gaps::shared::SharedGaps;
+use gaps::state::Way;
+use pinning::Published;
+use queue::{Crew, Queue};
+
+/// Atomics at which tasks hand over.
+mod atomics {
+    use std::cell::RefCell;
+    pub(crate) use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU32 as Plain32, AtomicU64 as Plain64};
+
+    use siltstone_storage::Runtime;
+
+    thread_local! {
+        /// The run of this OS thread.
+        static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+    }
+
+    /// The calling OS thread's run.
+    pub(crate) fn explore(runtime: &Runtime) {
+        RUNTIME.set(Some(runtime.clone()));
+    }
+
+    fn point() {
+        // Taken out of the cell first: nothing is borrowed while others run.
+        let runtime = RUNTIME.with_borrow(Clone::clone);
+        if let Some(runtime) = runtime {
+            runtime.yield_point();
+        }
+    }
+
+    macro_rules! stepping {
+        ($name:ident, $plain:ident, $number:ty) => {
+            pub(crate) struct $name($plain);
+
+            impl $name {
+                pub(crate) fn new(value: $number) -> Self {
+                    $name($plain::new(value))
+                }
+                pub(crate) fn load(&self, _: Ordering) -> $number {
+                    point();
+                    self.0.load(Ordering::SeqCst)
+                }
+                pub(crate) fn store(&self, value: $number, _: Ordering) {
+                    point();
+                    self.0.store(value, Ordering::SeqCst);
+                }
+            }
+        };
+    }
+    stepping!(AtomicU32, Plain32, u32);
+    stepping!(AtomicU64, Plain64, u64);
+}
+
+fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+type Task = siltstone_storage::JoinHandle<Result<(), String>>;
+
+/// A put or a delete of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Write {
+    key: u8,
+    put: bool,
+}
+
+struct Writers;
+
+impl Crew for Writers {
+    type Batch = Vec<Write>;
+    type Error = ();
+    /// The next number.
+    type State = u64;
+    fn bytes(batch: &Vec<Write>) -> usize {
+        batch.len()
+    }
+    fn deserted(&self) {}
+}
+
+const KEYS: u8 = 6;
+
+/// A keyspace: every entry ever, as (key, number, put), in the order of numbers.
+struct Keyspace {
+    runtime: Runtime,
+    queue: Queue<Writers>,
+    published: Published,
+    gaps: SharedGaps,
+    entries: Mutex<Vec<(u8, u64, bool)>>,
+    coverage: Mutex<Coverage>,
+}
+
+impl Keyspace {
+    fn reached(&self, what: &str) {
+        held(&self.coverage).add(what);
+    }
+
+    fn is_alive(&self, key: u8, number: u64) -> bool {
+        let entries = held(&self.entries);
+        let mut of_key = entries.iter().filter(|(k, n, _)| *k == key && *n <= number);
+        of_key.next_back().is_some_and(|(_, _, put)| *put)
+    }
+
+    /// Writers, as `write::commit` does it.
+    fn write(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
+        for _ in 0..rounds {
+            let batch: Vec<Write> = (0..1 + rng.below(2))
+                .map(|_| Write {
+                    key: rng.below(u64::from(KEYS)) as u8,
+                    put: rng.chance(25),
+                })
+                .collect();
+            let batch = std::borrow::Cow::Owned(batch);
+            let led = self.queue.join(batch, false, |next, group, _| {
+                let first = *next;
+                for write in group.iter().flat_map(|(batch, _)| batch) {
+                    held(&self.entries).push((write.key, *next, write.put));
+                    *next += 1;
+                    self.runtime.yield_point();
+                }
+                let last = *next - 1;
+                assert!(first <= last);
+                if self.gaps.is_armed() {
+                    let writes = group.iter().flat_map(|(batch, _)| batch);
+                    let keys: Vec<[u8; 1]> = writes.filter(|w| w.put).map(|w| [w.key]).collect();
+                    self.gaps.tell(keys.iter().map(|k| (&k[..], &k[..])), last);
+                    self.reached("told");
+                }
+                self.published.publish(last);
+            });
+            led.map_err(|()| "a batch was refused".to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Walks as a cursor does, and leaves a gap behind; what it shows must be what is alive.
+    fn read(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
+        let mut old = None;
+        for _ in 0..rounds {
+            let number = match old {
+                Some(number) if rng.chance(30) => number,
+                _ => self.published.number(),
+            };
+            if rng.chance(30) {
+                old = Some(number);
+            }
+            match rng.chance(50) {
+                true => self.walk(number, Way::Forward, rng)?,
+                false => self.walk(number, Way::Backward, rng)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn walk(&self, number: u64, way: Way, rng: &mut Rng) -> Result<(), String> {
+        let mut keys: Vec<u8> = (0..KEYS).collect();
+        if way == Way::Backward {
+            keys.reverse();
+        }
+        let mut shown = Vec::new();
+        let mut run: Option<(u8, Option<u64>)> = None;
+        let mut last = 0;
+        let mut end: Option<Vec<u8>> = None;
+        for key in keys {
+            let is_passed = end.as_ref().is_some_and(|end| match way {
+                Way::Forward => &[key][..] < &end[..],
+                Way::Backward => &[key][..] >= &end[..],
+            });
+            if is_passed {
+                self.reached("jumped");
+                last = key;
+                continue;
+            }
+            self.runtime.yield_point();
+            if self.is_alive(key, number) {
+                shown.push(key);
+                self.finish(number, way, run.take(), last);
+                continue;
+            }
+            last = key;
+            if let Some(gap) = self.gaps.at(&[key], number) {
+                end = Some(match way {
+                    Way::Forward => gap.end.clone(),
+                    Way::Backward => gap.start.clone(),
+                });
+                run = run.or(Some((key, None)));
+                continue;
+            }
+            match &mut run {
+                None => run = Some((key, None)),
+                Some((first, watch @ None)) if rng.chance(70) => {
+                    self.gaps.arm(|quiet| {
+                        let led = |led: bool| quiet((!led).then(|| self.published.number()));
+                        self.queue.with_led(led);
+                    });
+                    *watch = self.gaps.watch(number, way, &[*first]);
+                    let what = if watch.is_some() {
+                        "watch.given"
+                    } else {
+                        "watch.refused"
+                    };
+                    self.reached(what);
+                }
+                Some(_) => {}
+            }
+        }
+        self.finish(number, way, run.take(), last);
+        if way == Way::Backward {
+            shown.reverse();
+        }
+        let alive: Vec<u8> = (0..KEYS).filter(|k| self.is_alive(*k, number)).collect();
+        match shown == alive {
+            true => Ok(()),
+            false => Err(format!(
+                "at {number} {way:?}: shown {shown:?}, alive {alive:?}"
+            )),
+        }
+    }
+
+    fn finish(&self, number: u64, way: Way, run: Option<(u8, Option<u64>)>, last: u8) {
+        let Some((_, Some(watch))) = run else { return };
+        let far = match way {
+            Way::Forward => vec![last, 0],
+            Way::Backward => vec![last],
+        };
+        self.runtime.yield_point();
+        if self.gaps.finish(watch, number, &far, 100) {
+            self.reached("gap");
+        }
+    }
+}
+
+/// Writers that put and delete the same few keys beside readers that leave gaps behind and jump
+/// over them, forward and backward, at present and old numbers: every read is exact.
+#[test]
+fn schedules_gaps() {
+    let wanted = ["gap", "jumped", "told", "watch.given", "watch.refused"];
+    seeds("schedules_gaps", 1, 10_000, &wanted, |seed| {
+        simulate(seed, move |runtime| {
+            atomics::explore(&runtime);
+            let mut rng = Rng::new(seed);
+            let keyspace = Arc::new(Keyspace {
+                runtime: runtime.clone(),
+                queue: Queue::new(&runtime, Writers, 1),
+                published: Published::new(0),
+                gaps: SharedGaps::new(&runtime),
+                entries: Mutex::default(),
+                coverage: Mutex::default(),
+            });
+            let mut tasks: Vec<Task> = Vec::new();
+            for writer in 0..1 + rng.below(2) {
+                let (keyspace, mut rng) = (keyspace.clone(), rng.fork(writer));
+                let write = move || keyspace.write(8, &mut rng);
+                tasks.push(runtime.spawn("writer", write).map_err(|e| e.to_string())?);
+            }
+            for reader in 0..1 + rng.below(2) {
+                let (keyspace, mut rng) = (keyspace.clone(), rng.fork(10 + reader));
+                let read = move || keyspace.read(6, &mut rng);
+                tasks.push(runtime.spawn("reader", read).map_err(|e| e.to_string())?);
+            }
+            for task in tasks {
+                task.join().map_err(|_| "a task ended".to_string())??;
+            }
+            let coverage = held(&keyspace.coverage).clone();
+            Ok(coverage)
+        })
+    });
+}
