@@ -201,7 +201,7 @@ fn power_goes_for_all_folders_at_once() {
                     let sync = dice.below(6) == 0;
                     let mut batch = siltstone::Batch::new();
                     for ks in [&all, &other] {
-                        batch.put(&ks, &key(next), &[life as u8; 700]).unwrap();
+                        batch.put(ks, &key(next), &[life as u8; 700]).unwrap();
                     }
                     if store.write(&batch, WriteOptions { sync }).is_err() {
                         break;

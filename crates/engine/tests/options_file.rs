@@ -1,4 +1,6 @@
 //! `OPTIONS.toml` in a store's folder: `Options::load`, and an open that contradicts it.
+// A listener is the user's code, which uses the locks and channels of std.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::fs;
 use std::path::Path;

@@ -190,8 +190,8 @@ impl Keyspace {
         let mut end: Option<Vec<u8>> = None;
         for key in keys {
             let is_passed = end.as_ref().is_some_and(|end| match way {
-                Way::Forward => &[key][..] < &end[..],
-                Way::Backward => &[key][..] >= &end[..],
+                Way::Forward => [key][..] < end[..],
+                Way::Backward => [key][..] >= end[..],
             });
             if is_passed {
                 self.reached("jumped");

@@ -14,14 +14,14 @@ use siltstone_storage::{Mutex, Runtime};
 
 use super::map::{Gap, GapMap};
 use super::state::{State, Told, Way};
-use crate::atomics::{AtomicU32, Ordering};
+use crate::atomics::{AtomicU64, Ordering};
 
 /// See the module.
 pub(crate) struct SharedGaps {
     /// Whether leaders tell what comes to life: 0 or 1.
-    armed: AtomicU32,
+    armed: AtomicU64,
     /// Whether a gap was used since a leader last told: 0 or 1.
-    used: AtomicU32,
+    used: AtomicU64,
     /// What readers see of the state's map.
     shown: ArcSwap<GapMap>,
     state: Mutex<State>,
@@ -30,8 +30,8 @@ pub(crate) struct SharedGaps {
 impl SharedGaps {
     pub(crate) fn new(runtime: &Runtime) -> SharedGaps {
         SharedGaps {
-            armed: AtomicU32::new(0),
-            used: AtomicU32::new(0),
+            armed: AtomicU64::new(0),
+            used: AtomicU64::new(0),
             shown: ArcSwap::default(),
             state: runtime.mutex(State::default()),
         }

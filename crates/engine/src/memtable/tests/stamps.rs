@@ -121,7 +121,7 @@ fn readers_miss_nothing_that_is_published() {
                     continue;
                 }
                 let wanted = before + 1 + random.below(seq - before);
-                let wanted = vec![key(wanted).to_be_bytes().to_vec()];
+                let wanted = [key(wanted).to_be_bytes().to_vec()];
                 let from = key(random.next()).to_be_bytes();
                 for forward in [true, false] {
                     let found = memtable.find_newer(&from, before, forward);
