@@ -293,7 +293,12 @@ fn a_command_that_fails_closes_the_store() {
         found.state.closed
     };
     assert!(closed(), "after a load");
-    let said = on("keyspace", &store, &[]).fine();
+    let listed = silt([
+        OsStr::new("keyspace"),
+        OsStr::new("list"),
+        store.as_os_str(),
+    ]);
+    let said = listed.fine();
     assert!(closed(), "after a look: {said}");
     let failed = silt([
         OsStr::new("keyspace"),

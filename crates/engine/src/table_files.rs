@@ -16,7 +16,7 @@
 //! others takes the clock's.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
@@ -35,6 +35,8 @@ pub(crate) struct TableFiles {
     /// The most that are open; less after the process ran out of descriptors.
     open_max: AtomicUsize,
     clock: Mutex<Clock>,
+    /// How many descriptors were closed for others.
+    closed_count: AtomicU64,
     /// The store was closed: the next one that opens it may delete any table.
     closed: AtomicBool,
 }
@@ -64,8 +66,19 @@ impl TableFiles {
             storage,
             open_max: AtomicUsize::new(usize::try_from(open_max).unwrap_or(usize::MAX)),
             clock: runtime.mutex(Clock::default()),
+            closed_count: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// How many descriptors were closed since the open, because too many were open at a time.
+    pub(crate) fn closed_count(&self) -> u64 {
+        self.closed_count.load(Ordering::Relaxed)
+    }
+
+    fn close(&self, file: &TableFile) {
+        file.opened.store(None);
+        self.closed_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// From now on a file that is missing is no damage.
@@ -144,7 +157,7 @@ impl TableFiles {
             if file.used.swap(false, Ordering::Relaxed) {
                 clock.files.push_back(next);
             } else {
-                file.opened.store(None);
+                self.close(&file);
             }
         }
     }
@@ -165,7 +178,7 @@ impl TableFiles {
             .drain(..excess)
             .filter_map(|next| next.upgrade())
         {
-            file.opened.store(None);
+            self.close(&file);
         }
         true
     }

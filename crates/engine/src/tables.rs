@@ -146,6 +146,11 @@ impl TableSet {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// How many descriptors of tables were closed because too many were open at a time.
+    pub(crate) fn closed_file_count(&self) -> u64 {
+        self.files.closed_count()
+    }
+
     /// The handle of a table.
     pub(crate) fn handle(&self, meta: &Arc<TableMeta>) -> Arc<TableHandle> {
         let mut registry = self.registry.lock();

@@ -1,11 +1,12 @@
-//! Gaps under loom: all interleavings of a leader that puts a key, a cursor that leaves a gap over it
-//! behind, and a cursor that comes later, with every value that the memory model lets a load return.
+//! Gaps under loom: all interleavings of a leader that puts a key, a cursor that leaves a gap over
+//! it behind, and a cursor that comes later, with every value that the memory model lets a load
+//! return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p siltstone --test gaps_loom --release`
 //!
-//! `gaps/state.rs` and `gaps/map.rs` are the engine's own. What `gaps/shared.rs` does around them is
-//! written again here with loom's atomics: its flag is relaxed, the pointer to the shown map is an
-//! atomic with acquire and release, which is what `arc_swap` promises at least.
+//! `gaps/state.rs` and `gaps/map.rs` are the engine's own. What `gaps/shared.rs` does around them
+//! is written again here with loom's atomics: its flag is relaxed, the pointer to the shown map is
+//! an atomic with acquire and release, which is what `arc_swap` promises at least.
 //!
 //! Tried by hand, each makes a test fail: the leader publishes before it tells; the flag is set
 //! outside the mutex of the queue, or while somebody leads as if nobody did; the watch does not ask
@@ -117,8 +118,8 @@ fn explore(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// Puts, one after the other, beside the cursor that leaves a gap behind and then uses it. The first
-/// leader may have looked at the flag before it was set.
+/// Puts, one after the other, beside the cursor that leaves a gap behind and then uses it. The
+/// first leader may have looked at the flag before it was set.
 #[test]
 fn a_cursor_sees_what_comes_after_its_gap() {
     explore(3, || {

@@ -1,13 +1,13 @@
 //! Gaps for readers that have not come yet: the maintenance task walks over what was deleted.
 //!
-//! What it is: after every [`EVERY_TIMES`] times as many deletes as a gap needs hidden entries, the
-//! leader leaves the key of the last one behind as a hint. The maintenance task places a cursor
-//! there and lets it run over the hidden entries around it, both ways, so that it leaves a gap
-//! behind as any cursor does. Where deletes are scattered, it meets a live entry at once. Where they
-//! follow each other, it comes to the gap of the last hint soon, so every tombstone is walked over
-//! about once. So the first reader after many deletes steps over little more than were made since the
-//! last hint. Nothing is remembered over an open: the first reader after it steps over what no
-//! compaction has dropped yet, and leaves the gap behind.
+//! What it is: after every [`EVERY_TIMES`] times as many deletes as a gap needs hidden entries,
+//! the leader leaves the key of the last one behind as a hint. The maintenance task places a
+//! cursor there and lets it run over the hidden entries around it, both ways, so that it leaves a
+//! gap behind as any cursor does. Where deletes are scattered, it meets a live entry at once.
+//! Where they follow each other, it comes to the gap of the last hint soon, so every tombstone is
+//! walked over about once. So the first reader after many deletes steps over little more than were
+//! made since the last hint. Nothing is remembered over an open: the first reader after it steps
+//! over what no compaction has dropped yet, and leaves the gap behind.
 //!
 //! Threading: the leader adds hints, the maintenance task takes them; a mutex that is held for no
 //! wait.

@@ -2,35 +2,37 @@
 //!
 //! A store that is used as a queue deletes at the head what it put at the tail. Until a compaction
 //! drops them, the deleted entries and their tombstones lie where every reader of the head begins,
-//! and each reader would step over all of them. So a cursor that steps over many hidden entries in a
-//! row leaves the interval behind as a [`map::Gap`], and later cursors that come to one seek to its
-//! end. [`ahead`] lets the maintenance task walk over what was deleted lately, so that the first
-//! reader finds a gap too.
+//! and each reader would step over all of them. So a cursor that steps over many hidden entries in
+//! a row leaves the interval behind as a [`map::Gap`], and later cursors that come to one seek to
+//! its end. [`ahead`] lets the maintenance task walk over what was deleted lately, so that the
+//! first reader finds a gap too.
 //!
 //! What a gap says: from its number on, no key of the interval `start..end` is alive. It is exact:
 //! a read at any number sees what it would see without gaps. The rules:
 //!
 //! - **G1** A gap is used only at numbers not below its own, and only by reads that loaded the map
 //!   after they had their number.
-//! - **G2** Whoever makes a number readable at which a key comes to life (a put, an ingested table)
-//!   tells so before the number is published ([`Gaps::tell`]). Telling cuts the key out of all gaps,
-//!   and bounds the watches by it. Leaders need not tell while the keyspace is not *armed*.
+//! - **G2** Whoever makes a number readable at which a key comes to life (a put, an ingested
+//!   table) tells so before the number is published ([`shared::SharedGaps::tell`]). Telling cuts the key out of
+//!   all gaps, and bounds the watches by it. Leaders need not tell while the keyspace is not
+//!   *armed*.
 //! - **G3** A cursor that wants to leave a gap behind registers a watch *before* it has found the
 //!   gap's far end, and gets one only if nothing was told with a number above its own.
 //! - **G4** Each of these changes is made under the mutex of [`state::State`], and the map that
 //!   readers see is replaced under it too.
 //!
-//! Why that is exact. Let a read at number `n` use a gap of number `s`, so `s <= n` (G1), and suppose
-//! that a key of the gap is alive at `n`. Its newest entry at `n` is a put with a number `m <= n`.
-//! The cursor that found the gap read at `s` and saw no live key in the interval, so `m > s`. The
-//! leader of `m` told of the key before it published `m` (G2). If it did so before the watch was
-//! registered, then something was told with a number above `s`, and there was no watch (G3). If it
-//! did so between the watch and the gap, then the watch was bounded, and the gap does not have the
-//! key. If it did so after that, then it cut the key out of the map and showed the new map before it
-//! published `m`; the read loaded the map after it had read a published number not below `m`, so it
-//! saw that map or a later one. Gaps that are joined have the newest of their numbers, and no gap
-//! gets keys in any other way. What else a view does not matter: rotations, flushes, compactions and
-//! deletes bring nothing to life, and what is alive at a number does not depend on the view.
+//! Why that is exact. Let a read at number `n` use a gap of number `s`, so `s <= n` (G1), and
+//! suppose that a key of the gap is alive at `n`. Its newest entry at `n` is a put with a number
+//! `m <= n`. The cursor that found the gap read at `s` and saw no live key in the interval, so
+//! `m > s`. The leader of `m` told of the key before it published `m` (G2). If it did so before the
+//! watch was registered, then something was told with a number above `s`, and there was no watch
+//! (G3). If it did so between the watch and the gap, then the watch was bounded, and the gap does
+//! not have the key. If it did so after that, then it cut the key out of the map and showed the
+//! new map before it published `m`; the read loaded the map after it had read a published number
+//! not below `m`, so it saw that map or a later one. Gaps that are joined have the newest of their
+//! numbers, and no gap gets keys in any other way. What else happens to a view does not matter: rotations,
+//! flushes, compactions and deletes bring nothing to life, and what is alive at a number does not
+//! depend on the view.
 //!
 //! Why every leader tells (G2). The flag `armed` is one relaxed load on the put path. It is set
 //! under the mutex of the writers' queue. If nobody leads at that moment, all given numbers are

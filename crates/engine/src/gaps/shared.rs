@@ -1,8 +1,9 @@
-//! The gaps of one keyspace, as leaders and readers share them: what [`State`] guards by a mutex, the
-//! map that readers see without it, and the flag that a put asks first.
+//! The gaps of one keyspace, as leaders and readers share them: what [`State`] guards by a mutex,
+//! the map that readers see without it, and the flag that a put asks first.
 //!
-//! The argument for exactness is at the head of the module `gaps`. This file, `state.rs` and `map.rs`
-//! know nothing of the store: `crates/sim/tests/schedules_gaps.rs` explores their schedules.
+//! The argument for exactness is at the head of the module `gaps`. This file, `state.rs` and
+//! `map.rs` know nothing of the store: `crates/sim/tests/schedules_gaps.rs` explores their
+//! schedules.
 //!
 //! Threading: any thread.
 
@@ -72,8 +73,9 @@ impl SharedGaps {
         });
     }
 
-    /// The leader tells that these closed ranges of keys come to life with the group that ends with
-    /// the number `last`. It is called before that number is published, if [`SharedGaps::is_armed`].
+    /// The leader tells that these closed ranges of keys come to life with the group that ends
+    /// with the number `last`. It is called before that number is published, if
+    /// [`SharedGaps::is_armed`].
     #[cold]
     pub(crate) fn tell<'k>(&self, alive: impl Iterator<Item = (&'k [u8], &'k [u8])>, last: u64) {
         let used = self.used.load(Ordering::Relaxed) != 0;

@@ -70,8 +70,10 @@ pub fn handles_trial(seed: u64) -> Coverage {
         if tables > left {
             run.coverage.add("handles.fewer_than_tables");
         }
-        run.coverage
-            .add_count("handles.tables_closed", stats.counter("table_close_count"));
+        run.coverage.add_count(
+            "handles.files_closed",
+            stats.counter("table_file_close_count"),
+        );
         run.close(&world).map_err(|e| told(format!("close: {e}")))?;
         Ok(run.coverage)
     })

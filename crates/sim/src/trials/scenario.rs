@@ -236,7 +236,8 @@ impl Crashed {
             // A kill takes nothing that the first crash had left.
             let least = match killed {
                 true => promised.synced.max(self.least),
-                false if is_closed(&image) => promised.acked,
+                // What this recovery's close ended with; the first crash had its losses before.
+                false if is_closed(&image) => end,
                 false => promised.synced,
             };
             let settings = self.promised.settings;
