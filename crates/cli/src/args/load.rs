@@ -62,8 +62,8 @@ pub enum Format {
     A quote that never closes would take in all that follows (csv). A quoted field may go on over \
     --max-quoted-lines further lines and --max-quoted-bytes bytes of them; if it goes on further, \
     or to the end of the input, or the next quote has text behind it, the lines of its record up \
-    to the one with the opening quote are a bad record, and reading goes on in the next line. Lines \
-    of a field that was longer than these bounds are then read as records of their own.\n\n\
+    to the one with the opening quote are a bad record, and reading goes on in the next line. \
+    Lines of a field that was longer than these bounds are then read as records of their own.\n\n\
     A load that was interrupted, by a bad record, a full disk or kill -9, goes on where it stopped \
     when it is given again: the place in the input is committed in the batch of its records. If \
     the input has changed before that place, the load is refused; --restart loads it from its \
