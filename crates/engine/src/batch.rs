@@ -1,7 +1,7 @@
 //! A batch: puts, deletes and range deletes over any keyspaces of one store that take effect
 //! together or not at all.
 //!
-//! [`Batch`] holds the bytes that go into a log record (its *body*, see [`body`]) and knows which
+//! [`Batch`] holds the bytes that go into a log record (its *body*, see `body`) and knows which
 //! open store they are for. Entries are numbered in the order in which they were added; of two
 //! entries for one key the later wins.
 //!
@@ -9,7 +9,7 @@
 //! batch without entries belongs to no store. A keyspace's number means something in its own store
 //! only, so no call of the public interface takes a bare number.
 //!
-//! What identifies a store here is one *open* of it ([`SessionId`]), not the id in its manifest: a
+//! What identifies a store here is one *open* of it (`SessionId`), not the id in its manifest: a
 //! folder that was copied has the id of its original, and both may be open side by side with
 //! different keyspaces behind one number. Handles and snapshots end with their open in the same
 //! way.

@@ -7,7 +7,7 @@
 //! numbers may overlap. There are as many of them as range deletes survive, however these overlap.
 //!
 //! Lookups: where no two fragments overlap (always, if a job knew no snapshot) a binary search over
-//! their starts finds the only candidate. Otherwise a segment tree ([`Overlaps`]) is built over
+//! their starts finds the only candidate. Otherwise a segment tree (`Overlaps`) is built over
 //! their bounds when the section is opened: every fragment is in the lists of O(log n) nodes, and a
 //! lookup asks the O(log n) nodes above the place of its key for their newest fragment up to a
 //! number.
