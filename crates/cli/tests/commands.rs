@@ -308,6 +308,6 @@ fn a_command_that_fails_closes_the_store() {
         OsStr::new("nobody"),
         OsStr::new("--yes"),
     ]);
-    let said = failed.failed(1);
+    let said = failed.failed(3);
     assert!(closed(), "after a failure: {said}");
 }
