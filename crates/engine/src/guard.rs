@@ -1,18 +1,24 @@
 //! One owner for the syncs of a folder, and for the deletions in it that fail.
 //!
-//! What it is: a folder is shared by log, manifest and tables, and the kernel reports a lost directory operation to one caller only. If a table's job
-//! got that report, the log's own sync of the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1). So
-//! all syncs of a folder, and atomic replacements, pass through one lock; the first failure is sticky and poisons the store
-//! before anybody else is answered.
+//! What it is: a folder is shared by log, manifest and tables, and the kernel reports a lost
+//! directory operation to one caller only. If a table's job got that report, the log's own sync of
+//! the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1).
+//! So all syncs of a folder, and atomic replacements, pass through one lock; the first failure is
+//! sticky and poisons the store before anybody else is answered.
 //!
-//! Folders count epochs for themselves, while a store has one, that of its own folder: calls to another folder carry the epoch of the lease
-//! that was taken there.
+//! Folders count epochs for themselves, while a store has one, that of its own folder: calls to
+//! another folder carry the epoch of the lease that was taken there.
 //!
-//! A deletion that fails (of an obsolete table, an output of a job that failed, an old manifest) must not leave the file until the next open. So
-//! the guard remembers the name, whoever asked, and maintenance deletes it again ([`Guards::delete_again`]) until that succeeds or the name
-//! is given to another file.
+//! A deletion that fails (of an obsolete table, an output of a failed job, an old manifest) must not
+//! leave the file until the next open. So the guard remembers the name, whoever asked for the
+//! deletion, and maintenance deletes it again ([`Guards::delete_again`]) until that succeeds or
+//! another file gets the name.
 //!
-//! Threading: a runtime lock is held over the sync, as over any storage call.
+//! Invariant: a file that was made after its name was remembered is never deleted again. The lock on
+//! the remembered names is held over each deletion that is made again, and whoever makes a file
+//! takes its name out under that lock first.
+//!
+//! Threading: a runtime lock is held over the sync, and over a deletion that is made again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,13 +48,14 @@ struct GuardedStorage {
 pub(crate) struct Guards(Vec<Arc<GuardedStorage>>);
 
 impl Guards {
-    /// Deletes the files again whose deletion failed. Gives the names of those that are gone now.
+    /// Deletes the files again whose deletion failed. Returns the names of those that are gone now.
     pub(crate) fn delete_again(&self, epoch: Epoch) -> Vec<String> {
         self.0.iter().flat_map(|g| g.delete_again(epoch)).collect()
     }
 }
 
-/// Guards the folders of log, manifest and tables. One failed sync of a tables' folder of its own poisons too: only one of several jobs is told.
+/// Guards the folders of log, manifest and tables. A failed sync of a folder that has only tables
+/// poisons the store too, because only one of several jobs gets the error.
 pub(crate) fn guard(
     storages: &Storages,
     runtime: &Runtime,
@@ -69,6 +76,15 @@ pub(crate) fn guard(
     (guarded, Guards(guards))
 }
 
+/// Whether a deletion that failed with this error is made again: not if the file is gone, and not
+/// without the lease, because then nothing in the folder is this store's any more.
+fn is_to_be_repeated(error: &StorageError) -> bool {
+    !matches!(
+        error.kind,
+        StorageErrorKind::NotFound | StorageErrorKind::Fenced
+    )
+}
+
 impl GuardedStorage {
     /// The epoch that a call here carries.
     fn own(&self, epoch: Epoch) -> Epoch {
@@ -79,15 +95,25 @@ impl GuardedStorage {
     }
 
     fn delete_again(&self, epoch: Epoch) -> Vec<String> {
-        let names = std::mem::take(&mut *self.undeleted.lock());
-        let is_gone = |name: &String| match self.delete(epoch, name) {
-            Ok(()) => true,
-            Err(error) => error.kind == StorageErrorKind::NotFound,
+        let names = self.undeleted.lock().clone();
+        let is_gone = |name: &String| {
+            let mut undeleted = self.undeleted.lock();
+            if !undeleted.remove(name) {
+                // A new file has the name.
+                return false;
+            }
+            let Err(error) = self.inner.delete(self.own(epoch), name) else {
+                return true;
+            };
+            if is_to_be_repeated(&error) {
+                undeleted.insert(name.clone());
+            }
+            error.kind == StorageErrorKind::NotFound
         };
         names.into_iter().filter(is_gone).collect()
     }
 
-    /// A new file has the name of one whose deletion failed.
+    /// A file of this name is about to be made: it is not the one whose deletion failed.
     fn taken(&self, name: &str) {
         self.undeleted.lock().remove(name);
     }
@@ -175,9 +201,7 @@ impl Storage for GuardedStorage {
         self.inner
             .delete(self.own(epoch), name)
             .inspect_err(|error| {
-                // Without the lease nothing here is ours any more.
-                let is_over = [StorageErrorKind::NotFound, StorageErrorKind::Fenced];
-                if !is_over.contains(&error.kind) && !planted::is(Bug::FailedDeletionIsForgotten) {
+                if is_to_be_repeated(error) && !planted::is(Bug::FailedDeletionIsForgotten) {
                     self.undeleted.lock().insert(name.to_string());
                 }
             })
@@ -198,12 +222,13 @@ impl Storage for GuardedStorage {
         self.inner.base()
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
-        // A file system that gives blocks late tells only now that there were none; the names are as lost as with any other error.
+        // A file system that allocates blocks late reports only now that there were none. The names
+        // are as lost as with any other error.
         self.once(|_| false, || self.inner.sync_dir(self.own(epoch)))
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         self.taken(name);
-        // Without room the new bytes were not written, and nothing stands in the place of the old ones.
+        // Without room the new bytes were not written, and the old ones are still in place.
         self.once(StorageError::is_no_space, || {
             self.inner.replace(self.own(epoch), name, bytes)
         })
@@ -213,5 +238,60 @@ impl Storage for GuardedStorage {
     }
     fn open_objects_max(&self) -> Option<u64> {
         self.inner.open_objects_max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use siltstone_storage::fault::{Fault, FaultStorage, Rule};
+    use siltstone_storage::sim::{self, SimConfig};
+    use siltstone_storage::{MemoryStorage, OpKind};
+
+    use super::*;
+    use crate::event::Events;
+
+    const EPOCH: Epoch = Epoch(0);
+
+    /// A deletion fails after it has removed the file, and is made again while a new file gets the
+    /// name. The new file must stay.
+    #[test]
+    fn a_new_file_is_not_deleted_for_the_old_one() {
+        let play = |rt: Runtime| {
+            let memory = MemoryStorage::new(&rt);
+            let faults = FaultStorage::new(Arc::new(memory.clone()), &rt);
+            let events = Events::start(&rt, None).unwrap();
+            let guard = Arc::new(GuardedStorage {
+                inner: Arc::new(faults.clone()),
+                own_epoch: AtomicU64::new(0),
+                failed: rt.mutex(None),
+                undeleted: rt.mutex(BTreeSet::new()),
+                health: Arc::new(Health::new(&rt, events)),
+            });
+            guard.create(EPOCH, "RESERVE").unwrap();
+            faults.add(Rule::on(OpKind::Delete, Fault::Fail(StorageErrorKind::Io)));
+            guard.delete(EPOCH, "RESERVE").unwrap_err();
+            memory.delete(EPOCH, "RESERVE").unwrap();
+
+            let delay = Fault::Delay(Duration::from_secs(1));
+            faults.add(Rule::on(OpKind::Delete, delay));
+            let again = {
+                let guard = guard.clone();
+                rt.spawn("again", move || guard.delete_again(EPOCH))
+                    .unwrap()
+            };
+            rt.sleep(Duration::from_millis(100));
+            guard.create(EPOCH, "RESERVE").unwrap();
+            assert_eq!(again.join().unwrap(), ["RESERVE"]);
+            let names: Vec<_> = memory.list().unwrap().into_iter().map(|o| o.name).collect();
+            assert_eq!(names, ["RESERVE"]);
+            assert!(guard.delete_again(EPOCH).is_empty());
+        };
+        for seed in 0..4 {
+            if let Err(failure) = sim::run(SimConfig::new(seed), play).result {
+                panic!("seed {seed}: {failure}");
+            }
+        }
     }
 }
