@@ -94,6 +94,8 @@ pub(crate) struct TableSet {
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
     /// Files to be deleted by the next sweep.
     doomed: Mutex<Vec<String>>,
+    /// Held over a sweep.
+    sweeping: Mutex<()>,
     pub(crate) cache: Arc<BlockCache>,
     /// The cache for cursors: that leave it as it is, and that fill it.
     scan_caches: [Arc<dyn TableBlockCache>; 2],
@@ -127,6 +129,7 @@ impl TableSet {
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
             doomed: runtime.mutex(Vec::new()),
+            sweeping: runtime.mutex(()),
             scan_caches: [false, true]
                 .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
             cache,
@@ -299,11 +302,15 @@ impl TableSet {
         }
     }
 
-    /// Deletes the files of tables that nothing holds any more; how many.
+    /// Deletes the files of tables that nothing holds any more, and returns how many it deleted.
+    /// Sweeps wait for each other, so when this returns, everything that nothing held before the
+    /// call is deleted, even if another task's sweep had begun on it.
     ///
-    /// `in_doubt` is asked after the tables that nothing holds were found: while the manifest is in doubt it may name what no view does (a
-    /// keyspace whose drop failed has left the map), so nothing is deleted.
+    /// `in_doubt` is asked after the tables that nothing holds were found: while the manifest is in
+    /// doubt it may name what no view does (a keyspace whose drop failed has left the map), so
+    /// nothing is deleted.
     pub(crate) fn sweep(&self, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
+        let _sweeping = self.sweeping.lock();
         let mut names = std::mem::take(&mut *self.doomed.lock());
         {
             let mut registry = self.registry.lock();

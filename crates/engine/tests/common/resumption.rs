@@ -212,9 +212,7 @@ fn what_ends_a_compaction_between_attempts(rt: Runtime, _: u64) {
                 store.drop_keyspace("a").unwrap();
                 drop(a);
                 store.wait_until_idle().unwrap();
-                // A round of maintenance may hold the keyspace's last view for a moment; its next round
-                // deletes what nobody holds any more.
-                rt.sleep(Duration::from_secs(2));
+                store.core_for_tests().delete_obsolete();
                 assert_eq!(named(&disk), found(&disk), "{end}");
                 assert_eq!(counted(&store), [1, 0, 0]);
                 assert_eq!(store.keyspace("b").unwrap().iter().unwrap().count(), 1);
