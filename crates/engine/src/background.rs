@@ -242,6 +242,7 @@ fn maintain(core: &Arc<Core>) {
     let mut last_published = core.runtime.now();
     #[cfg(feature = "metrics")]
     let mut last_fed = last_published;
+    let mut counted = crate::published::Counted::default();
     let mut watches = Watches::default();
     // Since when there is space again that nobody was told of.
     let mut space_since: Option<(u64, Instant)> = None;
@@ -268,7 +269,7 @@ fn maintain(core: &Arc<Core>) {
                 let now = core.runtime.now();
                 if publish_every.is_some_and(|every| now.since(last_published) >= every) {
                     last_published = now;
-                    crate::published::publish(core);
+                    crate::published::publish(core, &mut counted);
                 }
                 #[cfg(feature = "metrics")]
                 if now.since(last_fed) >= LOOK_AGAIN {

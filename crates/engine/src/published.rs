@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use siltstone_storage::files::FileStorage;
-use siltstone_storage::{Storage, StorageErrorKind};
+use siltstone_storage::{Instant, Storage, StorageErrorKind};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::space::SpaceStats;
 use crate::stats::Stats;
 
 /// The file's name.
@@ -29,6 +30,32 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// On a full disk, room below this is left to those who need it, in bytes.
 const SPARE_BYTES: u64 = 1 << 20;
+
+/// Counting the files takes at most one part in this many of the time.
+const COUNT_SHARE: u32 = 1000;
+
+/// The space that the files take, from one publication to the next. Counting lists the store's
+/// folders, which takes tens of milliseconds where there are ten thousand tables.
+#[derive(Default)]
+pub(crate) struct Counted {
+    space: SpaceStats,
+    /// When it was counted, and how long that took.
+    last: Option<(Instant, Duration)>,
+}
+
+impl Counted {
+    /// The space, counted again if the last count is old enough.
+    fn get(&mut self, core: &Core) -> SpaceStats {
+        let now = core.runtime.now();
+        let is_due = |(at, took): (Instant, Duration)| now.since(at) >= took * COUNT_SHARE;
+        if self.last.is_none_or(is_due) {
+            self.space = crate::space::collect(core);
+            let end = core.runtime.now();
+            self.last = Some((end, end.since(now)));
+        }
+        self.space
+    }
+}
 
 /// Statistics that a writer has published.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -43,7 +70,8 @@ pub struct PublishedStats {
     pub every_ms: u64,
     /// The writer's version of siltstone.
     pub version: String,
-    /// What [`crate::Store::stats`] said.
+    /// As [`crate::Store::stats`] returns them. Only `space` may be older: the files are counted
+    /// again when a thousand times as long has passed as the last count took.
     #[serde(serialize_with = "in_full")]
     pub stats: Stats,
 }
@@ -85,7 +113,7 @@ pub(crate) fn forget_inherited(core: &Core) {
 }
 
 /// Publishes the present statistics; a failure is counted.
-pub(crate) fn publish(core: &Core) {
+pub(crate) fn publish(core: &Core, counted: &mut Counted) {
     let storage = &core.storages.manifest;
     if core.health.is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
@@ -100,7 +128,7 @@ pub(crate) fn publish(core: &Core) {
         },
         every_ms: core.live.load().stats_publish_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
-        stats: crate::stats::collect(core),
+        stats: crate::stats::collect(core, counted.get(core)),
     };
     let bytes = serde_json::to_vec(&published).expect("plain data with text for keys");
     match storage.publish(core.epoch, STATS, &bytes) {

@@ -84,7 +84,7 @@ pub struct Stats {
     pub log: LogStats,
     /// Memory by use, in bytes.
     pub memory: MemoryStats,
-    /// The space that all files take on disk.
+    /// The space that all files take on disk, counted by listing the store's folders.
     pub space: SpaceStats,
     /// Tables that only pinned views hold.
     pub pinned_table_count: u64,
@@ -207,7 +207,8 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
     levels
 }
 
-pub(crate) fn collect(core: &Core) -> Stats {
+/// The present statistics, with `space` as the caller has counted it.
+pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
     let (m, cache) = (&core.metrics, &core.tables.cache);
     let counters = [
         ("get_count", m.get_count.get()),
@@ -317,7 +318,6 @@ pub(crate) fn collect(core: &Core) -> Stats {
     let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::budget::memory(core);
-    let space = crate::space::collect(core);
     Stats {
         health: core.health.describe(),
         published: core.snapshots.published(),
