@@ -86,7 +86,7 @@ pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str
 
 /// Whether a file of this name is space kept for a full disk.
 pub(crate) fn is_reserve(name: &str) -> bool {
-    [MANIFEST, LOG, POINTER].contains(&name)
+    [MANIFEST, RESIZING, LOG, POINTER].contains(&name)
 }
 
 /// The reserve's name, if it is there.
