@@ -111,7 +111,7 @@ impl FirstPosition {
 /// Where the log must start for everything that is pinned. `end` gives the log's end, and `pinned`,
 /// which is called after it, all that is pinned.
 pub(crate) fn log_start<I: IntoIterator<Item = u64>>(
-    end: impl Fn() -> u64,
+    end: impl FnOnce() -> u64,
     pinned: impl FnOnce() -> I,
 ) -> u64 {
     if planted::is(Bug::LogEndIsReadLate) {
