@@ -281,7 +281,8 @@ fn a_keyspace_is_one_line_whatever_its_name() {
     assert_eq!(on("get", &store, &["-k", name, "a"]).fine(), "1\n");
 }
 
-/// A command that fails has closed the store all the same, so that damage to its log is found later.
+/// A command that fails has closed the store all the same, so that damage to its log is found
+/// later.
 #[test]
 fn a_command_that_fails_closes_the_store() {
     let dir = tempfile::tempdir().unwrap();

@@ -205,8 +205,8 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or I/O
-    /// when tables are opened.
+    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or
+    /// I/O when tables are opened.
     pub fn approximate_size(&self, range: impl Into<IterOptions>) -> Result<ApproximateSize> {
         self.check()?;
         let mut size = ApproximateSize::default();

@@ -341,7 +341,8 @@ fn prepare_arena(core: &Core) {
     }
 }
 
-/// Flushes the keyspace that needs the oldest part of the log while the log is longer than its bound.
+/// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
+/// bound.
 fn bound_log(core: &Core) -> Result<()> {
     let start = core.log_start_without(&[]).segment;
     core.log_bytes

@@ -51,11 +51,11 @@ impl SessionId {
 /// Writes that take effect together or not at all, over any keyspaces of a store, in the order in
 /// which they were added.
 ///
-/// A batch belongs to the open store of its first entry's keyspace. Entries for keyspaces of another
-/// store are refused when they are added, and [`Store::write`](crate::Store::write) refuses a batch
-/// of another store. A store that was closed and opened again counts as another one, as it does for
-/// handles and snapshots; so do a copy and a checkpoint. [`Batch::clear`] makes a batch free for any
-/// store again.
+/// A batch belongs to the open store of its first entry's keyspace. Entries for keyspaces of
+/// another store are refused when they are added, and [`Store::write`](crate::Store::write) refuses
+/// a batch of another store. A store that was closed and opened again counts as another one, as it
+/// does for handles and snapshots; so do a copy and a checkpoint. [`Batch::clear`] makes a batch
+/// free for any store again.
 ///
 /// Adding an entry copies its key and value, and takes a few bytes besides; [`Batch::clear`] keeps
 /// the memory. A batch can be written more than once, to the store that it belongs to.

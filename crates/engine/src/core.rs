@@ -322,8 +322,9 @@ impl Core {
     }
 
     /// The last edit of a close: where the log starts, where it ends, and that the store was closed
-    /// there (RFC 1, section 15). The caller has refused all changes and ended all tasks, so nothing
-    /// is appended to the log or the manifest any more, and has synced the log through its end.
+    /// there (RFC 1, section 15). The caller has refused all changes and ended all tasks, so
+    /// nothing is appended to the log or the manifest any more, and has synced the log through its
+    /// end.
     ///
     /// While replayed data waits for room, the log that a replay reads is the inherited one. The
     /// manifest knows its end since the open, and `commit_one` leaves it as it is.

@@ -65,7 +65,8 @@ pub trait EventListener: Send + Sync + 'static {
 }
 
 /// Something that happened in an open store. Of what an open does, only its failures are emitted,
-/// damage in the log that it passed over, and options that contradict the file in the store's folder.
+/// damage in the log that it passed over, and options that contradict the file in the store's
+/// folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {

@@ -2,9 +2,10 @@
 //!
 //! What it is: [`run`] executes one flush job and installs it; [`flush`] is the user's call that seals and waits.
 //!
-//! Invariants: F1 the log is synced through the memtable's last record before the edit; V2 the run takes the memtable's slot; flushes of
-//! one keyspace may run at once and install in any order. Nothing is installed before a part of its tables (`flush_verify`) was read
-//! back and compared with the memtable: until then the log holds what the memtable has.
+//! Invariants: F1 the log is synced through the memtable's last record before the edit; V2 the run
+//! takes the memtable's slot; flushes of one keyspace may run at once and install in any order.
+//! Nothing is installed before a part of its tables (`flush_verify`) was read back and compared
+//! with the memtable: until then the log holds what the memtable has.
 //!
 //! Threading: workers run flushes; the manifest role orders the edits.
 
@@ -101,11 +102,13 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     Ok(())
 }
 
-/// Flushes of one memtable in a row that may be rejected. After them the store takes no more writes.
+/// Flushes of one memtable in a row that may be rejected. After them the store takes no more
+/// writes.
 const REJECTIONS_MAX: u32 = 3;
 
-/// The tables of a flush are not what the memtable holds. The flush runs again; what fails time after time would fail for ever, while
-/// log and memory grow. So the store stops writing: the log has everything that the memtable has, and reads go on.
+/// The tables of a flush are not what the memtable holds. The flush runs again; what fails time
+/// after time would fail for ever, while log and memory grow. So the store stops writing: the log
+/// has everything that the memtable has, and reads go on.
 fn rejected(core: &Core, task: &FlushTask, error: &Error) {
     let count = task.source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {

@@ -2,20 +2,20 @@
 //!
 //! What it is: a folder is shared by log, manifest and tables, and the kernel reports a lost
 //! directory operation to one caller only. If a table's job got that report, the log's own sync of
-//! the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1).
-//! So all syncs of a folder, and atomic replacements, pass through one lock; the first failure is
-//! sticky and poisons the store before anybody else is answered.
+//! the folder would succeed and acknowledge a segment whose name is lost (found by attacking RFC
+//! 1). So all syncs of a folder, and atomic replacements, pass through one lock; the first failure
+//! is sticky and poisons the store before anybody else is answered.
 //!
 //! Folders count epochs for themselves, while a store has one, that of its own folder: calls to
 //! another folder carry the epoch of the lease that was taken there.
 //!
-//! A deletion that fails (of an obsolete table, an output of a failed job, an old manifest) must not
-//! leave the file until the next open. So the guard remembers the name, whoever asked for the
+//! A deletion that fails (of an obsolete table, an output of a failed job, an old manifest) must
+//! not leave the file until the next open. So the guard remembers the name, whoever asked for the
 //! deletion, and maintenance deletes it again ([`Guards::delete_again`]) until that succeeds or
 //! another file gets the name.
 //!
-//! Invariant: a file that was made after its name was remembered is never deleted again. The lock on
-//! the remembered names is held over each deletion that is made again, and whoever makes a file
+//! Invariant: a file that was made after its name was remembered is never deleted again. The lock
+//! on the remembered names is held over each deletion that is made again, and whoever makes a file
 //! takes its name out under that lock first.
 //!
 //! Threading: a runtime lock is held over the sync, and over a deletion that is made again.

@@ -47,8 +47,8 @@ impl Keyspace {
         &self.keyspace.name
     }
 
-    /// The settings that count for it now: its own, and the store's where it has none. (Where a default does not fit what was set for it,
-    /// the default gives way: [`KeyspaceOptions::over`].)
+    /// The settings that count for it now: its own, and the store's where it has none. (Where a
+    /// default does not fit what was set for it, the default gives way: [`KeyspaceOptions::over`].)
     pub fn options(&self) -> KeyspaceSettings {
         self.keyspace.settings().all.clone()
     }
@@ -58,12 +58,14 @@ impl Keyspace {
         self.keyspace.settings().own.clone()
     }
 
-    /// Sets what `options` sets, and leaves the rest as it is. When it returns, the store keeps it; it holds for the next memtable, job and
-    /// decision, and nothing is rewritten for it. One edit of the manifest, with its sync.
+    /// Sets what `options` sets, and leaves the rest as it is. When it returns, the store keeps it;
+    /// it holds for the next memtable, job and decision, and nothing is rewritten for it. One edit
+    /// of the manifest, with its sync.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the option that is impossible; `KeyspaceDropped`; `NoSpace`, `Poisoned` or I/O as a write. Nothing has
-    /// changed then (after `Poisoned` or I/O the store may have kept it when it is opened again).
+    /// `InvalidArgument` naming the option that is impossible; `KeyspaceDropped`; `NoSpace`,
+    /// `Poisoned` or I/O as a write. Nothing has changed then (after `Poisoned` or I/O the store
+    /// may have kept it when it is opened again).
     pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
         self.check()?;
         crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
@@ -122,7 +124,8 @@ impl Keyspace {
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; as [`Store::write`] otherwise.
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; as [`Store::write`]
+    /// otherwise.
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_bytes(key.as_ref(), value.as_ref(), WriteOptions::default())
@@ -165,15 +168,15 @@ impl Keyspace {
         self.write_one(options, |body, id| body.delete(id, key))
     }
 
-    /// Removes `key` and returns its value; `None` if it was not there. Other writers come before or
-    /// after both, never between: of several that take one key at a time, one gets the value.
+    /// Removes `key` and returns its value; `None` if it was not there. Other writers come before
+    /// or after both, never between: of several that take one key at a time, one gets the value.
     ///
     /// Costs a get, and if the key is there a second one in the turn of its write, during which no
     /// other write is committed.
     ///
     /// # Errors
-    /// As [`Keyspace::get`] and [`Keyspace::put`]. After `Poisoned` or an I/O error of the write, the
-    /// key may or may not be there when the store is opened again.
+    /// As [`Keyspace::get`] and [`Keyspace::put`]. After `Poisoned` or an I/O error of the write,
+    /// the key may or may not be there when the store is opened again.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -205,8 +208,8 @@ impl Keyspace {
         Ok(taken.then_some(value))
     }
 
-    /// Removes all keys from `start` on and before `end`, at a cost that does not depend on how many
-    /// there are. Equal bounds remove nothing.
+    /// Removes all keys from `start` on and before `end`, at a cost that does not depend on how
+    /// many there are. Equal bounds remove nothing.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
@@ -226,7 +229,8 @@ impl Keyspace {
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Copies the value of `key` into `value` (cleared first); false if there is none. Allocates only if the buffer is too small.
+    /// Copies the value of `key` into `value` (cleared first); false if there is none. Allocates
+    /// only if the buffer is too small.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -244,7 +248,8 @@ impl Keyspace {
         self.get_into(key, &mut Vec::new())
     }
 
-    /// The value of `key` as a counted block of the block cache where it lies in a table: nothing is copied.
+    /// The value of `key` as a counted block of the block cache where it lies in a table: nothing
+    /// is copied.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -265,12 +270,12 @@ impl Keyspace {
         Ok(found.then_some(value))
     }
 
-    /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen whole or not at all. Keys may be given in
-    /// any order, and more than once.
+    /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen
+    /// whole or not at all. Keys may be given in any order, and more than once.
     ///
-    /// Faster than a loop of [`Keyspace::get`] where keys are many or their blocks have to be read: the lookups' misses overlap, each block
-    /// is opened once, and blocks that are neither mapped nor cached are read together. Allocates each value, and some 200 bytes a key
-    /// meanwhile.
+    /// Faster than a loop of [`Keyspace::get`] where keys are many or their blocks have to be read:
+    /// the lookups' misses overlap, each block is opened once, and blocks that are neither mapped
+    /// nor cached are read together. Allocates each value, and some 200 bytes a key meanwhile.
     ///
     /// # Errors
     /// As [`Keyspace::get`], the first one met; there are no values then.
@@ -316,8 +321,8 @@ impl Keyspace {
     /// [`IterOptions`].
     ///
     /// # Errors
-    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or I/O
-    /// when tables are opened.
+    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or
+    /// I/O when tables are opened.
     pub fn cursor(&self, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
         Cursor::new(self.core(), &self.keyspace, None, range.into())
@@ -440,8 +445,9 @@ impl Keyspace {
         Ok(cursor.pair())
     }
 
-    /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the call survives a loss of power then, whatever the
-    /// sync mode, in other keyspaces too: their part of it is synced in the log.
+    /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the
+    /// call survives a loss of power then, whatever the sync mode, in other keyspaces too: their
+    /// part of it is synced in the log.
     ///
     /// # Errors
     /// What kept the flush from happening.
@@ -450,7 +456,8 @@ impl Keyspace {
         crate::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
     }
 
-    /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the lowest level that has data there, and waits.
+    /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the
+    /// lowest level that has data there, and waits.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; what kept a job from happening.
@@ -460,7 +467,8 @@ impl Keyspace {
     }
 }
 
-/// All pairs, in key order, as [`Keyspace::iter`]. An error of opening the iterator is its first item.
+/// All pairs, in key order, as [`Keyspace::iter`]. An error of opening the iterator is its first
+/// item.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
 //! A view and a number that belong together, without a lock.
 //!
-//! What it is: [`Published`] is the newest number whose entries are all readable; [`pin`] takes a keyspace's present view and that number so that the
-//! view shows everything up to the number, and nothing was dropped from it that the number still sees (RFC 1, section 5). [`FirstPosition`]
-//! is what a source keeps of the log.
+//! What it is: [`Published`] is the newest number whose entries are all readable; [`pin`] takes a
+//! keyspace's present view and that number so that the view shows everything up to the number, and
+//! nothing was dropped from it that the number still sees (RFC 1, section 5). [`FirstPosition`] is
+//! what a source keeps of the log.
 //!
 //! Why it is right. The leader puts a source into the view, fills it, and then publishes its numbers: who has read the number finds a view at least as
 //! new, so if the view that was pinned *before* is still present it has the source. A job reads the published number and then puts a view in

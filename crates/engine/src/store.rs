@@ -3,8 +3,8 @@
 //! What it is: thin, cloneable handles over the core. A call checks its arguments and names the parts that do the work: `write`, `read`,
 //! `iter`, `ddl`, `flush`, `compaction`.
 //!
-//! Threading: every method may be called from any thread. The store's tasks end with [`Store::close`],
-//! or when the last handle is dropped; [`Store`] lists what counts as one.
+//! Threading: every method may be called from any thread. The store's tasks end with
+//! [`Store::close`], or when the last handle is dropped; [`Store`] lists what counts as one.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -127,8 +127,8 @@ impl Drop for Closer {
 ///
 /// So `drop(store)` alone does not close the store while a `Keyspace` lives: drop all handles, or
 /// call [`Store::close`], which closes it at once; other handles then get `Closed`. A `Cursor` can
-/// go on after either. [`Store::close`] also syncs the log and returns what failed; dropping the last
-/// handle does neither, and loses nothing that a kill of the process would not lose.
+/// go on after either. [`Store::close`] also syncs the log and returns what failed; dropping the
+/// last handle does neither, and loses nothing that a kill of the process would not lose.
 #[derive(Clone)]
 pub struct Store {
     core: Arc<Core>,
@@ -387,9 +387,9 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` for a batch of another store, or of an earlier open of this one (see
-    /// [`Batch`]); `KeyspaceDropped`; `NoSpace` (nothing was written; writing resumes by itself when
-    /// there is room); `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be there
-    /// when the store is opened again.
+    /// [`Batch`]); `KeyspaceDropped`; `NoSpace` (nothing was written; writing resumes by itself
+    /// when there is room); `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be
+    /// there when the store is opened again.
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
         self.core.check_open()?;
         let body = batch.body_for(&self.core)?;
@@ -479,17 +479,17 @@ impl Store {
         crate::stats::collect(&self.core, crate::space::collect(&self.core))
     }
 
-    /// Closes the store: waits for running jobs, syncs the log, writes into the manifest where the log
-    /// ends, gives back the space that was written ahead, and gives the lease back. Other handles get
-    /// `Closed`. What memtables hold is in the log.
+    /// Closes the store: waits for running jobs, syncs the log, writes into the manifest where the
+    /// log ends, gives back the space that was written ahead, and gives the lease back. Other
+    /// handles get `Closed`. What memtables hold is in the log.
     ///
-    /// After a close that succeeded everything is durable, whatever [`Options::sync`] says, and damage
-    /// to the log is known to be damage. Only if the disk is so full that the manifest has no room for
-    /// the log's end, damage at the end of the log looks like writes that were not synced, as after a
-    /// kill.
+    /// After a close that succeeded everything is durable, whatever [`Options::sync`] says, and
+    /// damage to the log is known to be damage. Only if the disk is so full that the manifest has
+    /// no room for the log's end, damage at the end of the log looks like writes that were not
+    /// synced, as after a kill.
     ///
-    /// Dropping the last handle without a close makes no storage calls: it leaves what a kill of the
-    /// process leaves. Nothing is lost by that, but power loss may take what was not synced.
+    /// Dropping the last handle without a close makes no storage calls: it leaves what a kill of
+    /// the process leaves. Nothing is lost by that, but power loss may take what was not synced.
     ///
     /// Cursors, iterators and pinned values that outlive the store read on in the tables that it
     /// left. Where a later open has deleted one that they had not opened yet, they fail with

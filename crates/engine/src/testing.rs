@@ -168,7 +168,8 @@ impl TestHooks {
             .collect()
     }
 
-    /// What keeps the log from some position on without having anything in it: pins of creates, drops and ingests, and memtables without entries.
+    /// What keeps the log from some position on without having anything in it: pins of creates,
+    /// drops and ingests, and memtables without entries.
     pub fn needless_log_pins(&self) -> Vec<String> {
         let pins = self.core.pins.lock().pinned.clone();
         let mut all: Vec<String> = pins

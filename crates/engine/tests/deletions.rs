@@ -1,4 +1,5 @@
-//! A deletion that fails is made again: nothing of the store's own stays in its folder until the next open.
+//! A deletion that fails is made again: nothing of the store's own stays in its folder until the
+//! next open.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The guide's table of calls for those who come from RocksDB: each call that it names is made here.
+//! The guide's table of calls for those who come from RocksDB: each call that it names is made
+//! here.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock
 
 use std::collections::BTreeSet;

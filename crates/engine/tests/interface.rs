@@ -1,5 +1,5 @@
-//! The library's calls as a newcomer meets them: kinds of keys and ranges, reads at a snapshot, takes,
-//! settings, and which handles keep a store open.
+//! The library's calls as a newcomer meets them: kinds of keys and ranges, reads at a snapshot,
+//! takes, settings, and which handles keep a store open.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock
 
 use std::ops::Bound;

@@ -1,7 +1,8 @@
 //! The bytes of a batch: entries one after the other, each with the number of its keyspace.
 //!
 //! [`BatchBody`] encodes them and [`Entries`] decodes them. A log record holds the bodies of its
-//! batches, so a group of batches is written by one vectored append without encoding anything again.
+//! batches, so a group of batches is written by one vectored append without encoding anything
+//! again.
 //!
 //! Invariants: a body that a [`BatchBody`] holds always decodes. [`Entries`] takes any bytes, never
 //! panics, never trusts a length, and accepts only the one encoding of an entry, so decoding and
@@ -17,8 +18,8 @@ use crate::error::{Error, ErrorKind, Result, reversed_range};
 /// Bytes of the longest entry header: kind, keyspace, two lengths.
 const MAX_ENTRY_HEADER_BYTES: usize = 1 + 5 + 5 + 5;
 
-/// What an entry does. The numbers are those of the table format; 3 (merge operand) and 4 (value address) are
-/// reserved.
+/// What an entry does. The numbers are those of the table format; 3 (merge operand) and 4 (value
+/// address) are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -262,7 +263,8 @@ impl BadEntry {
     }
 }
 
-/// The entries of batch bodies: of one batch, or of a log record's whole payload. After an error it ends.
+/// The entries of batch bodies: of one batch, or of a log record's whole payload. After an error it
+/// ends.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     bytes: &'a [u8],
@@ -371,7 +373,8 @@ pub fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Writes `value` as a varint (seven bits a byte, low first) to the start of `out`; gives the bytes used.
+/// Writes `value` as a varint (seven bits a byte, low first) to the start of `out`; gives the bytes
+/// used.
 #[inline]
 fn put_varint(out: &mut [u8], mut value: u32) -> usize {
     let mut used = 0;

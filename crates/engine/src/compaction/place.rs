@@ -113,7 +113,8 @@ pub(crate) type Accepted = std::result::Result<(), String>;
 pub(crate) struct JobError {
     /// What failed.
     pub(crate) error: Error,
-    /// The host's own executor ran the job to its end, and what it made was rejected: its tables are not what they must be.
+    /// The host's own executor ran the job to its end, and what it made was rejected: its tables
+    /// are not what they must be.
     pub(crate) rejected: bool,
 }
 
@@ -191,9 +192,10 @@ impl Sides {
         order
     }
 
-    /// Runs the job on one of the executors and returns an outcome that `accept` accepts. If an executor fails, or its outcome is rejected
-    /// or cannot be verified, the next one runs the job, at last the host's own. Each gets an attempt of its own from
-    /// `attempt`: one that was given up and wakes late writes under names that nobody else has.
+    /// Runs the job on one of the executors and returns an outcome that `accept` accepts. If an
+    /// executor fails, or its outcome is rejected or cannot be verified, the next one runs the job,
+    /// at last the host's own. Each gets an attempt of its own from `attempt`: one that was given
+    /// up and wakes late writes under names that nobody else has.
     pub(crate) fn run(
         &self,
         job: &Job,

@@ -63,7 +63,8 @@ pub(super) struct Survey {
     pub(super) sequence_ceiling: u64,
     pub(super) log_start: Option<LogStart>,
     pub(super) log_synced: Position,
-    /// The manifest is whole and says that the store was closed with its log ending at `log_synced`.
+    /// The manifest is whole and says that the store was closed with its log ending at
+    /// `log_synced`.
     pub(super) closed: bool,
     pub(super) damage: Vec<Error>,
 }

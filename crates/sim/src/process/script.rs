@@ -209,7 +209,8 @@ impl Script {
         self.long_keys
     }
 
-    /// The same without long keys and large values: no manifest grows long, and a small disk does not fill up at once.
+    /// The same without long keys and large values: no manifest grows long, and a small disk does
+    /// not fill up at once.
     pub fn without_long_keys(mut self) -> Script {
         self.long_keys = false;
         self.has_large_values = false;

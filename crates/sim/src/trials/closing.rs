@@ -1,8 +1,8 @@
-//! Stores that were closed: the manifest says where the log ends, so every byte of it up to there is
-//! either there or known to be damaged, and what is before the log's start is not needed.
+//! Stores that were closed: the manifest says where the log ends, so every byte of it up to there
+//! is either there or known to be damaged, and what is before the log's start is not needed.
 //!
-//! What it is: [`check_closed`] takes what a close left, also when power is lost right after it, and
-//! damages the log of copies at random places. A copy opens exactly if nothing was hit that is
+//! What it is: [`check_closed`] takes what a close left, also when power is lost right after it,
+//! and damages the log of copies at random places. A copy opens exactly if nothing was hit that is
 //! needed, and then holds everything; `check` finds every hit.
 //!
 //! Threading: one task.

@@ -8,8 +8,9 @@
 //! - A store that `check` finds sound has no error.
 //! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is refused. Else history may end at the record
 //!   that was hit, no earlier, the same for all keyspaces; valid records behind it are counted.
-//! - The log of a store that was closed is whole up to its end, or the open is refused. What was hit
-//!   before the log's start refuses nothing and takes nothing away: it is counted, and `check` finds it.
+//! - The log of a store that was closed is whole up to its end, or the open is refused. What was
+//!   hit before the log's start refuses nothing and takes nothing away: it is counted, and `check`
+//!   finds it.
 //! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros, a cut) may be refused or lose settings that
 //!   were the last thing done, and never data.
 //!

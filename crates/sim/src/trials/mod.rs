@@ -536,7 +536,8 @@ impl Run {
         check_now(&world.store, &self.history, &world.plan.keys, rng)
     }
 
-    /// Takes over what the store counted, closes it, and asks that nothing of it is left behind. Nobody has a cursor or a snapshot.
+    /// Takes over what the store counted, closes it, and asks that nothing of it is left behind.
+    /// Nobody has a cursor or a snapshot.
     pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
         let leaves_nothing = world.leaves_nothing();
         self.close_beside_clients(world)?;

@@ -1,10 +1,12 @@
-//! Choices of compactions against a naive model, without an engine: random writes, rotations, flushes that install in any order, jobs that
-//! run beside each other and end in any order, compactions by hand and for what was deleted.
+//! Choices of compactions against a naive model, without an engine: random writes, rotations,
+//! flushes that install in any order, jobs that run beside each other and end in any order,
+//! compactions by hand and for what was deleted.
 //!
-//! What it is: after each step every key reads as the model says, although merges keep one version a key and drop every tombstone that
-//! `older_ranges` lets them drop; and every edit keeps the invariants of versions, whatever else was installed since it was
-//! picked. STORIES 14, 15 and 16 are special cases of this. Half of the seeds write to a few narrow windows of keys
-//! between two rotations, so that runs have gaps: merges within level 0 reach over what other jobs move down.
+//! What it is: after each step every key reads as the model says, although merges keep one version
+//! a key and drop every tombstone that `older_ranges` lets them drop; and every edit keeps the
+//! invariants of versions, whatever else was installed since it was picked. STORIES 14, 15 and 16
+//! are special cases of this. Half of the seeds write to a few narrow windows of keys between two
+//! rotations, so that runs have gaps: merges within level 0 reach over what other jobs move down.
 //!
 //! Threading: one task.
 

@@ -184,8 +184,8 @@ fn draw_keys(rng: &mut Rng) -> Vec<Bytes> {
     keys.into_iter().map(Bytes::from).collect()
 }
 
-/// Families of keys with equal starts and ends that differ in between: what is compared in words of eight bytes must compare all of them.
-/// The starts fill a word, or a head and a word.
+/// Families of keys with equal starts and ends that differ in between: what is compared in words of
+/// eight bytes must compare all of them. The starts fill a word, or a head and a word.
 fn draw_middles(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) {
     for _ in 0..1 + rng.below(3) {
         let bytes =
@@ -201,8 +201,9 @@ fn draw_middles(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Keys up to the longest. A block that begins with the second of three and ends with the third has tails of 65,535 to 65,537 bytes: the first
-/// ends the block before, whatever its size, and each of the others has two bytes in the prefix and four in its head.
+/// Keys up to the longest. A block that begins with the second of three and ends with the third has
+/// tails of 65,535 to 65,537 bytes: the first ends the block before, whatever its size, and each of
+/// the others has two bytes in the prefix and four in its head.
 fn draw_limits(rng: &mut Rng) -> Vec<Vec<u8>> {
     const BLOCK_BYTES_MAX: usize = 8 << 10;
     let mut keys = vec![vec![0xfe; MAX_KEY_BYTES], vec![b'z'; MAX_KEY_BYTES - 1]];

@@ -1,8 +1,10 @@
 //! What a store must have let go of: a property of every row.
 //!
-//! What it is: [`World::nothing_is_left_over`] asks a store at rest, [`World::nothing_is_left_behind`] the folders of a store that was closed.
-//! Once all cursors and snapshots are dropped, no snapshot is registered, no view holds a table that is not in a level any more, and
-//! the folders hold exactly the tables and the one manifest that the manifest names. That holds after a deletion that failed, too.
+//! What it is: [`World::nothing_is_left_over`] asks a store at rest,
+//! [`World::nothing_is_left_behind`] the folders of a store that was closed. Once all cursors and
+//! snapshots are dropped, no snapshot is registered, no view holds a table that is not in a level
+//! any more, and the folders hold exactly the tables and the one manifest that the manifest names.
+//! That holds after a deletion that failed, too.
 //!
 //! Threading: as the world.
 
@@ -27,15 +29,17 @@ fn named_tables(state: &StoreState) -> BTreeSet<String> {
 }
 
 impl World {
-    /// Asks of a store at rest, on which no cursor stands and of which nobody has a snapshot, that it holds nothing for them, and that its
-    /// folders hold the tables of its levels, one manifest, and no others.
+    /// Asks of a store at rest, on which no cursor stands and of which nobody has a snapshot, that
+    /// it holds nothing for them, and that its folders hold the tables of its levels, one manifest,
+    /// and no others.
     ///
     /// # Errors
     /// What is too much, or missing.
     pub fn nothing_is_left_over(&self) -> Check {
         let hooks = self.store.core_for_tests();
         let mut told = String::new();
-        // Maintenance may be in the middle of deleting, and somebody still at work for a keyspace that is gone.
+        // Maintenance may be in the middle of deleting, and somebody still at work for a keyspace
+        // that is gone.
         for _ in 0..3 {
             hooks.delete_obsolete();
             let stats = self.store.stats();
@@ -57,7 +61,8 @@ impl World {
         Err(format!("a store at rest: {told}"))
     }
 
-    /// Whether a close of the store is to leave exactly what the manifest names: it owes nothing, and nothing was damaged.
+    /// Whether a close of the store is to leave exactly what the manifest names: it owes nothing,
+    /// and nothing was damaged.
     pub fn leaves_nothing(&self) -> bool {
         let hooks = self.store.core_for_tests();
         let is_settled = |name: &String| {
@@ -100,8 +105,8 @@ impl World {
         if let Some(missing) = named.difference(&tables).next() {
             return Ok(Some(format!("table {missing} is missing")));
         }
-        // A table that was written here to be ingested, and then refused, is nobody's. What a stranger failed to write may stay until
-        // the next open.
+        // A table that was written here to be ingested, and then refused, is nobody's. What a
+        // stranger failed to write may stay until the next open.
         let is_ours = |name: &&String| !name.contains(OWN_TABLES) && !self.has_strangers;
         if let Some(left) = tables.difference(&named).find(is_ours) {
             return Ok(Some(format!(
