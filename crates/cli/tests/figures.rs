@@ -208,7 +208,9 @@ fn a_compaction_gives_space_back() {
     let store = dir.path().join("s");
     numbered_store(&store, 5_000);
     numbered_store(&store, 5_000);
-    on("del", &store, &["--from", "key 001000", "--yes"]).fine();
+    // Less than an eighth of all entries: more would be compacted in the background, perhaps before
+    // the command looks at what there is.
+    on("del", &store, &["--from", "key 004700", "--yes"]).fine();
     let said = on("compact", &store, &["--json"]).fine();
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     let (before, after) = (
@@ -216,9 +218,9 @@ fn a_compaction_gives_space_back() {
         &said["keyspaces"][0]["after"],
     );
     assert_eq!(before["entry_count"], 10_000, "{said}");
-    assert_eq!(after["entry_count"], 1_000, "{said}");
+    assert_eq!(after["entry_count"], 4_700, "{said}");
     assert!(after["file_bytes"].as_u64() < before["file_bytes"].as_u64());
-    assert_eq!(on("count", &store, &[]).fine(), "1000\n");
+    assert_eq!(on("count", &store, &[]).fine(), "4700\n");
     on("put", &store, &["key 000001", "new"]).fine();
     let said = on(
         "compact",
@@ -227,7 +229,7 @@ fn a_compaction_gives_space_back() {
     )
     .fine();
     assert!(
-        said.contains("1,000 entries") && said.contains("1,001 entries"),
+        said.contains("4,700 entries") && said.contains("4,701 entries"),
         "{said}"
     );
     assert_eq!(on("get", &store, &["key 000001"]).fine(), "new\n");
