@@ -26,7 +26,8 @@ use crate::log::Words;
 /// The command line of siltstone, an embedded key-value store.
 ///
 /// A store is a folder. One process writes to it at a time, or several read it.
-/// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump) or data lost (repair), 2 wrong usage, 3 failed.
+/// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump),
+/// data lost (repair) or records left out (load --skip-bad), 2 wrong usage, 3 failed.
 #[derive(Debug, Parser)]
 #[command(
     name = "silt",
