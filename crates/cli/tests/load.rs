@@ -342,7 +342,7 @@ fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
     let ended = on("load", &store, &args);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert_eq!(said(&ended)["bad_record_count"], 33, "{ended:?}");
-    assert_eq!(said(&ended)["left_out_lines"], 33, "{ended:?}");
+    assert_eq!(said(&ended)["left_out_line_count"], 33, "{ended:?}");
 }
 
 /// Lines of which each has a key of its own.

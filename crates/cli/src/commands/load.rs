@@ -235,7 +235,7 @@ impl Load<'_> {
                     named += 1;
                     let said = match named {
                         ..=NAMED_BAD => {
-                            let (bad, left_out) = (bad.told(of), bad.left_out);
+                            let (bad, left_out) = (bad.describe(of), bad.left_out);
                             format!("{bad}; left out ({left_out})")
                         }
                         _ if named == NAMED_BAD + 1 => {
@@ -249,7 +249,7 @@ impl Load<'_> {
                     self.write(source, false)?;
                     return Err(Failure::Other(format!(
                         "{name}: {}; --skip-bad leaves such records out",
-                        bad.told(of)
+                        bad.describe(of)
                     )));
                 }
                 Ok(Step::End) => return self.write(source, true),
@@ -314,7 +314,7 @@ impl Load<'_> {
             "decoded": self.decoded,
             "record_count": self.done.records,
             "bad_record_count": self.done.left_out.records,
-            "left_out_lines": self.done.left_out.lines,
+            "left_out_line_count": self.done.left_out.lines,
             "left_out_bytes": self.done.left_out.bytes,
             "entry_bytes": self.done.entry_bytes,
             "start_offset": self.start_offset,
@@ -323,7 +323,7 @@ impl Load<'_> {
             "total": {
                 "record_count": total.records,
                 "bad_record_count": total.left_out.records,
-                "left_out_lines": total.left_out.lines,
+                "left_out_line_count": total.left_out.lines,
                 "left_out_bytes": total.left_out.bytes,
                 "entry_bytes": total.entry_bytes,
             },

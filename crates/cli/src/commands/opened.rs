@@ -37,7 +37,7 @@ impl Deref for Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // The command has failed, and says why. A poisoned store has told its cause there.
+        // The command has failed, and its error says why. For a poisoned store that is the cause.
         if let Some(Err(error)) = self.0.take().map(Store::close)
             && error.kind() != ErrorKind::Poisoned
         {

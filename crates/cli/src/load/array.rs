@@ -247,7 +247,7 @@ enum Next {
 pub struct Array {
     element: JsonLines,
     limit: usize,
-    /// The end of the input was reached and told.
+    /// The end of the input was reached and reported.
     is_over: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What an input is, told by its first bytes: compressed or not, in which encoding, or nothing that
+//! What an input is, by its first bytes: compressed or not, in which encoding, or nothing that
 //! can be loaded.
 //!
 //! Invariants: the answers depend on the first [`SAMPLE_BYTES`] alone, not on the pieces in which

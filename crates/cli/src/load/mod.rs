@@ -101,7 +101,7 @@ impl fmt::Display for LeftOut {
 impl BadRecord {
     /// Where it is and what is wrong with it; `of`: what its line and byte are counted in, if that
     /// is not the input as it stands.
-    pub fn told(&self, of: &str) -> String {
+    pub fn describe(&self, of: &str) -> String {
         let line = self.line.map(|line| format!(" (line {line})"));
         format!(
             "record {}{} at byte {}{of}: {}",
@@ -115,7 +115,7 @@ impl BadRecord {
 
 impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told(""))
+        f.write_str(&self.describe(""))
     }
 }
 

@@ -174,7 +174,7 @@ impl Resume {
             "loaded_records": tally.records,
             "loaded_bytes": tally.entry_bytes,
             "left_out_records": tally.left_out.records,
-            "left_out_lines": tally.left_out.lines,
+            "left_out_line_count": tally.left_out.lines,
             "left_out_bytes": tally.left_out.bytes,
         });
         batch.put(&own, &self.key, value.to_string().as_bytes())?;
@@ -231,7 +231,7 @@ impl Found {
                 entry_bytes: value["loaded_bytes"].as_u64()?,
                 left_out: LeftOut {
                     records: value["left_out_records"].as_u64()?,
-                    lines: value["left_out_lines"].as_u64()?,
+                    lines: value["left_out_line_count"].as_u64()?,
                     bytes: value["left_out_bytes"].as_u64()?,
                 },
             },

@@ -20,12 +20,12 @@ pub struct Guess {
     /// The format.
     pub format: Format,
     /// Where it comes from.
-    pub from: From,
+    pub from: GuessedFrom,
 }
 
 /// What says of which format an input is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum GuessedFrom {
     /// The flag.
     Flag,
     /// The ending of the file's name.
@@ -34,13 +34,13 @@ pub enum From {
     Nothing,
 }
 
-impl From {
+impl GuessedFrom {
     /// For the first line of output.
     pub fn describe(self) -> &'static str {
         match self {
-            From::Flag => "",
-            From::Ending => " (by the ending of its name)",
-            From::Nothing => " (nothing says of which format it is; --format does)",
+            GuessedFrom::Flag => "",
+            GuessedFrom::Ending => " (by the ending of its name)",
+            GuessedFrom::Nothing => " (nothing says of which format it is; --format does)",
         }
     }
 }
@@ -66,7 +66,7 @@ fn is_compressed(ending: &str) -> bool {
 pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
     let guessed = |format, from| Ok(Guess { format, from });
     if let Some(format) = args.format {
-        return guessed(format, From::Flag);
+        return guessed(format, GuessedFrom::Flag);
     }
     let mut path: PathBuf = args.file.clone();
     let mut found = ending(&path);
@@ -75,7 +75,7 @@ pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
         found = ending(&path);
     }
     let format = match found.as_deref() {
-        None => return guessed(Format::Lines, From::Nothing),
+        None => return guessed(Format::Lines, GuessedFrom::Nothing),
         Some("csv") => Format::Csv,
         Some("tsv" | "tab") => Format::Tsv,
         Some("json") => Format::Json,
@@ -89,7 +89,7 @@ pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
             )));
         }
     };
-    guessed(format, From::Ending)
+    guessed(format, GuessedFrom::Ending)
 }
 
 /// An input that is open.
@@ -174,7 +174,7 @@ fn decode(
         }
     } else {
         Expected::Text {
-            is_guess: guess.from != From::Flag,
+            is_guess: guess.from != GuessedFrom::Flag,
         }
     };
     decoded(input, expected).map_err(|why| match why {
