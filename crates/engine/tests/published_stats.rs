@@ -21,6 +21,38 @@ fn in_simulation(f: impl FnOnce(siltstone_storage::Runtime) + Send + 'static) {
     outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Counting the files of the store takes at most a thousandth of the time, however long a listing of
+/// its folder takes. Everything else that is published is of the moment.
+#[test]
+fn files_are_not_counted_for_each_publication() {
+    in_simulation(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let ks = store.create_keyspace("a").unwrap();
+        rt.sleep(Duration::from_secs(3));
+        let published = || read_published_stats_from(&disk.memory).unwrap();
+        let slow = Fault::Delay(Duration::from_millis(20));
+        disk.faults.add(Rule::on(OpKind::List, slow).for_good());
+        // The count that is found to be slow.
+        rt.sleep(Duration::from_secs(2));
+        let lists = || disk.faults.counts().of(OpKind::List);
+        let (before, old) = (lists(), published());
+        ks.put(b"k", &[1; 200]).unwrap();
+        ks.flush().unwrap();
+        rt.sleep(Duration::from_secs(10));
+        let new = published();
+        assert_eq!(lists(), before, "nothing is listed within 20 s");
+        assert!(new.written_us >= old.written_us + 9_000_000);
+        assert_eq!(new.stats.counter("put_count"), 1);
+        assert_eq!(new.stats.space, old.stats.space);
+        rt.sleep(Duration::from_secs(15));
+        assert_eq!(lists(), before + 1);
+        let tables = |space: siltstone::SpaceStats| space.tables.file_count;
+        assert_eq!(tables(old.stats.space) + 1, tables(published().stats.space));
+        store.close().unwrap();
+    });
+}
+
 #[test]
 fn they_say_what_the_store_says() {
     in_simulation(|rt| {
