@@ -21,6 +21,7 @@ use siltstone_table::limits::{MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 use siltstone_table::writer::{TableWriter, WriterBuffers, WriterOptions};
 
 use crate::compaction::run::codec_of;
+use crate::descriptors::Descriptors;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Compression, KeyspaceSettings, Options};
 use crate::version::BOTTOM_LEVEL;
@@ -76,6 +77,11 @@ impl TableFolder {
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
+    }
+
+    /// The same folder; what opens a file in it takes descriptors back from a store's tables.
+    pub(crate) fn wrapped(&self, descriptors: &Arc<Descriptors>) -> TableFolder {
+        TableFolder::on(descriptors.wrap(self.storage.clone()), self.epoch)
     }
 }
 

@@ -113,6 +113,7 @@ fn cut(core: &Core) -> Result<Cut> {
 pub(crate) fn write(core: &Core, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
     core.health.check_manifest()?;
+    let target = &core.tables.descriptors.wrap(target.clone());
     let lease = target
         .lease(LEASE)
         .map_err(|e| Error::from(e).context("writing a checkpoint"))?;
@@ -360,10 +361,15 @@ pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointRepor
         .found(found)
         .advice("move it away, or choose another folder")
     };
-    let storage = FileStorage::open_or_create(&partial).map_err(told)?;
+    let descriptors = &core.tables.descriptors;
+    let storage = descriptors
+        .retry(|| FileStorage::open_or_create(&partial))
+        .map_err(told)?;
+    let storage = descriptors.wrap(Arc::new(storage));
     let lease = storage.lease(LEASE).map_err(told)?;
     // Looked at under the lease: another checkpoint to this name may have come to its end meanwhile, and its folder have moved.
-    let names = files::folder_entries(&partial)
+    let names = descriptors
+        .retry(|| files::folder_entries(&partial))
         .map_err(told)?
         .ok_or_else(|| strange("nothing: another checkpoint has just taken it".to_string()))?;
     let listed: Vec<String> = storage
@@ -388,12 +394,14 @@ pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointRepor
             .and_then(|()| storage.sync_dir(lease.epoch()))
             .map_err(told)?;
     }
-    let target: Arc<dyn Storage> = Arc::new(storage);
+    let target = storage;
     let epoch = lease.epoch();
     let written = prepare(&*target, epoch)
         .and_then(|()| fill(core, &target, epoch))
         .and_then(|report| {
-            files::rename_folder(&partial, folder).map_err(told)?;
+            descriptors
+                .retry(|| files::rename_folder(&partial, folder))
+                .map_err(told)?;
             Ok(report)
         });
     match written {

@@ -60,7 +60,8 @@ impl Keyspace {
             },
         )?;
         let options = TableOptions::from(&self.inner().pin_settings().all);
-        let mut builder = TableBuilder::new(folder, prefix, options)?;
+        let own = folder.wrapped(&self.core().tables.descriptors);
+        let mut builder = TableBuilder::new(&own, prefix, options)?;
         let copied = (|| {
             cursor.seek_to_first()?;
             let mut count = 0u64;

@@ -228,8 +228,8 @@ impl Storage for GuardedStorage {
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         self.taken(name);
-        // Without room the new bytes were not written, and the old ones are still in place.
-        self.once(StorageError::is_no_space, || {
+        // Without room or a descriptor the new bytes were not written, and the old ones stand.
+        self.once(StorageError::changed_nothing, || {
             self.inner.replace(self.own(epoch), name, bytes)
         })
     }

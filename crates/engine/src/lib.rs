@@ -52,6 +52,7 @@ mod checkpoint;
 pub mod compaction;
 mod core;
 mod ddl;
+mod descriptors;
 mod destroy;
 mod directories;
 pub mod error;

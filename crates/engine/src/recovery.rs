@@ -26,6 +26,7 @@ use crate::compaction::schedule::Schedule;
 use crate::core::{
     CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Storages, Tidy, first_memtable,
 };
+use crate::descriptors::Descriptors;
 use crate::directories::{self, Claim, random_id};
 use crate::error::{Error, Result};
 use crate::event::{Event, Events};
@@ -86,7 +87,9 @@ pub(crate) fn open(
     purpose: Purpose,
 ) -> Result<Arc<Core>> {
     let health = Arc::new(Health::new(&runtime, events.clone()));
-    let (storages, guards) = guard::guard(storages, &runtime, &health);
+    let descriptors = Descriptors::new(&runtime, storages.tables.open_objects_max());
+    let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
+    let (storages, guards) = guard::guard(&storages, &runtime, &health);
     let place = storages.manifest.describe();
     let no_store = || {
         Error::not_found(format!("there is no store in {place}"))
@@ -270,6 +273,7 @@ pub(crate) fn open(
         &runtime,
         events.clone(),
         storages.tables.clone(),
+        descriptors,
         &options,
     ));
     let mut keyspaces = KeyspaceMap::default();

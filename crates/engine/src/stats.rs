@@ -270,7 +270,14 @@ pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
         ("block_cache_scan_miss_count", cache.scans.miss_count()),
         ("table_open_count", core.tables.opened_count()),
         ("table_close_count", core.tables.closed_count()),
-        ("table_file_close_count", core.tables.closed_file_count()),
+        (
+            "table_file_close_count",
+            core.tables.descriptors.closed_count(),
+        ),
+        (
+            "descriptor_retry_count",
+            core.tables.descriptors.retried_count(),
+        ),
         ("stats_unpublished_count", m.stats_unpublished_count.get()),
         ("event_lost_count", core.events.lost_count()),
     ];

@@ -1,10 +1,10 @@
-//! The files of tables that are open, and the bound on them.
+//! The files of tables that are open.
 //!
 //! What it is: a [`TableFile`] is a table's file as everybody reads it: the reader that gets share,
 //! readers that cursors hold, and jobs. It has a descriptor of the system only while it is used: at
-//! most [`TableFiles`]' bound of them have one at a time, and one that lost its descriptor opens
-//! the file again for its next read. So the number of open files is bounded whatever holds readers,
-//! and when everything is in use, files are opened, read and closed.
+//! most as many of them as [`Descriptors`] allows have one at a time, and one that lost its
+//! descriptor opens the file again for its next read. So the number of open files is bounded
+//! whatever holds readers, and when everything is in use, files are opened, read and closed.
 //!
 //! A map outlives the descriptor that it was made with, and counts for nothing here.
 //!
@@ -12,11 +12,9 @@
 //! handle's business); a file that is read stays open until that read is over, so there may be as
 //! many more open for a moment as there are threads that read.
 //!
-//! Threading: a read takes one atomic load; opening takes the file's lock over I/O, and closing
-//! others takes the clock's.
+//! Threading: a read takes one atomic load; opening takes the file's lock over I/O.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
@@ -25,60 +23,30 @@ use siltstone_storage::{
     StorageErrorKind,
 };
 
-/// Fewer than this are not worth closing.
-const LEAST: usize = 4;
+use crate::descriptors::{Descriptors, Held};
 
 /// See the module.
 pub(crate) struct TableFiles {
     runtime: Runtime,
+    /// One of [`Descriptors::wrap`]: its opens take descriptors back from other tables.
     storage: Arc<dyn Storage>,
-    /// The most that are open; less after the process ran out of descriptors.
-    open_max: AtomicUsize,
-    clock: Mutex<Clock>,
-    /// How many descriptors were closed for others.
-    closed_count: AtomicU64,
+    descriptors: Arc<Descriptors>,
     /// The store was closed: the next one that opens it may delete any table.
     closed: AtomicBool,
 }
 
-/// The files with a descriptor, in the order in which the clock's hand passes them.
-#[derive(Default)]
-struct Clock {
-    files: VecDeque<Weak<TableFile>>,
-    /// When there are this many, those that are gone are taken out.
-    prune_at: usize,
-}
-
-impl Clock {
-    fn prune(&mut self) {
-        self.files.retain(|next| next.strong_count() > 0);
-        self.prune_at = 2 * self.files.len() + 64;
-    }
-}
-
 impl TableFiles {
-    pub(crate) fn new(runtime: &Runtime, storage: Arc<dyn Storage>) -> TableFiles {
-        // The other half is for the log, the manifest, the outputs of jobs, and the program around
-        // the store.
-        let open_max = storage.open_objects_max().map_or(u64::MAX, |max| max / 2);
+    pub(crate) fn new(
+        runtime: &Runtime,
+        storage: Arc<dyn Storage>,
+        descriptors: Arc<Descriptors>,
+    ) -> TableFiles {
         TableFiles {
             runtime: runtime.clone(),
             storage,
-            open_max: AtomicUsize::new(usize::try_from(open_max).unwrap_or(usize::MAX)),
-            clock: runtime.mutex(Clock::default()),
-            closed_count: AtomicU64::new(0),
+            descriptors,
             closed: AtomicBool::new(false),
         }
-    }
-
-    /// How many descriptors were closed since the open, because too many were open at a time.
-    pub(crate) fn closed_count(&self) -> u64 {
-        self.closed_count.load(Ordering::Relaxed)
-    }
-
-    fn close(&self, file: &TableFile) {
-        file.opened.store(None);
-        self.closed_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// From now on a file that is missing is no damage.
@@ -97,96 +65,39 @@ impl TableFiles {
             len: file.len(),
             opened: ArcSwapOption::from_pointee(Opened {
                 file,
+                _held: self.descriptors.hold(),
                 is_mapped: AtomicBool::new(false),
             }),
             opening: self.runtime.mutex(()),
             used: AtomicBool::new(true),
             map: ArcSwapOption::empty(),
         });
-        self.entered(&opened.own);
+        self.descriptors.entered(&opened.own);
         Ok(opened)
     }
 
-    /// A descriptor for a file; where the process has none left, after closing others.
+    /// A descriptor for a file.
     fn open_now(&self, name: &str, direct: bool) -> Result<Arc<dyn ReadFile>> {
-        loop {
-            let opened = if direct {
-                self.storage.open_direct(name)
-            } else {
-                self.storage.open(name)
-            };
-            match opened {
-                Err(error)
-                    if error.kind == StorageErrorKind::TooManyOpen
-                        && !siltstone_storage::planted::is(
-                            siltstone_storage::planted::Bug::HandlesRunOut,
-                        )
-                        && self.shed() => {}
-                Err(error)
-                    if error.kind == StorageErrorKind::NotFound
-                        && self.closed.load(Ordering::Acquire) =>
-                {
-                    let detail = "the store was closed, and a later open has deleted this table";
-                    let kind = StorageErrorKind::Closed;
-                    return Err(StorageError::new(kind, error.op, error.name, detail));
-                }
-                opened => return opened,
+        let opened = if direct {
+            self.storage.open_direct(name)
+        } else {
+            self.storage.open(name)
+        };
+        opened.map_err(|error| {
+            if error.kind != StorageErrorKind::NotFound || !self.closed.load(Ordering::Acquire) {
+                return error;
             }
-        }
-    }
-
-    /// A file has a descriptor now: others lose theirs if there are too many.
-    fn entered(&self, file: &Weak<TableFile>) {
-        let mut clock = self.clock.lock();
-        clock.files.push_back(file.clone());
-        if clock.files.len() >= clock.prune_at {
-            clock.prune();
-        }
-        let open_max = self.open_max.load(Ordering::Relaxed);
-        // Twice around: the first time those are spared that were used since the last time.
-        for _ in 0..2 * clock.files.len() {
-            if clock.files.len() <= open_max {
-                return;
-            }
-            let Some(next) = clock.files.pop_front() else {
-                return;
-            };
-            let Some(file) = next.upgrade() else {
-                continue;
-            };
-            if file.used.swap(false, Ordering::Relaxed) {
-                clock.files.push_back(next);
-            } else {
-                self.close(&file);
-            }
-        }
-    }
-
-    /// Closes half of the open files and lets no more than that be open from now on; false if there
-    /// is nothing to gain.
-    pub(crate) fn shed(&self) -> bool {
-        let mut clock = self.clock.lock();
-        clock.prune();
-        let keep = clock.files.len() / 2;
-        if keep < LEAST {
-            return false;
-        }
-        self.open_max.fetch_min(keep, Ordering::Relaxed);
-        let excess = clock.files.len() - keep;
-        for file in clock
-            .files
-            .drain(..excess)
-            .filter_map(|next| next.upgrade())
-        {
-            self.close(&file);
-        }
-        true
+            let detail = "the store was closed, and a later open has deleted this table";
+            StorageError::new(StorageErrorKind::Closed, error.op, error.name, detail)
+        })
     }
 }
 
 /// A descriptor.
 struct Opened {
+    // Dropped before `_held`: what is not counted any more is closed.
     file: Arc<dyn ReadFile>,
+    _held: Held,
     /// The map is this one's.
     is_mapped: AtomicBool,
 }
@@ -206,6 +117,16 @@ pub(crate) struct TableFile {
 }
 
 impl TableFile {
+    /// Whether it was used since it was asked last.
+    pub(crate) fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Gives its descriptor back, at once or after the reads that use it.
+    pub(crate) fn close(&self) {
+        self.opened.store(None);
+    }
+
     /// The descriptor, opened again if it was closed.
     fn opened(&self) -> Result<Arc<Opened>> {
         if !self.used.load(Ordering::Relaxed) {
@@ -236,10 +157,11 @@ impl TableFile {
         })?;
         let opened = Arc::new(Opened {
             file,
+            _held: self.files.descriptors.hold(),
             is_mapped: AtomicBool::new(false),
         });
         self.opened.store(Some(opened.clone()));
-        self.files.entered(&self.own);
+        self.files.descriptors.entered(&self.own);
         Ok(opened)
     }
 }
@@ -291,18 +213,21 @@ impl ReadFile for TableFile {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use siltstone_storage::sim::{self, SimConfig};
     use siltstone_storage::{Epoch, MemoryStorage, OpKind};
 
     const EPOCH: Epoch = Epoch(0);
 
-    /// As many files, each of one byte that is its number, and a bound on those that are open.
-    fn files_of(count: u8, open_max: usize) -> (MemoryStorage, Vec<Arc<TableFile>>) {
+    /// `count` files, each of one byte that is its number, and a bound on those that are open.
+    fn files_of(count: u8, open_max: u64) -> (MemoryStorage, Vec<Arc<TableFile>>) {
         let runtime = Runtime::threads();
         let memory = MemoryStorage::new(&runtime);
-        let mut files = TableFiles::new(&runtime, Arc::new(memory.clone()));
-        files.open_max = AtomicUsize::new(open_max);
-        let files = Arc::new(files);
+        let descriptors = Descriptors::new(&runtime, Some(2 * open_max));
+        let storage = descriptors.wrap(Arc::new(memory.clone()));
+        let files = Arc::new(TableFiles::new(&runtime, storage, descriptors));
         let open = |n: u8| {
             let file = memory.create(EPOCH, &n.to_string()).unwrap();
             file.append(&[&[n]]).unwrap();
@@ -343,17 +268,87 @@ mod tests {
     }
 
     #[test]
-    fn without_descriptors_half_of_the_files_are_closed() {
-        let (_memory, all) = files_of(20, usize::MAX);
+    fn tables_give_back_half_of_their_descriptors_and_at_last_all() {
+        let (_memory, all) = files_of(20, u64::MAX / 2);
+        let descriptors = all[0].files.descriptors.clone();
         assert_eq!(open_count(&all), 20);
-        assert!(all[0].files.shed());
+        assert!(descriptors.give_back());
         assert_eq!(open_count(&all), 10);
         for (n, file) in all.iter().enumerate() {
             assert_eq!(usize::from(read(file).unwrap()), n);
         }
         assert!(open_count(&all) <= 10, "and it stays so");
-        while all[0].files.shed() {}
-        assert!(open_count(&all) > 0);
+        while descriptors.give_back() {}
+        assert_eq!(open_count(&all), 0, "the last one too");
+        for (n, file) in all.iter().enumerate() {
+            assert_eq!(usize::from(read(file).unwrap()), n);
+        }
+        assert_eq!(open_count(&all), 4);
+    }
+
+    #[test]
+    fn a_bound_that_was_lowered_recovers() {
+        let run = sim::run(SimConfig::new(7), |runtime: Runtime| {
+            let memory = MemoryStorage::new(&runtime);
+            let descriptors = Descriptors::new(&runtime, Some(40));
+            let storage = descriptors.wrap(Arc::new(memory.clone()));
+            let files = Arc::new(TableFiles::new(&runtime, storage, descriptors.clone()));
+            let all: Vec<_> = (0..20u8)
+                .map(|n| {
+                    let file = memory.create(EPOCH, &n.to_string()).unwrap();
+                    file.append(&[&[n]]).unwrap();
+                    drop(file);
+                    files.open(&n.to_string(), false).unwrap()
+                })
+                .collect();
+            while descriptors.give_back() {}
+            for expected in [4, 8, 16, 20, 20] {
+                for file in &all {
+                    read(file).unwrap();
+                }
+                assert_eq!(open_count(&all), expected);
+                runtime.sleep(Duration::from_secs(61));
+            }
+        });
+        run.result.unwrap();
+    }
+
+    /// A creation, too, takes descriptors back from tables: it failed, while the reads of tables
+    /// closed others.
+    #[test]
+    fn whatever_opens_a_file_takes_descriptors_back_from_tables() {
+        let (memory, all) = files_of(6, u64::MAX / 2);
+        let descriptors = all[0].files.descriptors.clone();
+        let storage = all[0].files.storage.clone();
+        for call in 0..5 {
+            for file in &all {
+                read(file).unwrap();
+            }
+            let (open, retried) = (open_count(&all) as u64, descriptors.retried_count());
+            memory.set_open_max(100, open);
+            match call {
+                0 => drop(storage.create(EPOCH, "created").unwrap()),
+                1 => drop(storage.recycle(EPOCH, "created", "recycled").unwrap()),
+                2 => storage.replace(EPOCH, "replaced", b"1").unwrap(),
+                3 => storage.publish(EPOCH, "published", b"1").unwrap(),
+                _ => drop(storage.open("replaced").unwrap()),
+            }
+            assert!((open_count(&all) as u64) < open, "call {call}");
+            assert_eq!(descriptors.retried_count() - retried, 1, "call {call}");
+            memory.set_open_max(100, 100);
+        }
+        // Where no table has one to give back, the call fails, and nothing was made.
+        while descriptors.give_back() {}
+        memory.set_open_max(100, 0);
+        let error = storage.create(EPOCH, "toomany").err().unwrap();
+        assert_eq!(error.kind, StorageErrorKind::TooManyOpen);
+        assert!(
+            memory
+                .list()
+                .unwrap()
+                .iter()
+                .all(|object| object.name != "toomany")
+        );
     }
 
     #[test]

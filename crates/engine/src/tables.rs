@@ -4,7 +4,7 @@
 //! it is first asked and may lose it again when more than `open_tables_max` are open (a clock over
 //! handles). Tables of levels 0 and 1, which most reads ask, do not count for this and are not
 //! closed for it: their filters and indexes stay in memory. Files are another matter: readers and
-//! jobs share a table's [`TableFile`], and [`TableFiles`] bounds how many of those have a
+//! jobs share a table's [`TableFile`], and [`Descriptors`] bounds how many of those have a
 //! descriptor. [`TableSet`] knows every handle that lives; a handle that nothing holds any more
 //! means that neither a view nor a job names the table, and [`TableSet::sweep`] deletes the file.
 //!
@@ -27,6 +27,7 @@ use siltstone_table::reader::{
 
 use crate::cache::{BlockCache, ScanCache};
 use crate::compaction::pick::joined_ranges;
+use crate::descriptors::Descriptors;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Events};
 use crate::options::{DirectIo, Options, Verify};
@@ -80,6 +81,8 @@ pub(crate) struct TableSet {
     events: Arc<Events>,
     storage: Arc<dyn Storage>,
     files: Arc<TableFiles>,
+    /// What bounds the files of tables that are open.
+    pub(crate) descriptors: Arc<Descriptors>,
     options: ReaderOptions,
     direct_io: DirectIo,
     /// The most readers that stay open of tables below level 1.
@@ -106,13 +109,19 @@ impl TableSet {
         runtime: &Runtime,
         events: Arc<Events>,
         storage: Arc<dyn Storage>,
+        descriptors: Arc<Descriptors>,
         options: &Options,
     ) -> TableSet {
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
         TableSet {
             runtime: runtime.clone(),
             events,
-            files: Arc::new(TableFiles::new(runtime, storage.clone())),
+            files: Arc::new(TableFiles::new(
+                runtime,
+                storage.clone(),
+                descriptors.clone(),
+            )),
+            descriptors,
             storage,
             options: ReaderOptions {
                 verify: match options.verify {
@@ -147,11 +156,6 @@ impl TableSet {
 
     pub(crate) fn closed_count(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
-    }
-
-    /// How many descriptors of tables were closed because too many were open at a time.
-    pub(crate) fn closed_file_count(&self) -> u64 {
-        self.files.closed_count()
     }
 
     /// The handle of a table.

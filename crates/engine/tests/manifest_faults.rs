@@ -219,6 +219,50 @@ fn an_open_that_fails_at_each_call_of_its_manifest() {
     );
 }
 
+/// While the process has no descriptor left, a manifest cannot be written anew, and nothing is in
+/// doubt: no file was opened. It used to poison the store.
+#[test]
+fn a_roll_without_descriptors_poisons_nothing_and_is_made_later() {
+    for kind in [OpKind::Replace, OpKind::Create] {
+        let what = format!("{kind:?}");
+        simulated(&what.clone(), move |rt| {
+            let disk = closed(&rt, Rule::on(OpKind::Sync, Fault::Delay(Duration::ZERO)));
+            let store = disk.open();
+            let name = match kind {
+                OpKind::Replace => "CURRENT",
+                _ => "MANIFEST-",
+            };
+            let fault = Fault::Fail(StorageErrorKind::TooManyOpen);
+            disk.faults
+                .add(Rule::on(kind, fault).named(name).for_good());
+            let named = || {
+                disk.names("")
+                    .into_iter()
+                    .find(|n| n.starts_with("MANIFEST-"))
+            };
+            let before = named();
+            let put = roll(&store);
+            assert_eq!(put, BEFORE + 20, "{what}: every write is acknowledged");
+            assert!(!disk.faults.fired().is_empty(), "{what}: a roll was tried");
+            assert_eq!(store.stats().health, "good", "{what}");
+            disk.faults.clear();
+            let ks = store.default_keyspace().unwrap();
+            let mut put = put;
+            let wide = store.keyspace("wide").unwrap();
+            for round in 0..40u64 {
+                for first in [b'a', b'b'] {
+                    wide.put(&[first; 60_000], &key(round)).unwrap();
+                }
+                wide.flush().unwrap();
+                put_synced(&ks, &key(put), b"v");
+                put += 1;
+            }
+            assert_ne!(named(), before, "{what}: it is rolled later");
+            comes_back(&disk, put, &what);
+        });
+    }
+}
+
 /// The pointer was replaced, the call said that there was no room, and from then on nothing can be read: which manifest counts is not known, so
 /// none is deleted. (The new one was, and the next open missed it: seed 76 of `every_call_fails`.)
 #[test]

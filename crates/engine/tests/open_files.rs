@@ -187,3 +187,109 @@ fn with_many_cursors(folder: &std::path::Path) {
         store.close().unwrap();
     }
 }
+
+/// A flush, a segment of the log, a checkpoint and an export each want a descriptor for what they
+/// write. They were refused while tables held half of all that the process may have.
+#[test]
+fn what_writes_files_takes_descriptors_back_from_tables() {
+    with_limit(
+        128,
+        "what_writes_files_takes_descriptors_back_from_tables",
+        with_a_program_that_takes_the_rest,
+    );
+}
+
+fn with_a_program_that_takes_the_rest(folder: &std::path::Path) {
+    const KEYS: u32 = 15_000;
+    let options = Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 256 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        map_tables: false,
+        block_cache_bytes: 0,
+        ..Options::default()
+    };
+    let store = Store::open(folder, options).unwrap();
+    let all = store.default_keyspace().unwrap();
+    for n in 0..KEYS {
+        all.put(&key(n), &[n as u8; 400]).unwrap();
+    }
+    all.compact_range(None, None).unwrap();
+    let outside = folder.with_extension("tables");
+    let export = siltstone::TableFolder::create(&outside).unwrap();
+    type Call<'a> = (&'a str, &'a dyn Fn() -> siltstone::Result<()>);
+    let calls: &[Call<'_>] = &[
+        ("a flush", &|| {
+            all.put(b"one", b"more").and_then(|()| store.flush())
+        }),
+        ("segments", &|| {
+            (0..400).try_for_each(|n: u32| all.put(&key(KEYS + n), &[0; 400]))
+        }),
+        ("a checkpoint", &|| {
+            store.checkpoint(folder.with_extension("copy")).map(drop)
+        }),
+        ("an export", &|| all.export(.., &export, "export").map(drop)),
+        ("a compaction", &|| all.compact_range(None, None)),
+    ];
+    for (what, call) in calls {
+        for n in 0..KEYS {
+            assert_eq!(all.get(&key(n)).unwrap().unwrap(), [n as u8; 400], "{n}");
+        }
+        // The program around the store takes every descriptor that is left.
+        let taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        assert!(!taken.is_empty());
+        let before = store.stats().counter("descriptor_retry_count");
+        call().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let stats = store.stats();
+        assert!(stats.counter("descriptor_retry_count") > before, "{what}");
+        assert_eq!(stats.last_job_error, None, "{what}");
+        assert_eq!(stats.health, "good", "{what}");
+    }
+    store.close().unwrap();
+}
+
+/// More threads read at a time than there are descriptors: whoever finds none waits for the reads
+/// of others to end. Some reads were refused.
+#[test]
+fn more_threads_than_files_can_read() {
+    with_limit(40, "more_threads_than_files_can_read", with_many_threads);
+}
+
+#[allow(clippy::disallowed_methods)] // real threads: the limit is one of the process
+fn with_many_threads(folder: &std::path::Path) {
+    const KEYS: u32 = 15_000;
+    let options = Options {
+        memtable_bytes: 256 << 10,
+        table_bytes: 64 << 10,
+        level1_bytes: 256 << 10,
+        log_segment_bytes: 64 << 10,
+        log_bytes_max: 1 << 20,
+        map_tables: false,
+        block_cache_bytes: 0,
+        ..Options::default()
+    };
+    let store = Store::open(folder, options).unwrap();
+    let all = store.default_keyspace().unwrap();
+    for n in 0..KEYS {
+        all.put(&key(n), &[n as u8; 400]).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..80 {
+            let all = &all;
+            scope.spawn(move || {
+                for n in (0..KEYS).skip(thread).step_by(37) {
+                    assert_eq!(all.get(&key(n)).unwrap().unwrap(), [n as u8; 400], "{n}");
+                }
+            });
+        }
+        for n in 0..3_000 {
+            all.put(&key(KEYS + n), &[n as u8; 400]).unwrap();
+        }
+        store.flush().unwrap();
+    });
+    all.compact_range(None, None).unwrap();
+    assert_eq!(store.stats().last_job_error, None);
+    store.close().unwrap();
+}

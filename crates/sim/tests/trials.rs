@@ -232,7 +232,11 @@ fn disk_full() {
 /// Fewer file handles than tables.
 #[test]
 fn file_handles() {
-    let wanted = ["handles.fewer_than_tables", "handles.files_closed"];
+    let wanted = [
+        "handles.fewer_than_tables",
+        "handles.files_closed",
+        "handles.calls_made_again",
+    ];
     seeds("file_handles", 1, 20, &wanted, handles_trial);
 }
 

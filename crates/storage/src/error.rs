@@ -24,7 +24,8 @@ pub enum StorageErrorKind {
     Fenced,
     /// A read past the object's end.
     UnexpectedEof,
-    /// No free file handle (EMFILE, ENFILE). Closing some helps.
+    /// No free file handle (EMFILE, ENFILE). Nothing was opened, so the call has changed nothing;
+    /// it may be made again after other files were closed.
     TooManyOpen,
     /// Missing permissions or a read-only file system.
     PermissionDenied,
@@ -101,6 +102,12 @@ impl StorageError {
             _ => StorageErrorKind::Io,
         };
         StorageError::new(kind, op, name, error.to_string())
+    }
+
+    /// Whether the call, a replacement of an object, has changed nothing: there was no room for the
+    /// new bytes, or no file handle to write them with.
+    pub fn changed_nothing(&self) -> bool {
+        self.is_no_space() || self.kind == StorageErrorKind::TooManyOpen
     }
 
     /// Whether there is no room: on the disk, or in the file.

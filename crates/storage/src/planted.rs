@@ -177,6 +177,9 @@ bugs! {
     154 LogEndIsReadLate "the log's end is read after what needs the log, not before";
     155 ClosedEndIsNotAsked "a log that ends before its end at the close is taken for whole";
     157 ClosedIsNotAsked "a first segment that is missing or cut is passed over in a store that was not closed";
+    // File descriptors, and what a flush is compared with.
+    159 CreationsGiveUp "a creation that finds no file handle is an error at once, while tables could give theirs back";
+    160 NoTableIsNotAsked "a flush that made no table is not asked for its range deletes, and one of range deletes only makes none";
     // With the cursors that jump over range deletes.
     170 JumpOverNewerTable "a cursor jumps over newer entries of a table";
     171 JumpIgnoresStamps "a cursor jumps over newer entries of a memtable";

@@ -166,9 +166,10 @@ impl ManifestWriter {
             unsure: true,
         })?;
         if let Err(error) = storage.replace(epoch, CURRENT_NAME, &current.encode()) {
-            // Without room the replacement is not written, and reading shows that the old one stands. After any
-            // other failure what reads as old may still become new; what cannot be read may be either.
-            let unchanged = error.is_no_space()
+            // Without room or a descriptor the replacement is not written, and reading shows that
+            // the old one stands. After any other failure what reads as old may still become new;
+            // what cannot be read may be either.
+            let unchanged = error.changed_nothing()
                 && read_current(&*storage).is_ok_and(|now| now != Some(current));
             if unchanged {
                 let _ = match space {

@@ -1,17 +1,20 @@
-//! A process with few file handles left: tables are closed for others, jobs open their inputs for a read, and everything is answered.
+//! A process with few file handles left: tables are closed for others, jobs open their inputs for a
+//! read, and everything is answered.
 //!
-//! One unit is a seed: a store of more tables than there are handles, which it was told a larger number of; all keys are written, read
-//! by gets, and compacted. No call fails, and no job does. (What one cursor holds is not within the limit yet.)
+//! One unit is a seed: a store of more tables than there are handles, which it was told a larger
+//! number of. What it writes counts, too: segments, outputs of jobs, manifests. All keys are
+//! written, read by gets and by cursors that stay open meanwhile, and compacted. No call fails, and
+//! no job does.
 
 use std::sync::Arc;
 
-use siltstone::{KeyspaceOptions, Options};
+use siltstone::{Cursor, IterOptions, KeyspaceOptions, Options};
 use siltstone_storage::MemoryStorage;
 
 use super::{Run, STEPS, simulate_counted};
 use crate::checker::Check;
 use crate::coverage::Coverage;
-use crate::model::Op;
+use crate::model::{Bytes, Op};
 use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::World;
@@ -43,10 +46,11 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let what = format!("{left} handles, {options:?}");
         let told = |e: String| format!("{what}: {e}");
         let world = run.must_open(&medium, &options, "open").map_err(told)?;
-        for _ in 0..2 {
-            fill(&run, &world, &mut rng).map_err(told)?;
-            get_all(&run, &world).map_err(told)?;
-        }
+        fill(&run, &world, &mut rng).map_err(told)?;
+        get_all(&run, &world).map_err(told)?;
+        let cursors = cursors(&run, &world).map_err(told)?;
+        fill(&run, &world, &mut rng).map_err(told)?;
+        get_all(&run, &world).map_err(told)?;
         if rng.chance(50) {
             let keyspace = world.store.keyspace("default");
             let compacted = keyspace.and_then(|keyspace| keyspace.compact_range(None, None));
@@ -55,6 +59,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let idle = world.store.wait_until_idle();
         idle.map_err(|e| told(e.to_string()))?;
         get_all(&run, &world).map_err(told)?;
+        go_on(cursors).map_err(told)?;
         world.nothing_is_left_over().map_err(told)?;
         let stats = world.store.stats();
         if stats.counter("job_failed_count") > 0 {
@@ -70,13 +75,50 @@ pub fn handles_trial(seed: u64) -> Coverage {
         if tables > left {
             run.coverage.add("handles.fewer_than_tables");
         }
-        run.coverage.add_count(
-            "handles.files_closed",
-            stats.counter("table_file_close_count"),
-        );
+        for (name, counter) in [
+            ("handles.files_closed", "table_file_close_count"),
+            ("handles.calls_made_again", "descriptor_retry_count"),
+        ] {
+            run.coverage.add_count(name, stats.counter(counter));
+        }
         run.close(&world).map_err(|e| told(format!("close: {e}")))?;
         Ok(run.coverage)
     })
+}
+
+/// A cursor at every tenth key, and the keys that it must show from there on.
+type Positioned = (Cursor, Vec<Bytes>);
+
+/// Keys that each cursor passes in the end.
+const PASSED: usize = 20;
+
+fn cursors(run: &Run, world: &World) -> Result<Vec<Positioned>, String> {
+    let told = |e: siltstone::Error| e.to_string();
+    let keyspace = world.store.keyspace("default").map_err(told)?;
+    let keys = &run.plan.keys;
+    let at = |n: usize| {
+        let mut cursor = keyspace.cursor(IterOptions::default())?;
+        cursor.seek(&keys[n])?;
+        Ok((cursor, keys[n..keys.len().min(n + PASSED)].to_vec()))
+    };
+    (0..keys.len())
+        .step_by(10)
+        .map(at)
+        .collect::<Result<_, _>>()
+        .map_err(told)
+}
+
+/// Reads on with cursors that were positioned earlier.
+fn go_on(cursors: Vec<Positioned>) -> Check {
+    for (mut cursor, keys) in cursors {
+        for key in keys {
+            if !cursor.valid() || cursor.key() != &*key {
+                return Err(format!("a cursor is not at {key:?}, which it comes to"));
+            }
+            cursor.next().map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads every key.
@@ -103,7 +145,7 @@ fn fill(run: &Run, world: &World, rng: &mut Rng) -> Result<(), String> {
     let keyspace = keyspace.ok_or("there is no keyspace")?;
     let keys: Vec<_> = run.plan.keys.to_vec();
     for some in keys.chunks(10) {
-        let put = |key: &crate::model::Bytes| {
+        let put = |key: &Bytes| {
             let mut value = vec![0; 2000 + rng.index(4000)];
             value[..8].copy_from_slice(&rng.draw().to_le_bytes());
             Op::Put(keyspace.id(), key.clone(), value.into())

@@ -345,12 +345,13 @@ pub fn is_own_name(name: &str) -> bool {
 /// Gives the folder `old` the name `new`, which must be free or an empty folder, durably. Open storages follow it.
 ///
 /// # Errors
-/// When the system refuses; the folder then has its old name, or, if only the last sync failed, may have either.
+/// When the system refuses; the folder then has its old name, or, if only the last sync failed, may
+/// have either. Without file handles (`TooManyOpen`) it has its old name.
 pub fn rename_folder(old: &Path, new: &Path) -> Result<()> {
+    let parents = [Parent::open(new)?, Parent::open(old)?];
     std::fs::rename(old, new)
         .map_err(|e| StorageError::from_io("rename_folder", new.display().to_string(), &e))?;
-    sync_parent(new)?;
-    sync_parent(old)
+    parents.iter().try_for_each(Parent::sync)
 }
 
 /// Deletes the folder `path` if nothing is in it but files of [`is_own_name`]. The caller holds its leases.
@@ -406,14 +407,35 @@ fn sync_names_of(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The folder that another folder or file lies in.
+struct Parent<'a> {
+    path: &'a Path,
+    folder: File,
+}
+
+impl<'a> Parent<'a> {
+    fn open(path: &'a Path) -> Result<Parent<'a>> {
+        let path = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        let folder = File::open(path).map_err(|e| Parent::error(path, &e))?;
+        Ok(Parent { path, folder })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.folder
+            .sync_all()
+            .map_err(|e| Parent::error(self.path, &e))
+    }
+
+    fn error(path: &Path, error: &io::Error) -> StorageError {
+        StorageError::from_io("sync_dir", path.display().to_string(), error)
+    }
+}
+
 fn sync_parent(path: &Path) -> Result<()> {
-    let parent = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    File::open(parent)
-        .and_then(|p| p.sync_all())
-        .map_err(|e| StorageError::from_io("sync_dir", parent.display().to_string(), &e))
+    Parent::open(path)?.sync()
 }
 
 /// Says of a path that leads nowhere that it is a link, if it is one.

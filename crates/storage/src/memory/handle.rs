@@ -17,8 +17,8 @@ pub(super) struct MemoryWriter {
     name: String,
     epoch: Epoch,
     position: AtomicU64,
-    /// Keeps the object while its names are gone.
-    _handles: Arc<()>,
+    /// Keeps the object while its names are gone, and counts what is open.
+    _handles: (Arc<()>, Arc<()>),
 }
 
 /// The first `keep` bytes of `parts`, in one piece.
@@ -38,7 +38,7 @@ impl MemoryWriter {
         ino: u64,
         name: &str,
         epoch: Epoch,
-        handles: Arc<()>,
+        handles: (Arc<()>, Arc<()>),
     ) -> MemoryWriter {
         let position = AtomicU64::new(0);
         MemoryWriter {

@@ -80,7 +80,7 @@ struct Core {
     unreadable: Vec<(u64, Range<u64>)>,
     /// When so many calls have been made, the capacity becomes what is used then and so many bytes more.
     full_at: Option<(u64, u64)>,
-    /// How many objects may be open for reading, as `open_objects_max` says and in fact.
+    /// How many objects may be open, as `open_objects_max` says and in fact.
     open_max: Option<(u64, u64)>,
     /// One reference more than there are objects open for reading.
     open: Arc<()>,
@@ -140,6 +140,17 @@ impl Core {
                 (capacity / PAGE_BYTES as u64).saturating_sub(self.state.used_pages())
             }
         }
+    }
+
+    /// Whether one more object can be open.
+    fn check_handles(&self, op: OpKind, name: &str) -> Result<()> {
+        let open = Arc::strong_count(&self.open) as u64 - 1;
+        if let Some((_, left)) = self.open_max.filter(|(_, left)| open >= *left) {
+            let detail = format!("{left} objects are open, and no more may be");
+            let kind = StorageErrorKind::TooManyOpen;
+            return Err(StorageError::new(kind, op.name(), name, detail));
+        }
+        Ok(())
     }
 
     fn no_space(&self, kind: OpKind, name: &str) -> StorageError {
@@ -414,8 +425,8 @@ impl MemoryStorage {
         self.inner.lock().refuses_direct = refuses;
     }
 
-    /// Limits how many objects may be open for reading at once: to as many as [`Storage::open_objects_max`] says, of which the program around
-    /// the store leaves only so many.
+    /// Limits how many objects may be open at once, for reading or for writing. `said` is what
+    /// [`Storage::open_objects_max`] says; the program around the store leaves `left` of them.
     pub fn set_open_max(&self, said: u64, left: u64) {
         self.inner.lock().open_max = Some((said, left));
     }
@@ -427,6 +438,7 @@ impl MemoryStorage {
         if core.state.names.contains_key(name) {
             return Err(exists(OpKind::Create, name));
         }
+        core.check_handles(OpKind::Create, name)?;
         let ino = core.state.next_ino;
         core.change(
             OpKind::Create,
@@ -469,7 +481,7 @@ impl MemoryStorage {
             ino,
             name,
             epoch,
-            handles,
+            (handles, Arc::clone(&core.open)),
         ))
     }
 }
@@ -570,6 +582,7 @@ impl Storage for MemoryStorage {
         if core.state.names.contains_key(new) {
             return Err(exists(OpKind::Recycle, new));
         }
+        core.check_handles(OpKind::Recycle, old)?;
         core.change(
             OpKind::Recycle,
             Effect::Rename {
@@ -625,12 +638,7 @@ impl Storage for MemoryStorage {
         let Some((ino, inode)) = core.state.inode(name) else {
             return Err(not_found(OpKind::Open, name));
         };
-        let open = Arc::strong_count(&core.open) as u64 - 1;
-        if let Some((_, left)) = core.open_max.filter(|(_, left)| open >= *left) {
-            let detail = format!("{left} objects are open, and no more may be");
-            let kind = StorageErrorKind::TooManyOpen;
-            return Err(StorageError::new(kind, OpKind::Open.name(), name, detail));
-        }
+        core.check_handles(OpKind::Open, name)?;
         let handles = (Arc::clone(&inode.handles), Arc::clone(&core.open));
         Ok(Arc::new(MemoryReader::new(
             Arc::clone(&self.inner),
@@ -742,6 +750,7 @@ impl Storage for MemoryStorage {
         check_object_name("publish", name)?;
         let mut core = self.inner.enter(KIND);
         core.check_epoch(KIND, name, epoch)?;
+        core.check_handles(KIND, name)?;
         if pages_for(bytes.len() as u64) as u64 > core.free_pages() {
             return Err(core.no_space(KIND, name));
         }
@@ -778,6 +787,7 @@ impl Storage for MemoryStorage {
         check_object_name("replace", name)?;
         let mut core = self.inner.enter(OpKind::Replace);
         core.check_epoch(OpKind::Replace, name, epoch)?;
+        core.check_handles(OpKind::Replace, name)?;
         if pages_for(bytes.len() as u64) as u64 > core.free_pages() {
             return Err(core.no_space(OpKind::Replace, name));
         }
