@@ -61,7 +61,8 @@ use install::write_manifest;
 pub(crate) use install::{Rest, install_rest, keyspace_edit};
 pub(crate) use orphans::open_number_of;
 use orphans::{
-    delete_orphans, delete_segments_behind, next_open_number, refuse_missing_tables, sync_inherited,
+    delete_orphans, delete_segments_behind, next_open_number, refuse_missing_tables,
+    refuse_other_formats, sync_inherited,
 };
 use replay::Replay;
 pub(crate) use replay::ReplayBudget;
@@ -145,6 +146,7 @@ pub(crate) fn open(
     if matches!(purpose, Purpose::Writing) {
         refuse_missing_tables(&storages, &old)?;
     }
+    refuse_other_formats(&storages, &old)?;
     let open_number = next_open_number(&storages, &old)?;
     let jobs = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
 

@@ -406,7 +406,7 @@ const CASES: &[Case] = &[
                 bytes[footer + 48] = 9;
                 seal(&mut bytes[footer..], 52);
             };
-            Place::filled().change(".tbl", newer).unreadable()
+            Place::filled().change(".tbl", newer).refused()
         },
     ),
     (

@@ -225,3 +225,53 @@ fn concurrent_writers_share_groups() {
     let stats = store.stats();
     assert_eq!(stats.counter("put_count"), 12_000);
 }
+
+/// An open took a store whose tables have another format version: writes went in, no read was
+/// answered, and no table could be compacted.
+#[test]
+fn a_store_with_tables_of_another_format_is_refused_and_left_as_it_is() {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let on = |memory: &MemoryStorage| {
+        let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+        Components::on(storage, runtime.clone())
+    };
+    let store = Store::open_with(on(&memory), Options::default()).unwrap();
+    store.default_keyspace().unwrap().put(b"k", b"v").unwrap();
+    store.flush().unwrap();
+    store.close().unwrap();
+    let names = || {
+        let objects = memory.list().unwrap().into_iter();
+        objects.map(|o| (o.name, o.len)).collect::<Vec<_>>()
+    };
+    let (table, _) = names()
+        .into_iter()
+        .find(|(name, _)| name.ends_with(".tbl"))
+        .unwrap();
+    // Version 1, with the footer's checksum made right.
+    let mut bytes = memory.read_small(&table).unwrap();
+    let footer = bytes.len() - siltstone_table::footer::FOOTER_BYTES;
+    bytes[footer + 48] = 1;
+    let crc = crc32c::crc32c(&bytes[footer..footer + 52]);
+    bytes[footer + 52..footer + 56].copy_from_slice(&crc.to_le_bytes());
+    let lease = memory.lease("forger").unwrap();
+    memory.replace(lease.epoch(), &table, &bytes).unwrap();
+    drop(lease);
+    let before = names();
+    let opens = [Store::open_with, Store::open_read_only_with];
+    for open in opens {
+        let error = open(on(&memory), Options::default()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        for part in [
+            &*table,
+            "format version",
+            "expected 2",
+            "found 1",
+            "nothing was changed",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(names(), before);
+    }
+}

@@ -8,6 +8,7 @@
 use crate::checksum::crc32c;
 use crate::coding::Bytes;
 use crate::error::{Damage, Result, TableError};
+use siltstone_storage::ReadFile;
 
 /// Bytes of a footer.
 pub const FOOTER_BYTES: usize = 64;
@@ -55,6 +56,21 @@ impl Footer {
         out[52..56].copy_from_slice(&crc.to_le_bytes());
         out[56..].copy_from_slice(&MAGIC);
         out
+    }
+
+    /// Reads, decodes and checks the footer of a table.
+    ///
+    /// # Errors
+    /// Storage errors, damage, and another version.
+    pub fn read(file: &dyn ReadFile) -> Result<Footer> {
+        let (name, len) = (file.name(), file.len());
+        let Some(at) = len.checked_sub(FOOTER_BYTES as u64) else {
+            let least = FOOTER_BYTES as u64;
+            return Err(Damage::new("length of a table", 0, least, len).in_file(name, 0));
+        };
+        let mut raw = [0; FOOTER_BYTES];
+        file.read_at(at, &mut raw)?;
+        Footer::decode(&raw, name, len)
     }
 
     /// Decodes and checks the footer of `file`, which is `file_len` bytes long.

@@ -153,7 +153,7 @@ fn properties(dump: &mut Dump<'_>, table: &TableFile<'_>) -> Result<(), Failure>
         ),
         (
             "range deletes",
-            (p.range_deletes > 0).then(|| format!("{} numbers", count(p.range_deletes))),
+            (p.range_deletes > 0).then(|| count(p.range_deletes)),
         ),
         (
             "bytes",

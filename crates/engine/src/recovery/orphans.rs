@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use siltstone_storage::Epoch;
+use siltstone_table::error::TableError;
+use siltstone_table::footer::Footer;
 use siltstone_table::job::OutputPrefix;
 
 use crate::core::{Core, Storages};
@@ -69,6 +71,28 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
         }
     }
     Ok(())
+}
+
+/// Refuses a store whose tables have another format version. The manifest does not say which they
+/// have, and the tables of a store have one, so the oldest of them is asked. A store that was opened
+/// all the same took writes, answered no read, and failed at every compaction.
+///
+/// # Errors
+/// `Unsupported`. What else is wrong with that table, its readers find.
+pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> Result<()> {
+    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
+    let Some((_, oldest)) = tables.min_by_key(|(_, table)| table.id) else {
+        return Ok(());
+    };
+    let Ok(file) = storages.tables.open(&oldest.name) else {
+        return Ok(());
+    };
+    match Footer::read(&*file) {
+        Err(error @ TableError::UnsupportedVersion { .. }) => {
+            Err(Error::from(error).context("nothing was changed"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The open number in a table's name.

@@ -15,7 +15,7 @@ use siltstone_storage::ReadFile;
 use crate::checksum::crc32c;
 use crate::coding::Bytes;
 use crate::error::{Damage, Result};
-use crate::footer::{FOOTER_BYTES, Footer};
+use crate::footer::Footer;
 use crate::index::{Index, Place};
 use crate::key::HIGHEST_TRAILER;
 use crate::properties::Properties;
@@ -55,15 +55,7 @@ impl InputTable {
     /// Storage errors, and damage with file and offset.
     pub fn open(file: Arc<dyn ReadFile>) -> Result<InputTable> {
         let name = file.name().to_string();
-        let len = file.len();
-        let Some(at) = len.checked_sub(FOOTER_BYTES as u64) else {
-            return Err(
-                Damage::new("length of a table", 0, FOOTER_BYTES as u64, len).in_file(&name, 0),
-            );
-        };
-        let mut raw = [0; FOOTER_BYTES];
-        file.read_at(at, &mut raw)?;
-        let footer = Footer::decode(&raw, &name, len)?;
+        let footer = Footer::read(&*file)?;
         let [
             blocks,
             filter,
