@@ -197,11 +197,20 @@ fn the_setting_changes_while_the_store_is_open() {
     });
 }
 
-/// Runs jobs on streams in which one value is another: tables that are sound by every checksum and count, and wrong.
-struct Wrong;
+/// Runs jobs on streams that are not what they say: tables that are sound by every checksum and
+/// count, and wrong.
+struct Wrong(Lie);
 
-struct WrongInputs(Arc<dyn Inputs>);
-struct WrongSource(Arc<dyn StreamSource>);
+#[derive(Clone, Copy, PartialEq)]
+enum Lie {
+    /// One value is another.
+    Value,
+    /// Range deletes end later.
+    RangeDeletes,
+}
+
+struct WrongInputs(Arc<dyn Inputs>, Lie);
+struct WrongSource(Arc<dyn StreamSource>, Lie);
 struct WrongStream(Box<dyn EntryStream>, Vec<u8>);
 
 impl Executor for Wrong {
@@ -213,7 +222,7 @@ impl Executor for Wrong {
     }
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         let ctx = ExecContext {
-            inputs: Arc::new(WrongInputs(ctx.inputs.clone())),
+            inputs: Arc::new(WrongInputs(ctx.inputs.clone(), self.0)),
             ..ctx.clone()
         };
         CpuExecutor::new().run(job, &ctx)
@@ -225,7 +234,10 @@ impl Inputs for WrongInputs {
         self.0.table(location, name)
     }
     fn stream(&self, location: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError> {
-        Ok(Arc::new(WrongSource(self.0.stream(location, name)?)))
+        Ok(Arc::new(WrongSource(
+            self.0.stream(location, name)?,
+            self.1,
+        )))
     }
 }
 
@@ -234,9 +246,16 @@ impl StreamSource for WrongSource {
         self.0.key_bounds()
     }
     fn range_deletes(&self) -> Result<Vec<RangeDelete>, TableError> {
-        self.0.range_deletes()
+        let mut range_deletes = self.0.range_deletes()?;
+        if self.1 == Lie::RangeDeletes {
+            range_deletes.iter_mut().for_each(|r| r.end = key(PAIRS));
+        }
+        Ok(range_deletes)
     }
     fn open(&self, bounds: &KeyBounds) -> Result<Box<dyn EntryStream>, TableError> {
+        if self.1 != Lie::Value {
+            return self.0.open(bounds);
+        }
         Ok(Box::new(WrongStream(self.0.open(bounds)?, Vec::new())))
     }
 }
@@ -260,7 +279,7 @@ fn a_wrong_value_under_right_checksums_is_not_installed() {
     play(|rt| {
         let disk = Disk::new(&rt);
         let components = Components {
-            executors: vec![Arc::new(Wrong)],
+            executors: vec![Arc::new(Wrong(Lie::Value))],
             ..Components::on(Arc::new(disk.faults.clone()), rt.clone())
         };
         let store = Store::open_with(components, options(FlushVerify::Sample)).unwrap();
@@ -271,5 +290,29 @@ fn a_wrong_value_under_right_checksums_is_not_installed() {
         let stats = store.stats();
         assert_eq!(stats.sides[0].rejected_count, 1, "the host ran it instead");
         assert_eq!(stats.counter("job_failed_count"), 0);
+    });
+}
+
+/// Its tables say what its outcome says, and delete more than anybody has deleted. Range deletes of
+/// an executor were compared with nothing but its own count.
+#[test]
+fn a_range_delete_that_is_too_wide_is_not_installed() {
+    play(|rt| {
+        let disk = Disk::new(&rt);
+        let components = Components {
+            executors: vec![Arc::new(Wrong(Lie::RangeDeletes))],
+            ..Components::on(Arc::new(disk.faults.clone()), rt.clone())
+        };
+        let store = Store::open_with(components, options(FlushVerify::None)).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        fill(&keyspace);
+        store.flush().unwrap();
+        // Nothing lies in it.
+        keyspace.delete_range(b"key", key(0)).unwrap();
+        store.flush().unwrap();
+        let stats = store.stats();
+        assert_eq!(stats.sides[0].rejected_count, 1, "the host ran it instead");
+        assert_eq!(stats.counter("job_failed_count"), 0);
+        check(&keyspace);
     });
 }

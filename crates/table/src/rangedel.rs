@@ -65,6 +65,11 @@ where
     fragments
 }
 
+/// What the key bytes of fragments come to, `None` if that is more than the stored form can say.
+pub(crate) fn stored_key_bytes(mut lens: impl Iterator<Item = usize>) -> Option<u32> {
+    lens.try_fold(0u32, |sum, len| sum.checked_add(u32::try_from(len).ok()?))
+}
+
 /// A segment tree over fragments that overlap.
 #[derive(Clone, Debug)]
 struct Overlaps {
@@ -347,6 +352,18 @@ impl RangeDeletes {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// The ends of keys are stored in 32 bits. More was cut off, and gave a table that nobody can
+    /// read.
+    #[test]
+    fn more_key_bytes_than_the_format_can_say_are_refused() {
+        let longest = 2 * MAX_KEY_BYTES;
+        let fit = u32::MAX as usize / longest;
+        let exactly = u32::MAX as usize - fit * longest;
+        let lens = || std::iter::repeat_n(longest, fit);
+        assert_eq!(stored_key_bytes(lens().chain([exactly])), Some(u32::MAX));
+        assert_eq!(stored_key_bytes(lens().chain([exactly + 1])), None);
+    }
 
     fn small_key() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(0u8..4, 0..3)

@@ -29,7 +29,7 @@ use crate::limits::{
     MAX_BLOCK_VALUE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BLOCK_SIZE_BYTES,
 };
 use crate::properties::{LAYOUT_VERSION, Properties};
-use crate::rangedel::{RangeDelete, RangeDeletes};
+use crate::rangedel::{RangeDelete, RangeDeletes, stored_key_bytes};
 use siltstone_storage::planted::{self, Bug};
 
 /// Values from this size on are handed to the file without a copy, if they are not to be compressed.
@@ -435,6 +435,11 @@ impl TableWriter {
     /// # Errors
     /// If they are not in order.
     pub fn set_range_deletes(&mut self, fragments: Vec<RangeDelete>) -> Result<()> {
+        if stored_key_bytes(fragments.iter().map(|f| f.start.len() + f.end.len())).is_none() {
+            return Err(TableError::Misuse(
+                "the range deletes of a table have more than 4 GiB of keys",
+            ));
+        }
         self.range_deletes = RangeDeletes::new(fragments).map_err(|_: Damage| {
             TableError::Misuse("range deletes must be in order, and those of one number disjoint")
         })?;

@@ -198,6 +198,35 @@ fn range_deletes_are_compared_whole_by_every_sample() {
     }
 }
 
+/// A flush of range deletes only whose executor made no table: every count was right, and the range
+/// deletes were lost.
+#[test]
+fn range_deletes_without_a_table_are_missed() {
+    let content = Content {
+        range_deletes: content().range_deletes,
+        ..Content::default()
+    };
+    let mut inputs = InputMap::new();
+    let mut job = a_job(1000);
+    job.older = vec![KeyRange::everything()];
+    job.inputs
+        .push(stream_input(&mut inputs, "memtable", &content));
+    let outcome = Outcome {
+        output: job.output.clone(),
+        job: job.identity(),
+        ..Outcome::default()
+    };
+    siltstone_table::job::verify::verify_outcome(&job, &outcome).unwrap();
+    let memory = MemoryStorage::new(&Runtime::threads());
+    let stream = Stream(Arc::new((content.sorted(), content.range_deletes.clone())));
+    for sample in [drawn(1, 3), Sample::All] {
+        let cancel = CancelToken::new();
+        let said = verify_stream(&job, &outcome, &stream, &memory, sample, &cancel).unwrap();
+        let reason = said.unwrap_err().reason;
+        assert!(reason.contains("no table has the range delete"), "{reason}");
+    }
+}
+
 /// Values of two entries swapped in the table, with every checksum, count and length right: the tables alone do not show it.
 #[test]
 fn only_the_comparison_finds_swapped_values() {

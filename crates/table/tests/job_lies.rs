@@ -8,17 +8,20 @@ use common::*;
 use proptest::prelude::*;
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
-use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::fragments::verify_range_deletes;
+use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{
     Rejected, Sample, Synced, TrustSyncs, verify_outcome, verify_tables,
 };
 use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange, OutputLimits};
 use siltstone_table::key::{Kind, trailer};
+use siltstone_table::rangedel::RangeDeletes;
 use siltstone_table::retain::RangeDelete;
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
 struct Honest {
     storage: Arc<MemoryStorage>,
+    inputs: InputMap,
     job: Job,
     outcome: Outcome,
 }
@@ -59,11 +62,12 @@ fn honest() -> Honest {
             ..input
         });
     }
-    let ctx = ExecContext::new(runtime, Arc::new(inputs), storage.clone(), epoch());
+    let ctx = ExecContext::new(runtime, Arc::new(inputs.clone()), storage.clone(), epoch());
     let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
     assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
     Honest {
         storage,
+        inputs,
         job,
         outcome,
     }
@@ -247,13 +251,19 @@ fn what_is_not_synced_is_not_installed() {
     assert!(verdict.unwrap_err().reason.contains("not synced"));
 }
 
-/// Replaces a table by one of the same name with changed entries, and its record by what that table says.
-fn forge(h: &Honest, table: usize, change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u8>)>)) -> Outcome {
+/// Replaces a table by one of the same name with changed entries and range deletes, and its record
+/// by what that table says.
+fn forge(
+    h: &Honest,
+    table: usize,
+    change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u8>)>, &mut Vec<RangeDelete>),
+) -> Outcome {
     let mut outcome = h.outcome.clone();
     let record = &mut outcome.tables[table];
     let content = read_table(&*h.storage, &record.name);
     let mut entries = content.sorted();
-    change(&mut entries);
+    let mut range_deletes = content.range_deletes;
+    change(&mut entries, &mut range_deletes);
     h.storage.delete(epoch(), &record.name).unwrap();
     let file = h.storage.create(epoch(), &record.name).unwrap();
     let mut writer = TableWriter::new(
@@ -273,6 +283,9 @@ fn forge(h: &Honest, table: usize, change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u
         writer.add(key, *t, value).unwrap();
     }
     writer.set_left_bound(&record.left_bound);
+    siltstone_table::rangedel::sort(&mut range_deletes);
+    let range = RangeDeletes::new(range_deletes.clone()).unwrap();
+    writer.set_range_deletes(range_deletes).unwrap();
     let summary = writer.finish().unwrap();
     let p = summary.properties;
     outcome.counters.bytes_written =
@@ -285,8 +298,8 @@ fn forge(h: &Honest, table: usize, change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u
     outcome.counters.entries_written = outcome.counters.entries_written - record.entries + count;
     (record.puts, record.deletes, record.entries) = (puts, deletes, count);
     record.keys = p.smallest_key.zip(p.largest_key);
-    let (first, last) = record.keys.clone().unwrap();
-    record.bounds = KeyRange::inclusive(&first, &last);
+    record.bounds = OutputTable::bounds_of(record.keys.as_ref(), range.range()).unwrap();
+    record.fragments = p.range_deletes;
     outcome.counters.shadowed = outcome.counters.entries_read
         - outcome.counters.entries_written
         - outcome.counters.covered
@@ -304,7 +317,7 @@ fn forged_tables_are_found_by_reading_them() {
         .position(|t| t.fragments == 0 && t.entries > 20)
         .unwrap();
     // The control: forging without a change is believed.
-    let same = forge(&h, table, |_| {});
+    let same = forge(&h, table, |_, _| {});
     h.believe(&same, Sample::All).unwrap();
     // A bit of a value flipped behind a digest that was not recomputed: only its block shows it.
     let name = h.outcome.tables[table].name.clone();
@@ -321,7 +334,7 @@ fn forged_tables_are_found_by_reading_them() {
     assert!(verdict.reason.contains("checksum"), "{verdict}");
     // Far too many bytes in one table: the layout is derived anew.
     let h = honest();
-    let fat = forge(&h, table, |entries| {
+    let fat = forge(&h, table, |entries, _| {
         entries.iter_mut().for_each(|e| e.2 = vec![1; 2000])
     });
     let verdict = h.believe(&fat, Sample::All).unwrap_err();
@@ -329,6 +342,84 @@ fn forged_tables_are_found_by_reading_them() {
         verdict.reason.contains("should begin another table"),
         "{verdict}"
     );
+}
+
+/// An executor that lies in a range delete, with every count, checksum and bound right: entries that
+/// nobody deleted would be gone, or deleted ones back.
+#[test]
+fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
+    let table = 0;
+    let h = honest();
+    let compare = |h: &Honest, outcome: &Outcome| {
+        verify_range_deletes(&h.job, outcome, &h.inputs, &*h.storage).unwrap()
+    };
+    let of_first = read_table(&*h.storage, &h.outcome.tables[table].name).range_deletes;
+    let with = |h: &Honest| {
+        let has = |t: &OutputTable| t.fragments >= 2;
+        h.outcome.tables.iter().position(has).unwrap()
+    };
+    assert!(
+        of_first.is_empty(),
+        "the test wants a table without any, too"
+    );
+    type Lie = (&'static str, fn(&mut Vec<RangeDelete>), &'static str);
+    let lies: &[Lie] = &[
+        (
+            "too wide",
+            |r| r[0].start = b"k0379".to_vec(),
+            "in place of",
+        ),
+        ("too narrow", |r| r[0].start.push(0), "in place of"),
+        ("a smaller number", |r| r[0].seq -= 1, "in place of"),
+        ("a larger number", |r| r[1].seq += 1, "in place of"),
+        ("missing", |r| drop(r.remove(0)), "lacks"),
+        (
+            "one more",
+            |r| {
+                r.push(RangeDelete {
+                    start: b"k0390".to_vec(),
+                    end: b"k0391".to_vec(),
+                    seq: 77,
+                })
+            },
+            "",
+        ),
+    ];
+    for (what, lie, says) in lies {
+        let h = honest();
+        let table = with(&h);
+        // The control: forging without a change is believed.
+        let same = forge(&h, table, |_, _| {});
+        h.believe(&same, Sample::All).unwrap();
+        compare(&h, &same).unwrap();
+        let lied = forge(&h, table, |_, range_deletes| lie(range_deletes));
+        // No check of the tables alone can know it.
+        h.believe(&lied, Sample::All).unwrap();
+        let verdict = compare(&h, &lied).expect_err(what);
+        assert!(verdict.reason.contains(says), "{what}: {verdict}");
+    }
+    let one_more = forge(&h, table, |_, range_deletes| {
+        range_deletes.push(RangeDelete {
+            start: b"k0010".to_vec(),
+            end: b"k0011".to_vec(),
+            seq: 900,
+        })
+    });
+    h.believe(&one_more, Sample::All).unwrap();
+    let verdict = compare(&h, &one_more).unwrap_err();
+    assert!(verdict.reason.contains("never written"), "{verdict}");
+    // Of range deletes only, with no table at all.
+    let mut job = h.job.clone();
+    job.hard_cuts.clear();
+    job.soft_cuts.clear();
+    let nothing = Outcome {
+        output: job.output.clone(),
+        job: job.identity(),
+        ..Outcome::default()
+    };
+    verify_outcome(&job, &nothing).unwrap();
+    let verdict = verify_range_deletes(&job, &nothing, &h.inputs, &*h.storage).unwrap();
+    assert!(verdict.unwrap_err().reason.contains("no table has"));
 }
 
 #[test]

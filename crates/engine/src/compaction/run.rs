@@ -19,6 +19,7 @@ use siltstone_table::exec::{
     CancelToken, EntryStream, ExecContext, ExecError, Executor, Handover, InputMap, Inputs,
     Progress, Side, StreamEntry, StreamSource,
 };
+use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{
     Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
@@ -231,9 +232,10 @@ impl JobRunner {
         });
         let mut inputs = InputMap::new();
         inputs.add_stream(0, &name, stream.clone());
+        let inputs: Arc<dyn Inputs> = Arc::new(inputs);
         let sample = self.flush_sample();
         let accept = |job: &Job, outcome: &Outcome, side: Side| {
-            let accepted = self.accept(job, outcome, side)?;
+            let accepted = self.accept(job, outcome, side, &*inputs)?;
             if accepted.is_err() || sample == Sample::None || planted::is(Bug::BelieveOutcomes) {
                 return Ok(accepted);
             }
@@ -246,7 +248,7 @@ impl JobRunner {
             }
         };
         // A memtable makes a table or two: nothing is worth being handed over.
-        self.execute_as(&job, Arc::new(inputs), progress, cancel, None, &accept)
+        self.execute_as(&job, inputs.clone(), progress, cancel, None, &accept)
     }
 
     /// A flush before the store exists: nobody reads, no snapshots.
@@ -334,12 +336,20 @@ impl JobRunner {
         cancel: &CancelToken,
         handover: Option<&Arc<Handover>>,
     ) -> std::result::Result<Outcome, JobError> {
-        let accept = |job: &Job, outcome: &Outcome, side: Side| self.accept(job, outcome, side);
-        self.execute_as(job, inputs, progress, cancel, handover, &accept)
+        let accept =
+            |job: &Job, outcome: &Outcome, side: Side| self.accept(job, outcome, side, &*inputs);
+        self.execute_as(job, inputs.clone(), progress, cancel, handover, &accept)
     }
 
-    /// Verifies an outcome as a value, and reads a part of its tables back if its executor is not the host's own.
-    fn accept(&self, job: &Job, outcome: &Outcome, side: Side) -> Result<Accepted> {
+    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part of
+    /// its tables back, and compares their range deletes with those of the inputs.
+    fn accept(
+        &self,
+        job: &Job,
+        outcome: &Outcome,
+        side: Side,
+        inputs: &dyn Inputs,
+    ) -> Result<Accepted> {
         if planted::is(Bug::BelieveOutcomes) {
             return Ok(Ok(()));
         }
@@ -347,8 +357,13 @@ impl JobRunner {
         // The host's own executor syncs and checks what it writes; any other is asked for blocks.
         if verified.is_ok() && side != Side::Host {
             let sample = Sample::Blocks(SAMPLED_BLOCKS);
-            verified = verify_tables(job, outcome, &*self.outputs, &TrustSyncs, sample)
-                .map_err(|e| Error::from(e).context("reading an executor's table back"))?;
+            let failed = |e| Error::from(e).context("reading an executor's table back");
+            verified =
+                verify_tables(job, outcome, &*self.outputs, &TrustSyncs, sample).map_err(failed)?;
+            if verified.is_ok() {
+                verified =
+                    verify_range_deletes(job, outcome, inputs, &*self.outputs).map_err(failed)?;
+            }
         }
         Ok(verified.map_err(|rejected| rejected.reason))
     }

@@ -33,6 +33,7 @@ use crate::job::{Job, KeyBounds};
 use crate::retain::RangeDelete;
 pub use cpu::CpuExecutor;
 pub use handover::Handover;
+pub(crate) use subjob::input_range_deletes;
 
 /// Where an executor computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,7 +143,7 @@ pub trait Inputs: Send + Sync {
 }
 
 /// Inputs held in maps: what tests, tools and flushes need.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct InputMap {
     tables: BTreeMap<(u32, String), Arc<dyn ReadFile>>,
     streams: BTreeMap<(u32, String), Arc<dyn StreamSource>>,

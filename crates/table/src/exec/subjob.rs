@@ -10,7 +10,7 @@ use super::output::{Created, Output};
 use super::{ExecContext, ExecError};
 use crate::error::TableError;
 use crate::job::outcome::Counters;
-use crate::job::{InputKind, Job, KeyBounds};
+use crate::job::{Input, InputKind, Job, KeyBounds};
 use crate::key::{common_prefix, raw_bytes};
 use crate::layout::Layout;
 use crate::merge::Merge;
@@ -141,22 +141,7 @@ fn open_inputs(
                 found = stream.range_deletes()?;
             }
         }
-        let clip = input.clip.intersect(bounds);
-        for mut r in found {
-            r.start = r.start.max(clip.start.clone());
-            if let Some(end) = &clip.end {
-                r.end = r.end.min(end.clone());
-            }
-            r.seq = input.seq_override.unwrap_or(r.seq);
-            if r.seq > input.max_seq || r.seq < input.min_seq {
-                let what = "sequence number of a range delete";
-                let damage = crate::error::Damage::new(what, 0, input.max_seq, r.seq);
-                return Err(ExecError::Failed(damage.in_file(&input.name, 0)));
-            }
-            if r.start < r.end {
-                range_deletes.push(r);
-            }
-        }
+        range_deletes.extend(input_range_deletes(input, &clip, found)?);
         if leg.bounds.is_empty() {
             continue;
         }
@@ -177,6 +162,35 @@ fn open_inputs(
         range_deletes,
         prefix: prefix.0.unwrap_or_default().into(),
     })
+}
+
+/// What an input's range deletes are for its job: within `clip`, and at the number that the job
+/// gives the input's entries, if it does.
+///
+/// # Errors
+/// One whose number is not among those that the job states of the input.
+pub(crate) fn input_range_deletes(
+    input: &Input,
+    clip: &KeyBounds,
+    found: Vec<RangeDelete>,
+) -> Result<Vec<RangeDelete>, TableError> {
+    let mut own = Vec::with_capacity(found.len());
+    for mut r in found {
+        r.start = r.start.max(clip.start.clone());
+        if let Some(end) = &clip.end {
+            r.end = r.end.min(end.clone());
+        }
+        r.seq = input.seq_override.unwrap_or(r.seq);
+        if r.seq > input.max_seq || r.seq < input.min_seq {
+            let what = "sequence number of a range delete";
+            let damage = crate::error::Damage::new(what, 0, input.max_seq, r.seq);
+            return Err(damage.in_file(&input.name, 0));
+        }
+        if r.start < r.end {
+            own.push(r);
+        }
+    }
+    Ok(own)
 }
 
 /// Puts the tables of a run in order of keys. A stream is a run of its own.

@@ -11,11 +11,13 @@
 
 use std::cmp::Ordering;
 
+use super::fragments::Fragments;
 use super::verify::{Failure, Rejected};
 use super::{Hex, Job, KeyBounds};
 use crate::exec::{EntryStream, StreamSource};
 use crate::key::{Kind, compare_internal, seq_of};
-use crate::retain::{RangeDelete, Retain, Stripes, Verdict, fragment};
+use crate::retain::{RangeDelete, Retain, Verdict};
+use siltstone_storage::planted::{self, Bug};
 
 /// The entries and range deletes that a subjob keeps. See the module.
 pub(super) struct Contents<'a> {
@@ -23,7 +25,7 @@ pub(super) struct Contents<'a> {
     bounds: KeyBounds,
     retain: Retain,
     /// The range deletes that the subjob's tables must have between them.
-    fragments: Vec<RangeDelete>,
+    fragments: Fragments,
     entries: Box<dyn EntryStream>,
     /// The user key of the entry that was read last from the stream, if there was one.
     key: Option<Vec<u8>>,
@@ -58,13 +60,10 @@ impl<'a> Contents<'a> {
         stream: &'a dyn StreamSource,
     ) -> Result<Contents<'a>, Failure> {
         let bounds = job.subjob_bounds(subjob);
-        let stripes = Stripes::new(&job.snapshots, job.published);
-        let all = stream.range_deletes()?;
-        let fragments = fragment(&all, &stripes, &bounds.start, bounds.end.as_deref());
-        let retain = Retain::new(job.rules, stripes, &job.older, fragments);
+        let (fragments, retain) = Fragments::of(job, &bounds, &stream.range_deletes()?);
         Ok(Contents {
             stream,
-            fragments: retain.surviving_fragments().0,
+            fragments,
             retain,
             entries: stream.open(&bounds)?,
             bounds,
@@ -74,53 +73,15 @@ impl<'a> Contents<'a> {
         })
     }
 
-    /// The blocks of a table that holds `[start, end)` are about to be compared: its range deletes must be those that the
-    /// subjob has there.
+    /// The blocks of a table that holds the keys of `range` are about to be compared: its range
+    /// deletes must be those that the subjob has there.
     pub fn begin_table(
         &self,
         name: &str,
-        (start, end): (&[u8], Option<&[u8]>),
+        range: (&[u8], Option<&[u8]>),
         found: &[RangeDelete],
     ) -> Result<(), Rejected> {
-        let overlap = |f: &&RangeDelete| {
-            f.end.as_slice() > start && end.is_none_or(|end| f.start.as_slice() < end)
-        };
-        let mut expected: Vec<RangeDelete> = self
-            .fragments
-            .iter()
-            .filter(overlap)
-            .map(|f| RangeDelete {
-                start: f.start.as_slice().max(start).to_vec(),
-                end: match end {
-                    Some(end) => f.end.as_slice().min(end).to_vec(),
-                    None => f.end.clone(),
-                },
-                seq: f.seq,
-            })
-            .collect();
-        let mut found = found.to_vec();
-        expected.sort();
-        found.sort();
-        let differs = |(e, f): &(&RangeDelete, &RangeDelete)| e != f;
-        let different = expected.iter().zip(&found).find(differs);
-        let text = |r: &RangeDelete| {
-            let (start, end) = (Hex(&r.start), Hex(&r.end));
-            format!("the range delete from {start} to {end} at number {}", r.seq)
-        };
-        let reason = match (different, expected.len().cmp(&found.len())) {
-            (Some((expected, found)), _) => {
-                format!("has {} in place of {}", text(found), text(expected))
-            }
-            (None, Ordering::Equal) => return Ok(()),
-            (None, Ordering::Less) => {
-                let extra = text(&found[expected.len()]);
-                format!("has {extra}, which was never written")
-            }
-            (None, Ordering::Greater) => format!("lacks {}", text(&expected[found.len()])),
-        };
-        Err(Rejected {
-            reason: format!("table {name} {reason}"),
-        })
+        self.fragments.compare(name, range, found)
     }
 
     /// The entries of a block come next, `first_key` the first of them.
@@ -200,9 +161,12 @@ impl<'a> Contents<'a> {
         Err(stranger())
     }
 
-    /// All tables of the subjob were compared, `tables` of them: if the last block was among what was compared, nothing
-    /// that the job keeps may be left.
+    /// All tables of the subjob were compared, `tables` of them: if the last block was among what
+    /// was compared, nothing that the job keeps may be left.
     pub fn end(mut self, tables: usize) -> Result<(), Failure> {
+        if !planted::is(Bug::NoTableIsNotAsked) {
+            self.fragments.compare_end(tables)?;
+        }
         if self.next != (tables, 0) {
             return Ok(());
         }

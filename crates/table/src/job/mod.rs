@@ -12,6 +12,7 @@
 
 pub mod coding;
 mod contents;
+pub mod fragments;
 pub mod outcome;
 pub mod verify;
 
