@@ -112,8 +112,8 @@ impl Descriptors {
     /// back and the call is made again.
     ///
     /// # Errors
-    /// Those of the call: `TooManyOpen` only when no table had a descriptor to give back, and no read
-    /// that was under way gave one back in time.
+    /// Those of the call: `TooManyOpen` only when no table had a descriptor to give back, and no
+    /// read that was under way gave one back in time.
     pub(crate) fn retry<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         let mut waits = 0;
         for _ in 0..RETRIES_MAX {

@@ -344,8 +344,8 @@ fn forged_tables_are_found_by_reading_them() {
     );
 }
 
-/// An executor that lies in a range delete, with every count, checksum and bound right: entries that
-/// nobody deleted would be gone, or deleted ones back.
+/// An executor that lies in a range delete, with every count, checksum and bound right: entries
+/// that nobody deleted would be gone, or deleted ones back.
 #[test]
 fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
     let table = 0;

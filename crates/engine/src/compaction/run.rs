@@ -341,8 +341,8 @@ impl JobRunner {
         self.execute_as(job, inputs.clone(), progress, cancel, handover, &accept)
     }
 
-    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part of
-    /// its tables back, and compares their range deletes with those of the inputs.
+    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part
+    /// of its tables back, and compares their range deletes with those of the inputs.
     fn accept(
         &self,
         job: &Job,

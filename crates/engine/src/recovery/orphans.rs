@@ -74,8 +74,8 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
 }
 
 /// Refuses a store whose tables have another format version. The manifest does not say which they
-/// have, and the tables of a store have one, so the oldest of them is asked. A store that was opened
-/// all the same took writes, answered no read, and failed at every compaction.
+/// have, and the tables of a store have one, so the oldest of them is asked. A store that was
+/// opened all the same took writes, answered no read, and failed at every compaction.
 ///
 /// # Errors
 /// `Unsupported`. What else is wrong with that table, its readers find.
