@@ -240,12 +240,14 @@ impl Keyspace {
         read::get_into(self.core(), &self.keyspace, key.as_ref(), None, value)
     }
 
-    /// Whether there is a value of `key`. Costs a get.
+    /// Whether there is a value of `key`. It costs a get without its value, which is not copied, and
+    /// is not even read where tables are mapped and not compressed (the default).
     ///
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.get_into(key, &mut Vec::new())
+        self.check()?;
+        read::contains(self.core(), &self.keyspace, key.as_ref())
     }
 
     /// The value of `key` as a counted block of the block cache where it lies in a table: nothing

@@ -98,6 +98,9 @@ enum Answer {
     Value,
 }
 
+/// Where a value is copied to; `None` if only its presence is asked for.
+type Out<'a> = Option<&'a mut Vec<u8>>;
+
 /// Copies the value of `key` at `number` (or now) into `value`.
 #[inline]
 pub(crate) fn get_into(
@@ -106,6 +109,24 @@ pub(crate) fn get_into(
     key: &[u8],
     number: Option<u64>,
     value: &mut Vec<u8>,
+) -> Result<bool> {
+    value.clear();
+    look_up(core, keyspace, key, number, Some(value))
+}
+
+/// Whether there is a value of `key` now. Values are neither copied nor, in the memtables, in
+/// mapped blocks and in large blocks without compression, read.
+pub(crate) fn contains(core: &Core, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
+    look_up(core, keyspace, key, None, None)
+}
+
+#[inline]
+fn look_up(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    key: &[u8],
+    number: Option<u64>,
+    value: Out<'_>,
 ) -> Result<bool> {
     let timed = core
         .metrics
@@ -117,7 +138,6 @@ pub(crate) fn get_into(
     let number = planted_number(core, number);
     let published = core.snapshots.place();
     let (view, seq) = pinning::pin(keyspace, published, number, || check(keyspace))?;
-    value.clear();
     let found = search(core, &view, key, seq, value)?;
     drop(view);
     if found {
@@ -136,14 +156,14 @@ fn search(
     view: &KeyspaceView,
     key: &[u8],
     seq: u64,
-    value: &mut Vec<u8>,
+    mut value: Out<'_>,
 ) -> Result<bool> {
     // Memtables first: they need no hash of ours and often hold what was just written.
     let mut sources = view.sources.iter().enumerate();
     let mut tables_from = view.sources.len();
     for (i, source) in &mut sources {
         match source {
-            Source::Memtable(m) => match ask_memtable(m, key, seq, value)? {
+            Source::Memtable(m) => match ask_memtable(m, key, seq, value.as_deref_mut())? {
                 Answer::Unknown => {}
                 Answer::Gone => return Ok(false),
                 Answer::Value => return Ok(true),
@@ -162,13 +182,15 @@ fn ask_memtable(
     source: &crate::view::MemSource,
     key: &[u8],
     seq: u64,
-    value: &mut Vec<u8>,
+    value: Out<'_>,
 ) -> Result<Answer> {
     let deleted = source.mem.newest_range_delete_covering(key, seq);
     match source.mem.get(key, seq) {
         Some(found) if deleted.is_none_or(|d| d <= found.seq) => match found.kind {
             PUT => {
-                value.extend_from_slice(found.value);
+                if let Some(value) = value {
+                    value.extend_from_slice(found.value);
+                }
                 Ok(Answer::Value)
             }
             DELETE => Ok(Answer::Gone),
@@ -189,7 +211,7 @@ fn search_tables(
     from: usize,
     key: &[u8],
     seq: u64,
-    value: &mut Vec<u8>,
+    mut value: Out<'_>,
 ) -> Result<bool> {
     let hash = hash(key);
     let mut candidates: [Option<&Arc<TableHandle>>; CANDIDATES] = [None; CANDIDATES];
@@ -222,12 +244,12 @@ fn search_tables(
             }
         }
         for handle in candidates[..count].iter().flatten() {
-            if let Some(reader) = core.tables.reader(handle)?.as_ref() {
+            if let Some(reader) = core.tables.reader_to_get(handle)?.as_ref() {
                 reader.prefetch_filter(hash);
             }
         }
         for handle in candidates[..count].iter().flatten() {
-            match ask_table(core, handle, key, hash, seq, value)? {
+            match ask_table(core, handle, key, hash, seq, value.as_deref_mut())? {
                 Answer::Unknown => {}
                 Answer::Gone => return Ok(false),
                 Answer::Value => return Ok(true),
@@ -247,16 +269,16 @@ fn search_tables_one_by_one(
     key: &[u8],
     hash: u64,
     seq: u64,
-    value: &mut Vec<u8>,
+    mut value: Out<'_>,
 ) -> Result<bool> {
-    let ask_level = |level: &LevelView, value: &mut Vec<u8>| match level.level.find(key) {
+    let ask_level = |level: &LevelView, value: Out<'_>| match level.level.find(key) {
         Some(i) => ask_table(core, &level.handles[i], key, hash, seq, value),
         None => Ok(Answer::Unknown),
     };
     for source in &view.sources[from..] {
         let answer = match source {
-            Source::Memtable(m) => ask_memtable(m, key, seq, value)?,
-            Source::Run(run) => ask_level(&run.tables, value)?,
+            Source::Memtable(m) => ask_memtable(m, key, seq, value.as_deref_mut())?,
+            Source::Run(run) => ask_level(&run.tables, value.as_deref_mut())?,
         };
         match answer {
             Answer::Unknown => {}
@@ -265,7 +287,7 @@ fn search_tables_one_by_one(
         }
     }
     for level in &view.levels {
-        match ask_level(level, value)? {
+        match ask_level(level, value.as_deref_mut())? {
             Answer::Unknown => {}
             Answer::Gone => return Ok(false),
             Answer::Value => return Ok(true),
@@ -282,10 +304,10 @@ fn ask_table(
     key: &[u8],
     hash: u64,
     seq: u64,
-    value: &mut Vec<u8>,
+    value: Out<'_>,
 ) -> Result<Answer> {
-    let reader = core.tables.reader(handle)?;
-    let reader = reader.as_ref().expect("`reader` gives an open one");
+    let reader = core.tables.reader_to_get(handle)?;
+    let reader = reader.as_ref().expect("it gives an open one");
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(Answer::Unknown);
     };
@@ -294,9 +316,12 @@ fn ask_table(
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
-    let found = reader
-        .get(&*core.tables.cache, key, hash, seq, value)
-        .map_err(Error::from)?;
+    let cache = &*core.tables.cache;
+    let found = match value {
+        Some(value) => reader.get(cache, key, hash, seq, value),
+        None => reader.find(cache, key, hash, seq),
+    }
+    .map_err(Error::from)?;
     let deleted =
         deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
     decide(found, deleted, own)
@@ -349,7 +374,7 @@ pub(crate) fn get_pinned(
     };
     for source in &view.sources {
         let level = match source {
-            Source::Memtable(m) => match ask_memtable(m, key, seq, &mut copied)? {
+            Source::Memtable(m) => match ask_memtable(m, key, seq, Some(&mut copied))? {
                 Answer::Unknown => continue,
                 Answer::Gone => return Ok(None),
                 Answer::Value => return own(copied),
@@ -383,7 +408,7 @@ fn ask_level_pinned(
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(None);
     };
-    let reader = core.tables.reader_owned(handle)?;
+    let reader = core.tables.reader_to_get_owned(handle)?;
     let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {

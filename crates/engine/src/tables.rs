@@ -1,7 +1,7 @@
 //! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
 //!
 //! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when
-//! it is first asked and may lose it again when more than `open_tables_max` are open (a clock over
+//! it is first asked, without the table's filter until a lookup of a key needs that, and may lose it again when more than `open_tables_max` are open (a clock over
 //! handles). Tables of levels 0 and 1, which most reads ask, do not count for this and are not
 //! closed for it: their filters and indexes stay in memory. Files are another matter: readers and
 //! jobs share a table's [`TableFile`], and [`Descriptors`] bounds how many of those have a
@@ -184,7 +184,7 @@ impl TableSet {
         handle
     }
 
-    /// The open reader of a table.
+    /// The open reader of a table, perhaps without its filter.
     #[inline]
     pub(crate) fn reader(
         &self,
@@ -197,28 +197,76 @@ impl TableSet {
             }
             return Ok(reader);
         }
-        self.open(handle)
+        self.open(handle, false)
     }
 
-    /// The open reader, to keep.
+    /// The same with its filter, for lookups of keys.
+    #[inline]
+    pub(crate) fn reader_to_get(
+        &self,
+        handle: &Arc<TableHandle>,
+    ) -> Result<Guard<Option<Arc<TableReader>>>> {
+        let reader = self.reader_if_open(handle);
+        let has_filter =
+            |r: &Arc<TableReader>| !r.lacks_filter() || planted::is(Bug::UnreadFilterSaysNo);
+        if reader.as_ref().is_some_and(has_filter) {
+            if !handle.used.load(Ordering::Relaxed) {
+                handle.used.store(true, Ordering::Relaxed);
+            }
+            return Ok(reader);
+        }
+        self.open(handle, true)
+    }
+
+    /// The reader of a table if it is open; it is not opened for this.
+    pub(crate) fn reader_if_open(&self, handle: &TableHandle) -> Guard<Option<Arc<TableReader>>> {
+        handle.reader.load()
+    }
+
+    /// [`TableSet::reader`], to keep.
     pub(crate) fn reader_owned(&self, handle: &Arc<TableHandle>) -> Result<Arc<TableReader>> {
         let reader = self.reader(handle)?;
         Ok(reader.as_ref().expect("`reader` gives an open one").clone())
     }
 
+    /// [`TableSet::reader_to_get`], to keep.
+    pub(crate) fn reader_to_get_owned(
+        &self,
+        handle: &Arc<TableHandle>,
+    ) -> Result<Arc<TableReader>> {
+        let reader = self.reader_to_get(handle)?;
+        Ok(reader.as_ref().expect("it gives an open one").clone())
+    }
+
+    /// Opens a table, or reads the filter of one that was opened without.
     #[cold]
-    fn open(&self, handle: &Arc<TableHandle>) -> Result<Guard<Option<Arc<TableReader>>>> {
+    fn open(
+        &self,
+        handle: &Arc<TableHandle>,
+        to_get: bool,
+    ) -> Result<Guard<Option<Arc<TableReader>>>> {
         let _opening = handle.opening.lock();
         let present = handle.reader.load();
-        if present.is_some() {
-            return Ok(present);
+        if let Some(reader) = present.as_ref() {
+            if !(to_get && reader.lacks_filter()) {
+                return Ok(present);
+            }
+            let name = &handle.meta.name;
+            let reader = reader.with_filter().map_err(|e| {
+                Error::from(e).context(format!("reading the filter of table {name}"))
+            })?;
+            handle.reader.store(Some(reader.clone()));
+            return Ok(Guard::from_inner(Some(reader)));
         }
         let reader = {
             let name = &handle.meta.name;
             let opened = self
                 .file(handle, self.direct_io == DirectIo::All)
                 .map_err(TableError::from)
-                .and_then(|file| TableReader::open(file, self.options));
+                .and_then(|file| match to_get {
+                    true => TableReader::open(file, self.options),
+                    false => TableReader::open_without_filter(file, self.options),
+                });
             let reader = opened.map_err(|e| {
                 let error = Error::from(e);
                 // The manifest names it: a missing table is damage, not a wrong question.
@@ -407,6 +455,13 @@ impl TableSet {
             self.close(&handle);
         }
         freed
+    }
+
+    /// Closes all readers.
+    pub(crate) fn close_all(&self) {
+        let handles = std::mem::take(&mut *self.clock.lock());
+        let handles = handles.iter().filter_map(Weak::upgrade);
+        handles.for_each(|handle| self.close(&handle));
     }
 
     /// Learns what a table's range deletes cover. One that cannot be opened counts as covering nothing: whoever reads it is told why.

@@ -183,6 +183,10 @@ bugs! {
     // With the cursors that jump over range deletes.
     170 JumpOverNewerTable "a cursor jumps over newer entries of a table";
     171 JumpIgnoresStamps "a cursor jumps over newer entries of a memtable";
+    // With the tables that seeks and cursors do not open, or not wholly.
+    172 UnreadFilterSaysNo "a table whose filter was left out has no key at all";
+    173 LeavesOutHalfCovered "a seek back leaves out a table that is covered at its start only";
+    174 LeavesOutBySequel "a seek leaves out what range deletes cover that its reader cannot see";
 }
 
 #[cfg(feature = "planted")]

@@ -1,6 +1,8 @@
 //! Looks keys up in one table file.
 //!
-//! Open reads footer, properties, index, filter and range deletes to the heap and checks all of them. Blocks are read
+//! [`TableReader::open`] reads footer, properties, index, filter and range deletes to the heap and
+//! checks all of them. The filter is most of that, and only lookups of keys ask it: a table that is
+//! opened to be iterated over may leave it out until then ([`TableReader::with_filter`]). Blocks are read
 //! in one of two ways: in place, from a map of the file, or as heap blocks through the engine's cache. A block that is
 //! compressed always goes the second way.
 //!
@@ -119,7 +121,7 @@ impl Value {
 /// Where a lookup left the value.
 enum Found {
     InBlock(Arc<Block>, usize, usize),
-    /// Appended to the caller's buffer.
+    /// Appended to the caller's buffer, if there is one.
     Copied,
 }
 
@@ -133,6 +135,12 @@ struct Bitmap(Box<[AtomicU64]>);
 impl Bitmap {
     fn new(bits: usize) -> Bitmap {
         Bitmap((0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// A bitmap of its own with the bits that are set now.
+    fn copy(&self) -> Bitmap {
+        let word = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
+        Bitmap(self.0.iter().map(word).collect())
     }
 
     #[inline]
@@ -159,8 +167,10 @@ pub struct TableReader {
     footer: Footer,
     properties: Properties,
     index: Index,
-    /// `None`: the table has no filter, and any key may be in it.
+    /// `None`: the table has no filter, or it was not read; any key may be in it.
     filter: Option<Filter>,
+    /// The table has a filter that was not read.
+    lacks_filter: bool,
     range_deletes: RangeDeletes,
     columns_verified: Bitmap,
     values_verified: Bitmap,
@@ -172,6 +182,26 @@ impl std::fmt::Debug for TableReader {
             .field("file", &self.file.name())
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+fn read_filter(
+    file: &dyn ReadFile,
+    footer: &Footer,
+    properties: &Properties,
+) -> Result<Option<Filter>> {
+    let at = footer.blocks_bytes;
+    let bytes = read_section(file, at, footer.filter_bytes, "checksum of the filter")?;
+    let want = filter_blocks(properties.user_keys, properties.bits_per_key) * 64;
+    if bytes.len() as u64 != want {
+        let damage = Damage::new("filter length", 0, want, bytes.len() as u64);
+        return Err(damage.in_file(file.name(), at));
+    }
+    match properties.bits_per_key {
+        0 if properties.entries > 0 => Ok(None),
+        bits => Filter::decode(&bytes, bits)
+            .map(Some)
+            .map_err(|d| d.in_file(file.name(), at)),
     }
 }
 
@@ -203,6 +233,48 @@ impl TableReader {
     /// # Errors
     /// If the file cannot be read, is damaged, or is of a version or needs a feature that is unknown here.
     pub fn open(file: Arc<dyn ReadFile>, options: ReaderOptions) -> Result<Arc<TableReader>> {
+        Self::open_as(file, options, true)
+    }
+
+    /// Opens a table, but leaves its filter out. Lookups answer all the same, they only read more.
+    ///
+    /// # Errors
+    /// As [`TableReader::open`].
+    pub fn open_without_filter(
+        file: Arc<dyn ReadFile>,
+        options: ReaderOptions,
+    ) -> Result<Arc<TableReader>> {
+        Self::open_as(file, options, false)
+    }
+
+    /// The same open table with its filter, which is read and checked now. What blocks were verified
+    /// is known to it, and it finds their copies in a cache.
+    ///
+    /// # Errors
+    /// If the filter cannot be read or is damaged.
+    pub fn with_filter(&self) -> Result<Arc<TableReader>> {
+        Ok(Arc::new(TableReader {
+            filter: read_filter(&*self.file, &self.footer, &self.properties)?,
+            lacks_filter: false,
+            id: self.id,
+            file: self.file.clone(),
+            map: self.map.clone(),
+            lacks_map: self.lacks_map,
+            verify: self.verify,
+            footer: self.footer,
+            properties: self.properties.clone(),
+            index: self.index.clone(),
+            range_deletes: self.range_deletes.clone(),
+            columns_verified: self.columns_verified.copy(),
+            values_verified: self.values_verified.copy(),
+        }))
+    }
+
+    fn open_as(
+        file: Arc<dyn ReadFile>,
+        options: ReaderOptions,
+        reads_filter: bool,
+    ) -> Result<Arc<TableReader>> {
         let len = file.len();
         let name = file.name();
         let Some(footer_at) = len.checked_sub(FOOTER_BYTES as u64) else {
@@ -213,8 +285,7 @@ impl TableReader {
         let mut raw = [0; FOOTER_BYTES];
         file.read_at(footer_at, &mut raw)?;
         let footer = Footer::decode(&raw, name, len)?;
-        let filter_at = footer.blocks_bytes;
-        let index_at = filter_at + footer.filter_bytes;
+        let index_at = footer.blocks_bytes + footer.filter_bytes;
         let range_deletes_at = index_at + footer.index_bytes;
         let properties_at = range_deletes_at + footer.range_deletes_bytes;
         if footer.properties_bytes > MAX_PROPERTIES_BYTES {
@@ -249,21 +320,11 @@ impl TableReader {
             )
             .in_file(name, index_at));
         }
-        let bytes = read_section(
-            &*file,
-            filter_at,
-            footer.filter_bytes,
-            "checksum of the filter",
-        )?;
-        let want = filter_blocks(properties.user_keys, properties.bits_per_key) * 64;
-        if bytes.len() as u64 != want {
-            return Err(
-                Damage::new("filter length", 0, want, bytes.len() as u64).in_file(name, filter_at)
-            );
-        }
-        let filter = match properties.bits_per_key {
-            0 if properties.entries > 0 => None,
-            bits => Some(Filter::decode(&bytes, bits).map_err(|d| d.in_file(name, filter_at))?),
+        // A table without keys or without filter bits has nothing to read.
+        let lacks_filter = !reads_filter && footer.filter_bytes > 0;
+        let filter = match lacks_filter {
+            true => None,
+            false => read_filter(&*file, &footer, &properties)?,
         };
         let bytes = read_section(
             &*file,
@@ -304,6 +365,7 @@ impl TableReader {
             properties,
             index,
             filter,
+            lacks_filter,
             range_deletes,
             file,
         }))
@@ -344,7 +406,13 @@ impl TableReader {
         &self.index
     }
 
-    /// Its filter, if it has one.
+    /// Whether the table has a filter that was left out.
+    #[inline]
+    pub fn lacks_filter(&self) -> bool {
+        self.lacks_filter
+    }
+
+    /// Its filter, if it has one that was read.
     pub fn filter(&self) -> Option<&Filter> {
         self.filter.as_ref()
     }
@@ -382,9 +450,10 @@ impl TableReader {
     /// False if no entry has the user key with this [`crate::key::hash`].
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
-        self.filter
-            .as_ref()
-            .is_none_or(|filter| filter.may_contain(hash))
+        match &self.filter {
+            Some(filter) => filter.may_contain(hash),
+            None => !(self.lacks_filter && planted::is(Bug::UnreadFilterSaysNo)),
+        }
     }
 
     /// The number of the block in which to look for (`user_key`, `trailer`), if the table reaches so far.
@@ -441,7 +510,30 @@ impl TableReader {
         }
     }
 
-    /// The same in the block that [`TableReader::find_block`] named.
+    /// The trailer that [`TableReader::get`] finds. The value is not read: of a mapped or large
+    /// block without compression only the columns are touched.
+    ///
+    /// # Errors
+    /// As [`TableReader::get`].
+    pub fn find(
+        &self,
+        cache: &dyn BlockCache,
+        user_key: &[u8],
+        hash: u64,
+        seq: u64,
+    ) -> Result<Option<u64>> {
+        if !self.may_contain(hash) {
+            return Ok(None);
+        }
+        let limit = seek_trailer(seq);
+        let Some(block) = self.find_block(user_key, limit) else {
+            return Ok(None);
+        };
+        let found = self.lookup(cache, block as usize, user_key, limit, None)?;
+        Ok(found.map(|(trailer, _)| trailer))
+    }
+
+    /// [`TableReader::get`] in the block that [`TableReader::find_block`] named.
     ///
     /// # Errors
     /// As [`TableReader::get`].
@@ -456,7 +548,13 @@ impl TableReader {
     ) -> Result<Option<u64>> {
         value.clear();
         Ok(
-            match self.lookup(cache, block as usize, user_key, seek_trailer(seq), value)? {
+            match self.lookup(
+                cache,
+                block as usize,
+                user_key,
+                seek_trailer(seq),
+                Some(value),
+            )? {
                 None => None,
                 Some((trailer, Found::Copied)) => Some(trailer),
                 Some((trailer, Found::InBlock(block, start, len))) => {
@@ -485,7 +583,7 @@ impl TableReader {
                 block as usize,
                 user_key,
                 seek_trailer(seq),
-                &mut copy,
+                Some(&mut copy),
             )? {
                 None => None,
                 Some((trailer, Found::Copied)) => Some((trailer, Value::Copied(copy))),
@@ -496,13 +594,15 @@ impl TableReader {
         )
     }
 
+    /// Looks a key up in block `i`. A value that is not in a heap block is appended to `out`;
+    /// without `out` it is not read.
     fn lookup(
         &self,
         cache: &dyn BlockCache,
         i: usize,
         user_key: &[u8],
         limit: u64,
-        out: &mut Vec<u8>,
+        out: Option<&mut Vec<u8>>,
     ) -> Result<Option<(u64, Found)>> {
         let place = self.index.place(i);
         let damaged = |d: Damage| d.in_file(self.name(), place.start);
@@ -522,7 +622,9 @@ impl TableReader {
             let Some((trailer, start, len)) = self.believe(map, place, found)? else {
                 return Ok(None);
             };
-            self.copy_from_map(map, i, place, &header, start, len, out)?;
+            if let Some(out) = out {
+                self.copy_from_map(map, i, place, &header, start, len, out)?;
+            }
             return Ok(Some((trailer, Found::Copied)));
         }
         if self.map.is_none() && place.stored_bytes() >= LARGE_BLOCK_BYTES {
@@ -702,7 +804,7 @@ impl TableReader {
         place: Place,
         user_key: &[u8],
         limit: u64,
-        out: &mut Vec<u8>,
+        out: Option<&mut Vec<u8>>,
     ) -> Result<Option<(u64, Found)>> {
         let damaged = |d: Damage| d.in_file(self.name(), place.anchor);
         let mut columns = vec![0; (place.end - place.anchor) as usize];
@@ -746,6 +848,9 @@ impl TableReader {
             return Ok(None);
         };
         let (start, len) = view.value_range(entry).map_err(damaged)?;
+        let Some(out) = out else {
+            return Ok(Some((trailer, Found::Copied)));
+        };
         let at = out.len();
         out.resize(at + len, 0);
         self.file

@@ -111,7 +111,7 @@ fn ask_memtable(
     }
     for p in pending {
         let mut value = Vec::new();
-        match super::ask_memtable(source, p.key, seq, &mut value)? {
+        match super::ask_memtable(source, p.key, seq, Some(&mut value))? {
             Answer::Unknown => continue,
             Answer::Gone => {}
             Answer::Value => values[p.at] = Some(value),
@@ -153,7 +153,7 @@ fn ask_tables(
                 continue;
             };
             asked.push(Asked {
-                reader: core.tables.reader_owned(handle)?,
+                reader: core.tables.reader_to_get_owned(handle)?,
                 table,
                 seq,
                 own,

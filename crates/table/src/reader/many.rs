@@ -215,7 +215,7 @@ fn answer(cache: &dyn BlockCache, lookups: &mut [Lookup<'_>], open: &[OpenBlock]
         if let Held::Large = block.held {
             // Its columns and then the one value; or, where it is compressed, all of it through the cache.
             let (reader, i) = (lookup.reader, block.number as usize);
-            let found = reader.lookup(cache, i, lookup.key, limit, &mut lookup.value)?;
+            let found = reader.lookup(cache, i, lookup.key, limit, Some(&mut lookup.value))?;
             if let Some((trailer, found)) = found {
                 lookup.found = Some(trailer);
                 if let Found::InBlock(heap, start, len) = found {
