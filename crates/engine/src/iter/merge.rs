@@ -25,9 +25,9 @@ pub(crate) trait EntryCursor {
     /// A seek to exactly this place comes next: a part of it may be done, and memory that the next part needs be asked for. All children
     /// are told of each of the [`PREPARE_STAGES`], in order from 0, before any is told of the next, so that their waits overlap.
     fn prepare_seek(&mut self, _stage: usize, _key: &[u8], _trailer: u64) {}
-    fn seek_to_first(&mut self) -> Result<()>;
     fn seek_to_last(&mut self) -> Result<()>;
-    /// The first entry at or after (`key`, `trailer`).
+    /// The first entry at or after (`key`, `trailer`). The first of all is at or after the empty key
+    /// with the highest trailer.
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()>;
     /// The last entry at or before (`key`, `trailer`).
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()>;
@@ -186,6 +186,26 @@ impl<C: EntryCursor> MergeCursor<C> {
         self.order[low - 1] = first;
     }
 
+    /// The children, in the order in which they were given.
+    pub(crate) fn children(&self) -> &[C] {
+        &self.children
+    }
+
+    /// A seek in which `seek` moves each child, in the order in which they were given: forward to
+    /// its first entry at or after one position, or to a later one if all those before need not be
+    /// met; backward the other way round.
+    pub(crate) fn seek_each(
+        &mut self,
+        forward: bool,
+        seek: impl FnMut(&mut C) -> Result<()>,
+    ) -> Result<()> {
+        let direction = match forward {
+            true => Direction::Forward,
+            false => Direction::Backward,
+        };
+        self.each(direction, seek)
+    }
+
     fn each(
         &mut self,
         direction: Direction,
@@ -273,10 +293,6 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
     #[inline]
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
         self.children[self.order[0] as usize].value_into(out)
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.each(Direction::Forward, |c| c.seek_to_first())
     }
 
     fn seek_to_last(&mut self) -> Result<()> {

@@ -24,10 +24,6 @@ impl EntryCursor for VecCursor {
         out.extend_from_slice(&self.trailer().to_le_bytes());
         Ok(())
     }
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.at = (!self.entries.is_empty()).then_some(0);
-        Ok(())
-    }
     fn seek_to_last(&mut self) -> Result<()> {
         self.at = self.entries.len().checked_sub(1);
         Ok(())
@@ -100,7 +96,7 @@ proptest! {
             let trailer = u64::from(op) * 7;
             for c in [&mut merged as &mut dyn EntryCursor, &mut model] {
                 match op {
-                    0 => c.seek_to_first()?,
+                    0 => c.seek(&[], u64::MAX)?,
                     1 => c.seek_to_last()?,
                     2 => c.seek(&key, trailer)?,
                     3 => c.seek_for_prev(&key, trailer)?,

@@ -17,7 +17,7 @@ pub(crate) mod source;
 
 use std::sync::Arc;
 
-use covered::{Covering, RangeDeleteIndex};
+use covered::{Covering, RangeDeleteIndex, search};
 use merge::{EntryCursor, MergeCursor, copy_key, same_key};
 pub use options::{IterOptions, prefix_end};
 pub use range::Range;
@@ -208,7 +208,8 @@ impl Cursor {
             }
             None => {
                 self.state = State::Invalid;
-                self.merged.seek_to_first()?;
+                // The highest trailer sorts first: this is before every entry.
+                search!(self, true).seek(&mut self.merged, &[], u64::MAX)?;
                 self.show_next()
             }
         }
@@ -223,9 +224,9 @@ impl Cursor {
         match &self.options.upper {
             // The largest trailer sorts first, so this stands on the last entry before every version of `upper`.
             Some(upper) => {
-                self.merged.seek_for_prev(upper, u64::MAX)?;
+                search!(self, false).seek(&mut self.merged, upper, u64::MAX)?;
             }
-            None => self.merged.seek_to_last()?,
+            None => search!(self, false).seek_to_last(&mut self.merged)?,
         }
         self.show_prev()
     }
@@ -244,7 +245,8 @@ impl Cursor {
             Some(lower) if key < &lower[..] => lower,
             _ => key,
         };
-        self.merged.seek(from, self.seq << 8 | 0xff)?;
+        let trailer = self.seq << 8 | 0xff;
+        search!(self, true).seek(&mut self.merged, from, trailer)?;
         self.show_next()
     }
 
@@ -258,10 +260,11 @@ impl Cursor {
 
     fn seek_for_prev_bytes(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Invalid;
-        match &self.options.upper {
-            Some(upper) if key >= &upper[..] => self.merged.seek_for_prev(upper, u64::MAX)?,
-            _ => self.merged.seek_for_prev(key, 0)?,
-        }
+        let (from, trailer) = match &self.options.upper {
+            Some(upper) if key >= &upper[..] => (&upper[..], u64::MAX),
+            _ => (key, 0),
+        };
+        search!(self, false).seek(&mut self.merged, from, trailer)?;
         self.show_prev()
     }
 
@@ -276,7 +279,7 @@ impl Cursor {
             State::Forward => {}
             State::Backward => {
                 // The stream stands before the key's versions.
-                self.merged.seek(&self.key, 0)?;
+                search!(self, true).seek(&mut self.merged, &self.key, 0)?;
                 if self.merged.valid() && self.merged.key() == &self.key[..] {
                     self.merged.next()?;
                 }
@@ -295,7 +298,9 @@ impl Cursor {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => return Err(not_positioned()),
             State::Backward => {}
-            State::Forward => self.merged.seek_for_prev(&self.key, u64::MAX)?,
+            State::Forward => {
+                search!(self, false).seek(&mut self.merged, &self.key, u64::MAX)?;
+            }
         }
         self.show_prev()
     }
@@ -486,9 +491,14 @@ impl Cursor {
         let gap = self.keyspace.gaps.at(&self.key, self.seq);
         if let Some(gap) = &gap {
             match way {
-                Way::Forward => self.merged.seek(&gap.end, self.seq << 8 | 0xff)?,
+                Way::Forward => {
+                    let trailer = self.seq << 8 | 0xff;
+                    search!(self, true).seek(&mut self.merged, &gap.end, trailer)?;
+                }
                 // The largest trailer sorts first: this is the last entry before all of the key's.
-                Way::Backward => self.merged.seek_for_prev(&gap.start, u64::MAX)?,
+                Way::Backward => {
+                    search!(self, false).seek(&mut self.merged, &gap.start, u64::MAX)?;
+                }
             }
             self.run.jump(gap, way);
             if !self.run.is_limited() {

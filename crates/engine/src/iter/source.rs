@@ -121,6 +121,37 @@ impl LevelCursor {
         self.at
     }
 
+    /// The table in which a seek to this position begins. Forward, that is the one that holds the
+    /// key or lies after it; backward, the last one that begins early enough.
+    fn begins_in(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
+        let level = &self.view.level;
+        if forward {
+            return Some(level.seek(key)).filter(|at| *at < level.len());
+        }
+        let at = match level.find(key) {
+            Some(at) => at,
+            None => level.seek(key).checked_sub(1)?,
+        };
+        // No entry has the highest trailer: the key's own entries all come after this position.
+        match trailer == u64::MAX && *level.tables()[at].bounds.start == *key {
+            true => at.checked_sub(1),
+            false => Some(at),
+        }
+    }
+
+    /// The same table, if a seek would have to open it.
+    pub(super) fn would_open(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
+        let at = self.begins_in(key, trailer, forward)?;
+        let is_held = self.iter.is_some() && self.at == at;
+        let is_open = || self.tables.reader_if_open(&self.view.handles[at]).is_some();
+        (!is_held && !is_open()).then_some(at)
+    }
+
+    /// It stands at no entry until the next seek, because none that is left is asked for.
+    pub(super) fn finish(&mut self) {
+        self.iter = None;
+    }
+
     fn open(&mut self, at: usize) -> Result<&mut TableIter> {
         if self.iter.is_none() || self.at != at {
             self.iter = None;
@@ -244,21 +275,9 @@ impl LevelCursor {
     }
 
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
-        let count = self.view.handles.len();
-        if count == 0 {
+        let Some(at) = self.begins_in(key, trailer, false) else {
             self.iter = None;
             return Ok(());
-        }
-        // The table that holds the key, or else the one before it.
-        let at = match self.view.level.find(key) {
-            Some(at) => at,
-            None => match self.view.level.seek(key).checked_sub(1) {
-                Some(at) => at,
-                None => {
-                    self.iter = None;
-                    return Ok(());
-                }
-            },
         };
         let own = self.view.handles[at].meta.sequence_override;
         let iter = self.open(at)?;
@@ -314,22 +333,6 @@ impl EntryCursor for Child {
     fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
         if let Child::Level(l) = self {
             l.prepare_seek(stage, key, trailer);
-        }
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        match self {
-            Child::Memtable(m) => {
-                m.seek_to_first();
-                Ok(())
-            }
-            Child::Level(l) => {
-                if l.view.handles.is_empty() {
-                    return Ok(());
-                }
-                l.open(0)?.seek_to_first().map_err(Error::from)?;
-                l.settle_forward()
-            }
         }
     }
 
