@@ -1,41 +1,20 @@
 //! LevelDB and RocksDB through their C interfaces, which have the same functions under two
 //! prefixes.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CString, c_char, c_int, c_uchar};
 use std::path::Path;
 use std::sync::Arc;
 
+use bench_compare::c_functions;
+use bench_compare::c_library::{Failure, Library, P, taken};
+
 use super::{Engine, Iter, MEMTABLE_BYTES, Result};
 
-type P = *mut c_void;
-type Error = *mut *mut c_char;
 type Bytes = *const u8;
 
-/// Declares the functions that are loaded, and loads them.
-macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        #[allow(clippy::type_complexity)]
-        struct Functions {
-            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
-
-        impl Functions {
-            fn load(library: &Library, prefix: &str) -> Result<Functions> {
-                Ok(Functions {
-                    // SAFETY: the declarations below are those of leveldb/c.h and rocksdb/c.h.
-                    $($name: unsafe {
-                        std::mem::transmute::<P, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
-                            library.find(&format!("{prefix}_{}", stringify!($name)))?,
-                        )
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-functions! {
-    open: fn(P, *const c_char, Error) -> P;
+c_functions! {
+    Functions;
+    open: fn(P, *const c_char, Failure) -> P;
     close: fn(P);
     free: fn(P);
     options_create: fn() -> P;
@@ -45,14 +24,15 @@ functions! {
     writeoptions_create: fn() -> P;
     readoptions_create: fn() -> P;
     readoptions_set_snapshot: fn(P, P);
-    put: fn(P, P, Bytes, usize, Bytes, usize, Error);
-    get: fn(P, P, Bytes, usize, *mut usize, Error) -> P;
+    put: fn(P, P, Bytes, usize, Bytes, usize, Failure);
+    get: fn(P, P, Bytes, usize, *mut usize, Failure) -> P;
     create_snapshot: fn(P) -> P;
     release_snapshot: fn(P, P);
     compact_range: fn(P, Bytes, usize, Bytes, usize);
     create_iterator: fn(P, P) -> P;
     iter_destroy: fn(P);
     iter_valid: fn(P) -> c_uchar;
+    iter_seek: fn(P, Bytes, usize);
     iter_seek_to_first: fn(P);
     iter_seek_to_last: fn(P);
     iter_next: fn(P);
@@ -63,31 +43,9 @@ functions! {
 /// What only RocksDB has.
 struct Rocks {
     column_family: P,
-    delete_range_cf: unsafe extern "C" fn(P, P, P, Bytes, usize, Bytes, usize, Error),
-    flush: unsafe extern "C" fn(P, P, Error),
+    delete_range_cf: unsafe extern "C" fn(P, P, P, Bytes, usize, Bytes, usize, Failure),
+    flush: unsafe extern "C" fn(P, P, Failure),
     flush_options: P,
-}
-
-/// A library that stays loaded.
-struct Library(P);
-
-impl Library {
-    fn open(name: &str) -> Option<Library> {
-        let name = CString::new(name).ok()?;
-        // SAFETY: the name is a string; the initialisers of these libraries are sound.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-        (!handle.is_null()).then_some(Library(handle))
-    }
-
-    fn find(&self, name: &str) -> Result<P> {
-        let text = CString::new(name).map_err(|e| e.to_string())?;
-        // SAFETY: the handle is one that dlopen gave.
-        let found = unsafe { libc::dlsym(self.0, text.as_ptr()) };
-        match found.is_null() {
-            true => Err(format!("the library has no function `{name}`")),
-            false => Ok(found),
-        }
-    }
 }
 
 struct CEngine {
@@ -105,28 +63,27 @@ struct CIter {
 }
 
 /// Calls a function that may leave an error behind.
-fn checked<T>(f: &Functions, call: impl FnOnce(Error) -> T) -> Result<T> {
+fn checked<T>(f: &Functions, call: impl FnOnce(Failure) -> T) -> Result<T> {
     let mut error = std::ptr::null_mut();
     let result = call(&mut error);
-    if error.is_null() {
-        return Ok(result);
-    }
-    // SAFETY: the engine left a zero-terminated string that is ours to free.
-    unsafe {
-        let text = CStr::from_ptr(error).to_string_lossy().into_owned();
-        (f.free)(error.cast());
-        Err(text)
+    // SAFETY: the engine leaves a zero-terminated string that is ours to free.
+    match unsafe { taken(error, f.free) } {
+        Some(text) => Err(text),
+        None => Ok(result),
     }
 }
 
 pub(super) fn open(engine: &str, folder: &Path) -> Result<Option<Box<dyn Engine>>> {
-    let name = match engine {
-        "leveldb" => "libleveldb.so.1d".to_string(),
-        _ => std::env::var("ROCKSDB_LIBRARY").unwrap_or_else(|_| "librocksdb.so".to_string()),
+    let library = match engine {
+        "leveldb" => Library::leveldb(),
+        _ => Library::rocksdb(),
     };
-    let Some(library) = Library::open(&name) else {
-        eprintln!("{engine} is left out: {name} cannot be loaded");
-        return Ok(None);
+    let library = match library {
+        Ok(library) => library,
+        Err(error) => {
+            eprintln!("{engine} is left out: {error}");
+            return Ok(None);
+        }
     };
     let f = Arc::new(Functions::load(&library, engine)?);
     let path = CString::new(folder.to_string_lossy().as_bytes()).map_err(|e| e.to_string())?;
@@ -152,9 +109,9 @@ pub(super) fn open(engine: &str, folder: &Path) -> Result<Option<Box<dyn Engine>
                     ),
                     delete_range_cf: std::mem::transmute::<
                         P,
-                        unsafe extern "C" fn(P, P, P, Bytes, usize, Bytes, usize, Error),
+                        unsafe extern "C" fn(P, P, P, Bytes, usize, Bytes, usize, Failure),
                     >(library.find("rocksdb_delete_range_cf")?),
-                    flush: std::mem::transmute::<P, unsafe extern "C" fn(P, P, Error)>(
+                    flush: std::mem::transmute::<P, unsafe extern "C" fn(P, P, Failure)>(
                         library.find("rocksdb_flush")?,
                     ),
                     flush_options: std::mem::transmute::<P, unsafe extern "C" fn() -> P>(options)(),
@@ -260,6 +217,11 @@ impl Drop for CEngine {
 }
 
 impl Iter for CIter {
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        unsafe { (self.f.iter_seek)(self.iter, key.as_ptr(), key.len()) };
+        Ok(())
+    }
+
     fn seek_to_first(&mut self) -> Result<()> {
         unsafe { (self.f.iter_seek_to_first)(self.iter) };
         Ok(())

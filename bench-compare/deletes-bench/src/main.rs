@@ -5,6 +5,8 @@
 //! - `range`: a settled store whose entries all but the first and the last lie under one range
 //!   delete; then a new iterator that seeks to the entry behind the first, forward, or before the
 //!   last, backward.
+//! - `reopened`: the same store, closed and opened before each of the figures; also a seek into the
+//!   middle of the range, and what the open itself takes.
 //! - `versions`: a key that was written many times, between two others: `next` and `prev` to it,
 //!   and a reader of a snapshot to which all versions are too new.
 //! - `overlap`: range deletes that overlap, with a snapshot after each; then a flush and a
@@ -48,6 +50,7 @@ trait Engine {
 
 /// An iterator.
 trait Iter {
+    fn seek(&mut self, key: &[u8]) -> Result<()>;
     fn seek_to_first(&mut self) -> Result<()>;
     fn seek_to_last(&mut self) -> Result<()>;
     fn next(&mut self) -> Result<()>;
@@ -70,7 +73,7 @@ struct Arguments {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "range,versions,overlap,memtable"
+        default_value = "range,reopened,versions,overlap,memtable"
     )]
     workloads: Vec<String>,
     /// Rounds.
@@ -124,6 +127,68 @@ fn stands(iter: &mut dyn Iter, wanted: u64) -> Result<()> {
     }
 }
 
+/// The time of a walk from one end of the range delete to the other.
+fn walk(engine: &mut dyn Engine, last: u64, forward: bool) -> Result<f64> {
+    let start = Instant::now();
+    let mut iter = engine.iterator(None)?;
+    if forward {
+        iter.seek_to_first()?;
+        iter.next()?;
+    } else {
+        iter.seek_to_last()?;
+        iter.prev()?;
+    }
+    let time = micros(start);
+    stands(&mut *iter, if forward { last } else { 0 })?;
+    Ok(time)
+}
+
+fn reopened(
+    mut engine: Box<dyn Engine>,
+    open: &dyn Fn() -> Result<Option<Box<dyn Engine>>>,
+    arguments: &Arguments,
+) -> Result<Option<Figures>> {
+    let last = arguments.entries - 1;
+    for i in 0..=last {
+        engine.put(&key(i), b"a value!")?;
+    }
+    engine.compact()?;
+    if !engine.delete_range(&key(1), &key(last))? {
+        return Ok(None);
+    }
+    let middle = |engine: &mut dyn Engine| -> Result<f64> {
+        let start = Instant::now();
+        let mut iter = engine.iterator(None)?;
+        iter.seek(&key(last / 2))?;
+        let time = micros(start);
+        stands(&mut *iter, last)?;
+        Ok(time)
+    };
+    let mut figures = Figures::new();
+    let mut open_ms = Vec::new();
+    let mut again = |engine: &mut Option<Box<dyn Engine>>| -> Result<()> {
+        drop(engine.take());
+        let start = Instant::now();
+        *engine = open()?;
+        open_ms.push(micros(start) / 1e3);
+        Ok(())
+    };
+    let mut engine = Some(engine);
+    let gone = || "the store does not open again".to_string();
+    again(&mut engine)?;
+    let store = &mut **engine.as_mut().ok_or_else(gone)?;
+    figures.push(("a seek into the middle, us", middle(store)?));
+    again(&mut engine)?;
+    let store = &mut **engine.as_mut().ok_or_else(gone)?;
+    figures.push(("forward, us", walk(store, last, true)?));
+    figures.push(("forward again, us", walk(store, last, true)?));
+    again(&mut engine)?;
+    let store = &mut **engine.as_mut().ok_or_else(gone)?;
+    figures.push(("backward, us", walk(store, last, false)?));
+    figures.push(("the open, ms", median(&mut open_ms)));
+    Ok(Some(figures))
+}
+
 fn range(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Figures>> {
     let last = arguments.entries - 1;
     for i in 0..=last {
@@ -144,26 +209,12 @@ fn range(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Figure
     if !engine.delete_range(&key(1), &key(last))? {
         return Ok(None);
     }
-    let walk = |engine: &mut dyn Engine, forward: bool| -> Result<f64> {
-        let start = Instant::now();
-        let mut iter = engine.iterator(None)?;
-        if forward {
-            iter.seek_to_first()?;
-            iter.next()?;
-        } else {
-            iter.seek_to_last()?;
-            iter.prev()?;
-        }
-        let time = micros(start);
-        stands(&mut *iter, if forward { last } else { 0 })?;
-        Ok(time)
-    };
-    figures.push(("forward, us", walk(engine, true)?));
-    figures.push(("backward, us", walk(engine, false)?));
-    figures.push(("forward again, us", walk(engine, true)?));
+    figures.push(("forward, us", walk(engine, last, true)?));
+    figures.push(("backward, us", walk(engine, last, false)?));
+    figures.push(("forward again, us", walk(engine, last, true)?));
     engine.flush()?;
-    figures.push(("forward after a flush, us", walk(engine, true)?));
-    figures.push(("backward after a flush, us", walk(engine, false)?));
+    figures.push(("forward after a flush, us", walk(engine, last, true)?));
+    figures.push(("backward after a flush, us", walk(engine, last, false)?));
     Ok(Some(figures))
 }
 
@@ -294,12 +345,17 @@ fn run(engine: &str, workload: &str, arguments: &Arguments) -> Result<Option<Fig
         return Ok(None);
     };
     let figures = match workload {
+        "reopened" => {
+            let figures = reopened(store, &|| open(engine, &folder), arguments);
+            clear()?;
+            return figures.map_err(|e| format!("{engine} {workload}: {e}"));
+        }
         "range" => range(&mut *store, arguments),
         "versions" => versions(&mut *store, arguments),
         "overlap" => overlap(&mut *store, &folder, arguments),
         "memtable" => memtable(&mut *store, arguments),
         other => Err(format!(
-            "there is no workload `{other}`; workloads: range, versions, overlap, memtable"
+            "there is no workload `{other}`; workloads: range, reopened, versions, overlap, memtable"
         )),
     };
     drop(store);

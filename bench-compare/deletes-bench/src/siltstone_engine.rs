@@ -68,6 +68,10 @@ impl Engine for Siltstone {
 }
 
 impl Iter for Cursor {
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        Cursor::seek(self, key).map_err(text)
+    }
+
     fn seek_to_first(&mut self) -> Result<()> {
         Cursor::seek_to_first(self).map_err(text)
     }

@@ -1,47 +1,20 @@
 //! RocksDB through its C interface, from a shared library that is loaded when the engine is asked
-//! for: `ROCKSDB_LIBRARY` is its path (default: `librocksdb.so`, as the loader finds it). A release
-//! build is in the Java package `org.rocksdb:rocksdbjni` (classifier `linux64`).
+//! for ([`Library::rocksdb`]). A release build is in the Java package `org.rocksdb:rocksdbjni` (classifier `linux64`).
 //!
 //! Settings as for the others; two background jobs. Checksums are verified on reads, its default.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use bench_compare::c_functions;
+use bench_compare::c_library::{Failure, Library, P, taken};
 
 use super::{CACHE_BYTES, Engine, FILTER_BITS, MEMTABLE_BYTES, Result};
 use crate::os;
 
-type P = *mut c_void;
-type Failure = *mut *mut c_char;
-
-/// Declares the functions that are used, and how they are looked up in the library.
-macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        struct Library {
-            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
-
-        impl Library {
-            fn load() -> Result<Library> {
-                let library = Handle::open()?;
-                Ok(Library {
-                    $($name: {
-                        let symbol = library.symbol(concat!("rocksdb_", stringify!($name)))?;
-                        // SAFETY: the C header declares the function with these types.
-                        unsafe {
-                            std::mem::transmute::<
-                                P,
-                                unsafe extern "C" fn($($argument),*) $(-> $result)?,
-                            >(symbol)
-                        }
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-functions! {
+c_functions! {
+    Functions;
     options_create: fn() -> P;
     options_set_create_if_missing: fn(P, c_uchar);
     options_set_compression: fn(P, c_int);
@@ -74,43 +47,15 @@ functions! {
     iter_get_error: fn(P, Failure);
 }
 
-/// The loaded library; it stays loaded until the process ends.
-struct Handle(P);
-
-impl Handle {
-    fn open() -> Result<Handle> {
-        let path = std::env::var("ROCKSDB_LIBRARY").unwrap_or("librocksdb.so".to_string());
-        let name = CString::new(path.as_bytes()).map_err(|e| e.to_string())?;
-        // SAFETY: a valid string; the library's constructors are trusted as those of any engine.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(format!(
-                "RocksDB's library `{path}` cannot be loaded: set ROCKSDB_LIBRARY to its path"
-            ));
-        }
-        Ok(Handle(handle))
-    }
-
-    fn symbol(&self, name: &str) -> Result<P> {
-        let text = CString::new(name).map_err(|e| e.to_string())?;
-        // SAFETY: the library is loaded, the string is valid.
-        let symbol = unsafe { libc::dlsym(self.0, text.as_ptr()) };
-        if symbol.is_null() {
-            return Err(format!("RocksDB's library has no function `{name}`"));
-        }
-        Ok(symbol)
-    }
-}
-
 struct RocksDb {
-    library: Library,
+    library: Functions,
     db: P,
     read: P,
     write: P,
 }
 
 pub(super) fn open(path: &Path) -> Result<Box<dyn Engine>> {
-    let library = Library::load()?;
+    let library = Functions::load(&Library::rocksdb()?, "rocksdb")?;
     let name = CString::new(path.to_string_lossy().as_bytes()).map_err(|e| e.to_string())?;
     let mut error = std::ptr::null_mut();
     let l = &library;
@@ -139,7 +84,7 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Engine>> {
     }))
 }
 
-impl Library {
+impl Functions {
     /// The error that RocksDB left behind, if it did.
     fn check(&self, error: *mut c_char) -> Result<()> {
         match self.text(error) {
@@ -150,15 +95,8 @@ impl Library {
 
     /// Takes over a string that RocksDB gave, if it gave one.
     fn text(&self, given: *mut c_char) -> Option<String> {
-        if given.is_null() {
-            return None;
-        }
         // SAFETY: RocksDB gives a malloc'ed, zero-terminated string that is ours to free.
-        unsafe {
-            let text = CStr::from_ptr(given).to_string_lossy().into_owned();
-            (self.free)(given.cast());
-            Some(text)
-        }
+        unsafe { taken(given, self.free) }
     }
 }
 

@@ -1,0 +1,3 @@
+//! What the benchmarks of this folder share.
+
+pub mod c_library;
