@@ -35,7 +35,7 @@ const WORKLOADS: [&str; 11] = [
 ];
 
 /// Figures of the tables.
-const FIGURES: [&str; 20] = [
+const FIGURES: [&str; 21] = [
     "kops_idle",
     "kops",
     "seconds",
@@ -55,6 +55,7 @@ const FIGURES: [&str; 20] = [
     "first_seek_us",
     "second_seek_us",
     "reopened_seek_us",
+    "idle_seek_us",
     "memcpy_gb_per_second",
 ];
 
