@@ -1,5 +1,6 @@
 //! RocksDB through its C interface, from a shared library that is loaded when the engine is asked
-//! for ([`Library::rocksdb`]). A release build is in the Java package `org.rocksdb:rocksdbjni` (classifier `linux64`).
+//! for ([`Library::rocksdb`]). A release build is in the Java package `org.rocksdb:rocksdbjni`
+//! (classifier `linux64`).
 //!
 //! Settings as for the others; two background jobs. Checksums are verified on reads, its default.
 

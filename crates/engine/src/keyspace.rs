@@ -240,8 +240,8 @@ impl Keyspace {
         read::get_into(self.core(), &self.keyspace, key.as_ref(), None, value)
     }
 
-    /// Whether there is a value of `key`. It costs a get without its value, which is not copied, and
-    /// is not even read where tables are mapped and not compressed (the default).
+    /// Whether there is a value of `key`. It costs a get without its value, which is not copied,
+    /// and is not even read where tables are mapped and not compressed (the default).
     ///
     /// # Errors
     /// As [`Keyspace::get`].

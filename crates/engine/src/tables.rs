@@ -1,7 +1,8 @@
 //! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
 //!
 //! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when
-//! it is first asked, without the table's filter until a lookup of a key needs that, and may lose it again when more than `open_tables_max` are open (a clock over
+//! it is first asked, without the table's filter until a lookup of a key needs that, and may lose
+//! it again when more than `open_tables_max` are open (a clock over
 //! handles). Tables of levels 0 and 1, which most reads ask, do not count for this and are not
 //! closed for it: their filters and indexes stay in memory. Files are another matter: readers and
 //! jobs share a table's [`TableFile`], and [`Descriptors`] bounds how many of those have a

@@ -2,8 +2,8 @@
 //!
 //! [`TableReader::open`] reads footer, properties, index, filter and range deletes to the heap and
 //! checks all of them. The filter is most of that, and only lookups of keys ask it: a table that is
-//! opened to be iterated over may leave it out until then ([`TableReader::with_filter`]). Blocks are read
-//! in one of two ways: in place, from a map of the file, or as heap blocks through the engine's cache. A block that is
+//! opened to be iterated over may leave it out until then ([`TableReader::with_filter`]). Blocks
+//! are read in one of two ways: in place, from a map of the file, or as heap blocks through the engine's cache. A block that is
 //! compressed always goes the second way.
 //!
 //! A lookup is split, so that the engine can overlap the misses of several tables: [`TableReader::prefetch_filter`],
@@ -247,8 +247,8 @@ impl TableReader {
         Self::open_as(file, options, false)
     }
 
-    /// The same open table with its filter, which is read and checked now. What blocks were verified
-    /// is known to it, and it finds their copies in a cache.
+    /// The same open table with its filter, which is read and checked now. What blocks were
+    /// verified is known to it, and it finds their copies in a cache.
     ///
     /// # Errors
     /// If the filter cannot be read or is damaged.

@@ -26,8 +26,8 @@ pub(crate) trait EntryCursor {
     /// are told of each of the [`PREPARE_STAGES`], in order from 0, before any is told of the next, so that their waits overlap.
     fn prepare_seek(&mut self, _stage: usize, _key: &[u8], _trailer: u64) {}
     fn seek_to_last(&mut self) -> Result<()>;
-    /// The first entry at or after (`key`, `trailer`). The first of all is at or after the empty key
-    /// with the highest trailer.
+    /// The first entry at or after (`key`, `trailer`). The first of all is at or after the empty
+    /// key with the highest trailer.
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()>;
     /// The last entry at or before (`key`, `trailer`).
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()>;
