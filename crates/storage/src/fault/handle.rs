@@ -1,5 +1,6 @@
 //! Open objects of a fault storage.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -138,6 +139,12 @@ impl FaultReader {
 
     fn read_with(&self, verdict: &Verdict, offset: u64, buf: &mut [u8]) -> Result<()> {
         let name = self.inner.name();
+        let end = offset + buf.len() as u64;
+        let is_hit = |bad: &Range<u64>| bad.start.max(offset) < bad.end.min(end);
+        if let Some(bad) = verdict.unreadable.iter().find(|bad| is_hit(bad)) {
+            let detail = format!("injected error: bytes {bad:?} cannot be read");
+            return Err(StorageError::new(StorageErrorKind::Io, "read", name, detail).at(offset));
+        }
         match verdict.failure {
             None => self.inner.read_at(offset, buf)?,
             Some(failure) => {

@@ -10,6 +10,7 @@
 //! Threading: the rules are under a mutex that is held for no call below and for no wait; the order of calls that
 //! run at the same time is the order in which they ask for their verdict (rules) or end (trace).
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ struct Verdict {
     delay: Duration,
     failure: Option<Failure>,
     short_read: bool,
+    /// Bytes of the object that cannot be read.
+    unreadable: Vec<Range<u64>>,
     failed_map: bool,
     panic: bool,
     die: bool,
@@ -176,6 +179,7 @@ impl Shared {
                         fail(kind, false, Some(per_mille.min(1000)))
                     }
                     Fault::ShortRead => verdict.short_read = true,
+                    Fault::Unreadable { start, end } => verdict.unreadable.push(start..end),
                     Fault::FlipAt { offset, mask } => verdict.flips.push((offset, mask)),
                     Fault::FlipRandom { seed } => {
                         verdict

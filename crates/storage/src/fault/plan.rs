@@ -53,6 +53,14 @@ pub enum Fault {
         /// Bits to flip.
         mask: u8,
     },
+    /// A read that touches one of these bytes of the object fails with `Io`, as one of a bad sector
+    /// does; other reads are left alone. Maps are not affected.
+    Unreadable {
+        /// Byte offset in the object of the first of them.
+        start: u64,
+        /// Behind the last of them.
+        end: u64,
+    },
     /// A read, or a map, in which one bit, chosen by the seed and the call's number, is flipped.
     FlipRandom {
         /// Chooses the bit.
@@ -168,7 +176,7 @@ impl Rule {
     /// Whether this fault can do anything to a call of this kind; only such calls are counted.
     fn affects(&self, kind: OpKind) -> bool {
         match self.fault {
-            Fault::ShortRead => kind == OpKind::Read,
+            Fault::ShortRead | Fault::Unreadable { .. } => kind == OpKind::Read,
             Fault::FlipAt { .. } | Fault::FlipRandom { .. } => {
                 matches!(kind, OpKind::Read | OpKind::Map)
             }

@@ -154,6 +154,22 @@ fn after_the_deed() {
 }
 
 #[test]
+fn reads_that_touch_a_bad_sector_fail() {
+    let (_, s, e) = setup();
+    s.create(e, "a").unwrap().append(&[&[7; 100]]).unwrap();
+    let r = s.open("a").unwrap();
+    let fault = Fault::Unreadable { start: 20, end: 30 };
+    s.add(Rule::on_reads(fault).named("a").for_good());
+    let mut buf = [0; 10];
+    for (at, is_bad) in [(0, false), (10, false), (11, true), (29, true), (30, false)] {
+        let read = r.read_at(at, &mut buf);
+        let kind = read.err().map(|error| error.kind);
+        assert_eq!(kind, is_bad.then_some(StorageErrorKind::Io), "at {at}");
+    }
+    assert!(r.map().unwrap().is_some());
+}
+
+#[test]
 fn flips_short_reads_and_failed_maps() {
     let (_, s, e) = setup();
     s.create(e, "a").unwrap().append(&[&[0; 100]]).unwrap();
