@@ -380,10 +380,15 @@ pub(crate) fn delete_obsolete(core: &Core) {
         // Some storages give space back only with the durable deletion.
         let _ = core.storages.tables.sync_dir(core.epoch);
     }
-    let start = core.manifest.lock().manifest.state().log_start.segment;
     // Failed deletions are tried again with the next round.
-    let _ = core.log.obsolete(start as u32);
+    let _ = delete_obsolete_segments(core);
     delete_old_manifests(core);
+}
+
+/// Lets the segments go that lie below the manifest's log start.
+fn delete_obsolete_segments(core: &Core) -> Result<()> {
+    let start = core.manifest.lock().manifest.state().log_start.segment;
+    core.log.obsolete(start as u32).map(drop)
 }
 
 /// Deletes the files again whose deletion failed; how many are gone.
@@ -597,6 +602,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 /// The last thing that a close does with the store: a closed store is as large as its data, and
 /// opens on a full disk. Everything is synced before this, and a crash within it leaves what was
 /// there, with more or less of what no open reads:
+/// - segments that lie below the log start of the last edit go;
 /// - the log gives back what it wrote ahead ([`LogWriter::shrink`](crate::log::LogWriter::shrink)
 ///   says why no record can be lost by that);
 /// - then, because there is more room now, the space kept for a full disk is made to fit the
@@ -605,10 +611,15 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 /// So a failure here loses nothing, and is no failure of the close.
 fn give_space_back(core: &Core) -> Result<()> {
     delete_old_manifests(core);
+    // Those that fit go to the pool, and with it: `shrink` deletes what is in there.
+    let deleted = match planted::is(Bug::ObsoleteStaysAtClose) {
+        true => Ok(()),
+        false => delete_obsolete_segments(core),
+    };
     let shrunk = core.log.shrink(crate::reserve::LOG_BYTES);
     crate::reserve::make(core)?;
     for (folder, _) in core.storages.folders() {
         folder.sync_dir(core.epoch)?;
     }
-    shrunk
+    deleted.and(shrunk)
 }

@@ -158,6 +158,7 @@ pub(crate) fn open(
     let mut replayed_to = 0;
     let mut replay = Replay::new(&old, &jobs, &options, &arenas, budget)?;
     let mut history_end = Position::ZERO;
+    let mut passed = None;
     if recovered.is_some() {
         let replay_options = ReplayOptions::of(&old, log_store_id(store_id));
         let report = crate::log::replay(&*storages.log, &replay_options, &mut |record| {
@@ -170,6 +171,7 @@ pub(crate) fn open(
         if let Some(passed) = &report.passed {
             tell_of_passed_damage(passed, old.closed, &metrics, &events);
         }
+        passed = report.passed;
         history_end = report.end;
         let covered = old
             .keyspaces
@@ -256,15 +258,29 @@ pub(crate) fn open(
         // No room for the tables, or none for a manifest that names them: the data waits. (A new
         // store has nothing that could wait, and no log but the one that it begins.)
         Err(cause) if cause.is_no_space() && recovered.is_some() => {
-            // What the manifest is about to say (creates and drops) comes after these records.
-            let inherited = old.log_start.segment as u32..log.first_segment();
-            sync_inherited(&storages, epoch, inherited)?;
+            // What the manifest is about to say (creates and drops) comes after these records. The
+            // log of a store that was closed is synced, and may have parts that cannot be read.
+            if !old.closed {
+                let inherited = old.log_start.segment as u32..log.first_segment();
+                sync_inherited(&storages, epoch, inherited)?;
+            }
             // Replay must find the data again, in a log that is synced through its end.
             let synced = LogPosition {
                 segment: history_end.segment.into(),
                 offset: history_end.offset.into(),
             };
-            let manifest = write(with_numbers(replayed.waiting(), None, synced))?;
+            let (start, synced) = match passed {
+                // Only a closed store passes over a segment that is missing, and the new manifest is
+                // that of an open one: it starts the log behind that segment.
+                Some(passed) if !passed.keeps_start && !planted::is(Bug::LostStartIsKept) => {
+                    match passed.next {
+                        Some(next) => (Some(next), synced),
+                        None => (Some(log_start), log_start.position()),
+                    }
+                }
+                _ => (None, synced),
+            };
+            let manifest = write(with_numbers(replayed.waiting(), start, synced))?;
             (manifest, Some(replayed.into_rest(cause)))
         }
         Err(error) => return Err(error),
@@ -373,7 +389,7 @@ pub(crate) fn open(
             reserve::make(&core)?;
         }
         Some(mut rest) => {
-            let start = old.log_start;
+            let start = state.log_start;
             let start = Position::new(start.segment as u32, start.offset as u32);
             rest.pin = core.pin_log(start);
             core.health.set_no_space(&rest.cause);

@@ -113,6 +113,19 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::ClosedIsNotAsked,
         "a_killed_log_passes_what_is_not_needed",
     ),
+    (
+        Bug::UnreadableIsNeeded,
+        "what_cannot_be_read_and_is_not_needed",
+    ),
+    (
+        Bug::OlderManifestIsBelieved,
+        "an_older_manifest_is_not_believed",
+    ),
+    (Bug::LostStartIsKept, "damage_stays_passed_on_a_full_disk"),
+    (
+        Bug::ObsoleteStaysAtClose,
+        "a_close_deletes_what_nothing_needs",
+    ),
 ];
 
 /// One test, because the switch is one for the process.

@@ -118,4 +118,11 @@ stories! {
     a_drop_beside_a_flush_keeps_the_log
     an_open_on_what_was_not_synced
     a_checkpoint_is_a_closed_store
+    an_older_manifest_is_not_believed
+    damage_stays_passed_on_a_full_disk
+    a_close_deletes_what_nothing_needs
+    what_cannot_be_read_and_is_not_needed
+    closed_logs_are_changed_at_random
+    killed_logs_are_changed_at_random
+    every_fault_of_a_close
 }

@@ -165,6 +165,11 @@ bugs! {
     128 CursorKeepsView "a refreshed cursor keeps its old view for ever";
     129 OldManifestStays "a manifest that was rolled is not deleted before the next open";
     130 UnsettledIsNoBorder "runs on both sides of a slot that is not installed are neighbours";
+    // The end of a closed log, by its second attacker.
+    131 UnreadableIsNeeded "bytes of the log that cannot be read refuse an open also where nothing is needed";
+    132 OlderManifestIsBelieved "records of a chain that began after the manifest are taken for nothing";
+    133 LostStartIsKept "an open on a full disk keeps a log start whose segment is missing";
+    134 ObsoleteStaysAtClose "a close leaves the segments of the log that its edit makes obsolete";
     // Of the gaps that cursors remember, by their author.
     140 GapOutlivesPut "a put into a gap that cursors jump over leaves the gap as it is";
     141 GapServesOldReads "a read at an old snapshot jumps over a gap that was found later";

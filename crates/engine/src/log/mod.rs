@@ -18,6 +18,7 @@ pub mod format;
 mod position;
 mod replay;
 mod segments;
+mod window;
 mod writer;
 
 pub use format::RecordKind;
@@ -25,4 +26,5 @@ pub use position::Position;
 pub use replay::{
     Discarded, PassedDamage, Record, ReplayOptions, ReplayReport, StopReason, replay,
 };
+pub(crate) use window::is_unreadable;
 pub use writer::{LogConfig, LogOptions, LogStats, LogWriter};

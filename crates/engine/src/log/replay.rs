@@ -1,32 +1,33 @@
 //! Reading a log back after a crash: the longest prefix that is whole, and a verdict on what follows it.
 //!
-//! Invariants: records are handed out in order, each verified whole before it is believed; reading ends at the first
-//! bad place; if anything says that a later place was synced (the manifest, or any valid record behind the bad
-//! place), that is corruption and not an end; otherwise all that follows is discarded and counted. Damage before
-//! the log's start, where nothing is needed, is passed over and reported (RFC 1, section 15). No bytes make it
-//! panic; memory is bounded by one window and one record, and a record's length is believed only when its header's
-//! own check, written for exactly this place, holds.
+//! Invariants: records are handed out in order, each verified whole before it is believed; reading
+//! ends at the first bad place. If anything says that a later place was synced (the manifest, or any
+//! valid record behind the bad place), that is corruption and not an end; otherwise all that follows
+//! is discarded and counted. Damage before the log's start, where nothing is needed, is passed over
+//! and reported (RFC 1, section 15), and so are bytes there that cannot be read. No bytes make it
+//! panic. Memory is bounded by one window and one record, and a record's length is believed only when
+//! its header's own check, written for exactly this place, holds.
 //!
 //! Threading: one task; it only reads.
 
 use std::fmt;
-use std::sync::Arc;
 
-use siltstone_storage::{Access, ReadFile, Storage, StorageErrorKind};
+use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::format::{
-    BadHeader, BadRecord, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE, Plausible,
-    RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
-    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
+    BadHeader, BadRecord, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader,
+    RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name,
+    segment_name,
 };
 use super::position::Position;
+use super::window::{SECTOR_BYTES, Segment, is_unreadable};
 use crate::batch::count_entries;
 use crate::error::{Error, Result};
 use crate::planted::{self, Bug};
-use crate::version::{LogPosition, StoreState};
+use crate::version::{LogPosition, LogStart, StoreState};
 
-/// Bytes read at once.
-const WINDOW_BYTES: usize = 1 << 20;
+/// Sectors that cannot be read, after which [`ends_before`] gives up: each may take a disk seconds.
+const UNREADABLE_SECTORS_MAX: u32 = 256;
 
 /// What the manifest says about the log.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +96,8 @@ pub enum StopReason {
     NoStartSegment,
     /// The start segment has no valid header.
     StartHeader(BadHeader),
+    /// What follows cannot be read, and is not needed. It holds what the storage said.
+    Unreadable(String),
     /// No valid record follows in the last segment read, and no segment goes on where its records end.
     Record {
         /// What was found instead of a record.
@@ -110,6 +113,7 @@ impl fmt::Display for StopReason {
         match self {
             StopReason::NoStartSegment => write!(f, "no such segment"),
             StopReason::StartHeader(bad) => write!(f, "{bad}"),
+            StopReason::Unreadable(why) => write!(f, "bytes that cannot be read: {why}"),
             StopReason::Record {
                 found,
                 broken_link: None,
@@ -139,6 +143,11 @@ pub struct PassedDamage {
     /// What follows shows that the damage ends before the log's start. Otherwise it may reach
     /// further: in a store that was not closed, the last writes may be missing.
     pub is_bounded: bool,
+    /// The segment of the log's start is there and reaches it. Otherwise only a store that was
+    /// closed passes the damage over.
+    pub keeps_start: bool,
+    /// The beginning of the next segment, if the log went on there: from it on everything is sound.
+    pub next: Option<LogStart>,
 }
 
 impl PassedDamage {
@@ -262,105 +271,6 @@ pub fn replay(
     .run(apply)
 }
 
-/// A segment being read, through one window.
-struct Segment {
-    number: u32,
-    file: Arc<dyn ReadFile>,
-    len: u64,
-    window: Vec<u8>,
-    window_at: u64,
-}
-
-impl Segment {
-    fn open(storage: &dyn Storage, number: u32) -> Result<Segment> {
-        let file = storage.open(&segment_name(number))?;
-        let len = file.len().min(MAX_SEGMENT_BYTES);
-        file.advise(Access::Sequential, 0, len);
-        Ok(Segment {
-            number,
-            file,
-            len,
-            window: Vec::new(),
-            window_at: 0,
-        })
-    }
-
-    /// `len` bytes from `at`. They must lie in the segment.
-    #[inline]
-    fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8]> {
-        let inside =
-            at >= self.window_at && at + len as u64 <= self.window_at + self.window.len() as u64;
-        if !inside {
-            self.fill(at, len)?;
-        }
-        let from = (at - self.window_at) as usize;
-        Ok(&self.window[from..from + len])
-    }
-
-    #[cold]
-    fn fill(&mut self, at: u64, len: usize) -> Result<()> {
-        let want = (len.max(WINDOW_BYTES) as u64).min(self.len.saturating_sub(at)) as usize;
-        if want < len {
-            return Err(Error::corruption(
-                segment_name(self.number),
-                "the segment became shorter while it was read",
-            )
-            .at(at));
-        }
-        if self.window.capacity() > 4 * WINDOW_BYTES && want <= WINDOW_BYTES {
-            // One large record must not pin its memory for the rest of the log.
-            self.window = Vec::new();
-        }
-        self.window.resize(want, 0);
-        self.window_at = at;
-        self.file
-            .read_at(at, &mut self.window)
-            .inspect_err(|_| self.window.clear())?;
-        Ok(())
-    }
-
-    fn header_bytes(&mut self) -> Result<Vec<u8>> {
-        let len = self.len.min(MAX_HEADER_BYTES as u64) as usize;
-        Ok(self.bytes(0, len)?.to_vec())
-    }
-
-    /// The header of a record at `at`.
-    #[inline]
-    fn plausible(
-        &mut self,
-        at: u64,
-        seed: RecordSeed,
-    ) -> Result<std::result::Result<Plausible, BadRecord>> {
-        let len = self.len;
-        if at + RECORD_HEADER_BYTES as u64 > len {
-            return Ok(Err(BadRecord::SegmentFull));
-        }
-        let bytes: &[u8; RECORD_HEADER_BYTES] = self
-            .bytes(at, RECORD_HEADER_BYTES)?
-            .try_into()
-            .expect("as long as asked for");
-        Ok(RecordHeader::decode(bytes, seed, at as u32, len))
-    }
-
-    /// Verifies the rest of a record in pieces, without holding it whole.
-    fn verify_in_pieces(&mut self, at: u64, record: &Plausible) -> Result<bool> {
-        let mut at = at + RECORD_HEADER_BYTES as u64;
-        let mut left = record.header.payload_bytes as usize;
-        let mut checksum = record.partial;
-        while left > 0 {
-            let piece = left.min(WINDOW_BYTES);
-            checksum = crc32c::crc32c_append(checksum, self.bytes(at, piece)?);
-            at += piece as u64;
-            left -= piece;
-        }
-        if record.verify_checksum(checksum).is_err() {
-            return Ok(false);
-        }
-        let padding = (u64::from(record.end) - at) as usize;
-        Ok(self.bytes(at, padding)?.iter().all(|&b| b == 0))
-    }
-}
-
 /// Where the records of one segment end, and why.
 struct SegmentEnd {
     position: Position,
@@ -409,6 +319,13 @@ impl Replay<'_> {
                 Successor::Goes(mut segment, checksum) => {
                     self.report.segment_count += 1;
                     let at = SEGMENT_HEADER_BYTES as u64;
+                    if let Some(passed) = &mut self.report.passed {
+                        passed.next.get_or_insert(LogStart {
+                            segment: segment.number.into(),
+                            offset: at,
+                            salt,
+                        });
+                    }
                     last = self.read_segment(&mut segment, salt, at, Some(checksum), apply)?;
                 }
                 Successor::Ends(link) => {
@@ -434,8 +351,21 @@ impl Replay<'_> {
                 Ok(Start::Bad(stop, self.salts_of_successors(start)?))
             };
         }
-        let mut segment = Segment::open(self.storage, start)?;
-        let bytes = segment.header_bytes()?;
+        let opened = Segment::open(self.storage, start)
+            .and_then(|mut segment| segment.header_bytes().map(|bytes| (segment, bytes)));
+        let (mut segment, bytes) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Its header cannot be read; perhaps it cannot even be opened.
+                let segment = Segment::open(self.storage, start).ok();
+                return match unreadable(&error) {
+                    Some(stop) if self.may_pass(segment.as_ref(), &stop) => {
+                        self.pass(segment, self.options.salt, beginning, stop, apply)
+                    }
+                    _ => Err(error),
+                };
+            }
+        };
         let (header, checksum) = match SegmentHeader::decode(&bytes, start) {
             Ok(found) => found,
             Err(BadHeader::Version(version)) => return Err(unsupported_version(start, version)),
@@ -480,12 +410,17 @@ impl Replay<'_> {
     /// a manifest that lost its last edits names a start segment that was deleted or recycled
     /// since, and a file that is cut before the start has lost what is behind it too.
     fn may_pass(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
-        let start = self.options.start;
-        let is_whole = match stop {
+        let keeps_start = self.keeps_start(segment, stop);
+        self.options.start.offset > 0
+            && (self.options.closed || keeps_start || planted::is(Bug::ClosedIsNotAsked))
+    }
+
+    /// Whether the start segment is the right one and reaches the log's start.
+    fn keeps_start(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
+        match stop {
             StopReason::NoStartSegment | StopReason::StartHeader(BadHeader::Number(_)) => false,
-            _ => segment.is_some_and(|segment| segment.len >= u64::from(start.offset)),
-        };
-        start.offset > 0 && (self.options.closed || is_whole || planted::is(Bug::ClosedIsNotAsked))
+            _ => segment.is_some_and(|s| s.len >= u64::from(self.options.start.offset)),
+        }
     }
 
     /// Goes on at the log's start, past damage that was met at `from`.
@@ -503,12 +438,16 @@ impl Replay<'_> {
             through: start,
             found: found.clone(),
             is_bounded: false,
+            keeps_start: self.keeps_start(segment.as_ref(), &found),
+            next: None,
         };
         self.report.end = start;
         let last = match segment {
             Some(mut segment) => {
-                passed.is_bounded = ends_before(&mut segment, salt, from, start)?;
-                self.read_segment(&mut segment, salt, start.offset.into(), None, apply)?
+                let at = start.offset.into();
+                let last = self.read_segment(&mut segment, salt, at, None, apply)?;
+                passed.is_bounded = ends_before(&mut segment, salt, from, start);
+                last
             }
             None => SegmentEnd {
                 position: start,
@@ -534,13 +473,17 @@ impl Replay<'_> {
         loop {
             let position = Position::new(number, at as u32);
             self.report.end = position;
-            let found = match segment.plausible(at, seed)? {
-                Err(bad) => Err(bad),
-                Ok(plausible) => {
-                    let whole = segment.bytes(at, (u64::from(plausible.end) - at) as usize)?;
-                    let rest = &whole[RECORD_HEADER_BYTES..];
-                    plausible.verify(rest).map(|()| (plausible, rest))
-                }
+            let end_with = |stop| SegmentEnd {
+                position,
+                checksum: chained,
+                stop,
+            };
+            let found = match segment.record(at, seed) {
+                Ok(found) => found,
+                Err(error) => match unreadable(&error) {
+                    Some(stop) if !self.needs(position) => return Ok(end_with(stop)),
+                    _ => return Err(error),
+                },
             };
             let (record, rest) = match found {
                 Ok(found) => found,
@@ -551,14 +494,10 @@ impl Replay<'_> {
                     continue;
                 }
                 Err(found) => {
-                    return Ok(SegmentEnd {
-                        position,
-                        checksum: chained,
-                        stop: StopReason::Record {
-                            found,
-                            broken_link: None,
-                        },
-                    });
+                    return Ok(end_with(StopReason::Record {
+                        found,
+                        broken_link: None,
+                    }));
                 }
             };
             let payload = &rest[..record.header.payload_bytes as usize];
@@ -583,6 +522,13 @@ impl Replay<'_> {
             chained = chained.map(|checksum| chain(checksum, record.stored));
             at = u64::from(record.end);
         }
+    }
+
+    /// Whether a record at this position would be needed: it is not before the log's start, and a
+    /// close has not said that the log ends there.
+    fn needs(&self, position: Position) -> bool {
+        let is_behind = self.options.closed && position >= self.options.synced;
+        !is_behind && position >= self.options.start || planted::is(Bug::UnreadableIsNeeded)
     }
 
     /// Kind and number of sequence numbers of a record with a good checksum. What makes no sense here is no torn
@@ -643,7 +589,10 @@ impl Replay<'_> {
     fn successor(&self, salt: u64, last: &SegmentEnd) -> Result<Successor> {
         let end = last.position;
         for &number in self.numbers.iter().filter(|&&n| n > end.segment) {
-            let (segment, header) = self.header(number)?;
+            let (segment, header) = match self.header(number) {
+                Err(error) if is_unreadable(&error) && !self.needs(end) => continue,
+                found => found?,
+            };
             let Some((header, checksum)) = header else {
                 continue;
             };
@@ -717,28 +666,13 @@ impl Replay<'_> {
         if let Some(passed) = &mut self.report.passed {
             passed.is_bounded |= end > passed.through;
         }
-        let numbers = std::mem::take(&mut self.numbers);
-        for number in numbers.into_iter().filter(|&n| n >= end.segment) {
-            let mut segment = match self.storage.open(&segment_name(number)) {
-                Err(error) if error.kind == StorageErrorKind::NotFound => continue,
-                Err(error) => return Err(error.into()),
-                Ok(_) => Segment::open(self.storage, number)?,
-            };
-            let before = self.report.discarded.record_count;
-            for &salt in salts {
-                let from = if number == end.segment {
-                    u64::from(end.offset)
-                } else {
-                    0
-                };
-                self.search(&mut segment, salt, from, &stop)?;
+        for number in std::mem::take(&mut self.numbers) {
+            if number < end.segment {
+                continue;
             }
-            if number > end.segment {
-                let (_, header) = self.header(number)?;
-                let ours = header.is_some_and(|(header, _)| salts.contains(&header.salt));
-                if ours || self.report.discarded.record_count > before {
-                    self.report.discarded.segment_count += 1;
-                }
+            match self.look_behind(number, salts, &stop) {
+                Err(error) if is_unreadable(&error) && !self.needs(end) => {}
+                looked => looked?,
             }
         }
         if let Some(passed) = &self.report.passed
@@ -751,6 +685,41 @@ impl Replay<'_> {
         }
         self.report.stop = stop;
         Ok(self.report)
+    }
+
+    /// Looks at what lies behind the end of history in segment `number`.
+    fn look_behind(&mut self, number: u32, salts: &[u64], stop: &StopReason) -> Result<()> {
+        let end = self.report.end;
+        let mut segment = match self.storage.open(&segment_name(number)) {
+            Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+            Ok(_) => Segment::open(self.storage, number)?,
+        };
+        let before = self.report.discarded.record_count;
+        for &salt in salts {
+            let from = if number == end.segment {
+                u64::from(end.offset)
+            } else {
+                0
+            };
+            self.search(&mut segment, salt, from, stop)?;
+        }
+        if number == end.segment {
+            return Ok(());
+        }
+        let (mut segment, header) = self.header(number)?;
+        let salt = header.map(|(header, _)| header.salt);
+        let ours = salt.is_some_and(|salt| salts.contains(&salt));
+        if ours || self.report.discarded.record_count > before {
+            self.report.discarded.segment_count += 1;
+        }
+        if let Some(salt) = salt.filter(|_| !ours && !planted::is(Bug::OlderManifestIsBelieved)) {
+            let seed = RecordSeed::new(salt, number);
+            if segment.record(SEGMENT_HEADER_BYTES as u64, seed)?.is_ok() {
+                return Err(manifest_is_older(number, end));
+            }
+        }
+        Ok(())
     }
 
     /// Looks for valid records of the chain behind the end: one that knows of a later synced place makes the end a
@@ -796,20 +765,34 @@ enum Successor {
     Ends(Option<u32>),
 }
 
-/// Whether damage that was met at `from` ends before `start`: a record ends exactly there.
-fn ends_before(segment: &mut Segment, salt: u64, from: Position, start: Position) -> Result<bool> {
+/// What stops the reading of bytes that are not needed, if this error says that they cannot be read.
+fn unreadable(error: &Error) -> Option<StopReason> {
+    let said = error.storage().filter(|_| is_unreadable(error))?;
+    Some(StopReason::Unreadable(said.detail.clone()))
+}
+
+/// Whether damage that was met at `from` ends before `start`: a record ends exactly there. Sectors
+/// that cannot be read are left out.
+fn ends_before(segment: &mut Segment, salt: u64, from: Position, start: Position) -> bool {
     let seed = RecordSeed::new(salt, segment.number);
     let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
+    let mut unreadable_count = 0;
     while at < u64::from(start.offset) {
-        if let Ok(record) = segment.plausible(at, seed)?
-            && record.end == start.offset
-            && segment.verify_in_pieces(at, &record)?
-        {
-            return Ok(true);
+        let found = match segment.plausible(at, seed) {
+            Ok(Ok(record)) if record.end == start.offset => segment.verify_in_pieces(at, &record),
+            found => found.map(|_| false),
+        };
+        match found {
+            Ok(true) => return true,
+            Ok(false) => at += RECORD_ALIGN_BYTES as u64,
+            Err(_) if unreadable_count == UNREADABLE_SECTORS_MAX => return false,
+            Err(_) => {
+                unreadable_count += 1;
+                at = (at + 1).next_multiple_of(SECTOR_BYTES);
+            }
         }
-        at += RECORD_ALIGN_BYTES as u64;
     }
-    Ok(false)
+    false
 }
 
 /// The log of a store that was closed ends too early.
@@ -829,6 +812,22 @@ fn ends_before_close(end: Position, stop: &StopReason, closed: Position) -> Erro
     ))
     .found(found)
     .advice(RESTORE_THE_LOG)
+}
+
+/// Behind the log that the manifest describes lies a chain with a record. An open writes the manifest
+/// that names its chain before it lets anybody write, so there was a later manifest than this one.
+#[cold]
+fn manifest_is_older(number: u32, end: Position) -> Error {
+    Error::corruption(segment_name(number), "the manifest is older than the log")
+        .at(SEGMENT_HEADER_BYTES as u64)
+        .expected(format_args!(
+            "nothing behind {end}, where the log ends that the manifest describes"
+        ))
+        .found("a record that was written after a later open of the store")
+        .advice(
+            "put back CURRENT and the manifest that belong to this log, or make a new store of \
+             what can be read with `silt repair`",
+        )
 }
 
 /// Damage that begins before the log's start reaches behind it.

@@ -10,8 +10,9 @@
 //! Threading: one task; it only reads. Memory: one segment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use siltstone_storage::Storage;
+use siltstone_storage::{ReadFile, Storage};
 
 use super::report::{LogFound, LogHole};
 use crate::batch::count_entries;
@@ -21,13 +22,18 @@ use crate::log::format::{
     RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
     SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
-use crate::log::{Position, Record};
+use crate::log::{Position, Record, is_unreadable};
 use crate::version::LogStart;
+
+/// The pieces in which a segment is read where not all of it can be, in bytes.
+const SECTOR_BYTES: usize = 512;
 
 /// One segment in memory.
 struct Segment {
     number: u32,
     bytes: Vec<u8>,
+    /// Where it could not be read: there are zeros in `bytes`.
+    unreadable: Vec<Error>,
     header: std::result::Result<(SegmentHeader, u32), BadHeader>,
 }
 
@@ -133,7 +139,8 @@ pub(super) fn read(
     }
     for number in &numbers {
         let name = &files.by_number[number];
-        let segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+        let mut segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+        reading.damage.append(&mut segment.unreadable);
         reading.segment(&segment, &salts)?;
     }
     reading.finish()
@@ -198,22 +205,37 @@ impl Files {
 
 impl Segment {
     fn open(storage: &dyn Storage, number: u32, name: &str, most: u64) -> Result<Segment> {
-        let file = storage.open(name)?;
-        let len = file.len().min(most);
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len as usize).map_err(|_| {
-            Error::new(
-                crate::ErrorKind::Io,
-                format!("there is no memory for a log segment of {len} bytes"),
-            )
-            .in_file(name)
-        })?;
-        bytes.resize(len as usize, 0);
-        file.read_at(0, &mut bytes)?;
+        let unreadable = match storage.open(name) {
+            Ok(file) => {
+                let len = file.len().min(most);
+                bytes.try_reserve_exact(len as usize).map_err(|_| {
+                    Error::new(
+                        crate::ErrorKind::Io,
+                        format!("there is no memory for a log segment of {len} bytes"),
+                    )
+                    .in_file(name)
+                })?;
+                bytes.resize(len as usize, 0);
+                match file.read_at(0, &mut bytes) {
+                    Err(error) if is_unreadable(&error.clone().into()) => {
+                        read_sectors(&*file, &mut bytes)
+                    }
+                    read => read.map(|()| Vec::new())?,
+                }
+            }
+            // Nothing of it can be had, as if it were empty.
+            Err(error) if is_unreadable(&error.clone().into()) => {
+                let said = Error::corruption(name, "the log segment cannot be opened");
+                vec![said.found(error.detail)]
+            }
+            Err(error) => return Err(error.into()),
+        };
         let header = SegmentHeader::decode(&bytes[..bytes.len().min(MAX_HEADER_BYTES)], number);
         Ok(Segment {
             number,
             bytes,
+            unreadable,
             header,
         })
     }
@@ -267,6 +289,29 @@ impl Segment {
                 Some((at, *salt))
             })
     }
+}
+
+/// Reads what can be read of a file, with zeros where the rest lies. Says what is missing.
+fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<Error> {
+    let mut missing: Vec<(Range<u64>, String)> = Vec::new();
+    let offsets = (0..).step_by(SECTOR_BYTES);
+    for (sector, at) in bytes.chunks_mut(SECTOR_BYTES).zip(offsets) {
+        let Err(error) = file.read_at(at, sector) else {
+            continue;
+        };
+        sector.fill(0);
+        let end = at + sector.len() as u64;
+        match missing.last_mut() {
+            Some((bytes, _)) if bytes.end == at => bytes.end = end,
+            _ => missing.push((at..end, error.detail)),
+        }
+    }
+    let told = |(bytes, why): (Range<u64>, String)| {
+        Error::corruption(file.name(), "a part of the log segment cannot be read")
+            .over(bytes.start, bytes.end)
+            .found(why)
+    };
+    missing.into_iter().map(told).collect()
 }
 
 struct Reading<'a> {

@@ -59,7 +59,7 @@ pub const ALL: &[Story] = &[
 ];
 
 /// The smallest segments, so that a short life has several.
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options {
         log_segment_bytes: 64 << 10,
         memtable_bytes: 1 << 20,
@@ -70,25 +70,25 @@ fn options() -> Options {
     }
 }
 
-fn state(disk: &Disk) -> StoreState {
+pub(super) fn state(disk: &Disk) -> StoreState {
     let found = recover(&disk.memory).unwrap().expect("a store");
     StoreState::clone(&found.state)
 }
 
 /// Where the log starts, as the manifest says.
-fn start_of(state: &StoreState) -> Position {
+pub(super) fn start_of(state: &StoreState) -> Position {
     let start = state.log_start;
     Position::new(start.segment as u32, start.offset as u32)
 }
 
 /// Through where the log is synced, as the manifest says.
-fn synced_of(state: &StoreState) -> Position {
+pub(super) fn synced_of(state: &StoreState) -> Position {
     let synced = state.log_synced;
     Position::new(synced.segment as u32, synced.offset as u32)
 }
 
 /// Some pairs into each of these keyspaces.
-fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
+pub(super) fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
     for i in numbers {
         for keyspace in keyspaces {
             keyspace.put(&key(i), &[i as u8; 2000]).unwrap();
@@ -98,7 +98,7 @@ fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
 
 /// Two keyspaces. `how`: 0, the second one has unflushed records behind flushed ones, over several
 /// segments; 1, all is flushed; 2, nothing is.
-fn lead_a_life(disk: &Disk, how: u64) -> Store {
+pub(super) fn lead_a_life(disk: &Disk, how: u64) -> Store {
     let store = disk.open_with(options());
     let (a, b) = two(&store);
     fill(&[&a, &b], 0..30);
@@ -118,10 +118,10 @@ fn lead_a_life(disk: &Disk, how: u64) -> Store {
 
 /// Damage to one segment: what becomes of its bytes, and which of them it concerns. `None` deletes
 /// the segment.
-struct Hit {
+pub(super) struct Hit {
     segment: u32,
     bytes: Range<u64>,
-    what: String,
+    pub(super) what: String,
     change: Option<Change>,
 }
 
@@ -143,7 +143,7 @@ fn cut(bytes: &mut Vec<u8>, range: Range<u64>) {
 }
 
 /// The records of a segment: where each begins and ends.
-fn records(storage: &MemoryStorage, segment: u32) -> Vec<Range<u64>> {
+pub(super) fn records(storage: &MemoryStorage, segment: u32) -> Vec<Range<u64>> {
     let file = storage.open(&segment_name(segment)).unwrap();
     let mut log = LogFile::open(&*file).unwrap();
     let mut found = Vec::new();
@@ -156,7 +156,7 @@ fn records(storage: &MemoryStorage, segment: u32) -> Vec<Range<u64>> {
 }
 
 /// Damage of each kind to each part of the log that holds history.
-fn hits(disk: &Disk, start: u32, end: u32) -> Vec<Hit> {
+pub(super) fn hits(disk: &Disk, start: u32, end: u32) -> Vec<Hit> {
     let mut hits = Vec::new();
     for name in disk.names(".log") {
         let segment = parse_segment_name(&name).unwrap();
@@ -237,7 +237,7 @@ impl Hit {
 
 /// What an open, a check, a read-only open and a repair make of a store: they must agree. True if it
 /// opens; then it holds everything, and `passed` tells whether damage was passed over.
-fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) {
+pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) {
     let storage: Arc<dyn Storage> = Arc::new(disk.memory.clone());
     let checked = check_store(&CheckStorages::on(&disk.memory), &mut |_| {})
         .unwrap_or_else(|e| panic!("{what}: check: {e}"));

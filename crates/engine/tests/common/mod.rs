@@ -9,6 +9,7 @@ pub mod attacks;
 pub mod budget;
 pub mod cancelled;
 pub mod closing;
+pub mod closing_attacks;
 pub mod comings;
 pub mod deletes;
 pub mod folders;
@@ -39,6 +40,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(attacks::ALL)
         .chain(cancelled::ALL)
         .chain(closing::ALL)
+        .chain(closing_attacks::ALL)
         .chain(comings::ALL)
         .chain(budget::ALL)
         .chain(deletes::ALL)
