@@ -270,8 +270,8 @@ pub(crate) fn open(
                 offset: history_end.offset.into(),
             };
             let (start, synced) = match passed {
-                // Only a closed store passes over a segment that is missing, and the new manifest is
-                // that of an open one: it starts the log behind that segment.
+                // Only a closed store passes over a segment that is missing, and the new manifest
+                // is that of an open one: it starts the log behind that segment.
                 Some(passed) if !passed.keeps_start && !planted::is(Bug::LostStartIsKept) => {
                     match passed.next {
                         Some(next) => (Some(next), synced),

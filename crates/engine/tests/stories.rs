@@ -122,6 +122,7 @@ stories! {
     damage_stays_passed_on_a_full_disk
     a_close_deletes_what_nothing_needs
     what_cannot_be_read_and_is_not_needed
+    a_repair_loses_nothing_without_saying_so
     closed_logs_are_changed_at_random
     killed_logs_are_changed_at_random
     every_fault_of_a_close

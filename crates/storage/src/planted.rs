@@ -166,8 +166,8 @@ bugs! {
     129 OldManifestStays "a manifest that was rolled is not deleted before the next open";
     130 UnsettledIsNoBorder "runs on both sides of a slot that is not installed are neighbours";
     // The end of a closed log, by its second attacker.
-    131 UnreadableIsNeeded "bytes of the log that cannot be read refuse an open also where nothing is needed";
-    132 OlderManifestIsBelieved "records of a chain that began after the manifest are taken for nothing";
+    131 UnreadableIsNeeded "unreadable bytes of the log refuse an open where nothing is needed";
+    132 OlderManifestIsBelieved "records of a chain that is younger than the manifest are ignored";
     133 LostStartIsKept "an open on a full disk keeps a log start whose segment is missing";
     134 ObsoleteStaysAtClose "a close leaves the segments of the log that its edit makes obsolete";
     // Of the gaps that cursors remember, by their author.

@@ -1,12 +1,12 @@
 //! Reading a log back after a crash: the longest prefix that is whole, and a verdict on what follows it.
 //!
 //! Invariants: records are handed out in order, each verified whole before it is believed; reading
-//! ends at the first bad place. If anything says that a later place was synced (the manifest, or any
-//! valid record behind the bad place), that is corruption and not an end; otherwise all that follows
-//! is discarded and counted. Damage before the log's start, where nothing is needed, is passed over
-//! and reported (RFC 1, section 15), and so are bytes there that cannot be read. No bytes make it
-//! panic. Memory is bounded by one window and one record, and a record's length is believed only when
-//! its header's own check, written for exactly this place, holds.
+//! ends at the first bad place. If anything says that a later place was synced (the manifest, or
+//! any valid record behind the bad place), that is corruption and not an end; otherwise all that
+//! follows is discarded and counted. Damage before the log's start, where nothing is needed, is
+//! passed over and reported (RFC 1, section 15), and so are bytes there that cannot be read. No
+//! bytes make it panic. Memory is bounded by one window and one record, and a record's length is
+//! believed only when its header's own check, written for exactly this place, holds.
 //!
 //! Threading: one task; it only reads.
 
@@ -765,7 +765,8 @@ enum Successor {
     Ends(Option<u32>),
 }
 
-/// What stops the reading of bytes that are not needed, if this error says that they cannot be read.
+/// What stops the reading of bytes that are not needed, if this error says that they cannot be
+/// read.
 fn unreadable(error: &Error) -> Option<StopReason> {
     let said = error.storage().filter(|_| is_unreadable(error))?;
     Some(StopReason::Unreadable(said.detail.clone()))
@@ -814,8 +815,9 @@ fn ends_before_close(end: Position, stop: &StopReason, closed: Position) -> Erro
     .advice(RESTORE_THE_LOG)
 }
 
-/// Behind the log that the manifest describes lies a chain with a record. An open writes the manifest
-/// that names its chain before it lets anybody write, so there was a later manifest than this one.
+/// Behind the log that the manifest describes lies a chain with a record. An open writes the
+/// manifest that names its chain before it lets anybody write, so there was a later manifest than
+/// this one.
 #[cold]
 fn manifest_is_older(number: u32, end: Position) -> Error {
     Error::corruption(segment_name(number), "the manifest is older than the log")

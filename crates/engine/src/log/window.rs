@@ -1,7 +1,8 @@
 //! A log segment as it is read back: through a window that moves forward.
 //!
-//! Invariants: memory is bounded by one window and one record. A read ahead never makes a read fail:
-//! where it meets bytes that cannot be read, only the sectors that are asked for are read from then on.
+//! Invariants: memory is bounded by one window and one record. A read ahead never makes a read
+//! fail: where it meets bytes that cannot be read, only the sectors that are asked for are read
+//! from then on.
 //!
 //! Threading: one task.
 

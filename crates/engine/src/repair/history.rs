@@ -205,31 +205,20 @@ impl Files {
 
 impl Segment {
     fn open(storage: &dyn Storage, number: u32, name: &str, most: u64) -> Result<Segment> {
+        let file = storage.open(name)?;
+        let len = file.len().min(most);
         let mut bytes = Vec::new();
-        let unreadable = match storage.open(name) {
-            Ok(file) => {
-                let len = file.len().min(most);
-                bytes.try_reserve_exact(len as usize).map_err(|_| {
-                    Error::new(
-                        crate::ErrorKind::Io,
-                        format!("there is no memory for a log segment of {len} bytes"),
-                    )
-                    .in_file(name)
-                })?;
-                bytes.resize(len as usize, 0);
-                match file.read_at(0, &mut bytes) {
-                    Err(error) if is_unreadable(&error.clone().into()) => {
-                        read_sectors(&*file, &mut bytes)
-                    }
-                    read => read.map(|()| Vec::new())?,
-                }
-            }
-            // Nothing of it can be had, as if it were empty.
-            Err(error) if is_unreadable(&error.clone().into()) => {
-                let said = Error::corruption(name, "the log segment cannot be opened");
-                vec![said.found(error.detail)]
-            }
-            Err(error) => return Err(error.into()),
+        bytes.try_reserve_exact(len as usize).map_err(|_| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("there is no memory for a log segment of {len} bytes"),
+            )
+            .in_file(name)
+        })?;
+        bytes.resize(len as usize, 0);
+        let unreadable = match file.read_at(0, &mut bytes) {
+            Err(error) if is_unreadable(&error.clone().into()) => read_sectors(&*file, &mut bytes),
+            read => read.map(|()| Vec::new())?,
         };
         let header = SegmentHeader::decode(&bytes[..bytes.len().min(MAX_HEADER_BYTES)], number);
         Ok(Segment {

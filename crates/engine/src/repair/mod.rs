@@ -311,7 +311,7 @@ impl Found {
         }
         let (survey, entries, tables) = (&mut self.survey, &mut self.entries, &mut self.tables);
         let mut ignored = Vec::new();
-        history::read(
+        let again = history::read(
             &*source.log,
             survey.known_log(),
             &mut ignored,
@@ -356,6 +356,16 @@ impl Found {
                 Ok(())
             },
         )?;
+        // The report says what the first reading lost.
+        if again.record_count != self.log.record_count {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "a part of the log could be read only one of two times",
+            )
+            .expected(format!("{} records", self.log.record_count))
+            .found(format!("{} records", again.record_count))
+            .advice("copy the store to another disk, and repair the copy"));
+        }
         Ok(())
     }
 
