@@ -2,8 +2,10 @@
 
 use siltstone::batch::{BatchBody, Entries, EntryKind, count_entries};
 use siltstone::inspect::{LogFile, LogItem, ManifestFile, ManifestItem};
-use siltstone::log::format::{ChainEnd, SegmentHeader, parse_segment_name, segment_name};
-use siltstone::log::{Position, ReplayOptions, replay};
+use siltstone::log::format::{
+    ChainEnd, SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, segment_name,
+};
+use siltstone::log::{Position, ReplayOptions, ReplayReport, replay};
 use siltstone::manifest::reader::parse_manifest;
 use siltstone::manifest::{Current, manifest_name, parse_manifest_name};
 use siltstone::version::{Edit, StoreState, StoredOptions};
@@ -101,65 +103,151 @@ pub(super) fn log_segment(bytes: &[u8]) {
     read_segment(&fixup::segment(bytes, &header), store_id);
 }
 
-/// Segments of one chain. Two bytes say what the manifest knows to be synced; then pieces of a byte (odd: sealed and linked to the one before it; else
-/// as it is), a length u16 and bytes.
+/// What the first bytes of [`log_chain`] say of the manifest, and the pieces behind them.
+fn draw_manifest(bytes: &[u8]) -> Option<(ReplayOptions, &[u8])> {
+    let ([flags, offset], mut rest) = bytes.split_first_chunk::<2>()?;
+    let mut options = ReplayOptions {
+        synced: Position::new(u32::from(flags % 4), u32::from(*offset) * 8),
+        closed: flags & 4 != 0,
+        ..ReplayOptions::from_segment(1, 7)
+    };
+    if flags & 64 != 0 {
+        let (offset, behind) = rest.split_first()?;
+        let offset = match u32::from(*offset) * 8 {
+            offset if offset < SEGMENT_HEADER_BYTES as u32 => 0,
+            offset => offset,
+        };
+        rest = behind;
+        options.start = Position::new(1 + u32::from(flags >> 4 & 3), offset);
+        options.salt = 1 + u64::from(flags >> 3 & 1);
+        if offset > 0 {
+            // No state says otherwise.
+            options.synced = options.synced.max(options.start);
+        }
+    }
+    Some((options, rest))
+}
+
+/// Segments of one chain. Two bytes say what the manifest knows to be synced, whether the store
+/// was closed, and whether there is a log start: then a third byte has its offset. Then come
+/// pieces of a byte, a length u16 and bytes. Of the byte, bit 0: sealed and linked to the one
+/// before it, else as it is; bit 1: the first segment of another chain; bit 2: the segment is
+/// missing.
 pub(super) fn log_chain(bytes: &[u8]) {
-    let Some(([segment, offset], mut rest)) = bytes.split_first_chunk::<2>() else {
+    let Some((options, mut rest)) = draw_manifest(bytes) else {
         return;
     };
-    let synced = Position::new(u32::from(segment % 4), u32::from(*offset) * 8);
-    let store_id = 7;
+    let (start, synced) = (options.start, options.synced);
     let storage = MemoryStorage::new(&Runtime::threads());
-    let mut previous = ChainEnd::NONE;
+    let (mut previous, mut salt) = (ChainEnd::NONE, 1);
     let mut before: Vec<(Position, u64)> = Vec::new();
+    let mut whole = None;
     for number in 1..=4 {
-        let Some(([sealed, low, high], behind)) = rest.split_first_chunk::<3>() else {
+        let Some(([how, low, high], behind)) = rest.split_first_chunk::<3>() else {
             break;
         };
         let len = usize::from(u16::from_le_bytes([*low, *high])).min(behind.len());
         let (piece, behind) = behind.split_at(len);
         rest = behind;
+        if how & 2 != 0 {
+            (previous, salt) = (ChainEnd::NONE, salt + 1);
+        }
         let header = SegmentHeader {
-            store_id,
+            store_id: options.store_id,
             number,
-            salt: 1,
+            salt,
             previous,
         };
         let (fitting, end) = fixup::linked(piece, &header);
-        let object = if sealed % 2 == 1 { &fitting[..] } else { piece };
+        let object = if how & 1 != 0 { &fitting[..] } else { piece };
         previous = end;
-        storage
-            .replace(Epoch::default(), &segment_name(number), object)
-            .expect("memory");
-        let options = ReplayOptions {
-            synced,
-            ..ReplayOptions::from_segment(1, store_id)
-        };
-        let mut found = Vec::new();
-        let report = replay(&storage, &options, &mut |record| {
-            found.push((record.end, record.first_sequence));
-            Ok(())
-        });
+        if how & 4 == 0 {
+            storage
+                .replace(Epoch::default(), &segment_name(number), object)
+                .expect("memory");
+        }
+        let (found, report) = replay_of(&storage, &options);
         // A group may be empty, and then takes no number.
         assert!(found.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
         // What a later segment can change is whether the end is corruption, and what follows it.
         assert!(found.starts_with(&before), "{before:?}, then {found:?}");
+        whole = None;
         match report {
             Ok(report) => {
                 assert_eq!(report.record_count, found.len() as u64);
-                let last = found.last().map_or(Position::new(1, 0), |last| last.0);
+                let last = found
+                    .last()
+                    .map_or(Position::new(start.segment, 0), |l| l.0);
                 assert!(report.end >= last && report.end >= synced);
+                if let Some(passed) = &report.passed {
+                    assert!(passed.from < start && passed.through == start);
+                    assert!(passed.keeps_start || options.closed);
+                }
+                whole = Some(report.end);
             }
             Err(e) => assert!(e.file().is_some(), "an error that names no file: {e}"),
         }
         before = found;
     }
+    if let Some(end) = whole {
+        close_at(&storage, options, end, &before);
+    }
+}
+
+/// The records that a replay hands out, and what it comes to.
+fn replay_of(
+    storage: &MemoryStorage,
+    options: &ReplayOptions,
+) -> (Vec<(Position, u64)>, siltstone::Result<ReplayReport>) {
+    let mut found = Vec::new();
+    let report = replay(storage, options, &mut |record| {
+        found.push((record.end, record.first_sequence));
+        Ok(())
+    });
+    (found, report)
+}
+
+/// A log that reads to `end` reads the same once a close has said so; without its last bytes it is
+/// refused then, unless nothing of it is needed.
+fn close_at(
+    storage: &MemoryStorage,
+    options: ReplayOptions,
+    end: Position,
+    wanted: &[(Position, u64)],
+) {
+    let closed = ReplayOptions {
+        synced: end,
+        closed: true,
+        ..options
+    };
+    let (found, report) = replay_of(storage, &closed);
+    assert_eq!(found, wanted);
+    assert_eq!(report.expect("it was read before").end, end);
+    let last = segment_name(end.segment);
+    if let Ok(bytes) = storage.read_small(&last)
+        && bytes.len() >= end.offset as usize
+        && end.offset >= SEGMENT_HEADER_BYTES as u32
+    {
+        let cut = &bytes[..end.offset as usize - 8];
+        storage
+            .replace(Epoch::default(), &last, cut)
+            .expect("memory");
+        let (_, report) = replay_of(storage, &closed);
+        assert_eq!(report.is_err(), end > options.start, "cut before {end}");
+    }
+}
+
+/// A log that starts within a segment starts within what is synced.
+fn check_log_start(state: &StoreState) {
+    let (start, synced) = (state.log_start, state.log_synced);
+    assert!(start.offset == 0 || start.position() <= synced);
 }
 
 fn read_manifest(bytes: &[u8], current: &Current) {
     if let Ok(recovered) = parse_manifest(bytes, current) {
         assert!(recovered.end.offset <= bytes.len() as u64);
         assert!(recovered.end.offset + recovered.dropped_bytes <= bytes.len() as u64 + 24);
+        check_log_start(&recovered.state);
         let whole = recovered.state.to_edit();
         let again = Edit::decode(&whole.encode()).expect("a state encodes").edit;
         assert_eq!(again, whole);
@@ -199,6 +287,11 @@ pub(super) fn edit(bytes: &[u8]) {
         StoreState::new()
     };
     if let Ok(state) = state.apply(&found.edit) {
+        check_log_start(&state);
+        assert_eq!(
+            state.closed, found.edit.closed,
+            "the mark stands for one edit"
+        );
         let back = StoreState::default().apply(&state.to_edit());
         assert_eq!(back.expect("a state can be read back"), state);
     }
