@@ -166,10 +166,10 @@ bugs! {
     129 OldManifestStays "a manifest that was rolled is not deleted before the next open";
     130 UnsettledIsNoBorder "runs on both sides of a slot that is not installed are neighbours";
     // The end of a closed log, by its second attacker.
-    131 UnreadableIsNeeded "unreadable bytes of the log refuse an open where nothing is needed";
-    132 OlderManifestIsBelieved "records of a chain that is younger than the manifest are ignored";
-    133 LostStartIsKept "an open on a full disk keeps a log start whose segment is missing";
-    134 ObsoleteStaysAtClose "a close leaves the segments of the log that its edit makes obsolete";
+    131 UnreadableIsNeeded "unreadable bytes of the log refuse an open where nothing is needed" not for rows: "no row has a bad sector";
+    132 OlderManifestIsBelieved "records of a chain that is younger than the manifest are ignored" not for rows: "no row puts a manifest back";
+    133 LostStartIsKept "an open on a full disk keeps a log start whose segment is missing" not for rows: "no row deletes a segment on a full disk";
+    134 ObsoleteStaysAtClose "a close leaves the segments of the log that its edit makes obsolete" not for rows: "the next open deletes them";
     // Of the gaps that cursors remember, by their author.
     140 GapOutlivesPut "a put into a gap that cursors jump over leaves the gap as it is";
     141 GapServesOldReads "a read at an old snapshot jumps over a gap that was found later";
