@@ -315,7 +315,7 @@ fn a_store_of_a_newer_format_is_refused_and_left_alone() {
     let current = store.join("CURRENT");
     let good = fs::read_to_string(&current).unwrap();
     let (head, _) = good.rsplit_once("crc32c").unwrap();
-    let head = head.replace("siltstone-current 1", "siltstone-current 2");
+    let head = head.replace("siltstone-current 2", "siltstone-current 9");
     assert_ne!(head, good);
     fs::write(
         &current,

@@ -339,7 +339,12 @@ impl Core {
             closed: true,
             ..Edit::default()
         };
-        self.commit_one(&mut role, edit)
+        self.commit_one(&mut role, edit)?;
+        role.manifest.record_end().inspect_err(|error| {
+            if role.manifest.writer().failed().is_some() {
+                self.health.poison(error);
+            }
+        })
     }
 
     /// Syncs the log through `position`; poison is set before anybody is answered.

@@ -364,7 +364,7 @@ const CASES: &[Case] = &[
         || {
             let newer = |bytes: &mut Vec<u8>| {
                 let text = String::from_utf8(bytes.clone()).unwrap().replacen(
-                    "siltstone-current 1",
+                    "siltstone-current 2",
                     "siltstone-current 9",
                     1,
                 );

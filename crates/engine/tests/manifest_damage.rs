@@ -118,6 +118,7 @@ fn written(edits: u64, name_bytes: usize) -> (Vec<u8>, Vec<StoreState>, Vec<usiz
 const CURRENT: Current = Current {
     number: 1,
     store_id: STORE,
+    end: 0,
 };
 
 #[test]
@@ -619,6 +620,7 @@ fn manifest_numbers_are_used_up_and_not_passed() {
     let last = Current {
         number: u64::MAX,
         store_id: STORE,
+        end: 0,
     };
     storage
         .replace(Epoch(0), "CURRENT", &last.encode())
@@ -687,7 +689,14 @@ fn the_bytes_are_the_documented_ones() {
         documented("## Example: a manifest"),
         "the page's manifest"
     );
-    let pointer = String::from_utf8(CURRENT.encode()).unwrap();
+    let current = Current {
+        end: ends[0] as u64,
+        ..CURRENT
+    };
+    let pointer = String::from_utf8(current.encode()).unwrap();
+    assert_eq!(Current::decode(pointer.as_bytes()).unwrap(), current);
+    let old = CURRENT.encode();
+    assert_eq!(Current::decode(&old).unwrap(), CURRENT, "version 1 is read");
     assert_eq!(
         pointer.split_whitespace().collect::<String>(),
         documented("## Example: the pointer"),

@@ -108,6 +108,14 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
     (Bug::CloseWithoutEnd, "a_closed_log_is_whole_or_damaged"),
     (Bug::CloseEndTooFar, "a_close_is_cut_off_at_every_call"),
+    (
+        Bug::CloseWithoutManifestEnd,
+        "the_manifest_of_a_closed_store_is_whole_or_damaged",
+    ),
+    (
+        Bug::ManifestEndIsIgnored,
+        "the_manifest_of_a_closed_store_is_whole_or_damaged",
+    ),
     (Bug::ClosedEndIsNotAsked, "a_closed_log_is_whole_or_damaged"),
     (
         Bug::ClosedIsNotAsked,

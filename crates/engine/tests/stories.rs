@@ -111,6 +111,7 @@ stories! {
     a_failed_sync_of_the_inherited_log_is_not_believed_later
     a_closed_log_is_whole_or_damaged
     a_killed_log_passes_what_is_not_needed
+    the_manifest_of_a_closed_store_is_whole_or_damaged
     a_close_is_cut_off_at_every_call
     a_closed_store_is_durable_in_every_mode
     a_close_on_a_full_disk

@@ -181,7 +181,9 @@ bugs! {
     153 CloseEndTooFar "a close writes an end of the log that is beyond the log's";
     154 LogEndIsReadLate "the log's end is read after what needs the log, not before";
     155 ClosedEndIsNotAsked "a log that ends before its end at the close is taken for whole";
+    156 CloseWithoutManifestEnd "a close does not write how far the manifest reaches";
     157 ClosedIsNotAsked "a first segment that is missing or cut is passed over in a store that was not closed";
+    158 ManifestEndIsIgnored "a manifest that lost its last records is taken for whole";
     // File descriptors, and what a flush is compared with.
     159 CreationsGiveUp "a creation that finds no file handle is an error at once, while tables could give theirs back";
     160 NoTableIsNotAsked "a flush that made no table is not asked for its range deletes, and one of range deletes only makes none";

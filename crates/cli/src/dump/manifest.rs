@@ -20,7 +20,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
         Ok(current) if dump.args.json => {
             let value = json!({
                 "type": "header", "offset": 0, "file_bytes": file.len(), "manifest": current.number,
-                "store": current.store_id.to_string(),
+                "store": current.store_id.to_string(), "end_bytes": current.end,
             });
             dump.object(&value)?;
         }
@@ -407,7 +407,7 @@ pub fn pointer(dump: &mut Dump<'_>, text: &[u8]) -> Result<(), Failure> {
         Ok(current) if dump.args.json => {
             let value = json!({
                 "type": "pointer", "offset": 0, "manifest": siltstone::manifest::manifest_name(current.number),
-                "store": current.store_id.to_string(),
+                "store": current.store_id.to_string(), "end_bytes": current.end,
             });
             dump.object(&value)
         }
@@ -416,8 +416,8 @@ pub fn pointer(dump: &mut Dump<'_>, text: &[u8]) -> Result<(), Failure> {
             dump.line(
                 0,
                 format_args!(
-                    "the pointer: {name} of store {} is current",
-                    current.store_id
+                    "the pointer: {name} of store {} is current and has records through byte {}",
+                    current.store_id, current.end
                 ),
             )
         }

@@ -36,7 +36,9 @@ pub const MAX_EDIT_BYTES: u64 = 1 << 30;
 pub const MAX_MANIFEST_BYTES: u64 = 8 << 30;
 
 const PREFIX: &str = "MANIFEST-";
-pub(crate) const CURRENT_HEAD: &str = "siltstone-current 1";
+pub(crate) const CURRENT_HEAD: &str = "siltstone-current 2";
+/// The first line of a pointer that does not say how far its manifest reaches.
+const CURRENT_HEAD_1: &str = "siltstone-current 1";
 /// Its first word, which is the same in every version.
 pub(crate) const CURRENT_WORD: &str = "siltstone-current ";
 
@@ -84,16 +86,21 @@ pub struct Current {
     pub number: u64,
     /// The store.
     pub store_id: StoreId,
+    /// The manifest has good records at least through this offset, in bytes: where its last edit
+    /// ended when the pointer was written. A manifest that ends before it was cut or damaged. 0 says
+    /// nothing.
+    pub end: u64,
 }
 
 impl Current {
-    /// The pointer's bytes: four lines of text, the last one a checksum of those before.
+    /// The pointer's bytes: lines of text, the last one a checksum of those before. Without an
+    /// [`end`](Current::end) it is a pointer of version 1.
     pub fn encode(&self) -> Vec<u8> {
-        let head = format!(
-            "{CURRENT_HEAD}\n{}\nstore {}\n",
-            manifest_name(self.number),
-            self.store_id
-        );
+        let (name, store_id) = (manifest_name(self.number), self.store_id);
+        let head = match self.end {
+            0 => format!("{CURRENT_HEAD_1}\n{name}\nstore {store_id}\n"),
+            end => format!("{CURRENT_HEAD}\n{name}\nstore {store_id}\nend {end}\n"),
+        };
         let crc = crc32c::crc32c(head.as_bytes());
         format!("{head}crc32c {crc:08x}\n").into_bytes()
     }
@@ -107,10 +114,16 @@ impl Current {
         let text = std::str::from_utf8(bytes)
             .map_err(|_| bad("the pointer to the manifest is no text"))?;
         let lines: Vec<&str> = text.split('\n').collect();
-        let [head, name, store, crc, ""] = lines[..] else {
-            return Err(bad("the pointer to the manifest has not four lines"));
+        let (head, name, store, end, crc) = match lines[..] {
+            [head, name, store, crc, ""] => (head, name, store, None, crc),
+            [head, name, store, end, crc, ""] => (head, name, store, Some(end), crc),
+            _ => {
+                return Err(bad(
+                    "the pointer to the manifest has not four or five lines",
+                ));
+            }
         };
-        let covered = &bytes[..head.len() + name.len() + store.len() + 3];
+        let covered = &bytes[..bytes.len() - crc.len() - 1];
         let crc_found = crc
             .strip_prefix("crc32c ")
             .and_then(|hex| u32::from_str_radix(hex, 16).ok());
@@ -122,7 +135,7 @@ impl Current {
                     .found(format!("{crc:?}")),
             );
         }
-        if head != CURRENT_HEAD {
+        if head != CURRENT_HEAD && head != CURRENT_HEAD_1 {
             return Err(
                 Error::unsupported("the pointer to the manifest has an unknown version")
                     .in_file(CURRENT_NAME)
@@ -137,9 +150,19 @@ impl Current {
             .strip_prefix("store ")
             .and_then(|hex| u128::from_str_radix(hex, 16).ok())
             .ok_or_else(|| bad("the pointer names no store").found(store))?;
+        let end = match end {
+            None => 0,
+            Some(line) => line
+                .strip_prefix("end ")
+                .and_then(|digits| digits.parse().ok())
+                .ok_or_else(|| {
+                    bad("the pointer does not say how far the manifest reaches").found(line)
+                })?,
+        };
         let current = Current {
             number,
             store_id: StoreId(store_id),
+            end,
         };
         // One spelling only, so that a flipped bit cannot give a second one.
         if current.encode() != bytes {
@@ -175,7 +198,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-/// What the header of the manifest called `name` says: its number and its store.
+/// What the header of the manifest called `name` says: its number and its store, and no end.
 ///
 /// # Errors
 /// `Corruption` with offset, expectation and find; `Unsupported` for another version.
@@ -218,6 +241,7 @@ pub fn decode_header(bytes: &[u8], name: &str) -> Result<Current> {
     Ok(Current {
         number: u64_at(header, 32),
         store_id: StoreId(u128::from_le_bytes(id)),
+        end: 0,
     })
 }
 

@@ -8,15 +8,19 @@
 //! So that the *last* acknowledged record is told from one that was not acknowledged, a seal follows each edit: a valid record that changes
 //! nothing, written after the edit's sync ([`format::behind_seal`]).
 //!
+//! A file that was cut at the end of a record looks like a shorter manifest. `CURRENT` says how far the
+//! manifest reached when the pointer was written, which a close does anew, so that this is damage too.
+//!
 //! Threading: pure but for the reads.
 
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::format::{
-    self, ALIGN_BYTES, CURRENT_NAME, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, ManifestPosition,
-    manifest_name,
+    self, ALIGN_BYTES, Bad, CURRENT_NAME, Current, HEADER_BYTES, MAX_MANIFEST_BYTES,
+    ManifestPosition, manifest_name,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{self, Bug};
 use crate::version::{Edit, StoreState};
 
 /// A state read back, and how reading went.
@@ -164,5 +168,27 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
             );
         }
     }
+    check_end(&recovered, bad).map_err(|error| error.in_file(name))?;
     Ok(recovered)
+}
+
+/// A manifest never becomes shorter: what `CURRENT` says that it reached must be there still.
+fn check_end(recovered: &Recovered, bad: Bad) -> Result<()> {
+    if recovered.end.offset >= recovered.current.end || planted::is(Bug::ManifestEndIsIgnored) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Corruption,
+        "the manifest lost its last records: it was cut, or they are damaged",
+    )
+    .at(recovered.end.offset)
+    .expected(format!(
+        "good records through byte {}, as {CURRENT_NAME} says",
+        recovered.current.end
+    ))
+    .found(bad.describe())
+    .advice(
+        "restore the manifest from a copy that is not older, or let `silt repair` read what the \
+         tables and the log hold",
+    ))
 }

@@ -124,7 +124,8 @@ fn check_len(payload: &[u8]) -> Result<()> {
 }
 
 impl ManifestWriter {
-    /// Writes `state` whole into manifest `current.number`, syncs it and its name, and makes it current.
+    /// Writes `state` whole into manifest `current.number`, syncs it and its name, and makes it current
+    /// with where it ends.
     ///
     /// # Errors
     /// [`CreateFailure`]; unless it is unsure, the old manifest is still current and the new one was deleted again
@@ -165,6 +166,7 @@ impl ManifestWriter {
             error: e.into(),
             unsure: true,
         })?;
+        let current = Current { end, ..current };
         if let Err(error) = storage.replace(epoch, CURRENT_NAME, &current.encode()) {
             // Without room or a descriptor the replacement is not written, and reading shows that
             // the old one stands. After any other failure what reads as old may still become new;
@@ -264,6 +266,33 @@ impl ManifestWriter {
         }
     }
 
+    /// Writes into `CURRENT` how far the manifest reaches, so that one which is shorter later is known
+    /// to be damaged. Both pointers are true, so a failure leaves a store that is whole.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no room for the new pointer, which is an object of its own for a moment.
+    /// `Poisoned` after any other failure: the folder's sync may have failed.
+    fn record_end(&mut self) -> Result<()> {
+        let current = Current {
+            end: self.end,
+            ..self.current
+        };
+        if planted::is(Bug::CloseWithoutManifestEnd) {
+            return Ok(());
+        }
+        match self
+            .storage
+            .replace(self.epoch, CURRENT_NAME, &current.encode())
+        {
+            Ok(()) => {
+                self.current = current;
+                Ok(())
+            }
+            Err(error) if error.is_no_space() => Err(error.into()),
+            Err(error) => Err(self.poison(error.into())),
+        }
+    }
+
     /// Makes sure that a record up to `end` needs no new space (M4).
     fn make_room(&mut self, end: u64, may_use_kept: bool) -> Result<()> {
         let kept = if may_use_kept { 0 } else { KEPT_BYTES };
@@ -325,6 +354,7 @@ impl ManifestWriter {
         let number = next_number(&*self.storage)?.max(self.current.number + 1);
         let current = Current {
             number,
+            end: 0,
             ..self.current
         };
         match ManifestWriter::create(
@@ -389,8 +419,17 @@ impl Manifest {
             .map(|o| o.name)
             .filter(|name| parse_manifest_name(name).is_some_and(|found| found < number))
             .collect();
-        let writer =
-            ManifestWriter::create(storage, epoch, Current { number, store_id }, &state, space)?;
+        let writer = ManifestWriter::create(
+            storage,
+            epoch,
+            Current {
+                number,
+                store_id,
+                end: 0,
+            },
+            &state,
+            space,
+        )?;
         Ok(Manifest {
             writer,
             state,
@@ -470,6 +509,17 @@ impl Manifest {
             }
         }
         Ok(self.state.clone())
+    }
+
+    /// Writes how far the manifest reaches into `CURRENT`, which is due when no edit will follow.
+    ///
+    /// # Errors
+    /// `NoSpace`: the pointer is the one that was there. `Poisoned` after any other failure.
+    pub fn record_end(&mut self) -> Result<()> {
+        if let Some(failed) = self.writer.failed() {
+            return Err(failed.clone());
+        }
+        self.writer.record_end()
     }
 
     /// Names of manifests that are no longer current: delete them, once nothing else needs doing first.

@@ -74,6 +74,8 @@ struct Candidate {
     number: u64,
     bytes: Vec<u8>,
     header: Result<()>,
+    /// What `CURRENT` says of this manifest: good records reach through here, in bytes.
+    end: u64,
 }
 
 impl Survey {
@@ -120,7 +122,8 @@ impl Survey {
         }
         let mut fallback = None;
         for number in numbers {
-            let candidate = Candidate::read(storage, number, survey.store_id)?;
+            let end = current.filter(|c| c.number == number).map_or(0, |c| c.end);
+            let candidate = Candidate::read(storage, number, survey.store_id, end)?;
             if survey.take_prefix(&candidate)? {
                 return Ok(survey);
             }
@@ -202,8 +205,10 @@ impl Survey {
             .iter()
             .rposition(|b| *b != 0)
             .map_or(0, |i| i as u64 + 1);
-        self.is_whole = bad.is_some() && candidate.records(at + ALIGN_BYTES).next().is_none();
-        if !self.is_whole {
+        let is_followed = bad.is_none() || candidate.records(at + ALIGN_BYTES).next().is_some();
+        let is_short = (at as u64) < candidate.end;
+        self.is_whole = !is_followed && !is_short;
+        if is_followed {
             let found = bad.map_or("an edit that makes no sense", Bad::describe);
             self.damage.push(
                 Error::corruption(
@@ -214,6 +219,16 @@ impl Survey {
                 .found(found),
             );
             self.take_what_is_good(candidate, at + ALIGN_BYTES)?;
+        } else if is_short {
+            self.damage.push(
+                Error::corruption(name, "the manifest lost its last records")
+                    .at(at as u64)
+                    .expected(format!(
+                        "good records through byte {}, as {CURRENT_NAME} says",
+                        candidate.end
+                    ))
+                    .found(bad.map_or("an edit that makes no sense", Bad::describe)),
+            );
         }
         Ok(true)
     }
@@ -353,7 +368,12 @@ impl Survey {
 }
 
 impl Candidate {
-    fn read(storage: &dyn Storage, number: u64, store_id: Option<StoreId>) -> Result<Candidate> {
+    fn read(
+        storage: &dyn Storage,
+        number: u64,
+        store_id: Option<StoreId>,
+        end: u64,
+    ) -> Result<Candidate> {
         let name = manifest_name(number);
         let file = match storage.open(&name) {
             Ok(file) => file,
@@ -362,6 +382,7 @@ impl Candidate {
                     number,
                     bytes: Vec::new(),
                     header: Err(Error::corruption(name, "the manifest went away")),
+                    end,
                 });
             }
             Err(error) => return Err(error.into()),
@@ -381,13 +402,22 @@ impl Candidate {
             number,
             bytes,
             header: Ok(()),
+            end,
         };
         let store_id = match store_id {
             Some(id) => Ok(id),
             None => candidate.store_id(),
         };
-        candidate.header = store_id
-            .and_then(|store_id| check_header(&candidate.bytes, &Current { number, store_id }));
+        candidate.header = store_id.and_then(|store_id| {
+            check_header(
+                &candidate.bytes,
+                &Current {
+                    number,
+                    store_id,
+                    end,
+                },
+            )
+        });
         Ok(candidate)
     }
 
@@ -401,6 +431,7 @@ impl Candidate {
         let current = Current {
             number: self.number,
             store_id,
+            end: self.end,
         };
         check_header(header, &current).map(|()| store_id)
     }

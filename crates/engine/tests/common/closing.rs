@@ -6,7 +6,7 @@ use siltstone::check::{CheckStorages, check as check_store};
 use siltstone::inspect::{LogFile, LogItem};
 use siltstone::log::Position;
 use siltstone::log::format::{parse_segment_name, segment_name};
-use siltstone::manifest::recover;
+use siltstone::manifest::{manifest_name, recover};
 use siltstone::repair::{RepairOptions, RepairSource, repair};
 use siltstone::version::StoreState;
 use siltstone::{Options, SyncMode};
@@ -19,6 +19,11 @@ pub const ALL: &[Story] = &[
         "a_closed_log_is_whole_or_damaged",
         3,
         a_closed_log_is_whole_or_damaged,
+    ),
+    (
+        "the_manifest_of_a_closed_store_is_whole_or_damaged",
+        3,
+        the_manifest_of_a_closed_store_is_whole_or_damaged,
     ),
     (
         "a_killed_log_passes_what_is_not_needed",
@@ -650,5 +655,74 @@ fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
             "{}",
             hit.what
         );
+    }
+}
+
+/// A manifest that was cut at the end of an edit, or whose tail became zeros, looks like one that was
+/// shorter: the tables of the edits behind that place would be deleted, and the end of the log
+/// forgotten. A closed store knows how far its manifest reached, so every cut is damage, whatever
+/// happened to the log.
+fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = lead_a_life(&disk, seed);
+    let wanted = contents(&store);
+    store.close().unwrap();
+    let read = recover(&disk.memory).unwrap().expect("a store");
+    let (name, end) = (manifest_name(read.current.number), read.end.offset);
+    assert_eq!(read.current.end, end, "the pointer says how far it reaches");
+    let whole = disk.memory.read_small(&name).unwrap();
+    for at in (0..end).step_by(8) {
+        let are_zeros = whole[at as usize..end as usize].iter().all(|b| *b == 0);
+        for (what, zeros, logs) in [
+            ("cut", false, true),
+            ("zeros", true, true),
+            ("cut, no logs", false, false),
+        ] {
+            if zeros && are_zeros {
+                continue;
+            }
+            let what = format!("{what}: {name} at {at} of {end}");
+            let copy = disk.kill();
+            copy.memory
+                .damage(&name, |bytes| match zeros {
+                    true => bytes[at as usize..].fill(0),
+                    false => bytes.truncate(at as usize),
+                })
+                .unwrap();
+            if !logs {
+                let lease = copy.memory.lease("store").unwrap();
+                for log in copy.names(".log") {
+                    copy.memory.delete(lease.epoch(), &log).unwrap();
+                }
+            }
+            refuses_its_manifest(&copy, &name, &wanted, &what);
+        }
+    }
+}
+
+/// Open, check and repair say that the manifest is damaged, and nothing is changed.
+fn refuses_its_manifest(disk: &Disk, name: &str, wanted: &Contents, what: &str) {
+    let error = disk.try_open(options()).expect_err(what);
+    assert!(error.is_corruption(), "{what}: {error}");
+    assert_eq!(error.file(), Some(name), "{what}: {error}");
+    let checked = check_store(&CheckStorages::on(&disk.memory), &mut |_| {});
+    assert!(
+        !checked.is_ok_and(|found| found.is_sound()),
+        "{what}: check finds nothing, open: {error}"
+    );
+    let source: Arc<dyn Storage> = Arc::new(disk.memory.clone());
+    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&disk.rt));
+    let repaired = repair(
+        &RepairSource::on(source),
+        &target,
+        &disk.rt,
+        &RepairOptions::default(),
+        &mut |_| {},
+    )
+    .unwrap_or_else(|e| panic!("{what}: repair: {e}"));
+    if repaired.lost_nothing() {
+        let components = Components::on(target, disk.rt.clone());
+        let rescued = contents(&Store::open_with(components, options()).unwrap());
+        assert_eq!(rescued, *wanted, "{what}: repaired");
     }
 }

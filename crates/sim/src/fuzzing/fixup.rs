@@ -111,6 +111,7 @@ pub(super) fn current_of(bytes: &[u8]) -> Current {
     Current {
         number: u64_at(bytes, 32).clamp(1, 999_999_999_999),
         store_id: StoreId(u128::from(low) | u128::from(high) << 64),
+        end: 0,
     }
 }
 

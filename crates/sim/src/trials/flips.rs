@@ -149,6 +149,8 @@ struct Sound {
     manifest: (String, Vec<(u64, u64)>),
     /// Up to where something behind vouches for it: all, unless the process died between the last edit's sync and its seal.
     vouched_bytes: u64,
+    /// Through here the manifest reached when `CURRENT` was written, as it says.
+    named_bytes: u64,
     is_checkpoint: bool,
 }
 
@@ -261,6 +263,7 @@ impl Sound {
             closed: found.state.closed,
             manifest: (name, parts),
             vouched_bytes,
+            named_bytes: found.current.end,
             is_checkpoint,
             place,
         })
@@ -407,14 +410,19 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
         FileKind::Manifest if hit.name == sound.manifest.0 => {
             let parts = &sound.manifest.1;
             let end = parts.last().map_or(0, |part| part.1);
-            // What vouches for the last record is behind it, and whole.
-            let is_vouched_for = hit.end <= sound.vouched_bytes;
+            // What vouches for the last record is behind it, and whole, or in `CURRENT`.
+            let is_named = hit.first < sound.named_bytes;
+            let is_vouched_for = hit.end <= sound.vouched_bytes || is_named;
             let is_part = |at: u64| {
                 parts
                     .iter()
                     .any(|(start, end)| (*start..*end).contains(&at))
             };
+            let meets_named = |(start, part_end): &(u64, u64)| {
+                *start < hit.end && hit.first < *part_end && *part_end <= sound.named_bytes
+            };
             just.refused = hit.damage == Damage::Gone
+                || is_named && parts.iter().any(meets_named)
                 || is_vouched_for && (is_part(hit.first) || is_part(hit.end - 1));
             just.settings = is_vouched_for || hit.first >= end;
         }
