@@ -112,6 +112,7 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::CloseWithoutManifestEnd,
         "the_manifest_of_a_closed_store_is_whole_or_damaged",
     ),
+    (Bug::OtherChainIsBelieved, "a_log_of_a_copy_is_refused"),
     (
         Bug::ManifestEndIsIgnored,
         "the_manifest_of_a_closed_store_is_whole_or_damaged",

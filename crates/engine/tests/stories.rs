@@ -112,6 +112,8 @@ stories! {
     a_closed_log_is_whole_or_damaged
     a_killed_log_passes_what_is_not_needed
     the_manifest_of_a_closed_store_is_whole_or_damaged
+    a_log_of_a_copy_is_refused
+    the_log_of_a_later_life_does_not_hide_a_loss
     a_close_is_cut_off_at_every_call
     a_closed_store_is_durable_in_every_mode
     a_close_on_a_full_disk

@@ -187,6 +187,7 @@ bugs! {
     // File descriptors, and what a flush is compared with.
     159 CreationsGiveUp "a creation that finds no file handle is an error at once, while tables could give theirs back";
     160 NoTableIsNotAsked "a flush that made no table is not asked for its range deletes, and one of range deletes only makes none";
+    165 OtherChainIsBelieved "a first segment of another chain than the manifest's is taken for the log";
     // With the cursors that jump over range deletes.
     170 JumpOverNewerTable "a cursor jumps over newer entries of a table";
     171 JumpIgnoresStamps "a cursor jumps over newer entries of a memtable";

@@ -23,6 +23,7 @@ mod writer;
 
 pub use format::RecordKind;
 pub use position::Position;
+pub(crate) use replay::another_chain;
 pub use replay::{
     Discarded, PassedDamage, Record, ReplayOptions, ReplayReport, StopReason, replay,
 };

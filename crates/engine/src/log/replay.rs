@@ -29,6 +29,21 @@ use crate::version::{LogPosition, LogStart, StoreState};
 /// Sectors that cannot be read, after which [`ends_before`] gives up: each may take a disk seconds.
 const UNREADABLE_SECTORS_MAX: u32 = 256;
 
+/// The start segment is one of this store, with a whole header, and not the one that the manifest
+/// means: it was written after another open, perhaps by a copy of the store that went its own way.
+#[cold]
+pub(crate) fn another_chain(segment: u32, expected: u64, found: u64) -> Error {
+    Error::corruption(
+        segment_name(segment),
+        "the log segment is not the one that the manifest names, but one of another open or of a \
+         copy of the store",
+    )
+    .at(32)
+    .expected(format_args!("chain {expected:016x}"))
+    .found(format_args!("chain {found:016x}"))
+    .advice("put back the log files that belong to this manifest")
+}
+
 /// What the manifest says about the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
@@ -394,6 +409,10 @@ impl Replay<'_> {
         };
         if header.store_id != self.options.store_id {
             return Err(self.another_store(start, header.store_id));
+        }
+        let is_of_chain = self.options.start.offset == 0 || header.salt == self.options.salt;
+        if !is_of_chain && !planted::is(Bug::OtherChainIsBelieved) {
+            return Err(another_chain(start, self.options.salt, header.salt));
         }
         self.report.segment_count += 1;
         let at = SEGMENT_HEADER_BYTES as u64;

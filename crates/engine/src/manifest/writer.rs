@@ -288,7 +288,7 @@ impl ManifestWriter {
                 self.current = current;
                 Ok(())
             }
-            Err(error) if error.is_no_space() => Err(error.into()),
+            Err(error) if error.changed_nothing() => Err(error.into()),
             Err(error) => Err(self.poison(error.into())),
         }
     }

@@ -22,7 +22,7 @@ use crate::log::format::{
     RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
     SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
-use crate::log::{Position, Record, is_unreadable};
+use crate::log::{Position, Record, another_chain, is_unreadable};
 use crate::version::LogStart;
 
 /// The pieces in which a segment is read where not all of it can be, in bytes.
@@ -107,6 +107,10 @@ pub(super) fn read(
                 .found(format_args!("version {version}"))
                 .advice("repair the store with the version that wrote it"));
             }
+            (Ok((header, _)), _) if is_of_another_chain(known.start, *number, header) => {
+                let salt = known.start.map_or(0, |start| start.salt);
+                damage.push(another_chain(*number, salt, header.salt));
+            }
             _ => {
                 salts.extend(head.salts());
                 numbers.push(*number);
@@ -129,6 +133,7 @@ pub(super) fn read(
         end_is_certain: true,
         lost_tail: false,
         unreadable_count: 0,
+        reached_synced: false,
     };
     if numbers.first() != Some(&start) {
         reading.damage.push(Error::corruption(
@@ -144,6 +149,14 @@ pub(super) fn read(
         reading.segment(&segment, &salts)?;
     }
     reading.finish()
+}
+
+/// Whether this is the segment of the log's start, as it is in a copy of the store that went its own
+/// way: what it holds is no history of this store.
+fn is_of_another_chain(start: Option<LogStart>, number: u32, header: &SegmentHeader) -> bool {
+    start.is_some_and(|start| {
+        start.offset > 0 && start.segment == u64::from(number) && start.salt != header.salt
+    })
 }
 
 /// The segments by the number that they really have: names may have been swapped.
@@ -320,6 +333,8 @@ struct Reading<'a> {
     lost_tail: bool,
     /// Segments behind the last record without a header.
     unreadable_count: u64,
+    /// What was read reached the place where the log ended when the store was closed.
+    reached_synced: bool,
 }
 
 impl Reading<'_> {
@@ -452,6 +467,7 @@ impl Reading<'_> {
         }
         let position = Position::new(segment.number, at as u32);
         self.found.end = position;
+        self.reached_synced |= position == self.synced;
         self.found.stop = bad.to_string();
         // A header of a record that was written for this very place says that there was one.
         self.lost_tail |= position >= self.needed
@@ -532,6 +548,7 @@ impl Reading<'_> {
         self.found.last_number = self.found.last_number.max(first + count.max(1) - 1);
         let end = Position::new(segment.number, record.end);
         self.found.end = end;
+        self.reached_synced |= end == self.synced;
         let next_sequence = after.max(first.saturating_add(count));
         match &mut self.last {
             Some(last) => last.next_sequence = next_sequence,
@@ -550,7 +567,11 @@ impl Reading<'_> {
         let end = self.found.end;
         // Nothing is needed before the log's start, whatever could be read there.
         let reached = end.max(self.needed);
-        let known = self.synced > reached && self.synced.segment >= end.segment;
+        let known = match self.closed {
+            // A later segment may lie there, which was not there when the store was closed.
+            true => self.synced > self.needed && !self.reached_synced,
+            false => self.synced > reached && self.synced.segment >= end.segment,
+        };
         // A close says how far the log went. Else a missing start tells that there was more, and so
         // do unreadable segments: one is made ready ahead of the log, never two.
         let nothing = self.found.first_is_missing && self.found.record_count == 0 && !self.closed;

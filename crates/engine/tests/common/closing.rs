@@ -25,6 +25,12 @@ pub const ALL: &[Story] = &[
         3,
         the_manifest_of_a_closed_store_is_whole_or_damaged,
     ),
+    ("a_log_of_a_copy_is_refused", 2, a_log_of_a_copy_is_refused),
+    (
+        "the_log_of_a_later_life_does_not_hide_a_loss",
+        1,
+        the_log_of_a_later_life_does_not_hide_a_loss,
+    ),
     (
         "a_killed_log_passes_what_is_not_needed",
         2,
@@ -695,13 +701,65 @@ fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
                     copy.memory.delete(lease.epoch(), &log).unwrap();
                 }
             }
-            refuses_its_manifest(&copy, &name, &wanted, &what);
+            refuses(&copy, &name, &wanted, &what);
         }
     }
 }
 
-/// Open, check and repair say that the manifest is damaged, and nothing is changed.
-fn refuses_its_manifest(disk: &Disk, name: &str, wanted: &Contents, what: &str) {
+/// Two copies of a store live on, and the log of one comes under the manifest of the other: the same
+/// store, the same number, whole records, and yet not what was written.
+fn a_log_of_a_copy_is_refused(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    disk.open_with(options()).close().unwrap();
+    let (ours, theirs) = (disk.kill(), disk.kill());
+    let live = |disk: &Disk, value: &[u8]| {
+        let store = disk.open_with(options());
+        let keyspace = store.default_keyspace().unwrap();
+        keyspace.put(value, value).unwrap();
+        let wanted = contents(&store);
+        store.close().unwrap();
+        wanted
+    };
+    let wanted = live(&ours, b"ours");
+    live(&theirs, if seed == 0 { b"hers" } else { b"a longer one" });
+    let names = ours.names(".log");
+    assert_eq!((names.len(), &names), (1, &theirs.names(".log")));
+    let foreign = theirs.memory.read_small(&names[0]).unwrap();
+    ours.memory
+        .damage(&names[0], |bytes| *bytes = foreign.clone())
+        .unwrap();
+    refuses(&ours, &names[0], &wanted, "the log of a copy");
+}
+
+/// The log of a closed store is gone, and an empty segment of a later life of it lies there instead.
+fn the_log_of_a_later_life_does_not_hide_a_loss(rt: Runtime, _: u64) {
+    let disk = Disk::new(&rt);
+    for n in 0..2 {
+        let store = disk.open_with(options());
+        fill(&[&store.default_keyspace().unwrap()], n..n + 1);
+        store.close().unwrap();
+    }
+    let later = disk.kill();
+    let store = later.open_with(options());
+    let wanted = contents(&store);
+    store.flush().unwrap();
+    store.close().unwrap();
+    let log = disk.names(".log");
+    let lease = disk.memory.lease("store").unwrap();
+    for name in &log {
+        disk.memory.delete(lease.epoch(), name).unwrap();
+    }
+    for name in later.names(".log") {
+        let bytes = later.memory.read_small(&name).unwrap();
+        let file = disk.memory.create(lease.epoch(), &name).unwrap();
+        file.append(&[&bytes]).unwrap();
+    }
+    drop(lease);
+    refuses(&disk, &log[0], &wanted, "the log of a later life");
+}
+
+/// Open, check and repair say that this file is damaged or missing, and nothing is changed.
+fn refuses(disk: &Disk, name: &str, wanted: &Contents, what: &str) {
     let error = disk.try_open(options()).expect_err(what);
     assert!(error.is_corruption(), "{what}: {error}");
     assert_eq!(error.file(), Some(name), "{what}: {error}");
