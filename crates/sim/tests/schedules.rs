@@ -19,6 +19,8 @@ use siltstone_sim::rng::Rng;
 use siltstone_sim::trials::{seeds, simulate};
 use siltstone_storage::Runtime;
 
+#[path = "common/stepping.rs"]
+mod atomics;
 #[path = "../../engine/src/pinning.rs"]
 mod pinning;
 #[path = "../../engine/src/write/queue.rs"]
@@ -29,55 +31,6 @@ mod snapshot;
 use pinning::{FirstPosition, Present};
 use queue::{Crew, Group, Queue};
 use snapshot::SnapshotRegistry;
-
-/// Atomics at which tasks hand over.
-mod atomics {
-    use std::cell::RefCell;
-    pub(crate) use std::sync::atomic::Ordering;
-    use std::sync::atomic::{AtomicU32 as Plain32, AtomicU64 as Plain64};
-
-    use siltstone_storage::Runtime;
-
-    thread_local! {
-        /// The run of this OS thread.
-        static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
-    }
-
-    /// The calling OS thread's run.
-    pub(crate) fn explore(runtime: &Runtime) {
-        RUNTIME.set(Some(runtime.clone()));
-    }
-
-    fn point() {
-        // Taken out of the cell first: nothing is borrowed while others run.
-        let runtime = RUNTIME.with_borrow(Clone::clone);
-        if let Some(runtime) = runtime {
-            runtime.yield_point();
-        }
-    }
-
-    macro_rules! stepping {
-        ($name:ident, $plain:ident, $number:ty) => {
-            pub(crate) struct $name($plain);
-
-            impl $name {
-                pub(crate) fn new(value: $number) -> Self {
-                    $name($plain::new(value))
-                }
-                pub(crate) fn load(&self, _: Ordering) -> $number {
-                    point();
-                    self.0.load(Ordering::SeqCst)
-                }
-                pub(crate) fn store(&self, value: $number, _: Ordering) {
-                    point();
-                    self.0.store(value, Ordering::SeqCst);
-                }
-            }
-        };
-    }
-    stepping!(AtomicU32, Plain32, u32);
-    stepping!(AtomicU64, Plain64, u64);
-}
 
 use atomics::{AtomicU64, Ordering};
 
