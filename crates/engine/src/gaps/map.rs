@@ -177,17 +177,26 @@ impl GapMap {
         self.replace(from, to, left);
     }
 
-    /// Drops the gaps that were found longest ago, until about three quarters of them are left.
+    /// Forgets a quarter of the gaps and one more: those that were found longest ago, and of those
+    /// that were found at the same number the ones that hide the fewest entries. One cursor finds
+    /// all of its gaps at one number, and the parts of a gap that was cut have its number.
     pub(crate) fn drop_oldest(&mut self) {
+        let rank = |gap: &Arc<Gap>| (gap.number, gap.hidden);
         let mut gaps: Vec<Arc<Gap>> = self.between((0, 0), self.end()).cloned().collect();
-        let mut numbers: Vec<u64> = gaps.iter().map(|gap| gap.number).collect();
-        let quarter = numbers.len() / 4;
-        if let Some((_, oldest, _)) =
-            (!numbers.is_empty()).then(|| numbers.select_nth_unstable(quarter))
-        {
-            let oldest = *oldest;
-            gaps.retain(|gap| gap.number > oldest);
+        let mut ranks: Vec<(u64, u64)> = gaps.iter().map(rank).collect();
+        if ranks.is_empty() {
+            return;
         }
+        let quarter = ranks.len() / 4;
+        let (lower, last, _) = ranks.select_nth_unstable(quarter);
+        // Of the gaps with the rank of the last one that goes, so many go.
+        let mut equal = 1 + lower.iter().filter(|rank| *rank == last).count();
+        let last = *last;
+        gaps.retain(|gap| {
+            let goes = rank(gap) < last || rank(gap) == last && equal > 0;
+            equal -= usize::from(goes && rank(gap) == last);
+            !goes
+        });
         *self = GapMap::default();
         self.replace((0, 0), (0, 0), gaps);
     }

@@ -63,6 +63,24 @@ fn the_gaps_found_last_stay() {
     GapMap::default().drop_oldest();
 }
 
+/// One cursor leaves all of its gaps behind at one number.
+#[test]
+fn of_gaps_found_together_most_stay() {
+    let mut map = GapMap::default();
+    for i in 0..100 {
+        map.join(Gap {
+            hidden: u64::from(i % 10),
+            ..gap(2 * i, 2 * i + 1, 7)
+        });
+    }
+    map.drop_oldest();
+    assert_eq!(map.len(), 74);
+    // Those that hide the least went: 20 of 0 and 1, and 6 of 2.
+    assert!(map.find(&[0]).is_none() && map.find(&[2]).is_none());
+    assert!(map.find(&[6]).is_some() && map.find(&[2 * 99]).is_some());
+    assert_whole(&map);
+}
+
 /// Joins and cuts at random, against the set of single keys (of two bytes) in gaps.
 #[test]
 fn a_map_is_the_set_of_its_keys() {

@@ -55,6 +55,8 @@ mod map_tests;
 pub(crate) mod run;
 pub(crate) mod shared;
 pub(crate) mod state;
+#[cfg(test)]
+mod state_tests;
 
 use siltstone_storage::Runtime;
 

@@ -135,9 +135,10 @@ impl State {
             }
             let map = changed.as_ref().unwrap_or(&self.map);
             if !planted::is(Bug::GapOutlivesPut) && map.overlaps(first, end) {
-                changed
-                    .get_or_insert_with(|| (*self.map).clone())
-                    .cut(first, end);
+                let map = changed.get_or_insert_with(|| (*self.map).clone());
+                map.cut(first, end);
+                // A key in the middle makes two gaps of one.
+                keep_bounds(map);
             }
         }
         if count == 0 {
@@ -217,9 +218,7 @@ impl State {
             number,
             hidden,
         });
-        while map.len() > GAPS_MAX || map.key_bytes() > KEY_BYTES_MAX {
-            map.drop_oldest();
-        }
+        keep_bounds(&mut map);
         self.map = Arc::new(map);
         true
     }
@@ -232,5 +231,12 @@ impl State {
     fn unwatch(&mut self, id: u64) -> Option<Watch> {
         let at = self.watches.iter().position(|watch| watch.id == id)?;
         Some(self.watches.swap_remove(at))
+    }
+}
+
+/// Forgets gaps until the rest keeps to the bounds.
+fn keep_bounds(map: &mut GapMap) {
+    while map.len() > GAPS_MAX || map.key_bytes() > KEY_BYTES_MAX {
+        map.drop_oldest();
     }
 }
