@@ -357,9 +357,9 @@ impl Cursor {
     fn show_next(&mut self) -> Result<()> {
         self.hidden_in_a_row = 0;
         self.run.begin();
-        self.find_next()?;
-        self.run.end(&self.core, self.seq);
-        Ok(())
+        let found = self.find_next();
+        self.end_run(&found);
+        found
     }
 
     fn find_next(&mut self) -> Result<()> {
@@ -399,9 +399,19 @@ impl Cursor {
     fn show_prev(&mut self) -> Result<()> {
         self.hidden_in_a_row = 0;
         self.run.begin();
-        self.find_prev()?;
-        self.run.end(&self.core, self.seq);
-        Ok(())
+        let found = self.find_prev();
+        self.end_run(&found);
+        found
+    }
+
+    /// Leaves a gap behind if it was worth one, unless what was to be shown could not be read.
+    #[inline]
+    fn end_run(&mut self, found: &Result<()>) {
+        match found {
+            Ok(()) => self.run.end(&self.core, self.seq),
+            // A watch that stayed would keep others from theirs as long as the cursor is kept.
+            Err(_) => self.run.begin(),
+        }
     }
 
     fn find_prev(&mut self) -> Result<()> {
