@@ -80,6 +80,11 @@ fn cut(core: &Core) -> Result<Cut> {
         )
     };
     let mut lead = core.queue.lead();
+    // Asked again: the leader before may have poisoned the store with its work half done.
+    if let Err(error) = core.health.check_manifest() {
+        lead.finish();
+        return Err(error);
+    }
     let map = core.keyspaces.load_full();
     let rotated: Result<Vec<bool>> = map
         .by_id

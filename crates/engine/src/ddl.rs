@@ -119,8 +119,12 @@ pub(crate) fn create(
     };
     let mut lead = core.queue.lead();
     let number = lead.next_seq;
+    // Asked again: the leader before may have poisoned the store, and its numbers must not be
+    // published with this one.
     let prepared = core
-        .reserve_numbers(number)
+        .health
+        .check()
+        .and_then(|()| core.reserve_numbers(number))
         .and_then(|()| lead.fresh_source(&settings, number));
     let source = match prepared {
         Ok(source) => source,
@@ -182,6 +186,11 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     core.health.check_manifest()?;
     keyspace.check()?;
     let mut lead = core.queue.lead();
+    // Asked again, as in `create`.
+    if let Err(error) = core.health.check_manifest() {
+        lead.finish();
+        return Err(error);
+    }
     let number = lead.next_seq;
     // Until the drop is durable the keyspace may come back after power loss, with everything that was synced: the log is kept from its
     // oldest unflushed record on, because its sources are about to leave the map that `log_start_without` looks at.

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
+use siltstone::{
+    Batch, Components, ErrorKind, IngestMode, Options, Store, TableBuilder, TableFolder,
+    TableOptions, WriteOptions,
+};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage};
 
@@ -97,4 +100,75 @@ fn a_leader_that_panics_in_its_append() {
 #[test]
 fn a_leader_that_panics_in_its_sync() {
     panics_in(OpKind::Sync);
+}
+
+/// Others wait for the lead itself while the leader panics: they asked whether the store is sound
+/// before they queued up.
+fn panics_before_others(call: OpKind) {
+    type Work = fn(&Store) -> siltstone::Result<()>;
+    let works: [(&str, Work); 4] = [
+        ("create", |store| store.create_keyspace("new").map(drop)),
+        ("drop", |store| store.drop_keyspace("old")),
+        ("ingest", |store| {
+            let ks = store.default_keyspace()?;
+            let folder = tempfile::tempdir().unwrap();
+            let built = TableFolder::create(folder.path())?;
+            let mut builder = TableBuilder::new(&built, "t", TableOptions::default())?;
+            builder.put(b"ingested", b"x")?;
+            let files = builder.finish()?.into_iter().map(|t| t.file).collect();
+            store.ingest(&[(&ks, files)], IngestMode::Copy).map(drop)
+        }),
+        ("checkpoint", |store| {
+            let folder = tempfile::tempdir().unwrap();
+            store.checkpoint(folder.path().join("copy")).map(drop)
+        }),
+    ];
+    for (name, work) in works {
+        let runtime = Runtime::threads();
+        let memory = MemoryStorage::new(&runtime);
+        let faults = FaultStorage::new(Arc::new(memory.clone()), &runtime);
+        let storage: Arc<dyn Storage> = Arc::new(faults.clone());
+        let store = open(&storage, &runtime);
+        let ks = store.default_keyspace().unwrap();
+        store.create_keyspace("old").unwrap();
+        ks.put(b"before", b"it").unwrap();
+        let hooks = store.core_for_tests();
+        let held = hooks.hold_writes();
+        let queue_up = |waiting: usize, task: Box<dyn FnOnce() -> siltstone::Result<()> + Send>| {
+            let task = runtime.spawn("task", task).unwrap();
+            while hooks.queued_writer_count() < waiting {
+                runtime.sleep(Duration::from_millis(1));
+            }
+            task
+        };
+        let put = ks.clone();
+        let sync = WriteOptions { sync: true };
+        let writer = queue_up(1, Box::new(move || put.put_with(b"k", b"v", sync)));
+        let of_work = store.clone();
+        let other = queue_up(2, Box::new(move || work(&of_work)));
+        faults.add(Rule::on(call, Fault::Panic).named("0"));
+        drop(held);
+        assert!(writer.join().is_err(), "{name}: the leader panics");
+        let error = other.join().unwrap().expect_err(name);
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{name}: {error}");
+        assert!(ks.get(b"k").unwrap().is_none(), "{name}: half a group");
+        assert_eq!(ks.get(b"before").unwrap().unwrap(), b"it");
+        drop((hooks, ks, store));
+
+        let store = open(&storage, &runtime);
+        assert!(store.keyspace("old").is_ok(), "{name}");
+        let ks = store.default_keyspace().unwrap();
+        assert_eq!(ks.get(b"before").unwrap().unwrap(), b"it");
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn others_that_wait_for_the_lead_find_the_poison_after_an_append() {
+    panics_before_others(OpKind::Append);
+}
+
+#[test]
+fn others_that_wait_for_the_lead_find_the_poison_after_a_sync() {
+    panics_before_others(OpKind::Sync);
 }
