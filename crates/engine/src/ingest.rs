@@ -370,6 +370,7 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
                 gaps.tell(
                     keys.map(|(first, last)| (&first[..], &last[..])),
                     ingest.last,
+                    core.gap_min(),
                 );
             }
         }

@@ -70,7 +70,7 @@ impl Keyspace {
         *self.led.lock().expect("no panic under it") = true;
         if self.armed.load(Ordering::Relaxed) != 0 {
             let mut state = self.state.lock().expect("no panic under it");
-            state.tell(std::iter::once((KEY, KEY)), number, true);
+            state.tell(std::iter::once((KEY, KEY)), number, true, 16);
             self.show(&state);
         }
         self.published.store(number, Ordering::Release);

@@ -38,10 +38,12 @@ fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 type Task = siltstone_storage::JoinHandle<Result<(), String>>;
 
-/// A put or a delete of a key.
+/// A put or a delete of the keys from the first up to and with the last: more than one are a table
+/// that is ingested.
 #[derive(Clone, Copy, Debug, Default)]
 struct Write {
-    key: u8,
+    first: u8,
+    last: u8,
     put: bool,
 }
 
@@ -63,6 +65,9 @@ const KEYS: u8 = 6;
 /// A keyspace: every entry ever, as (key, number, put), in the order of numbers.
 struct Keyspace {
     runtime: Runtime,
+    /// Hidden entries that a gap hides, as its cursor says. With none, gaps are forgotten as soon
+    /// as a key comes to life while nobody uses one.
+    hidden: u64,
     queue: Queue<Writers>,
     published: Published,
     gaps: SharedGaps,
@@ -85,26 +90,42 @@ impl Keyspace {
     fn write(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
         for _ in 0..rounds {
             let batch: Vec<Write> = (0..1 + rng.below(2))
-                .map(|_| Write {
-                    key: rng.below(u64::from(KEYS)) as u8,
-                    put: rng.chance(25),
+                .map(|_| {
+                    let first = rng.below(u64::from(KEYS)) as u8;
+                    let more = if rng.chance(20) {
+                        rng.below(3) as u8
+                    } else {
+                        0
+                    };
+                    Write {
+                        first,
+                        last: (first + more).min(KEYS - 1),
+                        put: rng.chance(25),
+                    }
                 })
                 .collect();
             let batch = std::borrow::Cow::Owned(batch);
             let led = self.queue.join(batch, false, |next, group, _| {
                 let first = *next;
                 for write in group.iter().flat_map(|(batch, _)| batch) {
-                    held(&self.entries).push((write.key, *next, write.put));
+                    for key in write.first..=write.last {
+                        held(&self.entries).push((key, *next, write.put));
+                        self.runtime.yield_point();
+                    }
                     *next += 1;
-                    self.runtime.yield_point();
                 }
                 let last = *next - 1;
                 assert!(first <= last);
                 if self.gaps.is_armed() {
                     let writes = group.iter().flat_map(|(batch, _)| batch);
-                    let keys: Vec<[u8; 1]> = writes.filter(|w| w.put).map(|w| [w.key]).collect();
-                    self.gaps.tell(keys.iter().map(|k| (&k[..], &k[..])), last);
+                    let puts = writes.filter(|write| write.put);
+                    let keys: Vec<_> = puts.map(|write| ([write.first], [write.last])).collect();
+                    let alive = keys.iter().map(|(first, last)| (&first[..], &last[..]));
+                    self.gaps.tell(alive, last, 0);
                     self.reached("told");
+                    if !self.gaps.is_armed() {
+                        self.reached("disarmed");
+                    }
                 }
                 self.published.publish(last);
             });
@@ -204,7 +225,7 @@ impl Keyspace {
             Way::Backward => vec![last],
         };
         self.runtime.yield_point();
-        if self.gaps.finish(watch, number, &far, 100) {
+        if self.gaps.finish(watch, number, &far, self.hidden) {
             self.reached("gap");
         }
     }
@@ -214,13 +235,21 @@ impl Keyspace {
 /// over them, forward and backward, at present and old numbers: every read is exact.
 #[test]
 fn schedules_gaps() {
-    let wanted = ["gap", "jumped", "told", "watch.given", "watch.refused"];
+    let wanted = [
+        "gap",
+        "jumped",
+        "told",
+        "disarmed",
+        "watch.given",
+        "watch.refused",
+    ];
     seeds("schedules_gaps", 1, 10_000, &wanted, |seed| {
         simulate(seed, move |runtime| {
             atomics::explore(&runtime);
             let mut rng = Rng::new(seed);
             let keyspace = Arc::new(Keyspace {
                 runtime: runtime.clone(),
+                hidden: 100 * rng.below(2),
                 queue: Queue::new(&runtime, Writers, 1),
                 published: Published::new(0),
                 gaps: SharedGaps::new(&runtime),

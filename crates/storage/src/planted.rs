@@ -175,6 +175,12 @@ bugs! {
     141 GapServesOldReads "a read at an old snapshot jumps over a gap that was found later";
     142 GapIgnoresEarlierPuts "a cursor makes a gap although keys came to life after it took its number";
     143 GapOutlivesIngest "an ingest into a gap that cursors jump over leaves the gap as it is";
+    // Of the gaps, by those who attacked them.
+    144 WatchOutlivesPut "a put where a cursor is looking for a gap does not bound the gap";
+    145 GapToldLate "a put is published before it is taken out of the gaps";
+    146 GapTrustsLeader "a cursor that asks leaders to tell believes that the one at work does";
+    147 JoinedGapIsOld "two gaps that become one have the older number of the two";
+    148 GapsOutliveTelling "gaps stay when leaders need not tell any more of what comes to life";
     // The end of a closed log, and what of a log is needed.
     151 CloseWithoutSync "a close does not sync the log before it writes where the log ends";
     152 CloseWithoutEnd "a close does not write where the log ends";

@@ -25,8 +25,9 @@ const WATCHES_MAX: usize = 16;
 /// the gaps hide entries: by then telling of the keys costs more than finding the gaps again.
 const IDLE_TIMES: u64 = 8;
 
-/// Keys that may come to life without a use of any gap, at least.
-const IDLE_MIN: u64 = 4096;
+/// As many keys as this, for each hidden entry that a gap needs, may come to life at least before
+/// gaps that nobody uses are forgotten.
+const IDLE_MIN_TIMES: u64 = 256;
 
 /// Where a reader goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,12 +114,14 @@ impl State {
     }
 
     /// The leader tells that these closed ranges of keys come to life with the group that ends with
-    /// the number `last`, which is not published yet.
+    /// the number `last`, which is not published yet. `used`: a gap was used since a leader last
+    /// told. `gap_min`: of how many hidden entries cursors make a gap.
     pub(crate) fn tell<'k>(
         &mut self,
         alive: impl Iterator<Item = (&'k [u8], &'k [u8])>,
         last: u64,
         used: bool,
+        gap_min: u64,
     ) -> Told {
         // A leader that looked before the last one disarmed.
         if !self.armed {
@@ -130,8 +133,10 @@ impl State {
         let mut count = 0;
         for (first, end) in alive {
             count += 1;
-            for watch in &mut self.watches {
-                watch.cut(first, end);
+            if !planted::is(Bug::WatchOutlivesPut) {
+                for watch in &mut self.watches {
+                    watch.cut(first, end);
+                }
             }
             let map = changed.as_ref().unwrap_or(&self.map);
             if !planted::is(Bug::GapOutlivesPut) && map.overlaps(first, end) {
@@ -146,8 +151,9 @@ impl State {
         }
         self.told = Some(last);
         self.idle = if used { 0 } else { self.idle + count };
+        let idle_min = gap_min.saturating_mul(IDLE_MIN_TIMES);
         if self.watches.is_empty()
-            && self.idle > IDLE_MIN.max(self.map.hidden().saturating_mul(IDLE_TIMES))
+            && self.idle > idle_min.max(self.map.hidden().saturating_mul(IDLE_TIMES))
         {
             let next_watch = self.next_watch;
             *self = State {
