@@ -3,14 +3,10 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
-use common::{Dice, Disk, key, small};
-use siltstone::{Cursor, IterOptions, Keyspace, Options, Snapshot, Store};
+use common::history::{Change, Habits, World, simulate};
+use common::{Disk, key, small};
+use siltstone::{Cursor, IterOptions, Keyspace, Options, Store};
 use siltstone_storage::Runtime;
-use siltstone_storage::sim::{self, SimConfig};
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Entries under a range delete.
 const COUNT: u64 = 5000;
@@ -230,152 +226,45 @@ fn versions_that_are_all_too_new_take_few_moves() {
     shows_quickly(&mut cursor, &[1, 3], "too new");
 }
 
-/// Keys of the model: dense, so that range deletes cover many of them.
-const KEYS: u64 = 400;
-
-struct World {
-    disk: Disk,
-    store: Store,
-    keyspace: Keyspace,
-    model: Model,
-    snapshots: Vec<(Snapshot, Model)>,
-    dice: Dice,
-}
-
-impl World {
-    fn key(&mut self) -> Vec<u8> {
-        key(self.dice.below(KEYS))
-    }
-
-    fn change(&mut self) {
-        match self.dice.below(200) {
-            0..130 => {
-                let (key, value) = (self.key(), vec![self.dice.below(256) as u8; 30]);
-                self.keyspace.put(&key, &value).unwrap();
-                self.model.insert(key, value);
-            }
-            130..145 => {
-                let key = self.key();
-                self.keyspace.delete(&key).unwrap();
-                self.model.remove(&key);
-            }
-            145..160 => {
-                // Narrow ones, which meet and overlap, and wide ones.
-                let start = self.dice.below(KEYS);
-                let width = [3, 20, 150, KEYS][self.dice.below(4) as usize];
-                let (start, end) = (key(start), key(start + 1 + self.dice.below(width)));
-                self.keyspace.delete_range(&start, &end).unwrap();
-                self.model.retain(|k, _| *k < start || *k >= end);
-            }
-            160..170 => {
-                // A dense stretch in order.
-                let start = self.dice.below(KEYS);
-                for i in start..start + self.dice.below(60) {
-                    self.keyspace.put(&key(i), b"run").unwrap();
-                    self.model.insert(key(i), b"run".to_vec());
-                }
-            }
-            170..174 => {
-                // One key, many times.
-                let key = self.key();
-                for i in 0..30u8 {
-                    self.keyspace.put(&key, &[i]).unwrap();
-                }
-                self.model.insert(key, vec![29]);
-            }
-            174..182 => self.keyspace.flush().unwrap(),
-            182..185 => self.keyspace.compact_range(None, None).unwrap(),
-            185..188 => {
-                let pairs: Model = (0..1 + self.dice.below(6))
-                    .map(|i| (self.key(), vec![b'i', i as u8]))
-                    .collect();
-                let borrowed: Vec<(&[u8], &[u8])> =
-                    pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-                let hooks = self.store.core_for_tests();
-                common::ingest(&self.disk, &hooks, &self.keyspace, &borrowed);
-                self.model.extend(pairs);
-            }
-            188..194 => self
-                .snapshots
-                .push((self.store.snapshot(), self.model.clone())),
-            _ if self.snapshots.len() > 3 => {
-                let at = self.dice.below(self.snapshots.len() as u64) as usize;
-                self.snapshots.swap_remove(at);
-            }
-            _ => {}
-        }
-    }
-
-    fn check_all(&mut self) {
-        let now = self.keyspace.cursor(IterOptions::default()).unwrap();
-        let mut readers = vec![(now, self.model.clone())];
-        for (snapshot, model) in &self.snapshots {
-            let cursor = self.keyspace.cursor_at(snapshot, IterOptions::default());
-            readers.push((cursor.unwrap(), model.clone()));
-        }
-        for (mut cursor, model) in readers {
-            let wanted: Vec<_> = model.keys().cloned().collect();
-            let found = shown(&mut cursor).map(|(keys, _)| keys);
-            assert_eq!(found, [wanted.clone(), wanted], "at {}", cursor.number());
-            for _ in 0..10 {
-                let place = self.key();
-                let stands = |cursor: &Cursor, wanted: Option<(&Vec<u8>, &Vec<u8>)>| {
-                    let found = cursor.valid().then(|| (cursor.key(), cursor.value()));
-                    let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
-                    assert_eq!(
-                        found,
-                        wanted,
-                        "{} at {}",
-                        place.escape_ascii(),
-                        cursor.number()
-                    );
-                };
-                cursor.seek(&place).unwrap();
-                stands(&cursor, model.range(place.clone()..).next());
-                if cursor.valid() {
-                    cursor.prev().unwrap();
-                    stands(&cursor, model.range(..place.clone()).next_back());
-                }
-                cursor.seek_for_prev(&place).unwrap();
-                stands(&cursor, model.range(..=place.clone()).next_back());
-            }
-        }
-    }
-}
+const HABITS: &[(u64, Change)] = &[
+    (130, Change::Put),
+    (15, Change::Delete),
+    (15, Change::DeleteRange),
+    (10, Change::PutRun),
+    (4, Change::Versions),
+    (8, Change::Flush),
+    (3, Change::Compact),
+    (3, Change::Ingest),
+    (6, Change::Snapshot),
+    (6, Change::DropSnapshot),
+];
 
 #[test]
 fn scans_both_ways_show_what_the_model_does() {
-    for seed in 0..40 {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 6_000_000,
-            ..SimConfig::new(seed)
-        };
-        let outcome = sim::run(config, move |rt| {
-            let mut dice = Dice::new(seed);
-            let disk = Disk::new(&rt);
-            let store = disk.open_with(Options {
+    simulate(40, |rt, seed| {
+        let habits = Habits {
+            // Dense, so that range deletes cover many of them.
+            keys: (0..400).map(key).collect(),
+            options: |dice| Options {
                 memtable_bytes: [64 << 10, 256 << 10][dice.below(2) as usize],
                 map_tables: dice.below(2) == 0,
                 ..small()
-            });
-            let mut world = World {
-                keyspace: store.default_keyspace().unwrap(),
-                disk,
-                store,
-                model: Model::new(),
-                snapshots: Vec::new(),
-                dice,
-            };
-            for _ in 0..12 {
-                for _ in 0..60 {
-                    world.change();
-                }
-                world.check_all();
+            },
+            gap_mins: &[16],
+            changes: HABITS,
+            run_max: 60,
+        };
+        let mut world = World::new(&rt, seed, habits);
+        for _ in 0..12 {
+            for _ in 0..60 {
+                world.change();
             }
-        });
-        if let Err(failure) = outcome.result {
-            panic!("seed {seed}: {failure}");
+            let mut readers = world.old_readers();
+            readers.push(world.reader(IterOptions::default()));
+            for reader in &mut readers {
+                reader.scan();
+                world.walk(reader, 20);
+            }
         }
-    }
+    });
 }

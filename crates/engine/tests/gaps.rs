@@ -3,31 +3,12 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::time::Duration;
 
-use common::{Dice, Disk, key, small};
+use common::history::{Change, Habits, World, simulate};
+use common::{Disk, key, small};
 use siltstone::{Cursor, IterOptions, Keyspace, Options, Snapshot, Store, WriteOptions};
 use siltstone_storage::Runtime;
-use siltstone_storage::sim::{self, SimConfig};
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// Plays a story for some seeds in the simulated runtime.
-fn simulate(seeds: u64, story: impl Fn(Runtime, u64) + Clone + Send + 'static) {
-    for seed in 0..seeds {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 5_000_000,
-            ..SimConfig::new(seed)
-        };
-        let story = story.clone();
-        if let Err(failure) = sim::run(config, move |rt| story(rt, seed)).result {
-            panic!("seed {seed}: {failure}");
-        }
-    }
-}
 
 fn open(rt: &Runtime) -> (Disk, Store, Keyspace) {
     let disk = Disk::new(rt);
@@ -291,6 +272,31 @@ fn a_late_cursor_leaves_no_gap_over_an_earlier_put() {
     });
 }
 
+/// A put in the middle makes two gaps of one, so puts alone can come to the bound.
+#[test]
+fn puts_into_a_gap_keep_to_the_bound() {
+    simulate(1, |rt, _| {
+        let (_disk, store, keyspace) = open(&rt);
+        store.core_for_tests().pause_compaction(true);
+        let count = 10_000;
+        for deletes in [false, true] {
+            for i in 0..count {
+                match deletes {
+                    false => keyspace.put(&key(i), b"job").unwrap(),
+                    true => keyspace.delete(&key(i)).unwrap(),
+                }
+            }
+        }
+        assert_eq!(first(&keyspace), None);
+        for i in (0..count).step_by(2) {
+            keyspace.put(&key(i), b"again").unwrap();
+        }
+        let gaps = store.core_for_tests().gap_count(&keyspace);
+        assert!((1..=4096).contains(&gaps), "{gaps} gaps");
+        assert_eq!(now(&keyspace), keys((0..count).step_by(2)));
+    });
+}
+
 /// Puts after which nobody used a gap end the telling; later gaps are made anew.
 #[test]
 fn gaps_that_nobody_uses_are_forgotten() {
@@ -311,255 +317,36 @@ fn gaps_that_nobody_uses_are_forgotten() {
     });
 }
 
-/// A random history and its model.
-struct World {
-    disk: Disk,
-    store: Store,
-    keyspace: Keyspace,
-    model: Model,
-    old: Vec<(Snapshot, Model)>,
-    cursors: Vec<(Cursor, Model)>,
-    dice: Dice,
-    /// Gaps that cursors left behind, and jumps over gaps, over all opens.
-    gaps: u64,
-    jumps: u64,
-}
-
-const KEYS: u64 = 400;
-
-impl World {
-    fn new(rt: &Runtime, seed: u64) -> World {
-        let mut dice = Dice::new(seed);
-        let disk = Disk::new(rt);
-        let store = disk.open_with(World::options(&mut dice));
-        let mut world = World {
-            keyspace: store.default_keyspace().unwrap(),
-            disk,
-            store,
-            model: Model::new(),
-            old: Vec::new(),
-            cursors: Vec::new(),
-            dice,
-            gaps: 0,
-            jumps: 0,
-        };
-        world.opened();
-        world
-    }
-
-    fn options(dice: &mut Dice) -> Options {
-        Options {
-            map_tables: dice.below(2) == 0,
-            ..small()
-        }
-    }
-
-    fn opened(&mut self) {
-        let min = [1, 2, 5, 16][self.dice.below(4) as usize];
-        self.store.core_for_tests().set_gap_min(min);
-    }
-
-    fn count(&mut self) {
-        let stats = self.store.stats();
-        self.gaps += stats.counter("gap_count");
-        self.jumps += stats.counter("gap_jump_count");
-    }
-
-    fn key(&mut self) -> Vec<u8> {
-        key(self.dice.below(KEYS))
-    }
-
-    fn some_range(&mut self) -> (u64, u64) {
-        let from = self.dice.below(KEYS);
-        (from, from + 1 + self.dice.below(60))
-    }
-
-    fn change(&mut self) {
-        match self.dice.below(36) {
-            0..12 => {
-                let (key, value) = (self.key(), vec![self.dice.below(256) as u8; 20]);
-                self.keyspace.put(&key, &value).unwrap();
-                self.model.insert(key, value);
-            }
-            12..16 => {
-                let key = self.key();
-                self.keyspace.delete(&key).unwrap();
-                self.model.remove(&key);
-            }
-            // Runs of deletes and puts, one by one or as a batch.
-            16..24 => {
-                let (from, to) = self.some_range();
-                let puts = self.dice.below(4) == 0;
-                let mut batch = siltstone::Batch::new();
-                for i in from..to {
-                    match puts {
-                        true => {
-                            batch.put(&self.keyspace, &key(i), b"run").unwrap();
-                            self.model.insert(key(i), b"run".to_vec());
-                        }
-                        false => {
-                            batch.delete(&self.keyspace, &key(i)).unwrap();
-                            self.model.remove(&key(i));
-                        }
-                    }
-                }
-                self.store.write(&batch, WriteOptions::default()).unwrap();
-            }
-            24 | 25 => {
-                let (from, to) = self.some_range();
-                let (start, end) = (key(from), key(to));
-                self.keyspace.delete_range(&start, &end).unwrap();
-                self.model.retain(|k, _| *k < start || *k >= end);
-            }
-            26 => self.keyspace.flush().unwrap(),
-            27 => {
-                let (from, to) = self.some_range();
-                let (start, end) = (key(from), key(to));
-                let bounds = match self.dice.below(3) {
-                    0 => (None, None),
-                    _ => (Some(&start[..]), Some(&end[..])),
-                };
-                self.keyspace.compact_range(bounds.0, bounds.1).unwrap();
-            }
-            28 | 29 => {
-                let pairs: Model = (0..1 + self.dice.below(5))
-                    .map(|i| (self.key(), vec![b'i', i as u8]))
-                    .collect();
-                let borrowed: Vec<(&[u8], &[u8])> =
-                    pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-                let hooks = self.store.core_for_tests();
-                common::ingest(&self.disk, &hooks, &self.keyspace, &borrowed);
-                self.model.extend(pairs);
-            }
-            30..33 => {
-                self.old.push((self.store.snapshot(), self.model.clone()));
-                if self.old.len() > 4 {
-                    let at = self.dice.below(4) as usize;
-                    self.old.swap_remove(at);
-                }
-            }
-            33 | 34 => {
-                let cursor = self.keyspace.cursor(IterOptions::default()).unwrap();
-                self.cursors.push((cursor, self.model.clone()));
-                if self.cursors.len() > 3 {
-                    let at = self.dice.below(3) as usize;
-                    self.cursors.swap_remove(at);
-                }
-            }
-            _ if self.dice.below(4) == 0 => {
-                self.old.clear();
-                self.cursors.clear();
-                self.count();
-                self.store.clone().close().unwrap();
-                let options = World::options(&mut self.dice);
-                self.store = self.disk.open_with(options);
-                self.keyspace = self.store.default_keyspace().unwrap();
-                self.opened();
-            }
-            _ => {}
-        }
-    }
-
-    /// Seeks and steps with one cursor, against what it must show.
-    fn walk(&mut self, cursor: &mut Cursor, model: &Model) {
-        let mut story = Vec::new();
-        let mut at: Option<Vec<u8>> = None;
-        for _ in 0..1 + self.dice.below(12) {
-            let wanted = match (self.dice.below(8), &at) {
-                (0 | 1, Some(at)) => {
-                    story.push("next".to_string());
-                    cursor.next().unwrap();
-                    let after = (Bound::Excluded(at.clone()), Bound::Unbounded);
-                    model.range(after).next()
-                }
-                (2 | 3, Some(at)) => {
-                    story.push("prev".to_string());
-                    cursor.prev().unwrap();
-                    model.range(..at.clone()).next_back()
-                }
-                (4 | 0, _) => {
-                    let to = self.key();
-                    story.push(format!("seek {}", to.escape_ascii()));
-                    cursor.seek(&to).unwrap();
-                    model.range(to..).next()
-                }
-                (5 | 2, _) => {
-                    let to = self.key();
-                    story.push(format!("seek_for_prev {}", to.escape_ascii()));
-                    cursor.seek_for_prev(&to).unwrap();
-                    model.range(..=to).next_back()
-                }
-                (6 | 1, _) => {
-                    story.push("first".to_string());
-                    cursor.seek_to_first().unwrap();
-                    model.iter().next()
-                }
-                _ => {
-                    story.push("last".to_string());
-                    cursor.seek_to_last().unwrap();
-                    model.iter().next_back()
-                }
-            };
-            let shown = cursor.valid().then(|| (cursor.key(), cursor.value()));
-            let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
-            assert_eq!(shown, wanted, "after {}", story.join(", "));
-            at = cursor.valid().then(|| cursor.key().to_vec());
-        }
-    }
-
-    fn read(&mut self) {
-        let model = self.model.clone();
-        let mut cursor = self.keyspace.cursor(IterOptions::default()).unwrap();
-        self.walk(&mut cursor, &model);
-        let (from, to) = self.some_range();
-        let options = IterOptions::range(key(from)..key(to));
-        let bounded: Model = model
-            .range(key(from)..key(to))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect();
-        let mut cursor = self.keyspace.cursor(options).unwrap();
-        self.walk_bounded(&mut cursor, &bounded);
-        let old = std::mem::take(&mut self.old);
-        for (snapshot, model) in &old {
-            let cursor = self.keyspace.cursor_at(snapshot, IterOptions::default());
-            self.walk(&mut cursor.unwrap(), model);
-        }
-        self.old = old;
-        let mut cursors = std::mem::take(&mut self.cursors);
-        for (cursor, model) in &mut cursors {
-            self.walk(cursor, model);
-            if self.dice.below(8) == 0 {
-                cursor.refresh().unwrap();
-                model.clone_from(&self.model);
-            }
-        }
-        self.cursors = cursors;
-    }
-
-    fn walk_bounded(&mut self, cursor: &mut Cursor, model: &Model) {
-        let wanted: Vec<&Vec<u8>> = model.keys().collect();
-        let mut shown = Vec::new();
-        cursor.seek_to_first().unwrap();
-        while cursor.valid() {
-            shown.push(cursor.key().to_vec());
-            cursor.next().unwrap();
-        }
-        assert!(shown.iter().eq(wanted.iter().copied()));
-        cursor.seek_to_last().unwrap();
-        while cursor.valid() {
-            assert_eq!(shown.pop().as_deref(), Some(cursor.key()));
-            cursor.prev().unwrap();
-        }
-        assert!(shown.is_empty());
-    }
-}
+const HABITS: &[(u64, Change)] = &[
+    (12, Change::Put),
+    (4, Change::Delete),
+    (2, Change::PutRun),
+    (6, Change::DeleteRun),
+    (2, Change::DeleteRange),
+    (1, Change::Flush),
+    (1, Change::Compact),
+    (2, Change::Ingest),
+    (3, Change::Snapshot),
+    (2, Change::KeepReader),
+    (1, Change::Reopen),
+];
 
 /// Puts, deletes, range deletes, ingests, flushes, compactions, opens, snapshots and cursors that
 /// outlive all of these: with gaps of all sizes, reads see what the model has.
 #[test]
 fn gaps_never_change_what_is_seen() {
     simulate(60, |rt, seed| {
-        let mut world = World::new(&rt, seed);
+        let habits = Habits {
+            keys: (0..400).map(key).collect(),
+            options: |dice| Options {
+                map_tables: dice.below(2) == 0,
+                ..small()
+            },
+            gap_mins: &[1, 2, 5, 16],
+            changes: HABITS,
+            run_max: 60,
+        };
+        let mut world = World::new(&rt, seed, habits);
         for _ in 0..150 {
             for _ in 0..world.dice.below(6) {
                 world.change();

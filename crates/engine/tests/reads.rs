@@ -3,155 +3,65 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::BTreeSet;
 
-use common::{Dice, Disk, small};
-use siltstone::{Compression, Cursor, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store};
+use common::history::{Change, Habits, Model, Reader, World, simulate};
+use common::{Disk, small};
+use siltstone::{Compression, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store};
 use siltstone_storage::Runtime;
-use siltstone_storage::sim::{self, SimConfig};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+const HABITS: &[(u64, Change)] = &[
+    (24, Change::Put),
+    (5, Change::Delete),
+    (3, Change::DeleteRange),
+    (4, Change::Flush),
+    (1, Change::Compact),
+    (1, Change::Ingest),
+    (1, Change::Hold),
+    (1, Change::Release),
+];
 
-/// Plays a story for some seeds in the simulated runtime.
-fn simulate(seeds: u64, story: fn(Runtime, u64)) {
-    for seed in 0..seeds {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 3_000_000,
-            ..SimConfig::new(seed)
-        };
-        if let Err(failure) = sim::run(config, move |rt| story(rt, seed)).result {
-            panic!("seed {seed}: {failure}");
-        }
-    }
+/// Some hundred keys in groups with a common prefix.
+fn grouped_keys() -> Vec<Vec<u8>> {
+    let of = |i: u64| match i % 10 {
+        0 => format!("{:02}", i / 30).into_bytes(),
+        1 => vec![0xff; (i / 100) as usize],
+        _ => format!("{:02}/{i:04}", i / 30).into_bytes(),
+    };
+    let keys: BTreeSet<Vec<u8>> = (0..300).map(of).collect();
+    keys.into_iter().collect()
 }
 
-/// A store with a random history and the model of it.
-struct World {
-    disk: Disk,
-    store: Store,
-    keyspace: Keyspace,
-    model: Model,
-    dice: Dice,
-    /// A sealed memtable is kept from being flushed: what waits for flushes would wait for ever.
-    held: bool,
-}
-
-impl World {
-    fn new(rt: &Runtime, seed: u64) -> World {
-        let mut dice = Dice::new(seed);
-        let disk = Disk::new(rt);
-        let store = disk.open_with(Options {
+fn habits() -> Habits {
+    Habits {
+        keys: grouped_keys(),
+        options: |dice| Options {
             map_tables: dice.below(2) == 0,
             compression: [Compression::None, Compression::Lz4][dice.below(2) as usize].into(),
             block_cache_bytes: [0, 8 << 10, 1 << 20][dice.below(3) as usize],
             bloom_bits_per_key: [0, 4, 10][dice.below(3) as usize].into(),
             open_tables_max: 16,
             ..small()
-        });
-        World {
-            keyspace: store.default_keyspace().unwrap(),
-            disk,
-            store,
-            model: Model::new(),
-            dice,
-            held: false,
-        }
+        },
+        gap_mins: &[16],
+        changes: HABITS,
+        run_max: 10,
     }
+}
 
-    /// A key of a few hundred, in groups with a common prefix.
-    fn key(&mut self) -> Vec<u8> {
-        let i = self.dice.below(300);
-        match i % 10 {
-            0 => format!("{:02}", i / 30).into_bytes(),
-            1 => vec![0xff; (i / 100) as usize],
-            _ => format!("{:02}/{i:04}", i / 30).into_bytes(),
-        }
+/// Some keys in any order, some of them twice, some that were never written.
+fn some_keys(world: &mut World) -> Vec<Vec<u8>> {
+    let count = [0, 1, 3, 40, 300][world.dice.below(5) as usize];
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..count {
+        let key = match world.dice.below(8) {
+            0 => format!("{:02}/absent", world.dice.below(12)).into_bytes(),
+            1 => keys.last().cloned().unwrap_or_default(),
+            _ => world.key(),
+        };
+        keys.push(key);
     }
-
-    fn delete_range(&mut self, start: Vec<u8>, end: Vec<u8>) {
-        self.keyspace.delete_range(&start, &end).unwrap();
-        self.model.retain(|k, _| *k < start || *k >= end);
-    }
-
-    fn release(&mut self) {
-        self.store.core_for_tests().release(&self.keyspace);
-        self.held = false;
-    }
-
-    /// One random change.
-    fn change(&mut self) {
-        match self.dice.below(40) {
-            0..24 => {
-                let len = [0, 10, 200, 1500][self.dice.below(4) as usize];
-                let value = vec![self.dice.below(256) as u8; len];
-                let key = self.key();
-                self.keyspace.put(&key, &value).unwrap();
-                self.model.insert(key, value);
-            }
-            24..29 => {
-                let key = self.key();
-                self.keyspace.delete(&key).unwrap();
-                self.model.remove(&key);
-            }
-            29..32 => {
-                let (a, b) = (self.key(), self.key());
-                let (start, end) = if a < b { (a, b) } else { (b, a) };
-                // Mostly short ones, or nothing is ever left.
-                let end = match self.model.range(start.clone()..).nth(4) {
-                    Some((near, _)) if self.dice.below(4) > 0 => near.clone().min(end),
-                    _ => end,
-                };
-                self.delete_range(start, end);
-            }
-            32..36 => {
-                self.release();
-                self.keyspace.flush().unwrap();
-            }
-            36 => {
-                self.release();
-                let whole = self.dice.below(3) == 0;
-                let (a, b) = (self.key(), self.key());
-                if whole {
-                    self.keyspace.compact_range(None, None).unwrap();
-                } else if a <= b {
-                    self.keyspace.compact_range(Some(&a), Some(&b)).unwrap();
-                }
-            }
-            37 => {
-                let pairs: Model = (0..1 + self.dice.below(6))
-                    .map(|i| (self.key(), vec![b'i', i as u8]))
-                    .collect();
-                let borrowed: Vec<(&[u8], &[u8])> =
-                    pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-                let hooks = self.store.core_for_tests();
-                common::ingest(&self.disk, &hooks, &self.keyspace, &borrowed);
-                self.model.extend(pairs);
-            }
-            38 if !self.held => {
-                // With the next ingest, a memtable between runs.
-                let hooks = self.store.core_for_tests();
-                self.held = hooks.seal_and_hold(&self.keyspace).unwrap();
-            }
-            _ => self.release(),
-        }
-    }
-
-    /// Some keys in any order, some of them twice, some that were never written.
-    fn some_keys(&mut self) -> Vec<Vec<u8>> {
-        let count = [0, 1, 3, 40, 300][self.dice.below(5) as usize];
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        for _ in 0..count {
-            let key = match self.dice.below(8) {
-                0 => format!("{:02}/absent", self.dice.below(12)).into_bytes(),
-                1 => keys.last().cloned().unwrap_or_default(),
-                _ => self.key(),
-            };
-            keys.push(key);
-        }
-        keys
-    }
+    keys
 }
 
 fn values_of(model: &Model, keys: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {
@@ -161,13 +71,13 @@ fn values_of(model: &Model, keys: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {
 #[test]
 fn many_keys_at_once_read_as_single_ones() {
     simulate(40, |rt, seed| {
-        let mut world = World::new(&rt, seed);
+        let mut world = World::new(&rt, seed, habits());
         let mut snapshots: Vec<(Snapshot, Model)> = Vec::new();
         for _ in 0..40 {
             for _ in 0..20 {
                 world.change();
             }
-            let keys = world.some_keys();
+            let keys = some_keys(&mut world);
             let found = world.keyspace.multi_get(&keys).unwrap();
             let single: Vec<_> = keys
                 .iter()
@@ -209,147 +119,33 @@ fn many_keys_fail_as_one() {
     assert_eq!(error.kind(), ErrorKind::KeyspaceDropped);
 }
 
-/// What a cursor with these bounds shows of a model.
-fn within(model: &Model, options: &IterOptions) -> Model {
-    let inside = |k: &[u8]| {
-        options.lower.as_ref().is_none_or(|l| k >= &l[..])
-            && options.upper.as_ref().is_none_or(|u| k < &u[..])
-    };
-    let mut shown = model.clone();
-    shown.retain(|k, _| inside(k));
-    shown
-}
-
-fn check_stand(cursor: &Cursor, wanted: Option<(&Vec<u8>, &Vec<u8>)>, story: &[String]) {
-    let shown = cursor.valid().then(|| (cursor.key(), cursor.value()));
-    let wanted = wanted.map(|(k, v)| (&k[..], &v[..]));
-    assert_eq!(shown, wanted, "after {}", story.join(", "));
-}
-
-/// Bounds of all kinds: none, a prefix, two keys, nothing in between.
-fn some_bounds(world: &mut World) -> IterOptions {
-    let (a, b) = (world.key(), world.key());
-    match world.dice.below(6) {
-        0 => IterOptions::default(),
-        1 | 2 => IterOptions::prefix(format!("{:02}", world.dice.below(11)).as_bytes()),
-        3 => IterOptions::range(a.clone()..a),
-        4 if a <= b => IterOptions::range(a..=b),
-        _ => IterOptions {
-            lower: (world.dice.below(3) > 0).then(|| a.clone().min(b.clone())),
-            upper: (world.dice.below(3) > 0).then(|| a.max(b)),
-            ..IterOptions::default()
-        },
-    }
-}
-
-/// Places that seeks find hard: the bounds, what is next to them, and a prefix without its rest.
-fn some_place(world: &mut World, options: &IterOptions) -> Vec<u8> {
-    let bound = match world.dice.below(2) {
-        0 => options.lower.clone(),
-        _ => options.upper.clone(),
-    };
-    match (world.dice.below(6), bound) {
-        (0, Some(bound)) => bound,
-        (1, Some(mut bound)) => {
-            bound.push(0);
-            bound
-        }
-        (2, Some(mut bound)) => {
-            bound.pop();
-            bound
-        }
-        (3, _) => format!("{:02}/", world.dice.below(11)).into_bytes(),
-        (4, _) => [vec![], vec![0xff; 5]][world.dice.below(2) as usize].clone(),
-        _ => world.key(),
-    }
-}
-
 #[test]
 fn cursors_stand_where_the_model_does_also_after_refresh() {
     simulate(60, |rt, seed| {
-        let mut world = World::new(&rt, seed);
+        let mut world = World::new(&rt, seed, habits());
         for _ in 0..200 {
             world.change();
         }
         for _ in 0..8 {
             let options = IterOptions {
                 fill_cache: world.dice.below(2) == 0,
-                ..some_bounds(&mut world)
+                ..world.bounds()
             };
             let snapshot = world.store.snapshot();
-            let mut shown = within(&world.model, &options);
-            let mut cursor = if world.dice.below(3) == 0 {
-                world.keyspace.cursor_at(&snapshot, options.clone())
-            } else {
-                world.keyspace.cursor(options.clone())
-            }
-            .unwrap();
-            let mut story = vec![format!("{options:?}")];
-            let mut at: Option<Vec<u8>> = None;
+            let mut reader = match world.dice.below(3) {
+                0 => {
+                    let cursor = world.keyspace.cursor_at(&snapshot, options.clone());
+                    Reader::new(cursor.unwrap(), options, &world.model)
+                }
+                _ => world.reader(options),
+            };
             for _ in 0..60 {
-                let after = |at: &Vec<u8>| (Bound::Excluded(at.clone()), Bound::Unbounded);
-                let before = |at: &Vec<u8>| (Bound::Unbounded, Bound::Excluded(at.clone()));
-                let stand = match (world.dice.below(14), &at) {
-                    (0..4, Some(at)) => {
-                        story.push("next".into());
-                        cursor.next().unwrap();
-                        shown.range(after(at)).next()
-                    }
-                    (4..8, Some(at)) => {
-                        story.push("prev".into());
-                        cursor.prev().unwrap();
-                        shown.range(before(at)).next_back()
-                    }
-                    (8 | 0 | 1 | 2, _) => {
-                        let place = some_place(&mut world, &options);
-                        story.push(format!("seek {}", place.escape_ascii()));
-                        cursor.seek(&place).unwrap();
-                        shown.range(place..).next()
-                    }
-                    (9 | 3 | 4 | 5, _) => {
-                        let place = some_place(&mut world, &options);
-                        story.push(format!("seek_for_prev {}", place.escape_ascii()));
-                        cursor.seek_for_prev(&place).unwrap();
-                        shown.range(..=place).next_back()
-                    }
-                    (10 | 6, _) => {
-                        story.push("first".into());
-                        cursor.seek_to_first().unwrap();
-                        shown.iter().next()
-                    }
-                    (11 | 7, _) => {
-                        story.push("last".into());
-                        cursor.seek_to_last().unwrap();
-                        shown.iter().next_back()
-                    }
-                    _ => {
-                        for _ in 0..world.dice.below(30) {
-                            world.change();
-                        }
-                        // What it stands on, and around it, is what matters.
-                        if let Some(at) = at.clone() {
-                            match world.dice.below(4) {
-                                0 => {
-                                    world.keyspace.delete(&at).unwrap();
-                                    world.model.remove(&at);
-                                }
-                                1 => {
-                                    let end = [&at[..], b"5"].concat();
-                                    world.delete_range(at, end);
-                                }
-                                _ => {}
-                            }
-                        }
-                        story.push("refresh".into());
-                        let before = cursor.number();
-                        cursor.refresh().unwrap();
-                        assert!(cursor.number() >= before);
-                        shown = within(&world.model, &options);
-                        at.as_ref().and_then(|at| shown.range(at.clone()..).next())
-                    }
-                };
-                check_stand(&cursor, stand, &story);
-                at = stand.map(|(k, _)| k.clone());
+                if world.dice.below(7) > 0 {
+                    world.walk(&mut reader, 1);
+                } else {
+                    change_around(&mut world, &reader);
+                    reader.refresh(&world.model);
+                }
                 if world.dice.below(10) == 0 {
                     // Without a refresh, a cursor does not see it.
                     world.change();
@@ -357,6 +153,22 @@ fn cursors_stand_where_the_model_does_also_after_refresh() {
             }
         }
     });
+}
+
+/// Some changes, also of what a reader stands on and of what is near it.
+fn change_around(world: &mut World, reader: &Reader) {
+    for _ in 0..world.dice.below(30) {
+        world.change();
+    }
+    let Some(at) = &reader.at else { return };
+    match world.dice.below(4) {
+        0 => {
+            world.keyspace.delete(at).unwrap();
+            world.model.remove(at);
+        }
+        1 => world.delete_range(at, &[&at[..], b"5"].concat()),
+        _ => {}
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod closing_attacks;
 pub mod comings;
 pub mod deletes;
 pub mod folders;
+pub mod history;
 pub mod idleness;
 pub mod log_stories;
 pub mod rate;
@@ -248,8 +249,15 @@ pub fn ingest(
     hooks.ingest(keyspace, vec![table]).unwrap()
 }
 
-/// Writes a table that can be ingested: number 0 in the file, synced, and so is its name.
+/// Writes a table of puts that can be ingested.
 pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableMeta {
+    let puts: Vec<_> = pairs.iter().map(|(k, v)| (*k, Some(*v))).collect();
+    table_of(disk, hooks, &puts)
+}
+
+/// Writes a table that can be ingested: number 0 in the file, synced, and so is its name. A key
+/// without a value is a delete.
+pub fn table_of(disk: &Disk, hooks: &TestHooks, entries: &[(&[u8], Option<&[u8]>)]) -> TableMeta {
     let id = hooks.new_table_id();
     let name = format!("00000000-{id:08x}-0000-00000.tbl");
     let file = disk.faults.create(hooks.epoch(), &name).unwrap();
@@ -261,13 +269,18 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
         },
     )
     .unwrap();
-    for (key, value) in pairs {
-        writer.add(key, 1, value).unwrap();
+    for (key, value) in entries {
+        let kind = u64::from(value.is_some());
+        writer.add(key, kind, value.unwrap_or_default()).unwrap();
+        // What a block holds of keys is bounded.
+        if key.len() > 1 << 10 {
+            writer.end_block().unwrap();
+        }
     }
     let summary = writer.finish().unwrap();
     file.sync().unwrap();
     disk.faults.sync_dir(hooks.epoch()).unwrap();
-    let (first, last): (&[u8], &[u8]) = (pairs[0].0, pairs[pairs.len() - 1].0);
+    let (first, last): (&[u8], &[u8]) = (entries[0].0, entries[entries.len() - 1].0);
     TableMeta {
         id,
         location: 0,
@@ -276,8 +289,8 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
         max_seq: 0,
         raw_bytes: summary.raw_bytes,
         file_bytes: summary.file_bytes,
-        entries: pairs.len() as u64,
-        deletes: 0,
+        entries: entries.len() as u64,
+        deletes: entries.iter().filter(|(_, value)| value.is_none()).count() as u64,
         range_deletes: 0,
         digest: summary.digest.into(),
         points: Some((first.into(), last.into())),
