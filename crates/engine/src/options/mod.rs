@@ -167,24 +167,30 @@ macro_rules! settings_table {
     (
         store {
             $( $(#[doc = $sdoc:literal])+
-            $s:ident: $stype:ty = $sdefault:expr, $sunit:literal, $slimits:expr, $schange:expr; )+
+            $s:ident: $stype:ty = $sdefault:expr, $sunit:literal, $srange:literal, $slimits:expr,
+                $schange:expr; )+
         }
         keyspace {
             $( $(#[doc = $kdoc:literal])+
-            $k:ident: $ktype:ty = $kdefault:expr, $kunit:literal, $klimits:expr, $ktag:expr; )+
+            $k:ident: $ktype:ty = $kdefault:expr, $kunit:literal, $krange:literal, $klimits:expr,
+                $ktag:expr; )+
         }
     ) => {
         /// Settings of a store, and the defaults of its keyspaces. `Options::default()` suits a service on a small machine.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Options {
             $( $(#[doc = $sdoc])+
-            #[doc = concat!("\n\nDefault `", stringify!($sdefault), "`; ", $sunit, ", `", stringify!($slimits), "`.")]
+            #[doc = ""]
+            #[doc = $srange]
             pub $s: $stype, )+
             $( $(#[doc = $kdoc])+
-            #[doc = concat!("\n\nDefault `", stringify!($kdefault), "`; ", $kunit, ", `", stringify!($klimits), "`. A keyspace may have its own.")]
+            #[doc = ""]
+            #[doc = concat!($krange, " A keyspace may have its own.")]
             pub $k: $ktype, )+
-            /// What single keyspaces are to have instead, by name: set when the store is opened (and kept by it, as by
-            /// [`crate::Keyspace::set_options`]), or when the keyspace is created.
+            /// What single keyspaces are to have instead, by name: set when the store is opened, or
+            /// when the keyspace is created. The store keeps it, as it keeps what
+            /// [`crate::Keyspace::set_options`] sets: it stays in force after an open without it,
+            /// until [`crate::Keyspace::unset_options`] takes it away.
             pub keyspaces: BTreeMap<String, KeyspaceOptions>,
         }
 
@@ -246,6 +252,8 @@ macro_rules! settings_table {
                 unit: $sunit,
                 scope: Scope::Store,
                 limits: $slimits,
+                #[cfg(test)]
+                documented: $srange,
                 meaning: concat!($($sdoc),+),
                 change: $schange,
                 get: |o| o.$s.to_value(),
@@ -258,6 +266,8 @@ macro_rules! settings_table {
                 unit: $kunit,
                 scope: Scope::Keyspace,
                 limits: $klimits,
+                #[cfg(test)]
+                documented: $krange,
                 meaning: concat!($($kdoc),+),
                 change: Change::WhileOpen,
                 get: |o| o.$k.to_value(),
@@ -282,84 +292,151 @@ use Change::{AtOpen, WhileOpen};
 settings_table! {
     store {
         /// Create the store if the folder has none.
-        create_if_missing: bool = true, "switch", switch(), AtOpen("it says what an open does");
+        create_if_missing: bool = true, "switch",
+            "`true` or `false`; default `true`.",
+            switch(), AtOpen("it says what an open does");
         /// Refuse to open a store that is already there.
-        error_if_exists: bool = false, "switch", switch(), AtOpen("it says what an open does");
+        error_if_exists: bool = false, "switch",
+            "`true` or `false`; default `false`.",
+            switch(), AtOpen("it says what an open does");
         /// When writes become durable against power loss: never by themselves (as LevelDB and RocksDB do), once an interval, or before each
         /// is acknowledged.
-        sync: SyncMode = SyncMode::Never, "mode", times(100, 3_600_000_000, "\"never\", \"always\", or an interval, \"100 us\" to \"3600 s\""),
+        sync: SyncMode = SyncMode::Never, "mode",
+            "`\"never\"`, `\"always\"`, or an interval, `\"100 us\"` to `\"3600 s\"`; \
+             default `\"never\"`.",
+            times(100, 3_600_000_000,
+                "\"never\", \"always\", or an interval, \"100 us\" to \"3600 s\""),
             AtOpen("writers rely on what it promises");
         /// When block checksums are verified: when a block is first used after its table was opened, or at every read.
-        verify: Verify = Verify::Once, "mode", choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
+        verify: Verify = Verify::Once, "mode",
+            "`\"once\"` or `\"always\"`; default `\"once\"`.",
+            choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
         /// How much of each flushed table is read back and compared with the memtable before the log lets go of it: nothing, a
         /// bounded number of blocks, or every entry.
-        flush_verify: FlushVerify = FlushVerify::Sample, "mode", choice("\"none\", \"sample\" or \"all\""), WhileOpen;
+        flush_verify: FlushVerify = FlushVerify::Sample, "mode",
+            "`\"none\"`, `\"sample\"` or `\"all\"`; default `\"sample\"`.",
+            choice("\"none\", \"sample\" or \"all\""), WhileOpen;
         /// The full size of a log segment: the first one has 256 KiB, and each one twice the size
         /// of the one before it, up to this. A larger batch gets a segment of its own.
-        log_segment_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
+        log_segment_bytes: u64 = 64 << 20, "bytes",
+            "From 64 KiB to 2 GiB; default 64 MiB.",
+            within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
         /// The log's folder, created with the store; a relative path counts from the store's folder. Empty: the store's folder, or where the store has its log.
-        log_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");
+        log_dir: PathBuf = PathBuf::new(), "folder",
+            "A path; default empty.",
+            choice("a path"), AtOpen("it is chosen when the store is created");
         /// The tables' folder, created with the store; a relative path counts from the store's folder. Empty: the store's folder, or where the store has its tables.
-        table_dir: PathBuf = PathBuf::new(), "folder", choice("a path"), AtOpen("it is chosen when the store is created");
+        table_dir: PathBuf = PathBuf::new(), "folder",
+            "A path; default empty.",
+            choice("a path"), AtOpen("it is chosen when the store is created");
         /// Log bytes at which the keyspace that pins the oldest segment is flushed; at least two segments.
-        log_bytes_max: u64 = 512 << 20, "bytes", within(128 << 10, 1 << 50), WhileOpen;
+        log_bytes_max: u64 = 512 << 20, "bytes",
+            "From 128 KiB to 1024 TiB; default 512 MiB.",
+            within(128 << 10, 1 << 50), WhileOpen;
         /// What replay may keep in memory: a reader all that the log holds, a writer what finds no room on the disk. At least eight of the largest memtables
         /// and `log_bytes_max`, whatever is set.
-        replay_bytes_max: u64 = 0, "bytes", within(0, 1 << 50), AtOpen("the log is replayed when the store is opened");
+        replay_bytes_max: u64 = 0, "bytes",
+            "From 0 B to 1024 TiB; default 0.",
+            within(0, 1 << 50), AtOpen("the log is replayed when the store is opened");
         /// Bytes of cached blocks. Tables that are read through maps do not use it, compressed blocks do.
-        block_cache_bytes: u64 = 64 << 20, "bytes", within(0, 1 << 50), AtOpen("the cache's shards are sized once");
+        block_cache_bytes: u64 = 64 << 20, "bytes",
+            "From 0 B to 1024 TiB; default 64 MiB.",
+            within(0, 1 << 50), AtOpen("the cache's shards are sized once");
         /// Memory for memtables, cached blocks, filters and indexes of open tables and buffers of jobs, all together; 0: as much as these are given one
         /// by one. Over it the cache shrinks first, then tables below level 1 are closed, then the largest memtable is flushed early; what is
         /// needed all the same is used, and told.
-        memory_bytes_max: u64 = 0, "bytes", within(0, 1 << 50), WhileOpen;
+        memory_bytes_max: u64 = 0, "bytes",
+            "From 0 B to 1024 TiB; default 0.",
+            within(0, 1 << 50), WhileOpen;
         /// The most tables below level 1 whose filters and indexes stay in memory; those of the
         /// tables above stay besides. How many files are open is bounded otherwise: by half of what
         /// the process may open. Tables beyond that are opened for each read.
-        open_tables_max: u32 = 4096, "tables", within(16, 1 << 20), AtOpen("the cache of open tables is sized once");
+        open_tables_max: u32 = 4096, "tables",
+            "From 16 to 1048576 tables; default 4096.",
+            within(16, 1 << 20), AtOpen("the cache of open tables is sized once");
         /// Read tables through memory maps where the storage has them.
-        map_tables: bool = true, "switch", switch(), AtOpen("open tables stay as they were opened");
+        map_tables: bool = true, "switch",
+            "`true` or `false`; default `true`.",
+            switch(), AtOpen("open tables stay as they were opened");
         /// What is read and written past the system's page cache (O_DIRECT): nothing, what flushes and compactions read and write, or all of
         /// tables, which are then not mapped and read through the block cache. Refused where the tables' file system cannot.
-        direct_io: DirectIo = DirectIo::None, "mode", choice("\"none\", \"compaction\" or \"all\""), AtOpen("open tables stay as they were opened");
+        direct_io: DirectIo = DirectIo::None, "mode",
+            "`\"none\"`, `\"compaction\"` or `\"all\"`; default `\"none\"`.",
+            choice("\"none\", \"compaction\" or \"all\""),
+            AtOpen("open tables stay as they were opened");
         /// Background tasks for flush and compaction.
-        background_tasks: u32 = 2, "tasks", within(1, 64), AtOpen("tasks are started once");
+        background_tasks: u32 = 2, "tasks",
+            "From 1 to 64 tasks; default 2.",
+            within(1, 64), AtOpen("tasks are started once");
         /// Subjobs of one job that may run at once.
-        subjobs_max: u32 = 2, "subjobs", within(1, 64), WhileOpen;
+        subjobs_max: u32 = 2, "subjobs",
+            "From 1 to 64 subjobs; default 2.",
+            within(1, 64), WhileOpen;
         /// What compactions may read and write in a second, all together; 0 is no limit. Flushes never wait for it, but what they write is
         /// taken from what compactions may.
-        background_bytes_per_s: u64 = 0, "bytes", within(0, 1 << 50), WhileOpen;
+        background_bytes_per_s: u64 = 0, "bytes",
+            "From 0 B to 1024 TiB; default 0.",
+            within(0, 1 << 50), WhileOpen;
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind: "stop" lets them go on until a limit is met and
         /// has them wait then; "slowdown" takes fewer bytes a second the nearer the limits are.
-        stall_policy: StallPolicy = StallPolicy::Slowdown, "mode", choice("\"stop\" or \"slowdown\""), WhileOpen;
+        stall_policy: StallPolicy = StallPolicy::Slowdown, "mode",
+            "`\"stop\"` or `\"slowdown\"`; default `\"slowdown\"`.",
+            choice("\"stop\" or \"slowdown\""), WhileOpen;
         /// How often a writer publishes its statistics to the file STATS.json, which others read beside it; 0 is never. What is published
         /// is some 10 KB, and 1 KB more for each keyspace, written without a sync.
-        stats_publish_ms: u64 = 1000, "milliseconds", within(0, 3_600_000), WhileOpen;
+        stats_publish_ms: u64 = 1000, "milliseconds",
+            "From 0 to 3600000 milliseconds; default 1000.",
+            within(0, 3_600_000), WhileOpen;
     }
     keyspace {
         /// Size of a memtable. A keyspace holds one that is written and up to `sealed_memtables_max` sealed ones.
-        memtable_bytes: u64 = 64 << 20, "bytes", within(64 << 10, 4 << 30), tag::MEMTABLE_BYTES;
+        memtable_bytes: u64 = 64 << 20, "bytes",
+            "From 64 KiB to 4 GiB; default 64 MiB.",
+            within(64 << 10, 4 << 30), tag::MEMTABLE_BYTES;
         /// Sealed memtables of a keyspace at which its writers wait.
-        sealed_memtables_max: u32 = 3, "memtables", within(1, 64), tag::MEMTABLE_STOP_COUNT;
+        sealed_memtables_max: u32 = 3, "memtables",
+            "From 1 to 64 memtables; default 3.",
+            within(1, 64), tag::MEMTABLE_STOP_COUNT;
         /// Target size of a table, before compression.
-        table_bytes: u64 = 64 << 20, "bytes", within_power_of_two(64 << 10, 1 << 30), tag::TABLE_BYTES;
+        table_bytes: u64 = 64 << 20, "bytes",
+            "A power of two, 64 KiB to 1 GiB; default 64 MiB.",
+            within_power_of_two(64 << 10, 1 << 30), tag::TABLE_BYTES;
         /// Size of a block, before compression.
-        block_bytes: u32 = 8 << 10, "bytes", within_power_of_two(1 << 10, 32 << 10), tag::BLOCK_BYTES;
+        block_bytes: u32 = 8 << 10, "bytes",
+            "A power of two, 1 KiB to 32 KiB; default 8 KiB.",
+            within_power_of_two(1 << 10, 32 << 10), tag::BLOCK_BYTES;
         /// Level-0 runs at which compaction begins.
-        l0_trigger_count: u32 = 4, "runs", within(1, 1000), tag::L0_TRIGGER_COUNT;
+        l0_trigger_count: u32 = 4, "runs",
+            "From 1 to 1000 runs; default 4.",
+            within(1, 1000), tag::L0_TRIGGER_COUNT;
         /// Level-0 runs from which on writers are slowed down, unless stall_policy is "stop"; not below l0_trigger_count.
-        l0_slowdown_count: u32 = 20, "runs", within(1, 10_000), tag::L0_SLOWDOWN_COUNT;
+        l0_slowdown_count: u32 = 20, "runs",
+            "From 1 to 10000 runs; default 20.",
+            within(1, 10_000), tag::L0_SLOWDOWN_COUNT;
         /// Level-0 runs at which writers wait; not below l0_slowdown_count.
-        l0_stop_count: u32 = 36, "runs", within(1, 10_000), tag::L0_STOP_COUNT;
+        l0_stop_count: u32 = 36, "runs",
+            "From 1 to 10000 runs; default 36.",
+            within(1, 10_000), tag::L0_STOP_COUNT;
         /// Target size of level 1, or of the first level in use with dynamic targets; not below table_bytes.
-        level1_bytes: u64 = 256 << 20, "bytes", within(64 << 10, 1 << 50), tag::LEVEL1_BYTES;
+        level1_bytes: u64 = 256 << 20, "bytes",
+            "From 64 KiB to 1024 TiB; default 256 MiB.",
+            within(64 << 10, 1 << 50), tag::LEVEL1_BYTES;
         /// How many times larger the target of each further level is.
-        level_factor: u32 = 10, "times", within(2, 100), tag::LEVEL_FACTOR;
+        level_factor: u32 = 10, "times",
+            "From 2 to 100 times; default 10.",
+            within(2, 100), tag::LEVEL_FACTOR;
         /// Targets of the levels: fixed from level 1 on, or dynamic, from the size of the deepest one.
-        level_targets: LevelTargets = LevelTargets::Fixed, "mode", choice("\"fixed\" or \"dynamic\""), tag::LEVEL_TARGETS;
+        level_targets: LevelTargets = LevelTargets::Fixed, "mode",
+            "`\"fixed\"` or `\"dynamic\"`; default `\"fixed\"`.",
+            choice("\"fixed\" or \"dynamic\""), tag::LEVEL_TARGETS;
         /// Filter bits for each key, for all levels or a list by level; 10 give 1% false positives, 0 is no filter.
-        bloom_bits_per_key: ByLevel<u32> = ByLevel([10; LEVEL_COUNT]), "bits", within(0, 20), tag::FILTER_BITS_BY_LEVEL;
+        bloom_bits_per_key: ByLevel<u32> = ByLevel([10; LEVEL_COUNT]), "bits",
+            "From 0 to 20 bits; default 10.",
+            within(0, 20), tag::FILTER_BITS_BY_LEVEL;
         /// Compression of blocks, for all levels or a list by level. Tables of level 0 are rewritten soon, those of the bottom hold most of the data.
         compression: ByLevel<Compression> = ByLevel([Compression::None; LEVEL_COUNT]), "codec",
+            "`\"none\"`, `\"lz4\"`, `\"zstd\"` or `\"zstd:1\"` to `\"zstd:19\"`; \
+             default `\"none\"`.",
             times(1, 19, "\"none\", \"lz4\", \"zstd\" or \"zstd:1\" to \"zstd:19\""), tag::CODECS_BY_LEVEL;
     }
 }

@@ -92,6 +92,9 @@ pub struct Setting {
     pub scope: Scope,
     /// What it may be.
     pub limits: Limits,
+    /// The sentence of its rustdoc about range and default, which a test compares with these.
+    #[cfg(test)]
+    pub(super) documented: &'static str,
     pub(super) meaning: &'static str,
     /// When it may change.
     pub change: Change,

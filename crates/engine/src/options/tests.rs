@@ -25,6 +25,31 @@ fn unusual() -> Options {
     options
 }
 
+/// The fields of `Options` say in their rustdoc what `silt options` prints: a literal there,
+/// because no macro can compute it.
+#[test]
+fn the_documentation_of_each_field_has_its_range_and_default() {
+    for s in SETTINGS {
+        let range = s.range();
+        let range = match s.limits.words.is_some() || range.starts_with("a power of two") {
+            true => range,
+            false => format!("from {range}"),
+        };
+        let default = match (s.unit, s.show(&s.default_value())) {
+            ("folder", _) => "empty".to_string(),
+            (_, text) => text,
+        };
+        // Marks of code and quotes are a matter of taste, and so is the first letter.
+        let plain = |text: &str| text.replace(['`', '"'], "").to_lowercase();
+        let default = match default.as_str() {
+            "\"0 B\"" => "0",
+            default => default,
+        };
+        let expected = format!("{range}; default {default}.");
+        assert_eq!(plain(s.documented), plain(&expected), "{}", s.name);
+    }
+}
+
 #[test]
 fn names_and_tags_are_unique_and_defaults_possible() {
     let mut names: Vec<_> = SETTINGS.iter().map(|s| s.name).collect();
