@@ -65,8 +65,8 @@ pub trait EventListener: Send + Sync + 'static {
 }
 
 /// Something that happened in an open store. Of what an open does, only its failures are emitted,
-/// damage in the log that it passed over, and options that contradict the file in the store's
-/// folder.
+/// damage in the log that it passed over, and what the file of options in the store's folder sets
+/// that is not in force.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -215,8 +215,17 @@ pub enum Event {
     /// The store was opened for writing, and the file `OPTIONS.toml` in its folder cannot be read.
     #[non_exhaustive]
     OptionsUnreadable {
-        /// Why.
+        /// Why. The message begins with the path of the file.
         error: Error,
+    },
+    /// The store was opened for writing, and the file `OPTIONS.toml` in its folder has options for
+    /// keyspaces whose names no keyspace of the store has yet. Either a name is mistyped, or the
+    /// keyspace is created later: with these options, if the program passed what
+    /// [`crate::Options::load`] returns.
+    #[non_exhaustive]
+    OptionsOfNoKeyspace {
+        /// The names in the file.
+        keyspaces: Vec<String>,
     },
     /// A keyspace was created.
     #[non_exhaustive]

@@ -5,10 +5,12 @@
 //! passes something else, what the operator set is not in force. That is no error, because the
 //! program may know better, but nobody should have to guess: an open for writing reads the file,
 //! and what contradicts it is traced, emitted as [`Event::OptionsDiffer`], and part of
-//! [`crate::Stats`].
+//! [`crate::Stats`]. So is a keyspace that the file has options for and the store does not have:
+//! its name may be a mistake, or the keyspace may be created later, with these options.
 //!
 //! Invariants: only what the file sets can differ. The file never keeps a store from being opened:
-//! if it cannot be read, that is reported in the same three ways.
+//! if it cannot be read, that is reported in the same three ways. The error begins with the path of
+//! the file.
 //!
 //! Threading: the file is read once, by the open; comparing takes no lock.
 
@@ -51,15 +53,19 @@ pub(crate) type Read = Result<Option<OptionsFile>>;
 
 /// Reads the file from a store's folder.
 pub(crate) fn read(storage: &dyn Storage) -> Read {
-    let file = match storage.open(OPTIONS) {
-        Ok(file) => file,
-        Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
+    let contents = || -> siltstone_storage::Result<Vec<u8>> {
+        let file = storage.open(OPTIONS)?;
+        // One byte more than is allowed is enough for the refusal.
+        let mut bytes = vec![0; file.len().min(FILE_BYTES_MAX + 1) as usize];
+        file.read_at(0, &mut bytes)?;
+        Ok(bytes)
     };
-    // One byte more than is allowed is enough for the refusal.
-    let mut bytes = vec![0; file.len().min(FILE_BYTES_MAX + 1) as usize];
-    file.read_at(0, &mut bytes)?;
-    OptionsFile::from_bytes(&bytes).map(Some)
+    let read = match contents() {
+        Ok(bytes) => OptionsFile::from_bytes(&bytes).map(Some),
+        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    };
+    read.map_err(|error| error.context(format!("{}/{OPTIONS}", storage.describe())))
 }
 
 /// Whether an option says what one open does, and nothing about the store.
@@ -90,6 +96,19 @@ pub(crate) fn differences(core: &Core) -> Vec<OptionDifference> {
         }
     }
     all
+}
+
+/// The keyspaces that the file has options for and that the store does not have (yet).
+pub(crate) fn of_no_keyspace(core: &Core) -> Vec<String> {
+    let Ok(Some(file)) = &core.options_file else {
+        return Vec::new();
+    };
+    let map = core.keyspaces.load();
+    let names = file.options.keyspaces.keys();
+    names
+        .filter(|name| !map.by_name.contains_key(name.as_str()))
+        .cloned()
+        .collect()
 }
 
 fn of_store(in_force: &Options, file: &OptionsFile) -> Vec<OptionDifference> {
@@ -142,5 +161,17 @@ pub(crate) fn report(core: &Core) {
     }
     if !differences.is_empty() {
         core.events.tell(|| Event::OptionsDiffer { differences });
+    }
+    let keyspaces = of_no_keyspace(core);
+    for keyspace in &keyspaces {
+        tracing::warn!(
+            keyspace,
+            "the file {OPTIONS} in the store's folder has options for a keyspace, and there is no \
+             keyspace of this name yet"
+        );
+    }
+    if !keyspaces.is_empty() {
+        core.events
+            .tell(|| Event::OptionsOfNoKeyspace { keyspaces });
     }
 }

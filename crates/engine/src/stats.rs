@@ -95,8 +95,11 @@ pub struct Stats {
     /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was
     /// when the store was opened for writing.
     pub option_differences: Vec<OptionDifference>,
-    /// Why that file could not be read, if it could not.
+    /// Why that file could not be read, if it could not; begins with its path.
     pub options_file_error: Option<String>,
+    /// Keyspaces that the file has options for, and that the store does not have yet: the name is
+    /// mistyped, or the keyspace is still to be created.
+    pub options_of_no_keyspace: Vec<String>,
 }
 
 /// Levels with their numbers, for readers who leave some out.
@@ -346,6 +349,7 @@ pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
         last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),
         option_differences: crate::options_differ::differences(core),
         options_file_error: crate::options_differ::failure(core).map(Error::to_string),
+        options_of_no_keyspace: crate::options_differ::of_no_keyspace(core),
     }
     .with_log_bytes(core.log_bytes.load(Ordering::Relaxed))
 }

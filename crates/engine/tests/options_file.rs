@@ -17,7 +17,9 @@ impl EventListener for Listener {
     fn on_event(&self, event: &Event) {
         let about_the_file = matches!(
             event,
-            Event::OptionsDiffer { .. } | Event::OptionsUnreadable { .. }
+            Event::OptionsDiffer { .. }
+                | Event::OptionsUnreadable { .. }
+                | Event::OptionsOfNoKeyspace { .. }
         );
         // A keyspace that is created is the last event of each test.
         if about_the_file || matches!(event, Event::KeyspaceCreated { .. }) {
@@ -160,8 +162,12 @@ fn an_open_that_contradicts_the_file_says_so() {
     ];
     assert_eq!(differences(&store), expected);
     match &emitted(&store, &events)[..] {
-        [Event::OptionsDiffer { differences, .. }] => {
+        [
+            Event::OptionsDiffer { differences, .. },
+            Event::OptionsOfNoKeyspace { keyspaces, .. },
+        ] => {
             assert_eq!(*differences, store.stats().option_differences);
+            assert_eq!(*keyspaces, ["gone"]);
         }
         other => panic!("{other:?}"),
     }
@@ -178,6 +184,51 @@ fn an_open_that_contradicts_the_file_says_so() {
     store.keyspace("birds").unwrap().set_options(&own).unwrap();
     assert_eq!(differences(&store), expected[..1]);
     store.close().unwrap();
+}
+
+/// A mistyped name of a keyspace in the file went unnoticed.
+#[test]
+fn options_of_a_keyspace_that_is_not_there_are_reported_until_it_is_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[keyspaces.default]\nlevel_factor = 4\n[keyspaces.typo]\nlevel_factor = 5\n";
+    fs::write(dir.path().join("OPTIONS.toml"), text).unwrap();
+    let (store, events) = open(dir.path(), Options::load(dir.path()).unwrap());
+    assert_eq!(differences(&store), [""; 0]);
+    assert_eq!(store.stats().options_of_no_keyspace, ["typo"]);
+    match &emitted(&store, &events)[..] {
+        [Event::OptionsOfNoKeyspace { keyspaces, .. }] => assert_eq!(*keyspaces, ["typo"]),
+        other => panic!("{other:?}"),
+    }
+    let json = store.stats().to_json();
+    let back: siltstone::Stats = serde_json::from_str(&json).unwrap();
+    assert_eq!(back.options_of_no_keyspace, ["typo"]);
+    // It is no mistake if it was only early.
+    let late = store.create_keyspace("typo").unwrap();
+    assert_eq!(late.options().level_factor, 5);
+    assert_eq!(store.stats().options_of_no_keyspace, [""; 0]);
+    store.close().unwrap();
+}
+
+/// What a keyspace once got from the file is its own from then on, as the documents say.
+#[test]
+fn options_of_a_keyspace_outlive_the_file_until_they_are_unset() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("OPTIONS.toml");
+    fs::write(&file, "[keyspaces.default]\nlevel_factor = 4\n").unwrap();
+    let level_factor = || {
+        let store = Store::open(dir.path(), Options::load(dir.path()).unwrap()).unwrap();
+        let found = store.default_keyspace().unwrap().options().level_factor;
+        store.close().unwrap();
+        found
+    };
+    assert_eq!(level_factor(), 4);
+    fs::write(&file, "").unwrap();
+    assert_eq!(level_factor(), 4);
+    let store = Store::open(dir.path(), Options::default()).unwrap();
+    let default = store.default_keyspace().unwrap();
+    default.unset_options(&["level_factor"]).unwrap();
+    store.close().unwrap();
+    assert_eq!(level_factor(), 10);
 }
 
 #[test]
@@ -213,7 +264,11 @@ fn a_file_that_cannot_be_read_is_no_error_of_the_open() {
     let (store, events) = open(dir.path(), Options::default());
     let stats = store.stats();
     let said = stats.options_file_error.unwrap();
-    assert!(said.contains("line 1, column 8"), "{said}");
+    let path = dir.path().join("OPTIONS.toml").display().to_string();
+    assert!(
+        said.starts_with(&format!("{path}: line 1, column 8: ")),
+        "{said}"
+    );
     assert!(stats.option_differences.is_empty());
     match &emitted(&store, &events)[..] {
         [Event::OptionsUnreadable { error, .. }] => assert_eq!(error.to_string(), said),

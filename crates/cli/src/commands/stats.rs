@@ -206,7 +206,14 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
         outln!(out, "options    {difference}")?;
     }
     if let Some(error) = &stats.options_file_error {
-        outln!(out, "options    OPTIONS.toml cannot be read: {error}")?;
+        outln!(out, "options    the file cannot be read: {error}")?;
+    }
+    for keyspace in &stats.options_of_no_keyspace {
+        outln!(
+            out,
+            "options    OPTIONS.toml sets options of `{}`: there is no keyspace of this name yet",
+            keyspace.escape_default()
+        )?;
     }
     latencies(out, stats)?;
     delays(out, stats)?;

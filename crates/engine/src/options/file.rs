@@ -204,6 +204,10 @@ impl Options {
     /// has its default. [`crate::Store::open`] never reads the file by itself: pass it what this
     /// returns.
     ///
+    /// A store keeps options of single keyspaces: what a table `[keyspaces.NAME]` of the file has
+    /// set once stays in force when it is taken out of the file, until
+    /// [`crate::Keyspace::unset_options`] (`silt options -k NAME --unset OPTION`) takes it away.
+    ///
     /// `path` is the store's folder. If the folder has no such file, or is not there yet, the
     /// options are the defaults. `path` may also name a file: one that is there is read, and a path
     /// that ends with `.toml` must be there.
