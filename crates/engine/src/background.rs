@@ -468,16 +468,27 @@ pub(crate) fn forget_failures(core: &Core) {
     core.schedule.lock().failures_in_a_row = 0;
 }
 
+/// Failures in a row from which on waiting callers, and `Stats::jobs_failing`, speak of them.
+const FAILING_NOW: u32 = 3;
+
 /// The last job's error, if jobs fail and nothing has succeeded since.
 pub(crate) fn failing(core: &Core) -> Option<Error> {
     let failures = core.schedule.lock().failures_in_a_row;
-    (failures >= 3)
+    (failures >= FAILING_NOW)
         .then(|| core.last_job_error.lock().clone())
         .flatten()
 }
 
 /// Flushes or compactions that fail so often in a row do not only meet a passing fault: there is a pause after each.
 const LASTING_FAILURES: u32 = 10;
+
+/// The last job's error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
+/// compactions: for those who look and do not wait.
+pub(crate) fn failing_now(core: &Core) -> Option<Error> {
+    let now = |failures: &u32| *failures >= FAILING_NOW;
+    let fails = core.schedule.lock().failed_in_a_row.iter().any(now);
+    fails.then(|| core.last_job_error.lock().clone()).flatten()
+}
 
 /// What a writer is told that waits for jobs which fail again and again.
 pub(crate) fn failing_for_good(core: &Core) -> Option<Error> {

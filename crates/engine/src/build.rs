@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use siltstone_storage::files::FileStorage;
-use siltstone_storage::{Epoch, Storage, WriteFile};
+use siltstone_storage::{Epoch, Storage, StorageErrorKind, WriteFile};
 use siltstone_table::error::TableError;
 use siltstone_table::key::{Kind, raw_bytes, trailer};
 use siltstone_table::layout::{Layout, LayoutLimits};
@@ -384,7 +384,15 @@ impl TableBuilder {
             self.tables.len()
         );
         let storage = &self.folder.storage;
-        let file = storage.create(self.folder.epoch, &name)?;
+        let file = storage
+            .create(self.folder.epoch, &name)
+            .map_err(|error| match error.kind {
+                StorageErrorKind::AlreadyExists => Error::from(error)
+                    .with_kind(ErrorKind::InvalidArgument)
+                    .with_message("there is a file of this name already, and it stays as it is")
+                    .advice("use another prefix or another folder, or delete the file"),
+                _ => error.into(),
+            })?;
         self.created.push(name.clone());
         let buffers = std::mem::take(&mut self.buffers);
         let writer = TableWriter::with_buffers(file.clone(), self.writer_options, buffers)?;
@@ -462,7 +470,11 @@ pub(crate) fn no_table(file: &TableFile, error: siltstone_storage::StorageError)
     if error.kind() == ErrorKind::NotFound {
         return error
             .in_file(file.shown())
-            .context("there is no table to ingest");
+            .with_message("there is no table to ingest")
+            .advice(
+                "check the path; a table that was ingested by IngestMode::Move is the store's, and \
+                 no longer where it was",
+            );
     }
     error.context(format!("ingesting {}", file.shown()))
 }

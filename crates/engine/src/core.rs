@@ -74,7 +74,12 @@ impl PendingEdit {
 pub(crate) struct KeyspaceMap {
     pub(crate) by_id: BTreeMap<KeyspaceId, Arc<KeyspaceCore>>,
     pub(crate) by_name: BTreeMap<String, KeyspaceId>,
+    /// The names of those that were dropped last, for messages: a batch knows only their numbers.
+    pub(crate) dropped: BTreeMap<KeyspaceId, String>,
 }
+
+/// Names of dropped keyspaces that are remembered at most.
+pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 
 /// From where on something other than a memtable needs the log: creates, drops and ingests without
 /// a durable edit, and data that waits for room after an open on a full disk.
@@ -169,19 +174,11 @@ impl Core {
     /// A live keyspace.
     #[inline]
     pub(crate) fn keyspace_by_id(&self, id: KeyspaceId) -> Result<Arc<KeyspaceCore>> {
-        match self.keyspaces.load().by_id.get(&id) {
+        let map = self.keyspaces.load();
+        match map.by_id.get(&id) {
             Some(keyspace) => Ok(keyspace.clone()),
-            None => Err(self.no_keyspace(id)),
+            None => Err(no_keyspace(&map, id)),
         }
-    }
-
-    #[cold]
-    fn no_keyspace(&self, id: KeyspaceId) -> Error {
-        Error::new(
-            ErrorKind::KeyspaceDropped,
-            format!("keyspace number {id} is not in this store"),
-        )
-        .advice("it was dropped")
     }
 
     /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises the ceiling at half.
@@ -440,6 +437,25 @@ impl Core {
             Ok(())
         }
     }
+}
+
+#[cold]
+fn no_keyspace(map: &KeyspaceMap, id: KeyspaceId) -> Error {
+    let name = match map.dropped.get(&id) {
+        Some(name) => format!("`{name}`"),
+        None => format!("number {id}"),
+    };
+    dropped_keyspace(&name)
+}
+
+/// The answer to calls on a keyspace that was dropped.
+#[cold]
+pub(crate) fn dropped_keyspace(name: &str) -> Error {
+    Error::new(
+        ErrorKind::KeyspaceDropped,
+        format!("keyspace {name} was dropped"),
+    )
+    .advice("create it again, or use another one")
 }
 
 /// Whether an edit that failed so may be committed later: nothing was written, and the state would take it. The manifest could not grow.

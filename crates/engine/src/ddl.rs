@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::core::{Core, KeyspaceMap, ManifestRole, PendingEdit, may_wait};
+use crate::core::{Core, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit, may_wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::log::RecordKind;
@@ -330,6 +330,10 @@ fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
     change_map(core, |map| {
         map.by_name.remove(&keyspace.name);
         map.by_id.remove(&keyspace.id);
+        map.dropped.insert(keyspace.id, keyspace.name.clone());
+        if map.dropped.len() > DROPPED_NAMES_MAX {
+            map.dropped.pop_first();
+        }
     });
 }
 

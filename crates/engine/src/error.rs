@@ -17,6 +17,10 @@ use siltstone_table::TableError;
 
 use crate::version::meta::ShowKey;
 
+/// What a user can do when files of an open store were removed.
+pub(crate) const REMOVED_ADVICE: &str = "something else removed files of the store: stop what does \
+    that, close the store, and put the files back from a copy or a checkpoint";
+
 /// Result of an engine call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -225,6 +229,12 @@ impl Error {
         self
     }
 
+    /// The same error in other words: those of the storage stay in [`Error::storage`].
+    pub(crate) fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Error {
+        Arc::make_mut(&mut self.inner).message = message.into();
+        self
+    }
+
     /// The class to decide by.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
@@ -365,6 +375,7 @@ impl From<StorageError> for Error {
             ),
             // An object shorter than its owner says has lost bytes.
             StorageErrorKind::UnexpectedEof => (ErrorKind::Corruption, None),
+            StorageErrorKind::Removed => (ErrorKind::Corruption, Some(REMOVED_ADVICE)),
             StorageErrorKind::PermissionDenied => (
                 ErrorKind::Io,
                 Some("check the owner and the permissions of the folder, and how it is mounted"),

@@ -54,9 +54,11 @@ pub struct KeyspaceStats {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stats {
-    /// `good`, or why the store takes no writes.
+    /// `good`, or why the store takes no writes. See `jobs_failing`, too.
     pub health: String,
-    /// The published sequence number.
+    /// The published sequence number: every entry up to it can be read. It counts nothing, because
+    /// every open for writing goes on about 2^28 above the last one, lest a number is given twice.
+    /// The counter `put_count` counts the entries that were written, `batch_count` the batches.
     pub published: u64,
     /// Snapshots held, and the oldest one's number.
     pub snapshot_count: u64,
@@ -90,8 +92,12 @@ pub struct Stats {
     pub pinned_table_count: u64,
     /// Bytes of their files.
     pub pinned_table_bytes: u64,
-    /// Why the last job failed, if one did.
+    /// Why a job failed, the last time that one did since the store was opened. Jobs run again, so
+    /// this may be long past: see `jobs_failing`.
     pub last_job_error: Option<String>,
+    /// Why flushes or compactions fail, if the last three of either have failed. The store takes
+    /// writes as long as it has memory for them (`health` may be good), and writers wait then.
+    pub jobs_failing: Option<String>,
     /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was
     /// when the store was opened for writing.
     pub option_differences: Vec<OptionDifference>,
@@ -328,7 +334,9 @@ pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
     let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::budget::memory(core);
+    let jobs_failing = crate::background::failing_now(core).map(|error| error.to_string());
     Stats {
+        jobs_failing,
         health: core.health.describe(),
         published: core.snapshots.published(),
         snapshot_count: core.snapshots.count() as u64,

@@ -28,7 +28,8 @@ use crate::stats::Stats;
 use crate::view::KeyspaceCore;
 use crate::write::{WriteOptions, write};
 
-/// The name of the keyspace that every store has.
+/// The name of the keyspace that every new store has. It can be dropped like any other;
+/// [`Store::open_keyspace`] creates it again.
 pub const DEFAULT_KEYSPACE: &str = "default";
 
 /// How often in a row others may create and drop a keyspace just when somebody opens it.
@@ -90,6 +91,19 @@ fn tell_opened(core: &Core) {
     }
 }
 
+/// There is no keyspace of this name, only those with the names `known`.
+#[cold]
+fn no_such_keyspace<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Error {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    let expected = match known.is_empty() {
+        true => "nothing, because the store has no keyspaces".to_string(),
+        false => format!("one of: {}", known.join(", ")),
+    };
+    Error::not_found(format!("there is no keyspace `{name}`"))
+        .expected(expected)
+        .advice("create it first (Store::open_keyspace does), or check the name")
+}
+
 /// Ends the store's tasks when the last [`Store`] handle is gone.
 struct Closer {
     core: Arc<Core>,
@@ -129,6 +143,13 @@ impl Drop for Closer {
 /// call [`Store::close`], which closes it at once; other handles then get `Closed`. A `Cursor` can
 /// go on after either. [`Store::close`] also syncs the log and returns what failed; dropping the
 /// last handle does neither, and loses nothing that a kill of the process would not lose.
+///
+/// # `fork`
+///
+/// An open store must not be used on both sides of a `fork`: the child has a copy of the memory,
+/// but neither the background tasks nor the locks' owners, and writes to the same files. Calls in
+/// the child may wait for ever or damage the store. Open stores after the fork, or let the child
+/// call `exec` (or `_exit`) and nothing of the store.
 #[derive(Clone)]
 pub struct Store {
     core: Arc<Core>,
@@ -138,8 +159,15 @@ pub struct Store {
 impl Store {
     /// Opens the store in the folder `path`, creating it if the options say so.
     ///
+    /// A folder that holds other files and no store is taken all the same: the store is created
+    /// beside them, and [`crate::is_store_file`] tells which names are the store's. Only a folder
+    /// with tables, log segments or manifests and without `CURRENT` is refused: they may be all
+    /// that is left of a store. (The commands of `silt` refuse a folder with other files and no
+    /// store.)
+    ///
     /// A process with a limit of file sizes (`ulimit -f`) should ignore SIGXFSZ, for example by
-    /// `siltstone_storage::files::ignore_file_size_signal`: the limit is then like a full disk, while by default the signal ends the process.
+    /// [`crate::storage::ignore_file_size_signal`]: the limit is then like a full disk, while by
+    /// default the signal ends the process.
     ///
     /// # Errors
     /// `InvalidArgument` for impossible options, `Locked` if another writer has it, `NotFound` if there is none and it may not be created,
@@ -294,7 +322,8 @@ impl Store {
         Keyspace::new(self.clone(), keyspace)
     }
 
-    /// The keyspace `default`.
+    /// The keyspace `default`, which every new store has. It stays away once it was dropped
+    /// ([`Store::drop_keyspace`]), after another open too, until it is created again.
     ///
     /// # Errors
     /// `NotFound` if it was dropped.
@@ -311,12 +340,7 @@ impl Store {
         let map = self.core.keyspaces.load();
         match map.by_name.get(name).and_then(|id| map.by_id.get(id)) {
             Some(keyspace) => Ok(self.handle(keyspace.clone())),
-            None => Err(Error::not_found(format!("there is no keyspace `{name}`"))
-                .expected(format!(
-                    "one of: {}",
-                    map.by_name.keys().cloned().collect::<Vec<_>>().join(", ")
-                ))
-                .advice("create it first, or check the name")),
+            None => Err(no_such_keyspace(name, map.by_name.keys())),
         }
     }
 
@@ -372,6 +396,8 @@ impl Store {
 
     /// Drops a keyspace and everything in it. Iterators and snapshots that read it go on; new calls get `KeyspaceDropped`. Its files are
     /// deleted when nothing reads them any more.
+    ///
+    /// The keyspace `default` is no exception. A store may have no keyspaces at all.
     ///
     /// # Errors
     /// `NotFound`; as a write otherwise.

@@ -148,10 +148,10 @@ impl TableFile {
         let file = file.map_err(|error| match error.kind {
             // A reader holds it, so nobody may have deleted it.
             StorageErrorKind::NotFound => StorageError::new(
-                StorageErrorKind::UnexpectedEof,
+                StorageErrorKind::Removed,
                 error.op,
                 error.name,
-                "the file of a table in use is gone",
+                "the file of a table in use is missing",
             ),
             _ => error,
         })?;
@@ -370,7 +370,7 @@ mod tests {
         memory.delete(EPOCH, "0").unwrap();
         memory.delete(EPOCH, "1").unwrap();
         let kind = |file: &TableFile| read(file).unwrap_err().kind;
-        assert_eq!(kind(&all[0]), StorageErrorKind::UnexpectedEof);
+        assert_eq!(kind(&all[0]), StorageErrorKind::Removed);
         all[0].files.set_closed();
         assert_eq!(kind(&all[1]), StorageErrorKind::Closed);
         assert_eq!(read(&all[2]).unwrap(), 2);

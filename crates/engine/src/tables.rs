@@ -272,7 +272,10 @@ impl TableSet {
                 let error = Error::from(e);
                 // The manifest names it: a missing table is damage, not a wrong question.
                 if error.kind() == ErrorKind::NotFound {
-                    error.with_kind(ErrorKind::Corruption)
+                    error
+                        .with_message("the file of a table is missing")
+                        .with_kind(ErrorKind::Corruption)
+                        .advice(crate::error::REMOVED_ADVICE)
                 } else {
                     error
                 }

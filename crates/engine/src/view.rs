@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use siltstone_storage::{Mutex, Runtime};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gaps::Gaps;
 use crate::log::Position;
 use crate::memtable::Memtable;
@@ -375,11 +375,7 @@ impl KeyspaceCore {
 
     #[cold]
     fn dropped_error(&self) -> Error {
-        Error::new(
-            ErrorKind::KeyspaceDropped,
-            format!("keyspace `{}` was dropped", self.name),
-        )
-        .advice("create it again, or use another one")
+        crate::core::dropped_keyspace(&format!("`{}`", self.name))
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::{
-    Batch, Components, Error, ErrorKind, IterOptions, KeyspaceOptions, Options, Store, WriteOptions,
+    Batch, Components, Error, ErrorKind, IngestMode, IterOptions, KeyspaceOptions, Options, Store,
+    TableBuilder, TableFolder, TableOptions, WriteOptions,
 };
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
@@ -140,7 +141,7 @@ const CASES: &[Case] = &[
     (
         "a key of 65,536 bytes",
         ErrorKind::InvalidArgument,
-        EXPECTED | FOUND,
+        EXPECTED | FOUND | ADVICE,
         || {
             Place::new()
                 .open()
@@ -153,7 +154,7 @@ const CASES: &[Case] = &[
     (
         "a value over 1 GiB",
         ErrorKind::InvalidArgument,
-        EXPECTED | FOUND,
+        EXPECTED | FOUND | ADVICE,
         || {
             let huge = vec![0; (1 << 30) + 1];
             Place::new()
@@ -234,6 +235,49 @@ const CASES: &[Case] = &[
             let mut batch = Batch::new();
             batch.put(&keyspace, b"k", b"v").unwrap();
             store.write(&batch, WriteOptions::default()).unwrap_err()
+        },
+    ),
+    (
+        "a table built under a name that is taken",
+        ErrorKind::InvalidArgument,
+        FILE | ADVICE,
+        || {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = TableFolder::open(dir.path()).unwrap();
+            let build = || {
+                let mut builder = TableBuilder::new(&folder, "t", TableOptions::default())?;
+                builder.put(b"k", b"v")?;
+                builder.finish()
+            };
+            build().unwrap();
+            build().unwrap_err()
+        },
+    ),
+    (
+        "an export under a name that is taken",
+        ErrorKind::InvalidArgument,
+        FILE | ADVICE,
+        || {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = TableFolder::open(dir.path()).unwrap();
+            let ks = Place::new().open().default_keyspace().unwrap();
+            ks.put(b"k", b"v").unwrap();
+            ks.export(.., &folder, "t").unwrap();
+            ks.export(.., &folder, "t").unwrap_err()
+        },
+    ),
+    (
+        "an ingest of a missing table",
+        ErrorKind::NotFound,
+        FILE | ADVICE,
+        || {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = TableFolder::open(dir.path()).unwrap();
+            let place = Place::new();
+            let ks = place.open().default_keyspace().unwrap();
+            let files = vec![folder.file("missing.table")];
+            let store = ks.store();
+            store.ingest(&[(&ks, files)], IngestMode::Move).unwrap_err()
         },
     ),
     (
@@ -743,6 +787,88 @@ fn work_for_a_dropped_keyspace_has_not_failed() {
     ks.put(b"k", b"v").unwrap();
     assert_eq!(store.stats().counter("job_failed_count"), 0);
     assert_eq!(store.stats().health, "good");
+}
+
+/// A batch knows keyspaces by their numbers; the message has the name, as that of every other call.
+#[test]
+fn a_batch_for_a_dropped_keyspace_names_it() {
+    let place = Place::new();
+    let store = place.open();
+    let keyspace = store.create_keyspace("birds").unwrap();
+    store.drop_keyspace("birds").unwrap();
+    let mut batch = Batch::new();
+    batch.put(&keyspace, b"k", b"v").unwrap();
+    batch.put(&keyspace, b"l", b"v").unwrap();
+    let written = store.write(&batch, WriteOptions::default()).unwrap_err();
+    assert!(written.to_string().contains("`birds`"), "{written}");
+    assert_eq!(
+        written.to_string(),
+        keyspace.get(b"k").unwrap_err().to_string()
+    );
+    // The names of many dropped keyspaces are not kept; the number is named then.
+    for i in 0..70 {
+        let name = format!("keyspace-{i}");
+        store.create_keyspace(&name).unwrap();
+        store.drop_keyspace(&name).unwrap();
+    }
+    let error = store.write(&batch, WriteOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::KeyspaceDropped);
+    let number = format!("number {}", keyspace.id());
+    assert!(error.to_string().contains(&number), "{error}");
+}
+
+/// `default` can be dropped like every other keyspace, and stays away until it is created again.
+#[test]
+fn a_store_without_keyspaces_says_so() {
+    let place = Place::new();
+    let store = place.open();
+    store.drop_keyspace("default").unwrap();
+    let error = store.default_keyspace().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let expected = error.expected_value().unwrap();
+    assert!(expected.contains("no keyspaces"), "{error}");
+    let advice = error.advice_text().unwrap();
+    assert!(advice.contains("Store::open_keyspace"), "{error}");
+    store.close().unwrap();
+    let store = place.open();
+    assert_eq!(store.keyspaces(), [""; 0]);
+    assert!(store.default_keyspace().is_err());
+    store.open_keyspace("default").unwrap();
+    assert_eq!(store.default_keyspace().unwrap().name(), "default");
+    store.close().unwrap();
+}
+
+/// The folder of an open store is removed: reads and flushes say that files are missing, and the
+/// statistics say that flushes fail.
+#[test]
+fn a_folder_that_is_removed_under_an_open_store() {
+    let place = Place::filled();
+    let store = place.open();
+    let ks = store.default_keyspace().unwrap();
+    ks.put(b"k", b"v").unwrap();
+    assert_eq!(store.stats().jobs_failing, None);
+    std::fs::remove_dir_all(place.path()).unwrap();
+
+    let read = ks.get(&7u32.to_be_bytes()).unwrap_err();
+    println!("{read}");
+    assert_eq!(read.kind(), ErrorKind::Corruption);
+    assert!(read.to_string().contains("is missing"), "{read}");
+    assert!(read.file().unwrap().ends_with(".tbl"), "{read}");
+    assert!(read.advice_text().unwrap().contains("removed"), "{read}");
+
+    let flush = store.flush().unwrap_err();
+    println!("{flush}");
+    let folder = place.path().display().to_string();
+    let text = flush.to_string();
+    assert!(
+        text.contains(&format!("the folder {folder} was removed")),
+        "{text}"
+    );
+    assert!(flush.advice_text().unwrap().contains("removed"), "{text}");
+    let stats = store.stats();
+    assert!(stats.counter("job_failed_count") > 0);
+    let failing = stats.jobs_failing.unwrap();
+    assert!(failing.contains("was removed"), "{failing}");
 }
 
 /// No address space, or a file system without maps: tables are read all the same, and that is counted.

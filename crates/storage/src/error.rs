@@ -37,6 +37,8 @@ pub enum StorageErrorKind {
     MapFailed,
     /// The object's owner was closed, and what it left is no longer there.
     Closed,
+    /// Somebody else removed an object, or the folder itself, while it was in use.
+    Removed,
     /// Any other I/O error.
     Io,
 }

@@ -199,7 +199,9 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
             side.side
         )?;
     }
-    if let Some(error) = &stats.last_job_error {
+    if let Some(error) = &stats.jobs_failing {
+        outln!(out, "jobs       fail again and again: {error}")?;
+    } else if let Some(error) = &stats.last_job_error {
         outln!(out, "last job   failed: {error}")?;
     }
     for difference in &stats.option_differences {

@@ -110,7 +110,7 @@ impl BatchBody {
     /// body is unchanged.
     pub fn delete_range(&mut self, keyspace: u32, start: &[u8], end: &[u8]) -> Result<()> {
         if end.len() > MAX_KEY_BYTES {
-            return Err(too_large("end key", MAX_KEY_BYTES, end.len()));
+            return Err(too_large("end key", MAX_KEY_BYTES, end.len()).advice(SHORTER_KEY));
         }
         match start.cmp(end) {
             std::cmp::Ordering::Less => self.push(EntryKind::RangeDelete, keyspace, start, end),
@@ -201,6 +201,10 @@ impl fmt::Debug for BatchBody {
             .finish()
     }
 }
+
+/// What a user can do whose key is too large.
+const SHORTER_KEY: &str =
+    "use a shorter key, such as a hash of it, and keep the whole in the value";
 
 #[cold]
 fn too_large(what: &str, limit_bytes: usize, found_bytes: usize) -> Error {
@@ -365,10 +369,11 @@ pub fn count_entries(bytes: &[u8]) -> std::result::Result<u64, BadEntry> {
 #[inline]
 pub fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
     if key.len() > MAX_KEY_BYTES {
-        return Err(too_large("key", MAX_KEY_BYTES, key.len()));
+        return Err(too_large("key", MAX_KEY_BYTES, key.len()).advice(SHORTER_KEY));
     }
     if value.len() > MAX_VALUE_BYTES {
-        return Err(too_large("value", MAX_VALUE_BYTES, value.len()));
+        return Err(too_large("value", MAX_VALUE_BYTES, value.len())
+            .advice("store the value in pieces, under keys of their own"));
     }
     Ok(())
 }

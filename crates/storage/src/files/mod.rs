@@ -156,6 +156,13 @@ impl FileStorage {
                 // It has no other meaning for the flags that we use.
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 Errno::INVAL if flags.contains(OFlags::DIRECT) => self.not_direct(op, name),
+                // A file that is created is missed by nobody: it is the folder that is not there.
+                Errno::NOENT if flags.contains(OFlags::CREATE) => StorageError::new(
+                    StorageErrorKind::Removed,
+                    op,
+                    self.shown(name),
+                    format!("the folder {} was removed", self.path.display()),
+                ),
                 // The name is taken; by what decides what can be done about it.
                 Errno::EXIST => match self.kind_of(name) {
                     Some(FileType::Directory) => other_kind("a directory"),
