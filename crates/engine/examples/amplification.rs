@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use siltstone::storage::{MemoryStorage, Runtime};
 use siltstone::{Components, LevelTargets, Options, Store};
-use siltstone_storage::{MemoryStorage, Runtime};
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 112;

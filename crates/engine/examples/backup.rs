@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone::check::{CheckStorages, check};
 use siltstone::repair::{RepairOptions, RepairSource, repair};
+use siltstone::storage::{FileStorage, Runtime, Storage};
 use siltstone::{Options, Result, Store};
-use siltstone_storage::files::FileStorage;
-use siltstone_storage::runtime::Runtime;
-use siltstone_storage::storage::Storage;
 
 fn folder(path: &Path) -> Result<Arc<dyn Storage>> {
     Ok(Arc::new(FileStorage::open_or_create(path)?))

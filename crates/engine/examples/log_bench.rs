@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use siltstone::batch::BatchBody;
 use siltstone::log::{LogConfig, LogOptions, LogWriter, RecordKind, ReplayOptions, replay};
-use siltstone_storage::{Epoch, FileStorage, Runtime};
+use siltstone::storage::{Epoch, FileStorage, Runtime};
 
 /// Nanoseconds of processor time of this thread, where the system tells: other load does not count.
 fn cpu_nanos() -> Option<u64> {

@@ -95,6 +95,7 @@ mod snapshot;
 mod space;
 pub mod stall;
 mod stats;
+pub mod storage;
 mod store;
 mod table_files;
 mod tables;
