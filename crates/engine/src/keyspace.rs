@@ -74,7 +74,10 @@ impl Keyspace {
         })
     }
 
-    /// Has these options, by name, follow the store's again.
+    /// Has these options, by name, follow the store's again. Only this takes away what was set for
+    /// the keyspace, by [`Keyspace::set_options`], by [`crate::Options::keyspaces`] of some open or
+    /// by the file `OPTIONS.toml`: an open that no longer sets it changes nothing, and one that
+    /// still sets it sets it again.
     ///
     /// # Errors
     /// As [`Keyspace::set_options`].
@@ -208,8 +211,9 @@ impl Keyspace {
         Ok(taken.then_some(value))
     }
 
-    /// Removes all keys from `start` on and before `end`, at a cost that does not depend on how
-    /// many there are. Equal bounds remove nothing.
+    /// Removes all keys from `start` on and before `end` (`end` itself stays, as in `start..end`),
+    /// at a cost that does not depend on how many there are. Equal bounds remove nothing. The
+    /// guide's page on [keyspaces](crate::guide::keyspaces) says how to remove all keys.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
@@ -458,8 +462,9 @@ impl Keyspace {
         crate::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
     }
 
-    /// Compacts everything between `start` and `end` (all, if `None`; both ends included) to the
-    /// lowest level that has data there, and waits.
+    /// Compacts everything between `start` and `end` to the lowest level that has data there, and
+    /// waits. Both ends are included (unlike the end of [`Keyspace::delete_range`]); `None` is no
+    /// bound.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; what kept a job from happening.

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use siltstone::check::{CheckStorages, check};
 use siltstone::repair::{RepairOptions, RepairSource, repair};
+use siltstone::storage::{FileStorage, MemoryStorage, Runtime, Storage};
 use siltstone::{
-    Batch, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Options, Stats, Store, SyncMode,
-    TableBuilder, TableFolder, TableOptions, WriteOptions,
+    Batch, Event, EventListener, IngestMode, IterOptions, Keyspace, KeyspaceOptions, Options,
+    Stats, Store, SyncMode, TableBuilder, TableFolder, TableOptions, WriteOptions,
 };
-use siltstone_storage::files::FileStorage;
-use siltstone_storage::{MemoryStorage, Runtime, Storage};
 
 const TABLE: &str = include_str!("../src/guide/moving_from_rocksdb.md");
 
@@ -20,6 +19,12 @@ const TABLE: &str = include_str!("../src/guide/moving_from_rocksdb.md");
 fn named() -> BTreeSet<&'static str> {
     let links = TABLE.split("crate::").skip(1);
     links.map(|l| l.split(')').next().unwrap()).collect()
+}
+
+struct Deaf;
+
+impl EventListener for Deaf {
+    fn on_event(&self, _: &Event) {}
 }
 
 /// Makes calls, and checks that each is made of the item that it stands for.
@@ -117,7 +122,8 @@ fn every_call_that_the_guide_names_is_there() {
         "Options::to_toml" => store.options().to_toml();
         "Options::from_toml" => Options::from_toml("").unwrap();
     }
-    store.close().unwrap();
+    calls! { made: "Store::close" => store.close().unwrap(); }
+    calls! { made: "Options::load" => Options::load(&path).unwrap(); }
     let runtime = Runtime::threads();
     let files: Arc<dyn Storage> = Arc::new(FileStorage::open_existing(&path).unwrap());
     let mended: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&runtime));
@@ -127,6 +133,12 @@ fn every_call_that_the_guide_names_is_there() {
         "Store::open_read_only" => Store::open_read_only(&path, Options::default()).unwrap();
         "check" => check(&of, &mut |_| ()).unwrap();
         "repair::repair" => repair(&source, &mended, &runtime, &options, &mut |_| ()).unwrap();
+    }
+    calls! { made:
+        "EventListener" => EventListener::on_event(&Deaf, &Event::SpaceAgain);
+        "Store::open_with_listener" =>
+            Store::open_with_listener(&path, Options::default(), Arc::new(Deaf)).unwrap();
+        "Store::destroy" => Store::destroy(&path).unwrap();
     }
     assert_eq!(
         made,

@@ -6,7 +6,8 @@
 //! 4. [Bulk data](bulk): loading tables built outside, exporting, checkpoints, giving space back.
 //! 5. [Durability](durability): what each sync mode loses, errors that stop a store and errors that do not, damage.
 //! 6. [Tuning by measurement](tuning): which figures to look at, and which setting each of them asks for.
-//! 7. [Moving from RocksDB](moving_from_rocksdb): a table of calls, and what there is none of.
+//! 7. [Watching a store](watching): statistics, events, and the `metrics` facade.
+//! 8. [Moving from RocksDB](moving_from_rocksdb): a table of calls, and what there is none of.
 //!
 //! Longer programs are in `examples/` of this crate; each runs in the tests.
 
@@ -27,6 +28,9 @@ pub mod durability {
 }
 pub mod tuning {
     #![doc = include_str!("tuning.md")]
+}
+pub mod watching {
+    #![doc = include_str!("watching.md")]
 }
 pub mod moving_from_rocksdb {
     #![doc = include_str!("moving_from_rocksdb.md")]
