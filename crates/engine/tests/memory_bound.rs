@@ -215,3 +215,29 @@ fn measure() {
     assert_eq!(left, PAIRS / 2);
     check(&store, &options, "after a scan over them");
 }
+
+/// A memtable that was made larger for a large value is given back when it is flushed: whoever waits
+/// for that finds no memory of it any more.
+#[test]
+fn oversized_memtables_are_given_back() {
+    const MEMTABLE_BYTES: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        memtable_bytes: MEMTABLE_BYTES,
+        ..Options::default()
+    };
+    let store = Store::open(dir.path().join("s"), options).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    let value = vec![7; 16 << 20];
+    for _ in 0..4 {
+        for key in 0..4u8 {
+            ks.put([key], &value).unwrap();
+        }
+        store.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        let memory = store.stats().memory;
+        // The active one and three that are kept for reuse.
+        assert!(memory.arena_bytes <= 5 * MEMTABLE_BYTES, "{memory:?}");
+    }
+    store.close().unwrap();
+}

@@ -483,31 +483,38 @@ pub(crate) fn count_panic(core: &Core, task: &Task) -> u32 {
 }
 
 /// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
-pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
-    let goes_on = match &mut task {
-        Task::Compaction(compaction) => result.is_err() && compaction.goes_on(),
-        Task::Flush(_) => false,
-    };
-    let mut schedule = core.schedule.lock();
+pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
+    let (of_its_kind, keyspace) = (task.kind(), task.keyspace());
     let id = match &task {
-        Task::Flush(flush) => {
-            if result.is_err() {
-                flush.source.flushing.store(false, Ordering::Release);
-            }
-            FLUSH_ID | flush.source.id
-        }
+        Task::Flush(flush) => FLUSH_ID | flush.source.id,
         Task::Compaction(compaction) => compaction.id,
     };
+    // A memtable that was flushed is let go before anybody can find that nothing runs any more:
+    // whoever waited for that finds its memory given back.
+    let mut task = match task {
+        Task::Flush(flush) if result.is_ok() => {
+            drop(flush);
+            None
+        }
+        task => Some(task),
+    };
+    let goes_on = match &mut task {
+        Some(Task::Compaction(compaction)) => result.is_err() && compaction.goes_on(),
+        _ => false,
+    };
+    let mut schedule = core.schedule.lock();
+    if let Some(Task::Flush(flush)) = &task {
+        flush.source.flushing.store(false, Ordering::Release);
+    }
     // Asked again under the lock: whoever cancels jobs looks for unfinished ones under it.
     let goes_on = goes_on
         && match &task {
-            Task::Compaction(compaction) => !compaction.cancel.is_cancelled(),
-            Task::Flush(_) => false,
+            Some(Task::Compaction(compaction)) => !compaction.cancel.is_cancelled(),
+            _ => false,
         };
     if !goes_on {
         schedule.running.retain(|r| r.id != id);
     }
-    let of_its_kind = task.kind();
     let after = |failures: u32| match result {
         Ok(()) => 0,
         // Nobody waits for what a keyspace that is gone had to do.
@@ -515,7 +522,7 @@ pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
         Err(_) => failures.saturating_add(1),
     };
     if result.is_ok() {
-        schedule.panicked.remove(&(of_its_kind, task.keyspace()));
+        schedule.panicked.remove(&(of_its_kind, keyspace));
     }
     schedule.failures_in_a_row = after(schedule.failures_in_a_row);
     schedule.failed_in_a_row[of_its_kind] = after(schedule.failed_in_a_row[of_its_kind]);
@@ -523,16 +530,17 @@ pub(crate) fn finish(core: &Core, mut task: Task, result: &Result<()>) {
     core.work.notify_all();
     core.settled.notify_all();
     match task {
-        Task::Compaction(compaction) if goes_on => schedule.unfinished.push(*compaction),
-        Task::Compaction(compaction) => {
+        Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
+        Some(Task::Compaction(compaction)) => {
             // The task's views and tables are let go without the lock.
             drop(schedule);
             end(core, vec![*compaction]);
         }
-        Task::Flush(flush) => {
+        Some(Task::Flush(flush)) => {
             drop(schedule);
             drop(flush);
         }
+        None => {}
     }
 }
 
