@@ -107,8 +107,8 @@ fn compressed_and_encoded_text_is_read_as_what_it_is() {
         silt_with(args, &bytes).fine();
         assert!(on("scan", &store, &[]).fine() == expected, "{name}");
     }
-    // Records of one length are decompressed by their name only.
-    let file = dir.path().join("a.bin.gz");
+    // Records of one length are decompressed by their content, too.
+    let file = dir.path().join("a.bin");
     fs::write(&file, gzip(b"aKvbLw")).unwrap();
     let store = dir.path().join("fixed");
     let args = ["-f", "fixed", "--record", "3", "--key", "1..2"];
@@ -337,7 +337,11 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
         let said = on("load", &store, &[path, "--skip-bad", "-k", "damaged"]);
         assert_eq!(said.code, Some(3), "{said:?}");
         let last = said.err.lines().last().unwrap();
-        assert!(last.contains("damaged, before byte"), "{last}");
+        assert!(last.contains("damaged somewhere before byte"), "{last}");
+        assert!(
+            last.contains("--restart") && !last.contains("goes on there"),
+            "{last}"
+        );
         let found: u64 = on("count", &store, &[]).fine().trim().parse().unwrap();
         assert!((1_000..=60_000).contains(&found), "{found}");
         // The same command goes on with the whole file.
@@ -348,11 +352,73 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
         assert_eq!(said["total"]["record_count"], 120_000, "{said}");
         assert_eq!(on("count", &store, &[]).fine(), "60000\n");
         fs::write(&file, [&bytes[..], b"more"].concat()).unwrap();
-        let said = on("load", &store, &[path]).failed(3);
+        let ended = on("load", &store, &[path, "--json"]);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(
-            said.contains("damaged") || said.contains("cut off"),
+            ended.err.contains("4 bytes after the compressed data"),
+            "{ended:?}"
+        );
+        assert!(ended.out.contains("\"trailing_bytes\":4"), "{ended:?}");
+        assert_eq!(on("count", &store, &[]).fine(), "60000\n");
+    }
+}
+
+/// A log that is emptied in place while it is read gave a third of its records and exit code 0.
+#[test]
+fn a_file_that_gets_shorter_while_it_is_read_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = rows(60_000);
+    for cut in [0, 1_000_003] {
+        let (store, file) = (
+            dir.path().join(format!("{cut}.silt")),
+            dir.path().join(format!("{cut}.csv")),
+        );
+        fs::write(&file, &text).unwrap();
+        // The first line of output waits for room in the pipe, and so does the load.
+        let (mut output, mut filled) = std::io::pipe().unwrap();
+        let full = [b'x'; 1 << 16];
+        filled.write_all(&full).unwrap();
+        let child = Command::new(SILT)
+            .args([OsStr::new("load"), store.as_os_str(), file.as_os_str()])
+            .stdout(filled)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = format!("/proc/{}", child.id());
+        let is_read = || -> Option<bool> {
+            let open = fs::read_dir(format!("{process}/fd")).ok()?.flatten();
+            let mut ours = open.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == file));
+            let name = ours.next()?.file_name().into_string().ok()?;
+            let info = fs::read_to_string(format!("{process}/fdinfo/{name}")).ok()?;
+            Some(!info.starts_with("pos:\t0\n"))
+        };
+        let begun = Instant::now();
+        while is_read() != Some(true) {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::File::options()
+            .write(true)
+            .open(&file)
+            .unwrap()
+            .set_len(cut)
+            .unwrap();
+        let mut said = Vec::new();
+        std::io::Read::read_to_end(&mut output, &mut said).unwrap();
+        let ended: Ended = child.wait_with_output().unwrap().into();
+        let said = ended.failed(3);
+        let began = format!("it began with {} bytes and ended at ", text.len());
+        assert!(
+            said.contains(&began) && said.contains("--restart"),
             "{said}"
         );
+        assert!(!said.contains("goes on there"), "{said}");
+        // Of the records that are there none is cut.
+        if store.exists() {
+            for line in on("scan", &store, &[]).fine().lines() {
+                assert!(text.contains(&line.replacen('\t', ",", 1)), "{line}");
+            }
+        }
     }
 }
 

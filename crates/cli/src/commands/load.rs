@@ -17,6 +17,7 @@ use siltstone::{Keyspace, Options, Store, WriteOptions};
 
 use crate::args::LoadArgs;
 use crate::failure::{Failure, Outcome};
+use crate::load::decode::Untrusted;
 use crate::load::resume::Resume;
 use crate::load::source::Source;
 use crate::load::{Pair, Records, Step, Tally};
@@ -50,7 +51,10 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
             "reading {} as {format}{}{}",
             input.name,
             decoded.unwrap_or_default(),
-            guess.from.describe()
+            match reader.format == guess.format {
+                true => guess.from.describe(),
+                false => " (by its content)",
+            }
         )?;
         out.finish()?;
     }
@@ -90,6 +94,8 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         earlier,
         name: &input.name,
         read: &input.read,
+        trailing: &input.trailing,
+        is_untrusted: false,
         decoded: input.decoded.as_deref(),
         bar: &bar,
     };
@@ -100,8 +106,8 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     let summary = load.summary(&source, time);
     if let Err(failure) = result {
         let again = match load.resume {
-            Some(_) => "; the same command goes on there",
-            None => "",
+            Some(_) if !load.is_untrusted => "; the same command goes on there",
+            _ => "",
         };
         let left_out = match load.done.left_out.records {
             0 => String::new(),
@@ -145,7 +151,15 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         }
     }
     out.finish()?;
-    Ok(match total.left_out.records {
+    let trailing = input.trailing.get();
+    if trailing > 0 {
+        eprintln!(
+            "silt: {}: {} after the compressed data that are no such data; they were left out",
+            input.name,
+            plural(trailing, "byte")
+        );
+    }
+    Ok(match total.left_out.records + trailing {
         0 => Outcome::Fine,
         _ => Outcome::LeftOut,
     })
@@ -198,6 +212,10 @@ struct Load<'a> {
     /// The input: what messages call it, how much of it was read, and how it was decoded.
     name: &'a str,
     read: &'a Cell<u64>,
+    /// Bytes that follow the compressed data, see [`Input::trailing`].
+    trailing: &'a Cell<u64>,
+    /// What was read of the input is not what it holds.
+    is_untrusted: bool,
     decoded: Option<&'a str>,
     bar: &'a ProgressBar,
 }
@@ -255,6 +273,7 @@ impl Load<'_> {
                 Ok(Step::End) => return self.write(source, true),
                 Err(error) => {
                     self.write(source, false)?;
+                    self.is_untrusted = Untrusted::is(&error);
                     return Err(Failure::io(name, &error));
                 }
             }
@@ -316,6 +335,7 @@ impl Load<'_> {
             "bad_record_count": self.done.left_out.records,
             "left_out_line_count": self.done.left_out.lines,
             "left_out_bytes": self.done.left_out.bytes,
+            "trailing_bytes": self.trailing.get(),
             "entry_bytes": self.done.entry_bytes,
             "start_offset": self.start_offset,
             "end_offset": source.offset(),

@@ -7,6 +7,37 @@
 /// The number of bytes that are looked at.
 pub const SAMPLE_BYTES: usize = 4 << 10;
 
+/// The bytes that tell whether another member or frame follows.
+pub const MAGIC_BYTES: usize = 4;
+
+const GZIP: &[u8] = b"\x1f\x8b\x08";
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+
+/// Whether a skippable frame begins here, as RFC 8878 has them, and the length of its content if
+/// it is known.
+fn skippable(start: &[u8]) -> Option<Option<u32>> {
+    let [0x50..=0x5f, 0x2a, 0x4d, 0x18, rest @ ..] = start else {
+        return None;
+    };
+    Some(rest.first_chunk().map(|len| u32::from_le_bytes(*len)))
+}
+
+/// Whether bytes begin as zstd does: with a frame, or with skippable frames before it, as `pzstd`
+/// writes them. The frames of lz4 are skippable in the same way; what follows these frames tells,
+/// if it lies within the bytes.
+fn is_zstd(start: &[u8]) -> bool {
+    let mut rest = start;
+    let mut is_skipped = false;
+    while let Some(len) = skippable(rest) {
+        is_skipped = true;
+        let len = len.and_then(|len| usize::try_from(len).ok()?.checked_add(8));
+        rest = len.and_then(|len| rest.get(len..)).unwrap_or_default();
+    }
+    rest.starts_with(ZSTD) || is_skipped && !rest.starts_with(LZ4)
+}
+
+const LZ4: &[u8] = b"\x04\x22\x4d\x18";
+
 /// A compression that is undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -19,12 +50,26 @@ pub enum Compression {
 impl Compression {
     /// The compression of bytes that begin so.
     pub fn of(start: &[u8]) -> Option<Compression> {
-        if start.starts_with(b"\x1f\x8b\x08") {
+        if start.starts_with(GZIP) {
             Some(Compression::Gzip)
-        } else if start.starts_with(b"\x28\xb5\x2f\xfd") {
+        } else if is_zstd(start) {
             Some(Compression::Zstd)
         } else {
             None
+        }
+    }
+
+    /// Whether bytes that follow a complete member or frame begin another one. `head` has at least
+    /// [`MAGIC_BYTES`] bytes, or all that are left of the input; an input that ends within the
+    /// first bytes of a member counts as one that begins it.
+    pub fn goes_on(self, head: &[u8]) -> bool {
+        let begins = |magic: &[u8]| {
+            let len = magic.len().min(head.len());
+            head[..len] == magic[..len]
+        };
+        match self {
+            Compression::Gzip => begins(&GZIP[..2]),
+            Compression::Zstd => begins(ZSTD) || skippable(head).is_some(),
         }
     }
 
@@ -158,13 +203,7 @@ const KINDS: [Kind; 14] = [
         "bzip2 -dc FILE",
         None,
     ),
-    (
-        0,
-        b"\x04\x22\x4d\x18",
-        "compressed with lz4",
-        "lz4 -dc FILE",
-        None,
-    ),
+    (0, LZ4, "compressed with lz4", "lz4 -dc FILE", None),
     (
         0,
         b"\x1f\x9d",
@@ -308,6 +347,26 @@ mod tests {
             }
             assert_eq!(refused(text.as_bytes(), true), None);
         }
+    }
+
+    /// What `pzstd` writes begins with a skippable frame, and was taken for binary data.
+    #[test]
+    fn skippable_frames_are_zstd() {
+        let skipped = b"\x50\x2a\x4d\x18\x04\0\0\0size";
+        for (rest, expected) in [
+            (ZSTD, Some(Compression::Zstd)),
+            (b"", Some(Compression::Zstd)),
+            (LZ4, None),
+        ] {
+            for times in 1..3 {
+                let start = [&skipped.repeat(times)[..], rest].concat();
+                assert_eq!(Compression::of(&start), expected, "{rest:?}");
+            }
+        }
+        assert_eq!(Compression::of(&skipped[..5]), Some(Compression::Zstd));
+        assert_eq!(Compression::of(b"\x60\x2a\x4d\x18"), None);
+        let long = b"\x5f\x2a\x4d\x18\xff\xff\xff\xff";
+        assert_eq!(Compression::of(long), Some(Compression::Zstd));
     }
 
     #[test]

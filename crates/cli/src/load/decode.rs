@@ -5,12 +5,15 @@
 //! buffers have fixed sizes, and zstd refuses windows over 128 MiB.
 
 use std::cell::Cell;
-use std::io::{self, BufReader, Cursor, Read};
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::rc::Rc;
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
-use super::content::{Compression, Encoding, Refusal, SAMPLE_BYTES, refused, refused_lines};
+use super::content::{
+    Compression, Encoding, MAGIC_BYTES, Refusal, SAMPLE_BYTES, refused, refused_lines,
+};
 
 /// Bytes that a decoder reads or makes at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -25,7 +28,35 @@ pub struct Decoded<'a> {
     pub encoding: Option<Encoding>,
     /// How much of the undecoded input was read.
     pub read: Rc<Cell<u64>>,
+    /// How many bytes follow the compressed data that are none of it, nor padding with zeros. They
+    /// are known once the end of the input was read.
+    pub trailing: Rc<Cell<u64>>,
 }
+
+/// An error after which the input cannot be continued where this load stopped: what was read of it
+/// is not what it holds.
+#[derive(Debug)]
+pub struct Untrusted(pub String);
+
+impl Untrusted {
+    /// As an error of reading.
+    pub fn error(text: String) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, Untrusted(text))
+    }
+
+    /// Whether this is the error.
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
+    }
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Untrusted {}
 
 impl Decoded<'_> {
     /// How it was decoded, in words; none if it is given as it stands.
@@ -44,11 +75,8 @@ impl Decoded<'_> {
 pub enum Expected {
     /// Bytes as they stand.
     Raw,
-    /// Records of bytes: nothing is text, and it is compressed only if its name says so.
-    Fixed {
-        /// Whether its name does.
-        named_compressed: bool,
-    },
+    /// Records of bytes: they may be compressed, but they are no text.
+    Fixed,
     /// Text.
     Text {
         /// Whether nobody said of which format.
@@ -87,30 +115,21 @@ pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<
         compression: None,
         encoding: None,
         read: read.clone(),
+        trailing: Rc::default(),
     };
     if expected == Expected::Raw {
         decoded.bytes = Box::new(counted);
         return Ok(decoded);
     }
     let mut input = Sampled::new(Box::new(counted))?;
-    let may_be_compressed = !matches!(
-        expected,
-        Expected::Fixed {
-            named_compressed: false
-        }
-    );
-    if may_be_compressed && let Some(compression) = Compression::of(input.sample()) {
+    if let Some(compression) = Compression::of(input.sample()) {
         decoded.compression = Some(compression);
-        let buffered = BufReader::with_capacity(PIECE_BYTES, input);
-        let bytes: Box<dyn Read + 'a> = match compression {
-            Compression::Gzip => Box::new(MultiGzDecoder::new(buffered)),
-            Compression::Zstd => Box::new(zstd::Decoder::with_buffer(buffered)?),
-        };
         input = Sampled::new(Box::new(Decompressed {
-            bytes,
+            member: Some(Member::begin(compression, Peeked::new(input))?),
             compression,
             read,
             failed,
+            trailing: decoded.trailing.clone(),
         }))?;
     }
     if let Expected::Text { is_guess } = expected {
@@ -201,17 +220,148 @@ impl Read for Sampled<'_> {
     }
 }
 
-/// Says where decompression failed.
+/// An input of which a few bytes may be looked at before they are read.
+struct Peeked<'a> {
+    head: [u8; MAGIC_BYTES],
+    /// What of the head is still unread.
+    unread: std::ops::Range<usize>,
+    rest: BufReader<Sampled<'a>>,
+}
+
+impl<'a> Peeked<'a> {
+    fn new(input: Sampled<'a>) -> Peeked<'a> {
+        Peeked {
+            head: [0; MAGIC_BYTES],
+            unread: 0..0,
+            rest: BufReader::with_capacity(PIECE_BYTES, input),
+        }
+    }
+
+    /// The next bytes, which stay unread; fewer at the end of the input.
+    fn peek(&mut self) -> io::Result<&[u8]> {
+        self.head.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        while self.unread.end < MAGIC_BYTES {
+            match self.rest.read(&mut self.head[self.unread.end..]) {
+                Ok(0) => break,
+                Ok(len) => self.unread.end += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(&self.head[self.unread.clone()])
+    }
+
+    /// Reads to the end: how many bytes follow, or none if all of them are zeros.
+    fn trailing(&mut self) -> io::Result<u64> {
+        let (mut len, mut is_zero) = (0, true);
+        loop {
+            let piece = match self.fill_buf() {
+                Ok(piece) => piece,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if piece.is_empty() {
+                return Ok(if is_zero { 0 } else { len });
+            }
+            is_zero &= piece.iter().all(|byte| *byte == 0);
+            let read = piece.len();
+            len += read as u64;
+            self.consume(read);
+        }
+    }
+}
+
+impl Read for Peeked<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut piece = self.fill_buf()?;
+        let len = piece.read(buffer)?;
+        self.consume(len);
+        Ok(len)
+    }
+}
+
+impl BufRead for Peeked<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.unread.is_empty() {
+            self.rest.fill_buf()
+        } else {
+            Ok(&self.head[self.unread.clone()])
+        }
+    }
+
+    fn consume(&mut self, len: usize) {
+        if self.unread.is_empty() {
+            self.rest.consume(len);
+        } else {
+            self.unread.start += len;
+        }
+    }
+}
+
+/// A member of gzip data or a frame of zstd data.
+enum Member<'a> {
+    Gzip(GzDecoder<Peeked<'a>>),
+    Zstd(zstd::Decoder<'static, Peeked<'a>>),
+}
+
+impl<'a> Member<'a> {
+    fn begin(compression: Compression, input: Peeked<'a>) -> io::Result<Member<'a>> {
+        Ok(match compression {
+            Compression::Gzip => Member::Gzip(GzDecoder::new(input)),
+            Compression::Zstd => Member::Zstd(zstd::Decoder::with_buffer(input)?.single_frame()),
+        })
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Member::Gzip(decoder) => decoder.read(buffer),
+            Member::Zstd(decoder) => decoder.read(buffer),
+        }
+    }
+
+    fn end(self) -> Peeked<'a> {
+        match self {
+            Member::Gzip(decoder) => decoder.into_inner(),
+            Member::Zstd(decoder) => decoder.finish(),
+        }
+    }
+}
+
+/// Decompresses one member after the other, and says where this failed.
 struct Decompressed<'a> {
-    bytes: Box<dyn Read + 'a>,
+    /// The member that is being read; none behind the last one.
+    member: Option<Member<'a>>,
     compression: Compression,
     read: Rc<Cell<u64>>,
     failed: Rc<Cell<bool>>,
+    trailing: Rc<Cell<u64>>,
+}
+
+impl Decompressed<'_> {
+    fn decompress(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let len = member.read(buffer)?;
+            if len > 0 || buffer.is_empty() {
+                return Ok(len);
+            }
+            let Some(mut input) = self.member.take().map(Member::end) else {
+                break;
+            };
+            let head = input.peek()?;
+            if !head.is_empty() && self.compression.goes_on(head) {
+                self.member = Some(Member::begin(self.compression, input)?);
+            } else {
+                self.trailing.set(input.trailing()?);
+            }
+        }
+        Ok(0)
+    }
 }
 
 impl Read for Decompressed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.bytes.read(buffer).map_err(|error| {
+        self.decompress(buffer).map_err(|error| {
             // Not the input's own error, nor a signal.
             if self.failed.get() || error.kind() == io::ErrorKind::Interrupted {
                 return error;
@@ -228,11 +378,15 @@ impl Read for Decompressed<'_> {
                      `zstd -dc --long=31` decompresses it"
                         .to_string()
                 }
-                // Its checksums come behind what they are of.
-                _ => format!(
-                    "its {name} data is damaged, before byte {at} of the input ({error}); the last \
-                     records that were read of it may be wrong; fetch it again"
-                ),
+                // A checksum follows the data that it covers, which may be all of it.
+                _ => {
+                    return Untrusted::error(format!(
+                        "its {name} data is damaged somewhere before byte {at} of the input \
+                         ({error}), so any record that was loaded from it may be wrong; fetch the \
+                         file again, remove what was loaded, and load it with --restart (if the \
+                         file is not {name}, --raw takes it as it stands)"
+                    ));
+                }
             };
             io::Error::new(io::ErrorKind::InvalidData, text)
         })

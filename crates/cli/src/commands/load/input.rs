@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use super::advice;
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
 use crate::load::content::Refusal;
-use crate::load::decode::{Decoded, Expected, Undecodable, decoded};
+use crate::load::decode::{Decoded, Expected, Undecodable, Untrusted, decoded};
 
 /// A format, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +105,8 @@ pub struct Input {
     pub name: String,
     /// How its bytes were decoded, in words.
     pub decoded: Option<String>,
+    /// How many bytes follow compressed data that are none of it, once the end was read.
+    pub trailing: Rc<Cell<u64>>,
     /// What it is called where interrupted loads are kept; none if it cannot be read again.
     pub identity: Option<Vec<u8>>,
 }
@@ -119,7 +122,9 @@ impl Input {
         let path: &Path = &args.file;
         if path == Path::new("-") {
             let name = "standard input".to_string();
-            let decoded = decode(args, guess, &name, io::stdin().lock())?;
+            let fail = |e: io::Error| Failure::io(&name, &e);
+            let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(fail)?);
+            let decoded = decode(args, guess, &name, Whole::of(file).map_err(fail)?)?;
             return Ok(Input::of(decoded, None, name, named));
         }
         let fail = |e: io::Error| Failure::file(path, &e);
@@ -138,7 +143,7 @@ impl Input {
             Some([b"file:", whole.as_os_str().as_bytes()].concat())
         };
         let name = path.display().to_string();
-        let decoded = decode(args, guess, &name, file)?;
+        let decoded = decode(args, guess, &name, Whole::of(file).map_err(fail)?)?;
         let len = meta.is_file().then_some(meta.len());
         Ok(Input::of(decoded, len, name, identity))
     }
@@ -153,10 +158,51 @@ impl Input {
             decoded: decoded.how(),
             bytes: decoded.bytes,
             read: decoded.read,
+            trailing: decoded.trailing,
             len,
             name,
             identity,
         }
+    }
+}
+
+/// A file of which all is read that it held when it was opened. One that gets shorter meanwhile
+/// (it is emptied in place, as `logrotate` does with `copytruncate`) is an error, not an end.
+struct Whole {
+    file: File,
+    /// The length at the beginning, and how far the file was read; none if it is no regular file.
+    len: Option<(u64, u64)>,
+}
+
+impl Whole {
+    fn of(mut file: File) -> io::Result<Whole> {
+        let meta = file.metadata()?;
+        let len = match meta.is_file() {
+            // Standard input may be a file that was read before.
+            true => Some((meta.len(), file.stream_position()?)),
+            false => None,
+        };
+        Ok(Whole { file, len })
+    }
+}
+
+impl Read for Whole {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        if let Some((len, at)) = &mut self.len {
+            // What was read after the file had been cut may be anything.
+            let now = self.file.metadata()?.len();
+            if now < *len || read == 0 && *at < *len && !buffer.is_empty() {
+                let end = now.min(*at);
+                return Err(Untrusted::error(format!(
+                    "the file got shorter while it was read: it began with {len} bytes and ended \
+                     at {end}; load a copy of it that nothing changes (--restart loads this file \
+                     as it is now from its start)"
+                )));
+            }
+            *at += read as u64;
+        }
+        Ok(read)
     }
 }
 
@@ -169,9 +215,7 @@ fn decode(
     let expected = if args.raw {
         Expected::Raw
     } else if guess.format == Format::Fixed {
-        Expected::Fixed {
-            named_compressed: ending(&args.file).as_deref().is_some_and(is_compressed),
-        }
+        Expected::Fixed
     } else {
         Expected::Text {
             is_guess: guess.from != GuessedFrom::Flag,
