@@ -3,20 +3,27 @@
 //!
 //! An element is found by its brackets and strings, then read as a line of JSON lines is. Strings
 //! end in the line that they begin in, and what may follow a string or precede a bracket is known,
-//! so an element that lost a quote or a bracket is noticed soon. Reading then goes on where the
-//! next element seems to begin: in the next line that begins as the element's own line did, or
-//! behind the next `},{` where elements have no lines of their own.
+//! so an element that lost a quote or a bracket is noticed soon. An element counts only if a comma
+//! or the closing bracket follows it; a comma without an element is a bad record of its own.
+//!
+//! After a bad record reading goes on where the next element seems to begin. If the element begins
+//! its line, this is the next line that begins with the same blanks and the same bracket as the
+//! array's elements do. If it does not, this is after the next `},{` that is followed by the name
+//! with which the array's first element begins.
 
 use std::io;
 
 use serde::de::IgnoredAny;
 
 use super::json::JsonLines;
-use super::source::Source;
+use super::source::{NextElement, Source};
 use super::{Begin, Pair, Records, Step, record_too_long};
 
 /// How much of the input its shape is read from.
 const SHAPE_BYTES: usize = 64 << 10;
+
+/// The most white space after an element that is read to find what follows it.
+const BLANK_BYTES: usize = 64 << 10;
 
 /// The deepest nesting that `serde_json` reads.
 const MAX_DEPTH: u32 = 128;
@@ -185,6 +192,8 @@ enum Search {
     Line { indent: usize, kept: usize },
     /// The closing byte, a comma and the opening one; how many of these were found.
     Pair(u8),
+    /// Any byte that is no blank, after a comma; for elements without brackets and quotes.
+    Comma(bool),
 }
 
 impl Search {
@@ -212,12 +221,20 @@ impl Search {
                 };
                 match byte {
                     b' ' | b'\t' | b'\r' | b'\n' => {}
-                    _ if byte == open && *found == 2 => return true,
+                    _ if byte == open && *found == 2 => {
+                        *found = 0;
+                        return true;
+                    }
                     _ if byte == close => *found = 1,
                     b',' if *found == 1 => *found = 2,
                     _ => *found = 0,
                 }
             }
+            Search::Comma(found) => match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                b',' => *found = true,
+                _ => return *found,
+            },
         }
         false
     }
@@ -226,7 +243,7 @@ impl Search {
     fn kept(&self) -> usize {
         match self {
             Search::Line { kept, .. } => *kept,
-            Search::Pair(_) => 0,
+            Search::Pair(_) | Search::Comma(_) => 0,
         }
     }
 }
@@ -241,14 +258,67 @@ enum Next {
     CutOff,
     /// Something behind the array that is no array.
     Stray,
+    /// A comma, at this offset, where none can be, and why.
+    Comma(u64, &'static str),
 }
+
+/// How the elements of an array begin.
+struct Style {
+    /// Their first byte: a bracket or a quote. None: they have neither.
+    open: Option<u8>,
+    /// The blanks before them, if the second one begins a line.
+    indent: Option<usize>,
+    /// What the first one begins with: its bracket and, of an object, the first name.
+    start: Vec<u8>,
+}
+
+impl Style {
+    /// Of the array whose opening bracket was just read.
+    fn of(source: &mut Source<'_>) -> io::Result<Style> {
+        let sample = source.peek(SHAPE_BYTES)?;
+        let text = sample.trim_ascii_start();
+        let first = match Scanner::default().scan(text) {
+            Scanned::End(end) => Some(text[end..].trim_ascii_start()),
+            _ => None,
+        };
+        let is_name = first.is_some_and(|behind| behind.starts_with(b":"));
+        let open = match text.first() {
+            // An object that lost its bracket.
+            Some(b'"') if is_name => Some(b'{'),
+            Some(open @ (b'{' | b'[' | b'"')) => Some(*open),
+            Some(b':' | b'}' | b',' | b']') | None => Some(b'{'),
+            Some(_) => None,
+        };
+        let name = text.strip_prefix(b"{\"").and_then(|name| {
+            let end = name.iter().position(|b| b"\"\\\n".contains(b))?;
+            (name[end] == b'"' && end <= MAX_NAME_BYTES).then(|| &text[..end + 3])
+        });
+        let start = match name {
+            Some(name) => name.to_vec(),
+            None => open.into_iter().collect(),
+        };
+        let indent = first.and_then(|behind| {
+            let behind = behind.strip_prefix(b",")?;
+            let blanks = behind.len() - behind.trim_ascii_start().len();
+            let line_end = memchr::memrchr(b'\n', &behind[..blanks])?;
+            Some(blanks - line_end - 1)
+        });
+        Ok(Style {
+            open,
+            indent,
+            start,
+        })
+    }
+}
+
+/// The longest name by which the next element is looked for.
+const MAX_NAME_BYTES: usize = 256;
 
 /// See the module. The source stands behind the array's opening bracket.
 pub struct Array {
     element: JsonLines,
     limit: usize,
-    /// The end of the input was reached and reported.
-    is_over: bool,
+    style: Style,
 }
 
 impl Array {
@@ -264,24 +334,40 @@ impl Array {
         Ok(Array {
             element,
             limit,
-            is_over: false,
+            style: Style::of(source)?,
         })
     }
 
     /// Reads over what lies between elements.
     fn reach_element(&mut self, source: &mut Source<'_>) -> io::Result<Next> {
+        // The blanks before the next byte, if it begins its line.
         let mut indent = None;
+        // Where the comma is that the next byte follows.
+        let mut comma = None;
         loop {
             indent = blanks(source)?.or(indent);
+            let expected = source.place.next;
             match source.rest().first() {
-                None if self.is_over => return Ok(Next::End),
+                None if expected == NextElement::Nothing => return Ok(Next::End),
                 None => return Ok(Next::CutOff),
-                Some(b',') => {
+                Some(b',') if expected == NextElement::Comma => {
+                    comma = Some(source.offset());
                     source.consume(1);
+                    source.place.next = NextElement::Any;
                     indent = None;
                 }
-                Some(b']') => {
+                Some(b',') => {
+                    let at = source.offset();
                     source.consume(1);
+                    return Ok(Next::Comma(at, "a comma stands where an element should be"));
+                }
+                Some(b']') => {
+                    if let Some(at) = comma {
+                        let what = "no element follows the array's last comma";
+                        return Ok(Next::Comma(at, what));
+                    }
+                    source.consume(1);
+                    source.place.next = NextElement::Any;
                     blanks(source)?;
                     match source.rest().first() {
                         None => return Ok(Next::End),
@@ -291,23 +377,46 @@ impl Array {
                     }
                     indent = None;
                 }
+                Some(_) if expected == NextElement::Comma => return Ok(Next::Stray),
                 Some(_) => return Ok(Next::Element(indent)),
             }
         }
     }
 
-    /// Reads on to where the next element seems to begin.
+    /// What follows the element that is the next `len` bytes: the first byte after it that is no
+    /// blank, and how many blanks there are; or nothing at the end of the input. Too many blanks
+    /// count as a comma: the next record tells.
+    fn follower(source: &mut Source<'_>, len: usize) -> io::Result<(Option<u8>, usize)> {
+        let mut seen = len;
+        loop {
+            let rest = &source.rest()[seen..];
+            let blanks = rest.iter().position(|b| !b" \t\r\n".contains(b));
+            seen += blanks.unwrap_or(rest.len());
+            let found = blanks.map(|_| source.rest()[seen]);
+            if seen - len > BLANK_BYTES {
+                return Ok((Some(b','), BLANK_BYTES));
+            }
+            if found.is_some() || !source.fill()? {
+                return Ok((found, seen - len));
+            }
+        }
+    }
+
+    /// Reads on to where the next element seems to begin; `found`: see [`Search::Pair`].
     fn resume(
         &mut self,
         source: &mut Source<'_>,
         indent: Option<usize>,
-        open: u8,
+        found: u8,
     ) -> io::Result<()> {
-        let mut search = match indent {
-            Some(indent) => Search::Line { indent, kept: 0 },
-            None => Search::Pair(0),
+        let mut search = match (indent, self.style.open) {
+            (_, None) => Search::Comma(false),
+            (Some(indent), _) => Search::Line { indent, kept: 0 },
+            (None, _) => Search::Pair(found),
         };
+        let open = self.style.open.unwrap_or_default();
         let mut searched = 0;
+        source.place.next = NextElement::Any;
         loop {
             let rest = source.rest();
             let mut bytes = rest[searched..].iter();
@@ -316,22 +425,32 @@ impl Array {
             searched = search.kept();
             consume(source, end - searched);
             if found.is_some() {
-                return Ok(());
+                let start = &self.style.start;
+                if !matches!(search, Search::Pair(_)) || source.peek(start.len())? == start {
+                    return Ok(());
+                }
+                // It is an object within an element, most likely.
+                searched = 1;
+                continue;
             }
             if !source.fill()? {
                 consume(source, searched);
-                self.is_over = true;
+                source.place.next = NextElement::Nothing;
                 return Ok(());
             }
         }
     }
 }
 
-/// A bad record. Elements need not lie in lines of their own, so no lines are counted.
+/// A bad record. Elements need not begin and end with lines, so the lines are those in which they
+/// lie.
 fn bad(begin: Begin, source: &Source<'_>, what: String) -> Step {
     let mut step = begin.bad(source, what);
-    if let Step::Bad(bad) = &mut step {
-        bad.left_out.lines = 0;
+    if let Step::Bad(bad) = &mut step
+        && bad.left_out.bytes > 0
+        && source.last_byte() != b'\n'
+    {
+        bad.left_out.lines += 1;
     }
     step
 }
@@ -368,36 +487,33 @@ impl Records for Array {
         let indent = match next {
             Next::Element(indent) => indent,
             Next::End => return Ok(Step::End),
+            Next::Comma(offset, what) => {
+                source.place.records += 1;
+                source.place.next = NextElement::Any;
+                let begin = Begin { offset, ..begin };
+                return Ok(bad(begin, source, format!("it is no JSON: {what}")));
+            }
             Next::CutOff => {
-                self.is_over = true;
+                source.place.next = NextElement::Nothing;
                 source.place.records += 1;
                 let what = "the array is cut off: the input ends before its closing bracket";
                 return Ok(bad(begin, source, what.to_string()));
             }
             Next::Stray => {
-                self.is_over = true;
                 source.place.records += 1;
-                while !source.rest().is_empty() || source.fill()? {
-                    consume(source, source.rest().len());
-                }
+                // The bracket before it may be the closing one of an element.
+                self.resume(source, self.style.indent, 1)?;
                 let what = "the array ends before it, and no other one follows";
                 return Ok(bad(begin, source, what.to_string()));
             }
         };
-        let open = match source.rest()[0] {
-            first @ (b'[' | b'"') => first,
-            _ => b'{',
-        };
+        let first = source.rest()[0];
         let mut scanner = Scanner::default();
         // What of the rest was scanned, and what of the element is longer than allowed and gone.
         let (mut seen, mut dropped) = (0, 0);
         let (len, broken) = loop {
             if seen == source.rest().len() && !source.fill()? {
-                let is_scalar = scanner.depth == 0 && !scanner.in_string;
-                break match is_scalar {
-                    true => (seen, None),
-                    false => (seen, Some("the input ends within it")),
-                };
+                break (seen, Some("the input ends within it"));
             }
             match scanner.scan(&source.rest()[seen..]) {
                 Scanned::More => seen = source.rest().len(),
@@ -410,14 +526,32 @@ impl Records for Array {
             }
         };
         source.place.records += 1;
+        // What was good so far may hold the next element, if all of it is still there.
+        let skipped = if dropped + len <= self.limit { 1 } else { len };
         if let Some(what) = broken {
-            // What was good so far may hold the next element, if all of it is still there.
-            let is_kept = dropped + len <= self.limit;
-            consume(source, if is_kept { 1 } else { len });
-            self.resume(source, indent, open)?;
+            consume(source, skipped);
+            self.resume(source, indent, 0)?;
             return Ok(bad(begin, source, format!("it is no JSON: {what}")));
         }
+        match Array::follower(source, len)? {
+            (Some(b',' | b']'), _) => {}
+            // The input ends before the array does. A bracket too many may be why.
+            (None, _) if self.style.open.is_none_or(|open| open == first) => {}
+            (follower, blanks) => {
+                if follower.is_some() && follower == self.style.open {
+                    // The next element.
+                    consume(source, len + blanks);
+                    source.place.next = NextElement::Any;
+                } else {
+                    consume(source, skipped);
+                    self.resume(source, indent, 0)?;
+                }
+                let what = "it is no JSON: neither a comma nor the array's end follows it";
+                return Ok(bad(begin, source, what.to_string()));
+            }
+        }
         consume(source, len);
+        source.place.next = NextElement::Comma;
         let total = dropped + len;
         if total > self.limit {
             return Ok(bad(begin, source, record_too_long(total, self.limit)));

@@ -13,7 +13,7 @@
 use siltstone::batch::Batch;
 use siltstone::{ErrorKind, Keyspace, Store};
 
-use super::source::{Mark, Place, Source};
+use super::source::{Mark, NextElement, Place, Source};
 use super::{LeftOut, Tally};
 use crate::failure::Failure;
 use crate::output::{bytes, plural};
@@ -43,7 +43,7 @@ struct Found {
 }
 
 /// The version of the entries. An entry of another version is refused.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 impl Resume {
     /// Looks for an earlier load of `input` into `keyspace`.
@@ -169,6 +169,7 @@ impl Resume {
             "offset": mark.offset,
             "records": mark.place.records,
             "lines": mark.place.lines,
+            "next_element": mark.place.next.code(),
             "digest": digest_text(mark),
             "how": self.how,
             "loaded_records": tally.records,
@@ -224,6 +225,7 @@ impl Found {
             place: Place {
                 records: value["records"].as_u64()?,
                 lines: value["lines"].as_u64()?,
+                next: NextElement::of_code(value["next_element"].as_u64()?)?,
             },
             digest: value["digest"].as_str()?.to_string(),
             tally: Tally {

@@ -18,6 +18,33 @@ pub struct Place {
     pub records: u64,
     /// Line ends that were read.
     pub lines: u64,
+    /// What may come next in an array.
+    pub next: NextElement,
+}
+
+/// What may come next between two records of an array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NextElement {
+    /// An element or the closing bracket: at the beginning, and after a bad record.
+    #[default]
+    Any,
+    /// A comma or the closing bracket: after an element.
+    Comma,
+    /// Nothing: a bad record reached the end of the input.
+    Nothing,
+}
+
+impl NextElement {
+    /// As it is kept for an interrupted load.
+    pub fn code(self) -> u64 {
+        self as u64
+    }
+
+    /// What has this code.
+    pub fn of_code(code: u64) -> Option<NextElement> {
+        let all = [NextElement::Any, NextElement::Comma, NextElement::Nothing];
+        all.into_iter().find(|next| next.code() == code)
+    }
 }
 
 /// A place in an input, between two records.
@@ -51,6 +78,8 @@ pub struct Source<'a> {
     hashed: usize,
     filled: usize,
     hasher: Xxh3,
+    /// The last byte before the buffer.
+    byte_before: u8,
     /// Where the mark stands, and the hasher as it was there once bytes behind it are hashed.
     mark_offset: u64,
     mark_place: Place,
@@ -75,6 +104,7 @@ impl<'a> Source<'a> {
             hashed: 0,
             filled: 0,
             hasher: Xxh3::new(),
+            byte_before: 0,
             mark_offset: 0,
             mark_place: Place::default(),
             mark_hasher: None,
@@ -152,6 +182,14 @@ impl<'a> Source<'a> {
         &self.buffer[self.read - len..self.read]
     }
 
+    /// The last byte that was read; zero if none was.
+    pub fn last_byte(&self) -> u8 {
+        match self.read.checked_sub(1) {
+            Some(at) => self.buffer[at],
+            None => self.byte_before,
+        }
+    }
+
     /// Takes bytes of the rest as read.
     pub fn consume(&mut self, len: usize) {
         self.read += len.min(self.filled - self.read);
@@ -164,6 +202,7 @@ impl<'a> Source<'a> {
     pub fn fill(&mut self) -> io::Result<bool> {
         if self.filled == self.buffer.len() {
             self.hash();
+            self.byte_before = self.last_byte();
             self.buffer.copy_within(self.read..self.filled, 0);
             self.base += self.read as u64;
             self.filled -= self.read;

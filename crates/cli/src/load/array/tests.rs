@@ -150,6 +150,66 @@ fn reading_goes_on_at_the_next_element() {
     }
 }
 
+/// Each of these was loaded with exit code 0, or made records of the parts of one.
+#[test]
+fn what_stands_between_elements_is_checked() {
+    for (text, expected) in [
+        ("[{'id':1} {'id':2},{'id':3}]", "bad at 1 2 3"),
+        ("[{'id':1},,{'id':2}]", "1 bad at 10 2"),
+        ("[{'id':1},{'id':2},]", "1 2 bad at 18"),
+        ("[{'id':1},{'id':2},\n]\n", "1 2 bad at 18"),
+        ("[,{'id':1}]", "bad at 1 1"),
+        ("[{'id':0}1,{'id':2},{'id':3}]", "bad at 1 3"),
+        ("['id':1,'s':'x'},{'id':2},{'id':3}]", "bad at 1 2 3"),
+        ("[{'id':1},'id':2,'s':'x'},{'id':3}]", "1 bad at 10 3"),
+        ("[{'id':1}],{'id':2},{'id':3}]", "1 bad at 10 2 3"),
+        ("[{'id':1},[{'id':2},{'id':3}]", "1 bad at 10 3"),
+        (
+            "[{'id':1},[{'id':2},{'n':[{'x':1},{'y':2}]},{'id':3}]",
+            "1 bad at 10 3",
+        ),
+        (
+            "[{'id':1},{'id':2,'n':[{'x':1},{'y':2},{'z':3},{'id':4}]",
+            "1 bad at 10 4",
+        ),
+        ("[\n{'id':1}\n],\n{'id':2},\n{'id':3}\n]", "1 bad at 12 2 3"),
+        (
+            "[\n{'id':1},\n[{'id':2},\n{'id':3},\n{'id':4}\n]",
+            "1 bad at 12 3 4",
+        ),
+        ("[{'id':1},\n{'id':2}],\n{'id':3}]", "1 2 bad at 20 3"),
+        ("[1,2 3,4]", "bad at 1 bad at 3 bad at 7"),
+    ] {
+        let text = text.replace('\'', "\"");
+        let found = read(text.as_bytes());
+        assert_eq!(keys(&found).join(" "), expected, "{text}");
+    }
+    // What is left out is counted in lines, too.
+    let found = read(b"[\n{\"id\":1},\n{\"id\":\"2},\n  \n{\"id\":3}\n]\n");
+    assert_eq!(keys(&found), ["1", "bad at 12", "3"]);
+    let left_out = found[1].as_ref().unwrap_err().left_out;
+    assert_eq!((left_out.lines, left_out.bytes), (2, 13));
+}
+
+/// One bracket too many cost all elements that followed it.
+#[test]
+fn a_stray_bracket_costs_no_more_than_its_element() {
+    for (at, bracket) in [(500, "["), (500, "]"), (0, "]")] {
+        let line = |n: usize| match (n == at, bracket) {
+            (true, "[") => format!("[{{\"id\":{n}}}"),
+            (true, _) => format!("{{\"id\":{n}}}]"),
+            _ => format!("{{\"id\":{n}}}"),
+        };
+        for between in [",\n", ","] {
+            let all: Vec<String> = (0..1_000).map(line).collect();
+            let text = format!("[{}]", all.join(between));
+            let found = read_by(64, 1 << 20, text.as_bytes());
+            let good = found.iter().filter(|read| read.is_ok()).count();
+            assert!(good >= 999 && found.len() - good == 1, "{good} {bracket}");
+        }
+    }
+}
+
 #[test]
 fn long_elements_take_no_memory_and_end_where_they_end() {
     let long = format!("{{\"id\":2,\"x\":\"{}\"}}", "]},{".repeat(3_000));
