@@ -41,7 +41,7 @@ fn keys_and_values_of_every_format() {
         (
             csv,
             &["-f", "csv", "--key", "number", "--header", "--whole"],
-            "000000000002\t1,\"Doe, J\",\"a \"\"b\"\"\"\n000000000003\t2,Bob,\n",
+            "000000000001\t1,\"Doe, J\",\"a \"\"b\"\"\"\n000000000002\t2,Bob,\n",
         ),
         (
             b"\xef\xbb\xbfa\tb\\tc\td\n\xff\t\t\n",

@@ -40,20 +40,33 @@ pub enum Format {
     json(l)   JSON pointers; a name alone is a member of the outermost object; must be given\n  \
     lines     ranges of bytes A..B; if not given, the whole line is the key and its number the value\n  \
     fixed     ranges of bytes A..B; must be given\n  \
-    any       `number`: the record's number, with twelve digits\n  \
+    any       `number`: the record's number, with twelve digits; a header is no record\n  \
     Several have commas between them and are joined with --join (fixed: with nothing). --key-as says how their texts become bytes: hex, base64, or the fields of a \
     layout, such as id:u64be, so that numbers sort as numbers.\n\n\
     The value (--value):\n  \
     whole     the record as it stands (if not given: json, jsonl)\n  \
-    rest      what is not the key (if not given: the others)\n  \
-    else      columns, pointers or ranges as for the key. One is its text; several stay CSV, TSV or a JSON object. --value-as as --key-as.\n\n\
+    rest      what is not the key (if not given: the others); of CSV, the text of the other \
+    columns with its quotes and delimiters\n  \
+    else      columns, pointers or ranges as for the key. One is its text; several stay CSV, TSV \
+    or a JSON object, without the members that a record lacks; a record that lacks all of them is \
+    bad. --value-as as --key-as.\n\n\
+    Equal keys replace each other, so that `silt count` may tell less than the number of records. \
+    Parts that hold the text of --join can make equal keys of different parts (a/b and c, a and \
+    b/c): --key-as with a layout gives each part its own width.\n\n\
+    An element of a JSON array is a record if a comma or the end of the array follows it. After a \
+    bad one, --skip-bad goes on at the next line that begins with the same blanks and the same \
+    bracket as the elements do, or, if an element does not begin its line, after the next `},{` \
+    that is followed by the name with which the first element begins.\n\n\
     What the input is: gzip and zstd are decompressed, UTF-8 and UTF-16 with a byte-order mark are \
     decoded, whatever the file is called. Lines and bytes in messages are then those of the \
     decoded text. Other compressed or binary files, UTF-16 without a mark, lines that end in \
     carriage returns alone and JSON values that go on over lines are refused with a command that \
     loads them. JSON lines and a JSON array, whose elements are the records, are told apart by \
-    their content. Fixed records are decompressed only if the file's name ends in .gz or .zst. \
-    --raw takes the input as it stands.\n\n\
+    their content, and fixed records are decompressed, too. Binary data is looked for in the first \
+    4,096 bytes, and only if --format is not given. Bytes that follow the compressed data, unless \
+    they are zeros, are left out and counted, and the exit code is 1. A file that gets shorter \
+    while it is read ends the load with an error. UTF-16 with half a surrogate pair does so, too, \
+    and --skip-bad does not leave it out. --raw takes the input as it stands.\n\n\
     A record that cannot be loaded (a key over 65,535 bytes, an open quote, no such column, no \
     JSON, a cut record) ends the load with its number, line and byte, and an exit code of 3; what \
     was loaded before it stays. With --skip-bad such records are left out: the first ones are \

@@ -329,6 +329,8 @@ impl Csv {
             Step::Record => {}
             step => return Ok(Err(step)),
         }
+        // It is none of the records that are counted.
+        source.place.records = 0;
         let record = source.last(self.scanner.len);
         let names = self
             .fields

@@ -206,7 +206,14 @@ fn walk<'de>(
     Walk { wanted, slots }
         .deserialize(&mut input)
         .and_then(|()| input.end())
-        .map_err(|e| format!("it is no JSON: {}", without_line(&e)))
+        .map_err(|e| {
+            let what = without_line(&e);
+            let several = match what.starts_with("trailing characters") {
+                true => "; if a line holds several values, `jq -c .` gives each a line of its own",
+                false => "",
+            };
+            format!("it is no JSON: {what}{several}")
+        })
 }
 
 /// Errors without "line 1", which would be taken for the input's.
@@ -339,7 +346,11 @@ impl JsonLines {
         pair: &mut Pair,
     ) -> Result<(), String> {
         if self.value.is_plain() && parts.len() > 1 {
-            // Members that are not there are left out, as in the input.
+            // Members that are not there are left out, as in the input; but one must be there.
+            if slots.iter().all(Option::is_none) {
+                let texts: Vec<&str> = parts.iter().map(|p| &p.text[..]).collect();
+                return Err(format!("it has none of {}", texts.join(", ")));
+            }
             let members = parts
                 .iter()
                 .zip(slots)
@@ -485,6 +496,10 @@ mod tests {
             );
         }
         assert!(read("id", "none", text)[0].is_err());
+        // All of several: it made an empty object of a misspelled list.
+        let said = read("id", "nmae,/o/x", text);
+        let said = said[0].as_ref().unwrap_err();
+        assert!(said.what.contains("none of nmae, /o/x"), "{said}");
         let key = KeyFrom::Parts(vec![Pointer::parse("/o/p").unwrap()]);
         let plain = Maker::plain(b"");
         assert!(JsonLines::new(key, ValueFrom::Rest, plain.clone(), plain, 1).is_err());
@@ -497,7 +512,7 @@ mod tests {
         for (bad, word) in [
             (&b"{\"id\":1,\"x\":\"\xff\"}"[..], "UTF-8"),
             (b"{\"id\":1,\"x\":}", "no JSON"),
-            (b"{\"id\":1} x", "no JSON"),
+            (b"{\"id\":1} {\"id\":2}", "jq -c"),
             (b"{\"id\":1", "no JSON"),
             (b"{\"id\":nul}", "no JSON"),
             (b"plain text", "no JSON"),

@@ -79,13 +79,15 @@ impl Tsv {
         let Some(line) = source.line(self.limit)? else {
             return Ok(Err(Step::End));
         };
-        source.place.records += 1;
         Ok(match line {
             Line::Whole(range) => {
                 let names = source.bytes(range).split(|b| *b == self.delimiter);
                 Ok(names.map(<[u8]>::to_vec).collect())
             }
-            Line::Long(len) => Err(begin.bad(source, record_too_long(len, self.limit))),
+            Line::Long(len) => {
+                source.place.records += 1;
+                Err(begin.bad(source, record_too_long(len, self.limit)))
+            }
         })
     }
 }
