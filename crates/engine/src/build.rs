@@ -137,6 +137,18 @@ impl TableFile {
         &self.folder
     }
 
+    /// Reads the table whole, every block and every section, and refuses what
+    /// [`crate::Store::ingest`] would refuse: for callers that would create a store or a keyspace
+    /// for it first.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there; `InvalidArgument` or `Corruption` for a file that cannot be
+    /// ingested; I/O.
+    pub fn verify(&self) -> Result<()> {
+        crate::ingest_check::verify(&*self.folder.storage, &self.name, 0, self)?;
+        Ok(())
+    }
+
     /// For messages.
     pub(crate) fn shown(&self) -> String {
         format!("{}/{}", self.folder.storage.describe(), self.name)

@@ -163,6 +163,7 @@ pub fn check(
         Ok(Some(_)) => true,
         Ok(None) => {
             crate::destroy::refuse_destroyed(storages.manifest)?;
+            crate::checkpoint::refuse_unfinished(storages.manifest)?;
             holds_data(storages)?
         }
         Err(error) if error.is_corruption() => true,
@@ -210,10 +211,24 @@ pub fn check(
     if let Err(error) = state.check() {
         report.problems.push(error.in_file(report.manifest.clone()));
     }
+    check_options(storages.manifest, &mut report);
     let ingested = check_log(storages.log, report.store_id, &state, &mut report)?;
     check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
     list_unnamed(&folders, &state, &ingested, &mut report)?;
     Ok(report)
+}
+
+/// The user's settings are no part of the data, and a library's open goes on without them, but
+/// `silt` and everybody who opens the store with them is kept out.
+fn check_options(root: &dyn Storage, report: &mut CheckReport) {
+    if let Err(error) = crate::options_differ::read(root)
+        // What lies there instead of a file is found with the other names.
+        && error.storage().is_none()
+    {
+        report
+            .problems
+            .push(crate::options::file_is_wrong(error).in_file(names::OPTIONS));
+    }
 }
 
 /// What to do where `CURRENT` is missing.
@@ -228,12 +243,12 @@ fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
         .list()?
         .iter()
         .any(|o| parse_manifest_name(&o.name).is_some());
-    let segments = storages
-        .log
-        .list()?
-        .iter()
-        .any(|o| parse_segment_name(&o.name).is_some());
+    let segments = storages.log.list()?.iter().any(|o| is_segment(&o.name));
     Ok(tables || manifests || segments)
+}
+
+fn is_segment(name: &str) -> bool {
+    parse_segment_name(name).is_some()
 }
 
 fn is_table(name: &str) -> bool {
@@ -477,26 +492,21 @@ fn check_table(
 ) -> Result<()> {
     report.table_count += 1;
     let Some(len) = lengths.get(&meta.name) else {
-        return Err(Error::corruption(
-            meta.name.clone(),
-            "a table that the manifest, or an ingest in the log, names is missing",
-        )
-        .expected(format!("a file of {} bytes", meta.file_bytes))
-        .found("no such file"));
+        return Err(match storage.open(&meta.name) {
+            Err(error) if error.kind != StorageErrorKind::NotFound => {
+                // Something else lies in its place, which a listing of files does not show.
+                Error::from(error).with_kind(ErrorKind::Corruption)
+            }
+            _ => Error::corruption(
+                meta.name.clone(),
+                "a table that the manifest, or an ingest in the log, names is missing",
+            )
+            .expected(format!("a file of {} bytes", meta.file_bytes))
+            .found("no such file"),
+        });
     };
     report.table_bytes += len;
-    if *len != meta.file_bytes {
-        report.problems.push(
-            Error::corruption(
-                meta.name.clone(),
-                "a table has another length than the manifest says",
-            )
-            .at((*len).min(meta.file_bytes))
-            .expected(format!("{} bytes", meta.file_bytes))
-            .found(format!("{len} bytes")),
-        );
-    }
-    check_file(storage, meta, report)
+    check_file(storage, meta, *len, report)
 }
 
 /// As [`check_table`], for a table that nobody deletes meanwhile.
@@ -507,10 +517,24 @@ pub(crate) fn check_open_table(
 ) -> Result<()> {
     report.table_count += 1;
     report.table_bytes += meta.file_bytes;
-    check_file(storage, meta, report)
+    check_file(storage, meta, meta.file_bytes, report)
 }
 
-fn check_file(storage: &dyn Storage, meta: &TableMeta, report: &mut CheckReport) -> Result<()> {
+/// What a table's file, of `len` bytes, says of itself against what the manifest says of it, and
+/// whether it is sound.
+fn check_file(
+    storage: &dyn Storage,
+    meta: &TableMeta,
+    len: u64,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let mut differences = Vec::new();
+    differs(
+        &mut differences,
+        "length",
+        format!("{} bytes", meta.file_bytes),
+        format!("{len} bytes"),
+    );
     let file = storage.open(&meta.name).map_err(|error| match error.kind {
         StorageErrorKind::NotFound => Error::from(error).with_kind(ErrorKind::Corruption),
         _ => error.into(),
@@ -519,8 +543,12 @@ fn check_file(storage: &dyn Storage, meta: &TableMeta, report: &mut CheckReport)
         verify: Verify::Always,
         map: false,
     };
-    let table = TableReader::open(file, options)?;
-    compare(&table, meta, &mut report.problems);
+    let opened = TableReader::open(file, options);
+    if let Ok(table) = &opened {
+        compare(table, meta, &mut differences);
+    }
+    report.problems.extend(different(meta, len, &differences));
+    let table = opened?;
     let found = siltstone_table::check::check(&table)?;
     report.block_count += found.blocks;
     report.entry_count += found.entries;
@@ -547,19 +575,57 @@ pub(crate) fn in_block(found: Found) -> Error {
     error.over(block.start, block.end).keys(keys)
 }
 
-/// What the table says of itself against what the manifest says of it.
-fn compare(table: &TableReader, meta: &TableMeta, problems: &mut Vec<Error>) {
-    let own = table.properties();
-    let mut differs = |what: &str, expected: String, found: String| {
-        if expected != found {
-            let message = format!("a table's {what} differs from what the manifest says");
-            problems.push(
-                Error::corruption(meta.name.clone(), message)
-                    .expected(expected)
-                    .found(found),
-            );
-        }
+/// What of a table differs, with what the manifest says of it and what was found.
+type Difference = (&'static str, String, String);
+
+fn differs(all: &mut Vec<Difference>, what: &'static str, expected: String, found: String) {
+    if expected != found {
+        all.push((what, expected, found));
+    }
+}
+
+/// One problem for all the differences of a table: they have one cause.
+fn different(meta: &TableMeta, len: u64, differences: &[Difference]) -> Option<Error> {
+    let list = |value: for<'a> fn(&'a Difference) -> &'a String| {
+        let all = differences.iter();
+        let all = all.map(|difference| format!("{} {}", difference.0, value(difference)));
+        all.collect::<Vec<_>>().join(", ")
     };
+    match differences {
+        [] => None,
+        [("length", expected, found)] => Some(
+            Error::corruption(
+                meta.name.clone(),
+                "a table has another length than the manifest says",
+            )
+            .at(len.min(meta.file_bytes))
+            .expected(expected)
+            .found(found),
+        ),
+        [(what, expected, found)] => Some(
+            Error::corruption(
+                meta.name.clone(),
+                format!("a table's {what} differs from what the manifest says"),
+            )
+            .expected(expected)
+            .found(found),
+        ),
+        _ => Some(
+            Error::corruption(
+                meta.name.clone(),
+                "the file is another table than the one that the manifest names: it was \
+                 replaced, or changed places with another file",
+            )
+            .expected(list(|d| &d.1))
+            .found(list(|d| &d.2)),
+        ),
+    }
+}
+
+/// What the table says of itself against what the manifest says of it.
+fn compare(table: &TableReader, meta: &TableMeta, differences: &mut Vec<Difference>) {
+    let own = table.properties();
+    let mut differs = |what, expected, found| differs(differences, what, expected, found);
     let hex = |digest: u128| format!("{digest:#018x}");
     differs(
         "digest",

@@ -22,7 +22,8 @@ use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::{Epoch, Runtime, Storage, StorageErrorKind};
 
 use crate::compaction::run::JobRunner;
-use crate::core::{Core, Storages};
+use crate::core::Core;
+use crate::directories::refuse_within;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::health::closed;
@@ -356,6 +357,7 @@ pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointRepor
     {
         return Err(not_empty(&folder.display().to_string()));
     }
+    refuse_within(&core.storages, folder, "a checkpoint")?;
     let partial = partial_path(folder)?;
     let strange = |found: String| {
         Error::invalid_argument(format!(
@@ -446,18 +448,35 @@ fn partial_path(folder: &Path) -> Result<PathBuf> {
     Ok(folder.with_file_name(partial))
 }
 
-/// Refuses a folder in which a checkpoint was begun and not finished.
-pub(crate) fn refuse_unfinished(storages: &Storages) -> Result<()> {
-    match storages.manifest.open(PARTIAL) {
-        Ok(_) => Err(Error::not_found(format!(
-            "{} holds an unfinished checkpoint, not a store",
-            storages.manifest.describe()
-        ))
-        .in_file(PARTIAL)
-        .advice("write the checkpoint again, or delete the folder")),
-        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error.into()),
+/// Refuses a folder in which a checkpoint or a repair was begun and not finished. Both leave the
+/// same marker; a repair's says that it is one.
+pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
+    let marker = match root.open(PARTIAL) {
+        Ok(marker) => marker,
+        Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let of_repair = crate::repair::MARKER_TEXT.as_bytes();
+    let mut head = vec![0; of_repair.len()];
+    if marker.len() >= head.len() as u64 {
+        marker.read_at(0, &mut head)?;
     }
+    let (what, advice) = match head == of_repair {
+        true => (
+            "repair",
+            "give the same `silt repair` again: it begins anew and makes the store whole",
+        ),
+        false => (
+            "checkpoint",
+            "write the checkpoint again, or delete the folder",
+        ),
+    };
+    Err(Error::not_found(format!(
+        "{} holds an unfinished {what}, not a store",
+        root.describe()
+    ))
+    .in_file(PARTIAL)
+    .advice(advice))
 }
 
 #[cfg(test)]

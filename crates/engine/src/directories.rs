@@ -25,8 +25,10 @@ use crate::names::{DIRECTORIES, OWNER, Parts};
 use crate::options::Options;
 use crate::recovery::LEASE;
 
+mod lost;
 mod text;
 
+pub(crate) use lost::nothing_here;
 pub(crate) use text::{Directories, Owner};
 
 /// The storages that a store lies on. By default all three are one folder.
@@ -154,6 +156,10 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
         Err(e) => return Err(e.into()),
     };
     let recorded = Directories::read(&root)?;
+    if is_store && recorded.is_none() {
+        lost::refuse(&root, options)
+            .map_err(|e| e.context(format!("finding the parts of the store {place}")))?;
+    }
     let root_path = PathBuf::from(&place);
     let mut dirs = [None, None];
     if let Some(options) = options {
@@ -170,6 +176,11 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
                 }
             };
             let is = is.map_or(root_path.clone(), PathBuf::from);
+            if is_store && !is.exists() {
+                // Below it is said which folder is missing. The option may still be the one that
+                // the store was created with: a store that was moved has another place for it.
+                continue;
+            }
             if wish != std::fs::canonicalize(&is).unwrap_or_else(|_| is.clone()) {
                 return Err(moved_by_option(name, &place, &is, &wish));
             }
@@ -195,8 +206,11 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
             let missing = e.kind == StorageErrorKind::NotFound;
             let error = Error::from(e).context(format!("opening the {what} of the store {place}"));
             if missing {
+                let verb = if what == "log" { "lies" } else { "lie" };
                 error.advice(format!(
-                    "{DIRECTORIES} in the store's folder says that the {what} lies there: mount its disk, or bring the folder back"
+                    "{DIRECTORIES} in the store's folder says that the {what} {verb} there: mount \
+                     its disk, or bring the folder back; if it was moved, write its new path into \
+                     {DIRECTORIES}, with `crc32c edited` as the last line"
                 ))
             } else {
                 error
@@ -216,6 +230,40 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
         tables: open(tables, "tables")?,
         manifest: manifest.clone(),
     })
+}
+
+/// Refuses a folder for `what`, a store of its own, that is one of a store's folders or lies in one.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn refuse_within(storages: &Storages, folder: &Path, what: &str) -> Result<()> {
+    // What is not there yet comes to lie in the nearest folder above it that is there.
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let known = absolute.ancestors().find_map(|above| {
+        let place = std::fs::canonicalize(above).ok()?;
+        Some((place, above == absolute))
+    });
+    let Some((place, is_there)) = known else {
+        return Ok(());
+    };
+    for (storage, parts) in storages.folders() {
+        let location = PathBuf::from(storage.location());
+        if !location.is_absolute() || !place.starts_with(&location) {
+            continue;
+        }
+        let (folder, location) = (folder.display(), location.display());
+        let message = match is_there && place == Path::new(&storage.location()) {
+            true => format!("{folder} cannot take {what}: it is the folder of the store itself"),
+            false => format!(
+                "{folder} cannot take {what}: it lies in {location}, which holds the {parts} of \
+                 the store itself"
+            ),
+        };
+        return Err(Error::invalid_argument(message)
+            .expected("a folder outside of the store, not there yet or empty")
+            .advice("name another folder"));
+    }
+    Ok(())
 }
 
 #[cold]

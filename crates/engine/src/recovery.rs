@@ -413,6 +413,10 @@ pub(crate) fn no_first_segment(number: u32) -> Error {
     )
     .expected("the segment that the manifest names")
     .found("no file of this name")
+    .advice(
+        "put the file back from a copy, or make a new store of what can be read with `silt \
+         repair`; if the log lay in a folder of its own (log_dir), put DIRECTORIES back first",
+    )
 }
 
 /// Says that replay passed over damage in a part of the log that nothing needs.
@@ -453,7 +457,7 @@ fn new_state(created_us: u64) -> StoreState {
 /// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
 fn refuse_headless_data(storages: &Storages) -> Result<()> {
     crate::destroy::refuse_destroyed(&*storages.manifest)?;
-    crate::checkpoint::refuse_unfinished(storages)?;
+    crate::checkpoint::refuse_unfinished(&*storages.manifest)?;
     let refuse = |file: &str| {
         Err(Error::corruption(
             file,

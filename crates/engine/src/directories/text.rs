@@ -108,6 +108,19 @@ impl Directories {
         })
     }
 
+    /// Of these parts in folders of their own.
+    pub(super) fn new(
+        store_id: StoreId,
+        log: Option<String>,
+        tables: Option<String>,
+    ) -> Directories {
+        Directories {
+            store_id,
+            log,
+            tables,
+        }
+    }
+
     /// Where the part lies that this option is about; `None`: in the store's folder.
     pub(crate) fn part(&self, option: &str) -> Option<&str> {
         match option {
@@ -142,16 +155,26 @@ impl Directories {
         ))
     }
 
-    /// As text, with its checksum.
-    pub(crate) fn encode(&self) -> String {
-        let head = format!(
+    /// The lines above the checksum.
+    fn head(&self) -> String {
+        format!(
             "{DIRECTORIES_HEAD}\n{}\nlog {}\ntables {}\n",
             store_line(self.store_id),
             self.log.as_deref().unwrap_or(HERE),
             self.tables.as_deref().unwrap_or(HERE)
-        );
+        )
+    }
+
+    /// As text, with its checksum.
+    pub(crate) fn encode(&self) -> String {
+        let head = self.head();
         let crc = crc32c::crc32c(head.as_bytes());
         format!("{head}crc32c {crc:08x}\n")
+    }
+
+    /// As a person writes it by hand.
+    pub(super) fn edited(&self) -> String {
+        format!("{}crc32c {EDITED}\n", self.head())
     }
 
     fn decode(text: &str) -> Result<Directories> {
@@ -265,6 +288,11 @@ impl Owner {
             ))
             .advice("put the file back from a copy, or write these lines")
         })
+    }
+
+    /// Whether it names the store `id`, in whatever folder.
+    pub(super) fn names(&self, id: StoreId) -> bool {
+        self.store_id == id
     }
 
     /// Whether it names the store `id` in this folder.

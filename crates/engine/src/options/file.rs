@@ -74,12 +74,18 @@ impl Source<'_> {
             }
             _ => None,
         };
+        let is_number = matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_));
         known.ok_or_else(|| {
-            Error::invalid_argument(format!("option {name} is impossible"))
-                .expected(
-                    "a number that is not negative, true or false, a text, or a list of these",
-                )
-                .found(self.text(value.span()))
+            let text = self.text(value.span());
+            // The setting itself says which numbers it takes.
+            let own = is_number.then(|| super::refuse_number(name, &text));
+            own.flatten().unwrap_or_else(|| {
+                Error::invalid_argument(format!("option {name} is impossible"))
+                    .expected(
+                        "a number that is not negative, true or false, a text, or a list of these",
+                    )
+                    .found(text)
+            })
         })
     }
 
@@ -106,10 +112,11 @@ impl OptionsFile {
             let at = name.span();
             let name: &str = name.get_ref();
             if name != "keyspaces" {
-                let set = source
-                    .value(name, value)
-                    .and_then(|value| file.options.set(name, &value))
-                    .and_then(|()| super::setting(name));
+                let set = super::setting(name).and_then(|setting| {
+                    let value = source.value(name, value)?;
+                    file.options.set(name, &value)?;
+                    Ok(setting)
+                });
                 let setting = set.map_err(|e| source.locate(at, e))?;
                 file.names.insert(setting.name);
                 continue;
@@ -151,6 +158,17 @@ impl OptionsFile {
         })?;
         OptionsFile::parse(text)
     }
+}
+
+/// What is wrong in a file of options, with what to do about it.
+pub(crate) fn file_is_wrong(error: Error) -> Error {
+    let mend = "mend the line by hand, or delete the file: the data needs none of it, and what \
+                the file does not set has its default";
+    let advice = match error.advice_text() {
+        Some(advice) => format!("{advice}; {mend}"),
+        None => mend.to_string(),
+    };
+    error.advice(advice)
 }
 
 /// Whether the file, or a folder on the way to it, is not there.
@@ -243,7 +261,7 @@ impl Options {
         match read {
             Ok(_) => OptionsFile::from_bytes(&bytes)
                 .map(|file| file.options)
-                .map_err(|e| e.context(file.display())),
+                .map_err(|e| file_is_wrong(e).context(file.display())),
             Err(error) if !is_named && is_missing(&error) => Ok(Options::default()),
             Err(error) => Err(io(&error)),
         }

@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use file::{FILE_BYTES_MAX, OptionsFile};
+pub(crate) use file::{FILE_BYTES_MAX, OptionsFile, file_is_wrong};
 pub use registry::{Change, Limits, Scope, Setting, setting, settings};
-use registry::{KeyspaceAccess, choice, switch, times, within, within_power_of_two};
+use registry::{KeyspaceAccess, choice, refuse_number, switch, times, within, within_power_of_two};
 pub use value::Value;
 use value::{SettingType, StoredType};
 

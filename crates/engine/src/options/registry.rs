@@ -1,6 +1,6 @@
 //! The registry's types: what is known about a setting, and the texts that are made of it.
 
-use super::value::{Value, bytes_text};
+use super::value::{Value, bytes_text, size_units};
 use super::{KeyspaceOptions, Options, SETTINGS};
 use crate::error::{Error, Result};
 
@@ -120,6 +120,14 @@ pub fn setting(name: &str) -> Result<&'static Setting> {
         .ok_or_else(|| unknown(name, SETTINGS.iter().map(|s| s.name)))
 }
 
+/// The refusal of a number that no setting takes, negative or with a fraction, by a setting whose
+/// values are numbers.
+pub(super) fn refuse_number(name: &str, found: &str) -> Option<Error> {
+    let setting = setting(name).ok()?;
+    matches!(setting.default_value(), Value::Number(_))
+        .then(|| setting.refuse(&Value::from(found)).found(found))
+}
+
 /// No such name: says which one is nearest.
 pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let nearest = known
@@ -128,6 +136,10 @@ pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> E
         .filter(|(d, k)| *d <= k.len() / 2);
     let error = Error::invalid_argument(format!("there is no option `{name}`"));
     match nearest {
+        // A table for one keyspace, as people write it.
+        _ if name == "keyspace" => {
+            error.advice("a table `[keyspaces.NAME]` sets what one keyspace has of its own")
+        }
         Some((_, nearest)) => error.advice(format!("did you mean `{nearest}`?")),
         None => error.advice("`silt options` lists all of them"),
     }
@@ -216,10 +228,20 @@ impl Setting {
     }
 
     pub(super) fn refuse(&self, found: &Value) -> Error {
+        let advice = match (self.unit, found) {
+            // A number in digits is out of the range, anything else has a wrong unit.
+            ("bytes", Value::Text(text)) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                format!(
+                    "write a whole number of bytes, or one with a unit: {}",
+                    size_units()
+                )
+            }
+            _ => format!("set {} within these limits", self.name),
+        };
         Error::invalid_argument(format!("option {} is impossible", self.name))
             .expected(self.range())
             .found(self.show(found))
-            .advice(format!("set {} within these limits", self.name))
+            .advice(advice)
     }
 
     pub(super) fn check_numbers(&self, numbers: &[u64]) -> Result<()> {

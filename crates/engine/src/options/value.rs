@@ -108,6 +108,12 @@ const SIZES: [(&str, u64); 5] = [
     ("B", 1),
 ];
 
+/// The units that a size may have, for messages.
+pub(super) fn size_units() -> String {
+    let words: Vec<&str> = SIZES.iter().rev().map(|(word, _)| *word).collect();
+    words.join(", ")
+}
+
 /// Units of time, in microseconds, largest first.
 const TIMES: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 

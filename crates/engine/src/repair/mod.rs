@@ -36,7 +36,9 @@ pub use report::{
 };
 
 use crate::batch::{Entries, EntryKind};
-use crate::directories::{Claim, Folder, Storages, folders, lease_shared};
+use crate::directories::{
+    Claim, Folder, Storages, folders, lease_shared, nothing_here, refuse_within,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Record, RecordKind};
 use crate::store::DEFAULT_KEYSPACE;
@@ -48,6 +50,8 @@ use merge::{Counts, MergeSource, Sources};
 use survey::{KnownKeyspace, KnownTable, Survey};
 use tables::{Files, Tables};
 use target::Target;
+
+pub(crate) use target::MARKER_TEXT;
 
 /// What `silt load` keeps of interrupted loads: it names places in inputs that a repaired store knows nothing of.
 const LOAD_KEYSPACE: &str = "silt.load";
@@ -84,6 +88,20 @@ impl RepairSource {
 
     fn folders(&self) -> Vec<Folder<'_>> {
         folders(&*self.log, &*self.manifest, &*self.tables)
+    }
+
+    /// Refuses a folder for the new store that is one of the damaged store's folders, or lies in
+    /// one. To be asked before the folder is created.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn refuse_target(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
+        let storages = Storages {
+            log: self.log.clone(),
+            manifest: self.manifest.clone(),
+            tables: self.tables.clone(),
+        };
+        refuse_within(&storages, folder.as_ref(), "the repaired store")
     }
 }
 
@@ -248,6 +266,13 @@ impl Found {
             ))
             .advice("check the path"));
         }
+        // A single table may well be lost on its own.
+        let lacks_tables = survey.tables.len() > 1 && files.is_empty();
+        let folders = source.folders();
+        damage.splice(
+            0..0,
+            nothing_here(&folders, survey.is_store && !log.is_there, lacks_tables),
+        );
         let ingested = survey.define(definitions);
         let mut known = survey.tables.clone();
         known.extend(ingested);
@@ -592,7 +617,7 @@ impl Survey {
         if !own.is_empty() && own.len() <= MAX_KEYSPACE_NAME_BYTES && !taken(own) {
             return;
         }
-        let mut name = format!("silt.repair.{id}");
+        let mut name = format!("repaired-{id}");
         if id == 1 && own.is_empty() && !taken(DEFAULT_KEYSPACE) {
             name = DEFAULT_KEYSPACE.to_string();
         }

@@ -144,7 +144,7 @@ pub struct LogFound {
 pub struct KeyspaceRepair {
     /// Its id.
     pub id: KeyspaceId,
-    /// Its name; `silt.repair.ID` if that was lost.
+    /// Its name; `repaired-ID` if that was lost.
     pub name: String,
     /// Keys in the target.
     pub key_count: u64,

@@ -24,7 +24,10 @@ use crate::manifest::{CURRENT_NAME, Manifest, Space, StoreId, read_current};
 use crate::version::{KeyspaceId, StoreState, TableMeta};
 
 /// Stands in the folder while it is being made.
-pub(super) const MARKER: &str = "PARTIAL";
+pub(super) const MARKER: &str = crate::checkpoint::PARTIAL;
+
+/// How the marker's text begins, which tells it from a checkpoint's.
+pub(crate) const MARKER_TEXT: &str = "a repair is making this store";
 
 /// The open number in the names of the tables, and of the first manifest.
 pub(super) const OPEN_NUMBER: u64 = 1;
@@ -73,7 +76,7 @@ impl Target {
         }
         let high = u128::from(runtime.random_u64()) << 64;
         let id = StoreId(high | u128::from(runtime.random_u64()));
-        let text = format!("a repair is making this store\nstore {id}\n");
+        let text = format!("{MARKER_TEXT}\nstore {id}\n");
         storage.replace(epoch, MARKER, text.as_bytes())?;
         Ok(Target {
             storage,

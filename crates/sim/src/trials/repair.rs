@@ -385,7 +385,7 @@ fn verify(
             }
             continue;
         };
-        let lost_name = made_name.starts_with("silt.repair.");
+        let lost_name = made_name.starts_with("repaired-");
         let told_lost = !report.log.holes.is_empty() || !report.manifest_is_whole || may_be_cut;
         if made_name != name && !(lost_name && told_lost) {
             return Err(format!("keyspace {name} is called {made_name}"));

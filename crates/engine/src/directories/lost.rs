@@ -1,0 +1,130 @@
+//! A store whose file `DIRECTORIES` was lost: how to tell that there was one, and how to write it
+//! again.
+//!
+//! Without the file a store looks like one that lies in its folder whole, and everything in its
+//! other folders seems to be lost. The options that the store was created with still name those
+//! folders, and each of them has a file `OWNER` that names the store.
+//!
+//! Invariants: nothing is followed on the strength of a guess: a store without `DIRECTORIES` is
+//! refused if it seems to need one, with the lines to write.
+//!
+//! Threading: calls of one task at open.
+
+use std::path::PathBuf;
+
+use siltstone_storage::Storage;
+use siltstone_storage::files::FileStorage;
+
+use super::text::Directories;
+use super::{Folder, Owner, wanted};
+use crate::error::{Error, Result};
+use crate::log::format::parse_segment_name;
+use crate::manifest::{StoreId, read_current};
+use crate::names::{DIRECTORIES, OPTIONS};
+use crate::options::Options;
+
+/// What to do where nothing says which folders the store had.
+const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, put the file back \
+    first: those folders have a file OWNER that names this store";
+
+/// Refuses the store in the folder `root`, which has no `DIRECTORIES`, if the options of the open
+/// or the file `OPTIONS.toml` name folders that hold parts of it.
+///
+/// # Errors
+/// `Corruption` of `DIRECTORIES`; those of the storage.
+pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()> {
+    // What is wrong with the pointer is reported by those who read it.
+    let Ok(Some(current)) = read_current(root) else {
+        return Ok(());
+    };
+    let id = current.store_id;
+    let root_path = PathBuf::from(root.location());
+    let file = crate::options_differ::read(root).ok().flatten();
+    let from_file = file.as_ref().map(|file| file.options.directories());
+    let given = options.map(Options::directories);
+    let has_log = root
+        .list()?
+        .iter()
+        .any(|o| parse_segment_name(&o.name).is_some());
+    let mut parts = [None, None];
+    let mut found = None;
+    for (i, part) in parts.iter_mut().enumerate() {
+        let wishes = [given, from_file].into_iter().flatten();
+        let wish = wishes
+            .map(|all| all[i])
+            .find_map(|(name, dir)| Some((name, wanted(&root_path, dir)?)));
+        let Some((name, dir)) = wish else {
+            continue;
+        };
+        let shown = dir.display();
+        match FileStorage::open_existing(&dir) {
+            Ok(_) if dir == root_path => continue,
+            Ok(storage) if is_owned(&storage, id) => {
+                found = Some(format!(
+                    "no such file, and {shown} ({name}), whose OWNER names this store"
+                ));
+            }
+            // The log cannot be in the store's folder, wherever else it may be.
+            _ if i == 0 && !has_log => {
+                found.get_or_insert_with(|| {
+                    format!("no such file, no log in the store's folder, and {name} = {shown}")
+                });
+            }
+            _ => continue,
+        }
+        *part = Some(shown.to_string());
+    }
+    match found {
+        Some(found) => Err(missing(id, &root.location(), parts, found)),
+        None => Ok(()),
+    }
+}
+
+fn is_owned(storage: &FileStorage, id: StoreId) -> bool {
+    matches!(Owner::read(storage), Ok(Some(owner)) if owner.names(id))
+}
+
+#[cold]
+fn missing(id: StoreId, place: &str, parts: [Option<String>; 2], found: String) -> Error {
+    let [log, tables] = parts;
+    let what = match (&log, &tables) {
+        (Some(_), Some(_)) => "log and tables",
+        (None, Some(_)) => "tables",
+        _ => "log",
+    };
+    let lines = Directories::new(id, log, tables).edited();
+    let lines: Vec<String> = lines.lines().map(|line| format!("`{line}`")).collect();
+    Error::corruption(
+        DIRECTORIES,
+        format!("the file that says where the {what} of the store {place} lies is missing"),
+    )
+    .expected(format!("a file {DIRECTORIES} in the store's folder"))
+    .found(found)
+    .advice(format!(
+        "put the file back from a copy, or write it with these {} lines: {}; if what lay in the \
+         other folder is lost for good, take its option out of {OPTIONS} and run `silt repair`",
+        lines.len(),
+        lines.join(", ")
+    ))
+}
+
+/// What a repair says of a store in one folder that has no log or none of its tables:
+/// they may lie elsewhere.
+pub(crate) fn nothing_here(folders: &[Folder<'_>], log: bool, tables: bool) -> Option<Error> {
+    let what = match (log, tables) {
+        (true, true) => "neither a log nor any table of the store",
+        (true, false) => "no log",
+        (false, true) => "none of the store's tables",
+        (false, false) => return None,
+    };
+    (folders.len() == 1).then(|| {
+        Error::corruption(
+            DIRECTORIES,
+            format!(
+                "the store's folder holds {what}, and no file {DIRECTORIES} that names another \
+                 folder for them"
+            ),
+        )
+        .advice(PUT_IT_BACK)
+    })
+}
