@@ -75,10 +75,23 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Store(error) => error.fmt(f),
+            Failure::Store(error) => write!(f, "{}", of_a_command(error)),
             Failure::Usage(text) | Failure::Other(text) => f.write_str(text),
             Failure::OutputClosed => f.write_str("the output was closed"),
         }
+    }
+}
+
+/// The error as somebody who gave one command needs it: a program's store goes on by itself once
+/// there is room, a command has ended.
+pub fn of_a_command(error: &siltstone::Error) -> siltstone::Error {
+    let advice = error.advice_text().unwrap_or_default();
+    match advice.split_once("; the store goes on by itself") {
+        Some((first, _)) => {
+            let advice = format!("{first} and give the command again");
+            error.clone().advice(advice)
+        }
+        None => error.clone(),
     }
 }
 

@@ -502,7 +502,11 @@ fn check_table(
                 "a table that the manifest, or an ingest in the log, names is missing",
             )
             .expected(format!("a file of {} bytes", meta.file_bytes))
-            .found("no such file"),
+            .found("no such file")
+            .advice(
+                "restore the file from a copy, or make a new store of what can be read with `silt \
+                 repair`; if tables lay in a folder of their own, put DIRECTORIES back first",
+            ),
         });
     };
     report.table_bytes += len;

@@ -89,7 +89,11 @@ pub struct CompactArgs {
 #[command(
     after_help = "Example:\n  silt checkpoint birds.silt /backup/birds-monday.silt\n\n\
     The new folder is a store of its own, all keyspaces at one moment. On the same file system tables are linked, not copied: it takes moments and next to no \
-    space. The settings file goes with it. A program that has the store open makes checkpoints with Store::checkpoint."
+    space. The settings file goes with it. A program that has the store open makes checkpoints with Store::checkpoint.\n\n\
+    Tables are not verified: damage in one is in the checkpoint too, so run `silt check` on what \
+    you rely on. The store is opened for writing: the command needs write access to its folder, \
+    and nobody else may have it open. It need not be compacted first; what is in the log only is \
+    written as tables of the checkpoint. The new folder must not lie in the store's own."
 )]
 pub struct CheckpointArgs {
     /// The store's folder.
@@ -145,7 +149,8 @@ pub struct OptionsArgs {
 #[command(after_help = "Examples:\n  \
     silt check words.silt\n  \
     silt check words.silt --json | jq .problems\n\n\
-    Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset), 3 if the store \
+    Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset) or OPTIONS.toml \
+    cannot be read, 3 if the store \
     could not be looked at: there is none, it is open elsewhere, or its format is newer.")]
 pub struct CheckArgs {
     /// The store's folder.
@@ -200,7 +205,7 @@ pub struct DestroyArgs {
 /// What to do with keyspaces.
 #[derive(Debug, Subcommand)]
 pub enum KeyspaceCommand {
-    /// List the keyspaces of a store with their sizes.
+    /// List the keyspaces of a store: with their sizes on a terminal and with --json, else by name.
     List(KeyspaceListArgs),
     /// Create a keyspace; the store is created if it is not there.
     Create(KeyspaceCreateArgs),
@@ -210,8 +215,11 @@ pub enum KeyspaceCommand {
 
 /// Arguments of `keyspace list`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  silt keyspace list words.silt\n\n\
-    Entries of tables are counted with their older versions and deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold what \
+#[command(after_help = "Examples:\n  \
+    silt keyspace list words.silt\n  \
+    silt keyspace list words.silt --json | jq -r '.[] | [.name, .table_file_bytes] | @tsv'\n\n\
+    On a terminal each keyspace is shown with its sizes. Elsewhere each line is a name, for \
+    scripts; --json gives the sizes there too. Entries of tables are counted with their older versions and deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold what \
     interrupted loads need to go on; --all lists them too.")]
 pub struct KeyspaceListArgs {
     /// The store's folder.
@@ -238,7 +246,9 @@ pub struct KeyspaceCreateArgs {
 /// Arguments of `keyspace drop`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  silt keyspace drop birds.silt -k sightings\n\nIt asks first; --yes answers."
+    after_help = "Example:\n  silt keyspace drop birds.silt -k sightings\n\nIt asks first; --yes answers. The \
+    keyspace `default` can be dropped like any other; `put`, `load` and `keyspace create` make it \
+    again, empty."
 )]
 pub struct KeyspaceDropArgs {
     /// The store's folder.
@@ -256,7 +266,8 @@ pub struct KeyspaceDropArgs {
 #[command(after_help = "Examples:\n  \
     silt completions bash > ~/.local/share/bash-completion/completions/silt\n  \
     silt completions zsh > ~/.zfunc/_silt\n  \
-    silt completions fish > ~/.config/fish/completions/silt.fish")]
+    silt completions fish > ~/.config/fish/completions/silt.fish\n\n\
+    The completions of keyspaces and settings call `silt`, so it must be on the PATH.")]
 pub struct CompletionsArgs {
     /// The shell.
     pub shell: clap_complete::Shell,

@@ -1,6 +1,7 @@
 //! `silt check`: every checksum and every invariant.
 
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -8,10 +9,10 @@ use siltstone::check::{CheckReport, CheckStorages, KeyspaceCheck, check};
 use siltstone::{Error, Storages};
 use siltstone_storage::ObjectMeta;
 
-use super::is_own;
+use super::{OPTIONS_FILE, OptionsFile, is_own};
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, count, duration, outln, plural};
+use crate::output::{Out, bytes, count, duration, one_line, outln, plural};
 
 /// Files that are listed by name; the others are only counted.
 const LISTED_FILES: usize = 10;
@@ -25,7 +26,8 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
         Err(error) if error.is_corruption() => {
             let mut out = Out::new();
             if args.json {
-                let value = serde_json::json!({ "is_sound": false, "problems": [problem(&error)] });
+                let problems = [problem(&error, |file| args.store.join(file))];
+                let value = serde_json::json!({ "is_sound": false, "problems": problems });
                 outln!(out, "{value}")?;
             } else {
                 outln!(out, "DAMAGED: 1 problem")?;
@@ -56,13 +58,23 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     });
     bar.finish_and_clear();
     let report = report?;
+    let strangers = strangers(&args.store, &report);
     let mut out = Out::new();
     if args.json {
-        outln!(out, "{}", json(&report))?;
+        let mut value = json(&report, |file| path_of(&storages, file));
+        value["options_without_keyspace"] = strangers.into();
+        outln!(out, "{value}")?;
         out.finish()?;
         return Ok(outcome(&report));
     }
     print(&mut out, &report)?;
+    for name in strangers {
+        outln!(
+            out,
+            "options   {OPTIONS_FILE} has settings for `{}`, which is no keyspace of the store",
+            one_line(&name)
+        )?;
+    }
     if report.is_sound() {
         let torn = report.log.as_ref();
         let what = match torn.is_some_and(|log| log.discarded_record_count > 0) {
@@ -110,17 +122,47 @@ fn shown(report: &CheckReport) -> impl Iterator<Item = &KeyspaceCheck> {
     all.filter(|k| !is_own(&k.name) || k.problem_count > 0)
 }
 
-fn problem(e: &Error) -> serde_json::Value {
+/// Keyspaces that the settings file names and the store does not have.
+fn strangers(store: &Path, report: &CheckReport) -> Vec<String> {
+    // A file that cannot be read is one of the problems.
+    let Ok(file) = OptionsFile::read(store) else {
+        return Vec::new();
+    };
+    let names = file.options.keyspaces.into_keys();
+    let is_there = |name: &String| report.keyspaces.iter().any(|k| k.name == *name);
+    match report.manifest.is_empty() {
+        true => Vec::new(),
+        false => names.filter(|name| !is_there(name)).collect(),
+    }
+}
+
+/// Where a file of the store lies, or, if it is missing, belongs.
+fn path_of(storages: &Storages, file: &str) -> PathBuf {
+    let places = [&storages.manifest, &storages.log, &storages.tables];
+    let mut paths = places.map(|place| Path::new(&place.location()).join(file));
+    let found = paths
+        .iter()
+        .position(|path| path.symlink_metadata().is_ok());
+    let belongs = match file {
+        file if file.ends_with(".log") => 1,
+        file if file.ends_with(".tbl") => 2,
+        _ => 0,
+    };
+    std::mem::take(&mut paths[found.unwrap_or(belongs)])
+}
+
+fn problem(e: &Error, path: impl Fn(&str) -> PathBuf) -> serde_json::Value {
     let e = advised(e);
+    let path = e.file().map(|file| path(file).display().to_string());
     serde_json::json!({
-        "kind": e.kind().word(), "file": e.file(), "offset": e.offset(),
+        "kind": e.kind().word(), "file": e.file(), "path": path, "offset": e.offset(),
         "byte_range": e.byte_range().map(|(start, end)| [start, end]), "keys": e.key_range(),
         "what": e.message(),
         "expected": e.expected_value(), "found": e.found_value(), "advice": e.advice_text(),
     })
 }
 
-fn json(report: &CheckReport) -> serde_json::Value {
+fn json(report: &CheckReport, path: impl Fn(&str) -> PathBuf) -> serde_json::Value {
     let files = |files: &[ObjectMeta]| {
         files
             .iter()
@@ -133,7 +175,7 @@ fn json(report: &CheckReport) -> serde_json::Value {
             "entry_count": k.entry_count, "problem_count": k.problem_count,
         })
     });
-    let problems = report.problems.iter().map(problem);
+    let problems = report.problems.iter().map(|e| problem(e, &path));
     let log = report.log.as_ref().map(|log| {
         serde_json::json!({
             "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,

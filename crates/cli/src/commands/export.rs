@@ -1,10 +1,13 @@
 //! `silt export`: a range of a keyspace as tables.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
-use siltstone::{Error, ErrorKind, TableFolder};
+use siltstone::{BUILT_TABLE_SUFFIX, Error, ErrorKind, TableFolder};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::name::is_object_name;
+use siltstone_table::footer::MAGIC;
 
 use super::{bounds, open_keyspace};
 use crate::args::ExportArgs;
@@ -93,10 +96,37 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
+/// A table of this name that does not end as tables do, because its export was cut off.
+fn unfinished(folder: &Path, name: &str) -> Option<PathBuf> {
+    let ends_as_tables = |path: &Path| {
+        let mut end = [0; MAGIC.len()];
+        let read = File::open(path).and_then(|mut file| {
+            file.seek(SeekFrom::End(-(MAGIC.len() as i64)))?;
+            file.read_exact(&mut end)
+        });
+        read.is_ok() && end == MAGIC
+    };
+    (0..=99_999)
+        .map(|number| folder.join(format!("{name}-{number:05}{BUILT_TABLE_SUFFIX}")))
+        .take_while(|path| path.is_file())
+        .find(|path| !ends_as_tables(path))
+}
+
 /// The refusal of an export over a file that is there.
 fn in_the_way(folder: &Path, error: &Error, name: &str) -> Error {
     let file = error.file().unwrap_or(name);
     let file = folder.join(Path::new(file).file_name().unwrap_or_default());
+    if let Some(unfinished) = unfinished(folder, name) {
+        let message = format!(
+            "{} is there already, and {} is no whole table: an export to this folder was cut off",
+            file.display(),
+            unfinished.display()
+        );
+        return Error::new(ErrorKind::InvalidArgument, message).advice(format!(
+            "delete the tables of that export, {}, and give the command again",
+            folder.join(format!("{name}-*.table")).display()
+        ));
+    }
     let message = format!(
         "{} is there already, and an export replaces nothing",
         file.display()

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use siltstone::{BUILT_TABLE_SUFFIX, IngestMode, Keyspace, TableFile};
 
-use super::{keyspace_or_new, open_or_create};
+use super::{keyspace_or_new, open_for};
 use crate::args::IngestArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -37,7 +37,21 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
     } else {
         IngestMode::Link
     };
-    let store = open_or_create(&args.store.store)?;
+    let verify = || {
+        let mut files = parts.iter().flat_map(|(_, files)| files);
+        files.try_for_each(TableFile::verify)
+    };
+    // Nothing is created for tables that cannot be taken in.
+    let is_new = !args.store.store.join("CURRENT").exists();
+    if is_new {
+        verify()?;
+    }
+    let names: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
+    let store = open_for(&args.store.store, &names)?;
+    let there = store.keyspaces();
+    if !is_new && names.iter().any(|name| !there.iter().any(|n| n == name)) {
+        verify()?;
+    }
     let keyspaces = parts
         .iter()
         .map(|(name, _)| keyspace_or_new(&store, name, args.json))

@@ -2,7 +2,7 @@
 
 use siltstone::KeyspaceStats;
 
-use super::{is_own, keyspace_of, open_existing, open_or_create, open_to_read};
+use super::{is_own, keyspace_of, open_existing, open_or_create, open_to_read, refuse_own_name};
 use crate::args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, KeyspaceListArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, confirm, count, on_terminal, one_line, outln};
@@ -93,6 +93,7 @@ impl Sizes {
 }
 
 fn create(args: &KeyspaceCreateArgs) -> Result<Outcome, Failure> {
+    refuse_own_name(&args.keyspace)?;
     let store = open_or_create(&args.store)?;
     store.create_keyspace(&args.keyspace)?;
     store.close()?;

@@ -46,6 +46,22 @@ const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// Keyspaces whose names begin so are kept by tools for themselves.
 pub const OWN_PREFIX: &str = "silt.";
 
+/// Refuses to create a keyspace whose name is one of those that tools keep for themselves: it
+/// would be shown nowhere.
+///
+/// # Errors
+/// Wrong usage.
+fn refuse_own_name(name: &str) -> Result<(), Failure> {
+    match is_own(name) {
+        false => Ok(()),
+        true => Err(Failure::Usage(format!(
+            "`{}` cannot be created: keyspaces whose names begin with `{OWN_PREFIX}` are kept by \
+             tools for themselves and are not shown; choose another name",
+            one_line(name)
+        ))),
+    }
+}
+
 /// What a store's `OPTIONS.toml` says.
 pub struct OptionsFile {
     /// The options; what the file does not set has its default.
@@ -61,7 +77,7 @@ impl OptionsFile {
     /// It cannot be read, or asks for what cannot be.
     pub fn read(path: &Path) -> Result<OptionsFile, Failure> {
         let file = path.join(OPTIONS_FILE);
-        let text = match fs::read_to_string(&file) {
+        let text = match fs::read(&file) {
             Ok(text) => text,
             // No store, or one without: the open says what there is to say.
             Err(error)
@@ -70,11 +86,16 @@ impl OptionsFile {
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                 ) =>
             {
-                String::new()
+                return Ok(OptionsFile {
+                    options: Options::default(),
+                    text: String::new(),
+                });
             }
             Err(error) => return Err(Failure::file(&file, &error)),
         };
-        let options = Options::from_toml(&text).map_err(|e| e.context(file.display()))?;
+        let options = Options::load(&file)?;
+        // What is no UTF-8 was refused.
+        let text = String::from_utf8_lossy(&text).into_owned();
         Ok(OptionsFile { options, text })
     }
 
@@ -134,6 +155,7 @@ fn keyspace_or_new(store: &Store, name: &str, json: bool) -> Result<Keyspace, Fa
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         found => return Ok(found?),
     }
+    refuse_own_name(name)?;
     let keyspace = store.open_keyspace(name)?;
     if !json {
         let mut out = Out::new();
@@ -177,6 +199,20 @@ fn open_or_create(path: &Path) -> Result<Opened, Failure> {
     open(path, OptionsFile::read(path)?.small(true))
 }
 
+/// Opens a store, created if it is not there, to write to these keyspaces, which are created later.
+///
+/// # Errors
+/// As [`open_or_create`]; wrong usage for a store that would be created for a keyspace that cannot
+/// be.
+fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
+    if !path.join("CURRENT").exists() {
+        keyspaces
+            .iter()
+            .try_for_each(|name| refuse_own_name(name))?;
+    }
+    open_or_create(path)
+}
+
 /// Opens a store as all commands do: what the open discarded is told, and nothing is created among other people's files.
 ///
 /// # Errors
@@ -209,11 +245,19 @@ fn told(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
             tell_passed(&store);
             Ok(store)
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(error
-            .advice("check the path; `silt put` and `silt load` create a store")
-            .into()),
+        // Only where there is no store: what is missing of one that is there has advice of its own.
+        Err(error) if error.kind() == ErrorKind::NotFound && is_about_the_path(&error) => {
+            Err(error
+                .advice("check the path; `silt put` and `silt load` create a store")
+                .into())
+        }
         Err(error) => Err(error.into()),
     }
+}
+
+fn is_about_the_path(error: &Error) -> bool {
+    let advice = error.advice_text();
+    advice.is_none_or(|advice| advice.starts_with("check the path"))
 }
 
 /// The library takes any folder. A path on a command line is easily one too short, and the store's files would lie among the others.

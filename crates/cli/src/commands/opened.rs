@@ -7,6 +7,8 @@ use std::ops::Deref;
 
 use siltstone::{ErrorKind, Store};
 
+use crate::failure::of_a_command;
+
 /// See the module.
 pub struct Opened(Option<Store>);
 
@@ -41,6 +43,7 @@ impl Drop for Opened {
         if let Some(Err(error)) = self.0.take().map(Store::close)
             && error.kind() != ErrorKind::Poisoned
         {
+            let error = of_a_command(&error);
             eprintln!("silt: closing the store: {error}");
         }
     }

@@ -15,7 +15,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use siltstone::ErrorKind;
+use siltstone::{Error, ErrorKind, Keyspace, Store};
 
 use super::opened::Opened;
 use super::{OPTIONS_FILE, OptionsFile, keyspace_of};
@@ -75,6 +75,19 @@ fn print(lines: impl FnOnce(&mut Out) -> Result<(), Failure>) -> Result<Outcome,
 /// Settings that only a store's creation follows.
 const DIRECTORIES: [&str; 2] = ["log_dir", "table_dir"];
 
+/// What is wrong with a name or a value that was given on the command line.
+fn usage(error: Error) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+/// The keyspace that the arguments name.
+fn named(store: &Store, name: &str) -> Result<Keyspace, Failure> {
+    keyspace_of(store, name).map_err(|failure| match failure {
+        Failure::Store(error) if error.kind() == ErrorKind::NotFound => usage(error),
+        failure => failure,
+    })
+}
+
 /// The changes that the arguments ask for.
 ///
 /// # Errors
@@ -89,7 +102,7 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
             ))
         })?;
         let (name, value) = (name.trim(), value.trim());
-        siltstone::setting(name)?;
+        siltstone::setting(name).map_err(usage)?;
         if is_chosen && DIRECTORIES.contains(&name) {
             return Err(Failure::Usage(format!(
                 "{name} is chosen when a store is created, and {} is there already",
@@ -100,7 +113,7 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
     }
     let unset: Vec<&str> = args.unset.iter().map(|name| name.trim()).collect();
     for name in &unset {
-        siltstone::setting(name)?;
+        siltstone::setting(name).map_err(usage)?;
     }
     Ok(Changes {
         keyspace: args.keyspace.as_deref(),
@@ -135,22 +148,28 @@ fn change_keyspace(
             .into(),
         failure => failure,
     })?;
-    let keyspace = keyspace_of(&store, name)?;
+    let keyspace = named(&store, name)?;
     keyspace.unset_options(&changes.unset)?;
     Ok(store)
 }
 
-/// Replaces the file; a crash leaves the old one or the new one.
+/// Replaces the file; a crash leaves the old one or the new one. Where a link lies in its place,
+/// the file that the link leads to is replaced, and the link stays.
 fn write(store: &Path, text: &str) -> Result<(), Failure> {
-    let file = store.join(OPTIONS_FILE);
-    let new = store.join(".OPTIONS.toml.tmp");
+    let mut file = store.join(OPTIONS_FILE);
+    if file.is_symlink() {
+        file = fs::canonicalize(&file)
+            .map_err(|e| Failure::io(format!("{}, a link", file.display()), &e))?;
+    }
+    let folder = file.parent().unwrap_or(store);
+    let new = folder.join(".OPTIONS.toml.tmp");
     let replaced = (|| {
-        fs::create_dir_all(store)?;
+        fs::create_dir_all(folder)?;
         let mut out = File::create(&new)?;
         out.write_all(text.as_bytes())?;
         out.sync_all()?;
         fs::rename(&new, &file)?;
-        File::open(store)?.sync_all()
+        File::open(folder)?.sync_all()
     })();
     replaced.map_err(|e| Failure::file(&file, &e))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use siltstone::WriteOptions;
 use siltstone::batch::{Batch, MAX_VALUE_BYTES, check_lengths};
 
-use super::{key_of, keyspace_or_new, open_or_create};
+use super::{key_of, keyspace_or_new, open_for};
 use crate::args::PutArgs;
 use crate::failure::{Failure, Outcome};
 
@@ -26,7 +26,7 @@ pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
         };
     // Before a store is created for it.
     check_lengths(&key, &value)?;
-    let store = open_or_create(&args.store.store)?;
+    let store = open_for(&args.store.store, &[&args.store.keyspace])?;
     let keyspace = keyspace_or_new(&store, &args.store.keyspace, false)?;
     let mut batch = Batch::new();
     batch.put(&keyspace, &key, &value)?;

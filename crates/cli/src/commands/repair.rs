@@ -21,7 +21,8 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
             siltstone::Error::from(e).context(format!("repairing into {}", path.display())),
         )
     };
-    let source = Storages::find(&args.store)?;
+    let source = RepairSource::of(Storages::find(&args.store)?);
+    source.refuse_target(&target)?;
     let is_new = !target.exists();
     let made: Arc<dyn Storage> =
         Arc::new(
@@ -45,7 +46,7 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
         ..RepairOptions::default()
     };
     let report = repair(
-        &RepairSource::of(source),
+        &source,
         &made,
         &Runtime::threads(),
         &options,

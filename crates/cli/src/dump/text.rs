@@ -12,8 +12,11 @@ use crate::output::push_text;
 pub fn print(dump: &mut Dump<'_>, name: &str, text: &[u8]) -> Result<(), Failure> {
     let what = purpose(name).unwrap_or("a text");
     if dump.args.json {
-        let text = String::from_utf8_lossy(text);
-        dump.object(&json!({ "type": "text", "offset": 0, "purpose": what, "text": text }))?;
+        let zeros = text.len() - used(text);
+        let text = String::from_utf8_lossy(&text[..used(text)]);
+        dump.object(&json!({
+            "type": "text", "offset": 0, "purpose": what, "text": text, "zero_count": zeros,
+        }))?;
     } else {
         dump.line(0, format_args!("{what}; {} bytes", text.len()))?;
         lines(dump, text)?;
@@ -41,12 +44,16 @@ pub fn print(dump: &mut Dump<'_>, name: &str, text: &[u8]) -> Result<(), Failure
     }
 }
 
+/// The length of a text without the zeros that fill its file.
+fn used(text: &[u8]) -> usize {
+    text.iter()
+        .rposition(|b| *b != 0)
+        .map_or(0, |last| last + 1)
+}
+
 /// Prints the lines of a text with their offsets, up to the zeros that fill a file.
 pub fn lines(dump: &mut Dump<'_>, text: &[u8]) -> Result<(), Failure> {
-    let used = text
-        .iter()
-        .rposition(|b| *b != 0)
-        .map_or(0, |last| last + 1);
+    let used = used(text);
     let mut at = 0;
     for line in text[..used].split_inclusive(|byte| *byte == b'\n') {
         let mut shown = Vec::new();

@@ -9,6 +9,7 @@
 use siltstone::{KeyspaceOptions, Options, Value, setting};
 use toml_edit::{DocumentMut, Item, TableLike};
 
+use super::usage;
 use crate::failure::Failure;
 
 /// Changes to a file of options.
@@ -36,10 +37,10 @@ impl Changes<'_> {
             self.unset_one(&mut options, &mut document, name, &mut leftover)?;
         }
         for (name, value) in &self.set {
-            let value = value_of(value)?;
+            let value = value_of(name, value)?;
             match self.keyspace {
                 None => {
-                    options.set(name, &value)?;
+                    options.set(name, &value).map_err(usage)?;
                     let setting = setting(name)?;
                     let value = setting.value(&options);
                     if value == setting.default_value() {
@@ -50,7 +51,7 @@ impl Changes<'_> {
                 }
                 Some(keyspace) => {
                     let own = options.keyspaces.entry(keyspace.to_string()).or_default();
-                    own.set(name, &value)?;
+                    own.set(name, &value).map_err(usage)?;
                     let setting = setting(name)?;
                     if let Some(value) = setting.keyspace_value(own) {
                         let section = section_or_new(&mut document, keyspace)?;
@@ -59,7 +60,7 @@ impl Changes<'_> {
                 }
             }
         }
-        options.validate()?;
+        options.validate().map_err(usage)?;
         if !leftover.is_empty() {
             let end = document.trailing().as_str().unwrap_or_default().to_string();
             let gap = if end.is_empty() || end.ends_with('\n') {
@@ -100,17 +101,25 @@ impl Changes<'_> {
     }
 }
 
-/// What an argument says: a value as in TOML, or a word without quotes.
-fn value_of(text: &str) -> Result<Value, Failure> {
+/// What an argument says of a setting: a value as in TOML, or a word without quotes.
+fn value_of(name: &str, text: &str) -> Result<Value, Failure> {
     let Ok(value) = text.parse::<toml_edit::Value>() else {
         return Ok(text.into());
     };
-    of_toml(&value).ok_or_else(|| {
-        Failure::Usage(format!(
-            "the value `{text}` is impossible: expected a whole number that is not negative, true \
-             or false, a text, or a list of these"
-        ))
-    })
+    if let Some(value) = of_toml(&value) {
+        return Ok(value);
+    }
+    // A setting whose values are numbers says itself which ones it takes.
+    if matches!(
+        setting(name).map_err(usage)?.default_value(),
+        Value::Number(_)
+    ) {
+        return Ok(text.into());
+    }
+    Err(Failure::Usage(format!(
+        "the value `{text}` is impossible: expected a whole number that is not negative, true or \
+         false, a text, or a list of these"
+    )))
 }
 
 fn of_toml(value: &toml_edit::Value) -> Option<Value> {

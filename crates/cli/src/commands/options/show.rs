@@ -10,7 +10,7 @@ use siltstone::{
 };
 
 use super::{OPTIONS_FILE, outln};
-use crate::commands::{OptionsFile, is_own, keyspace_of, no_keyspace, open_to_read};
+use crate::commands::{OptionsFile, is_own, no_keyspace, open_to_read};
 use crate::failure::Failure;
 use crate::output::{Out, one_line};
 
@@ -125,7 +125,7 @@ impl InForce {
         let stored = match open_to_read(path) {
             Ok(store) => {
                 let names = match keyspace {
-                    Some(name) => vec![keyspace_of(&store, name)?.name().to_string()],
+                    Some(name) => vec![super::named(&store, name)?.name().to_string()],
                     None => {
                         let names = store.keyspaces().into_iter();
                         names.filter(|name| !is_own(name)).collect()
@@ -182,7 +182,10 @@ impl InForce {
                 let absent = absent.filter(|name| !is_there(name) && !is_own(name));
                 notes.extend(absent.map(|name| {
                     let name = one_line(name);
-                    format!("{OPTIONS_FILE} has settings for `{name}`, which is no keyspace yet")
+                    format!(
+                        "{OPTIONS_FILE} has settings for `{name}`, which is no keyspace of the \
+                         store: they have no effect until there is one of this name"
+                    )
                 }));
             }
         } else if !notes.is_empty() {
@@ -239,6 +242,8 @@ impl InForce {
         if self.keyspace.is_some() {
             return self.print_brief(out, false);
         }
+        // Before the many settings, where they are seen.
+        self.print_notes(out)?;
         let mut scope = None;
         for row in &self.rows {
             if scope != Some(row.setting.scope) {
@@ -257,7 +262,7 @@ impl InForce {
             }
             outln!(out, "{}", row.line())?;
         }
-        if !self.own.is_empty() || !self.notes.is_empty() {
+        if !self.own.is_empty() {
             outln!(out)?;
         }
         self.print_own(out)
@@ -271,7 +276,8 @@ impl InForce {
         for row in &self.rows {
             outln!(out, "{}", row.line())?;
         }
-        self.print_own(out)
+        self.print_own(out)?;
+        self.print_notes(out)
     }
 
     fn print_own(&self, out: &mut Out) -> Result<(), Failure> {
@@ -281,6 +287,10 @@ impl InForce {
                 outln!(out, "{}", row.line())?;
             }
         }
+        Ok(())
+    }
+
+    fn print_notes(&self, out: &mut Out) -> Result<(), Failure> {
         for note in &self.notes {
             for line in broken(note) {
                 outln!(out, "# {line}")?;

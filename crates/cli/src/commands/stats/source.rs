@@ -186,7 +186,11 @@ impl Sample {
                     }
                     if Instant::now() >= deadline {
                         return Err(error
-                            .advice("its writer publishes no statistics: its setting stats_publish_ms is 0, or its disk is full; close it, or set stats_publish_ms")
+                            .advice(
+                                "its writer has published no statistics: it has opened the store \
+                                 only just, its setting stats_publish_ms is 0, or its disk is \
+                                 full; look again in a moment, or close it, or set stats_publish_ms",
+                            )
                             .into());
                     }
                 }
