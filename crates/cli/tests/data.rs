@@ -203,7 +203,7 @@ fn keyspaces_come_and_go() {
     silt(["keyspace", "create", s, "-k", "birds"]).fine();
     on("put", &store, &["wren", "9 g", "-k", "birds"]).fine();
     assert_eq!(list(&[]), "birds\ndefault\n");
-    silt(["keyspace", "create", s, "-k", "silt.load"]).fine();
+    common::tools_keyspace(&store, "silt.load");
     assert_eq!(list(&[]), "birds\ndefault\n");
     assert_eq!(list(&["--all"]), "birds\ndefault\nsilt.load\n");
     let all: serde_json::Value = serde_json::from_str(&list(&["--json"])).unwrap();

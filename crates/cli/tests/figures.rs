@@ -122,6 +122,7 @@ fn keyspaces_of_tools_are_shown_by_their_names_only() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     numbered_store(&store, 100);
+    common::tools_keyspace(&store, "silt.own");
     on("put", &store, &["k", "v", "-k", "silt.own"]).fine();
     on(
         "options",

@@ -178,7 +178,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
         "--set",
         "l0_trigger_count=4",
     ];
-    let said = on("options", &store, &impossible).failed(3);
+    let said = on("options", &store, &impossible).failed(2);
     assert!(said.contains("l0_stop_count is impossible"), "{said}");
     assert_eq!(
         fs::read_to_string(store.join("OPTIONS.toml")).unwrap(),

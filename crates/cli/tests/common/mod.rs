@@ -96,6 +96,13 @@ pub fn numbered_store(store: &Path, count: u64) {
     silt_with(args, &numbered(count)).fine();
 }
 
+/// Creates a keyspace as a tool does for itself: `silt` refuses names that begin with `silt.`.
+pub fn tools_keyspace(store: &Path, name: &str) {
+    let opened = siltstone::Store::open(store, siltstone::Options::default()).unwrap();
+    opened.create_keyspace(name).unwrap();
+    opened.close().unwrap();
+}
+
 /// Files of a store whose names end so.
 pub fn files(store: &Path, suffix: &str) -> Vec<std::path::PathBuf> {
     let mut found: Vec<_> = std::fs::read_dir(store)
