@@ -173,6 +173,22 @@ pub enum Event {
         /// What is damaged, and where.
         error: Error,
     },
+    /// The open discarded whole records of the log behind one that is torn or damaged, in a store that
+    /// was not closed. Losing power does that to what was never synced. If the power did not fail,
+    /// the file is damaged, and what was acknowledged is missing.
+    #[non_exhaustive]
+    LogRecordsDiscarded {
+        /// The file of the log in which history ends.
+        file: String,
+        /// Where it ends, in bytes from the file's beginning.
+        offset_bytes: u64,
+        /// What lies there instead of a record.
+        found: String,
+        /// Whole records behind it.
+        record_count: u64,
+        /// Bytes of these records.
+        record_bytes: u64,
+    },
     /// There is space again, and has been for a second.
     SpaceAgain,
     /// Tables from outside were taken in.

@@ -34,8 +34,10 @@ use crate::guard;
 use crate::health::Health;
 use crate::ingest::Guests;
 use crate::interval::IntervalSync;
-use crate::log::format::MAX_SEQUENCE;
-use crate::log::{LogConfig, LogOptions, LogWriter, PassedDamage, Position, ReplayOptions};
+use crate::log::format::{MAX_SEQUENCE, segment_name};
+use crate::log::{
+    LogConfig, LogOptions, LogWriter, PassedDamage, Position, ReplayOptions, ReplayReport,
+};
 use crate::manifest::{self, StoreId};
 use crate::metrics::Metrics;
 use crate::options::{DirectIo, KeyspaceOptions, Options, SyncMode};
@@ -171,7 +173,7 @@ pub(crate) fn open(
         if let Some(passed) = &report.passed {
             tell_of_passed_damage(passed, old.closed, &metrics, &events);
         }
-        passed = report.passed;
+        passed = report.passed.clone();
         history_end = report.end;
         let covered = old
             .keyspaces
@@ -185,9 +187,7 @@ pub(crate) fn open(
             ));
         }
         replayed_to = report.end.segment;
-        metrics
-            .discarded_log_bytes
-            .add(report.discarded.record_bytes);
+        count_discarded(&report, &metrics, &events);
         // Behind history's end there is nothing that a later replay would read; on a full disk its space is wanted.
         delete_segments_behind(&storages, epoch, report.end.segment)?;
         if !is_reading {
@@ -427,6 +427,31 @@ fn tell_of_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics,
     tracing::warn!(%error, "the log is damaged where nothing needs it, the store opens");
     events.tell(|| Event::LogDamagePassed {
         error: error.clone(),
+    });
+}
+
+/// Says that replay discarded whole records, which stand behind one that is torn or damaged.
+fn count_discarded(report: &ReplayReport, metrics: &Metrics, events: &Events) {
+    let discarded = &report.discarded;
+    if discarded.record_count == 0 {
+        return;
+    }
+    metrics.discarded_log_bytes.add(discarded.record_bytes);
+    let file = segment_name(report.end.segment);
+    tracing::warn!(
+        file,
+        offset = report.end.offset,
+        found = %report.stop,
+        records = discarded.record_count,
+        bytes = discarded.record_bytes,
+        "records of the log behind a torn or damaged one were discarded"
+    );
+    events.tell(|| Event::LogRecordsDiscarded {
+        file: file.clone(),
+        offset_bytes: report.end.offset.into(),
+        found: report.stop.to_string(),
+        record_count: discarded.record_count,
+        record_bytes: discarded.record_bytes,
     });
 }
 

@@ -82,13 +82,6 @@ fn tell_opened(core: &Core) {
         replayed_record_count = m.replayed_record_count.get(),
         "opened"
     );
-    let discarded = m.discarded_log_bytes.get();
-    if discarded > 0 {
-        tracing::warn!(
-            bytes = discarded,
-            "log bytes behind a torn record that was never synced were discarded"
-        );
-    }
 }
 
 /// There is no keyspace of this name, only those with the names `known`.

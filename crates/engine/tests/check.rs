@@ -359,6 +359,7 @@ fn an_ingest_that_only_the_log_knows_is_checked() {
     let number = recover(&*storage).unwrap().unwrap().current.number;
     let manifest = siltstone::manifest::manifest_name(number);
     let before = storage.read_small(&manifest).unwrap();
+    let pointer = storage.read_small("CURRENT").unwrap();
     let keyspace = store.create_keyspace("fresh").unwrap();
     let folder = TableFolder::on(Arc::new(MemoryStorage::new(&runtime)), Epoch::default());
     let mut builder = TableBuilder::new(&folder, "outside", TableOptions::default()).unwrap();
@@ -370,6 +371,7 @@ fn an_ingest_that_only_the_log_knows_is_checked() {
         .unwrap();
     store.close().unwrap();
     replace(&storage, &manifest, &before);
+    replace(&storage, "CURRENT", &pointer);
     let report = sound(&storage);
     let fresh = report.keyspaces.iter().find(|k| k.name == "fresh");
     assert_eq!(fresh.map(|k| k.table_count), Some(1), "{report:?}");

@@ -73,6 +73,41 @@ macro_rules! of {
     };
 }
 
+/// After a kill one record of the log is damaged: the whole ones behind it are discarded, and whoever
+/// listens hears of them. A log that is whole, or only ends in a torn record, says nothing.
+#[test]
+fn records_that_an_open_discards_are_named() {
+    play(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open_with(small());
+        let ks = store.default_keyspace().unwrap();
+        for i in 0..10 {
+            ks.put(&key(i), &[7; 100]).unwrap();
+        }
+        let log = disk.names(".log").remove(0);
+        let open_with = |change: &dyn Fn(&mut Vec<u8>)| {
+            let killed = disk.kill();
+            killed.memory.damage(&log, |bytes| change(bytes)).unwrap();
+            let recorder = Arc::new(Recorder::default());
+            let store = open(&killed, small(), recorder.clone());
+            let events = recorder.take(&rt);
+            let bytes = store.stats().counter("discarded_log_bytes");
+            let found = of!(events, Event::LogRecordsDiscarded { file, offset_bytes, record_count, record_bytes, .. }
+                => (file.clone(), *offset_bytes, *record_count, *record_bytes));
+            assert_eq!(found.iter().map(|f| f.3).sum::<u64>(), bytes);
+            let left = store.default_keyspace().unwrap().iter().unwrap().count();
+            (found, left as u64)
+        };
+        assert_eq!(open_with(&|_| {}), (Vec::new(), 10));
+        let (found, left) = open_with(&|bytes| bytes[700] ^= 1);
+        assert_eq!(found.len(), 1);
+        let (file, offset, count, _) = &found[0];
+        assert_eq!((file, left + 1 + count), (&log, 10), "{found:?}");
+        assert!(*offset <= 700 && *count > 0, "{found:?}");
+        store.close().unwrap();
+    });
+}
+
 #[test]
 fn work_on_tables_is_told() {
     play(|rt| {
