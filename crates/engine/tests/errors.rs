@@ -315,7 +315,8 @@ const CASES: &[Case] = &[
         ErrorKind::Closed,
         ADVICE,
         || {
-            let store = Place::new().open();
+            let place = Place::new();
+            let store = place.open();
             let ks = store.default_keyspace().unwrap();
             store.close().unwrap();
             ks.put(b"k", b"v").unwrap_err()

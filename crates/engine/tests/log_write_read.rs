@@ -181,6 +181,15 @@ fn a_new_writer_starts_a_chain_above_every_name_found() {
         old_end.segment + 2,
         "a prepared segment's name counts"
     );
+    next.sync_all().unwrap();
+    // Until the manifest names it, the new chain has no record and is an orphan.
+    let (found, report) = read(&storage, 1, old_end).unwrap();
+    assert_eq!(found.numbers, (1..=100).collect::<Vec<_>>());
+    assert_eq!(
+        (report.end, report.discarded),
+        (old_end, Discarded::default())
+    );
+    assert_eq!(report.highest_segment, next.first_segment());
     append(&next, 101, 100).unwrap();
     next.sync_all().unwrap();
     let after = objects_of(&storage);
@@ -189,15 +198,9 @@ fn a_new_writer_starts_a_chain_above_every_name_found() {
         &before[..],
         "an inherited log is not touched"
     );
-    // Until the manifest names it, the new chain is an orphan, whatever it says about synced places.
     append(&next, 102, 100).unwrap();
-    let (found, report) = read(&storage, 1, old_end).unwrap();
-    assert_eq!(found.numbers, (1..=100).collect::<Vec<_>>());
-    assert_eq!(
-        (report.end, report.discarded),
-        (old_end, Discarded::default())
-    );
-    assert_eq!(report.highest_segment, next.first_segment());
+    let error = read(&storage, 1, old_end).expect_err("the manifest is an older one");
+    assert!(error.is_corruption(), "{error}");
     let (found, _) = read(&storage, next.first_segment(), next.synced()).unwrap();
     assert_eq!(found.numbers, [101, 102]);
     // Everything inherited can go.
