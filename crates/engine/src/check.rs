@@ -90,6 +90,10 @@ pub struct LogCheck {
     pub end: Position,
     /// Why it ends there.
     pub stop: String,
+    /// A record begins there and is not whole: a write that was under way when the process or the
+    /// power ended, or damage of the last record, which nobody can tell apart. An open drops it;
+    /// a repair reports it as lost.
+    pub is_torn: bool,
     /// The store was closed with its log ending there.
     pub closed: bool,
     /// Whole records behind the end, which an open would discard: a write that was never synced was torn.
@@ -305,6 +309,7 @@ fn log_check(replayed: &ReplayReport, entry_count: u64, closed: bool) -> LogChec
         entry_count,
         end: replayed.end,
         stop: replayed.stop.to_string(),
+        is_torn: !closed && replayed.stop.is_torn(),
         closed,
         discarded_record_count: replayed.discarded.record_count,
         discarded_bytes: replayed.discarded.record_bytes,

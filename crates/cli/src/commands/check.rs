@@ -77,7 +77,7 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     }
     if report.is_sound() {
         let torn = report.log.as_ref();
-        let what = match torn.is_some_and(|log| log.discarded_record_count > 0) {
+        let what = match torn.is_some_and(|log| log.is_torn || log.discarded_record_count > 0) {
             true => "nothing that was synced is wrong",
             false => "nothing is wrong",
         };
@@ -180,7 +180,7 @@ fn json(report: &CheckReport, path: impl Fn(&str) -> PathBuf) -> serde_json::Val
         serde_json::json!({
             "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,
             "entry_count": log.entry_count, "end_segment": log.end.segment, "end_offset": log.end.offset, "stop": log.stop, "closed": log.closed,
-            "discarded_record_count": log.discarded_record_count, "discarded_bytes": log.discarded_bytes,
+            "is_torn": log.is_torn, "discarded_record_count": log.discarded_record_count, "discarded_bytes": log.discarded_bytes,
         })
     });
     serde_json::json!({
@@ -241,6 +241,14 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
                 false => "",
             }
         )?;
+        if log.is_torn {
+            outln!(
+                out,
+                "          there a record begins that is not whole: a write that was under way when the \
+                 process or the power ended, or damage of the last record; the next open drops it, \
+                 `silt repair` reports it as lost"
+            )?;
+        }
         if log.discarded_record_count > 0 {
             outln!(
                 out,

@@ -334,6 +334,16 @@ pub enum BadRecord {
     Padding,
 }
 
+impl BadRecord {
+    /// Whether a record begins here, written for this very place, and is not whole.
+    pub fn is_torn(&self) -> bool {
+        matches!(
+            self,
+            BadRecord::Checksum { .. } | BadRecord::Padding | BadRecord::PastEnd { .. }
+        )
+    }
+}
+
 impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -123,6 +123,13 @@ pub enum StopReason {
     },
 }
 
+impl StopReason {
+    /// Whether a record begins at the end that is not whole.
+    pub fn is_torn(&self) -> bool {
+        matches!(self, StopReason::Record { found, .. } if found.is_torn())
+    }
+}
+
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

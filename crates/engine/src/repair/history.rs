@@ -470,11 +470,7 @@ impl Reading<'_> {
         self.reached_synced |= position == self.synced;
         self.found.stop = bad.to_string();
         // A header of a record that was written for this very place says that there was one.
-        self.lost_tail |= position >= self.needed
-            && matches!(
-                bad,
-                BadRecord::Checksum { .. } | BadRecord::Padding | BadRecord::PastEnd { .. }
-            );
+        self.lost_tail |= position >= self.needed && bad.is_torn();
         self.end_is_certain = matches!(bad, BadRecord::Nothing | BadRecord::SegmentFull);
         if self.lost_tail {
             self.damage.push(
