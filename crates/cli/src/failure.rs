@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::signals::Signal;
+
 /// How a command that did its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -37,6 +39,8 @@ pub enum Failure {
     Usage(String),
     /// Anything else.
     Other(String),
+    /// A signal stopped the command: how far it came, in words.
+    Stopped(Signal, String),
     /// Whoever read our output has seen enough.
     OutputClosed,
 }
@@ -45,6 +49,14 @@ impl Failure {
     /// An input or output error on `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Failure {
         Failure::Other(format!("{what}: {error}"))
+    }
+
+    /// An error of reading the input `name`, or the signal that stopped the reading.
+    pub fn input(name: &str, error: &io::Error) -> Failure {
+        match Signal::of(error) {
+            Some(signal) => Failure::Stopped(signal, signal.to_string()),
+            None => Failure::io(name, error),
+        }
     }
 
     /// An input or output error on a file.
@@ -66,6 +78,7 @@ impl Failure {
             Failure::OutputClosed => return ExitCode::SUCCESS,
             Failure::Usage(_) => 2,
             Failure::Store(_) | Failure::Other(_) => 3,
+            Failure::Stopped(signal, _) => signal.exit_code(),
         };
         eprintln!("silt: {self}");
         ExitCode::from(code)
@@ -76,7 +89,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Store(error) => write!(f, "{}", of_a_command(error)),
-            Failure::Usage(text) | Failure::Other(text) => f.write_str(text),
+            Failure::Usage(text) | Failure::Other(text) | Failure::Stopped(_, text) => {
+                f.write_str(text)
+            }
             Failure::OutputClosed => f.write_str("the output was closed"),
         }
     }

@@ -77,10 +77,12 @@ pub enum Format {
     or to the end of the input, or the next quote has text behind it, the lines of its record up \
     to the one with the opening quote are a bad record, and reading goes on in the next line. \
     Lines of a field that was longer than these bounds are then read as records of their own.\n\n\
-    A load that was interrupted, by a bad record, a full disk or kill -9, goes on where it stopped \
+    A load that was interrupted, by a signal, a bad record or a full disk, goes on where it stopped \
     when it is given again: the place in the input is committed in the batch of its records. If \
     the input has changed before that place, the load is refused; --restart loads it from its \
-    start. Standard input goes on if it is given a name by --input-name.")]
+    start. Standard input goes on if it is given a name by --input-name.\n\n\
+    SIGINT and SIGTERM end a load between two records: what was read is written, the store is \
+    closed, and the exit code is 130 or 143. A second signal ends it at once, as kill -9 does.")]
 pub struct LoadArgs {
     /// Store and keyspace, both created if they are not there.
     #[command(flatten)]

@@ -9,6 +9,7 @@ pub mod readers;
 
 use std::cell::Cell;
 use std::io::IsTerminal;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,12 +17,13 @@ use siltstone::batch::Batch;
 use siltstone::{Keyspace, Options, Store, WriteOptions};
 
 use crate::args::LoadArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, of_a_command};
 use crate::load::decode::Untrusted;
 use crate::load::resume::Resume;
 use crate::load::source::Source;
 use crate::load::{Pair, Records, Step, Tally};
 use crate::output::{Out, bytes, duration, outln, plural, rate};
+use crate::signals::Signals;
 use input::Input;
 
 /// A batch is written when it has so many records,
@@ -38,7 +40,9 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     // The input first: a wrong path or flag must not leave an empty store behind.
     let guess = input::guess(args)?;
     let flags = readers::Flags::of(args, guess.format)?;
-    let input = Input::open(args, guess)?;
+    let in_signals = |e: std::io::Error| Failure::io("signal handlers", &e);
+    let signals = Rc::new(Signals::new().map_err(in_signals)?);
+    let input = Input::open(args, guess, &signals)?;
     let bar = progress_bar(input.len);
     let mut source = Source::new(input.bytes);
     let mut reader = flags.reader(args, &mut source, &input.name)?;
@@ -64,6 +68,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         ..super::options_of(&args.store.store)?
     };
     let store = super::open(&args.store.store, options)?;
+    signals.watch().map_err(in_signals)?;
     let keyspace = store.open_keyspace(&args.store.keyspace)?;
     let how = flags.describe(args, reader.format);
     let resume = match &input.identity {
@@ -74,9 +79,22 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     if let Some(resume) = &resume {
         bar.set_message("reading over what was loaded before");
         let mut seen = |_| bar.set_position(input.read.get());
-        let gone_on = resume.go_on(&mut source, &input.name, &mut seen)?;
-        if let Some(stopped) = gone_on {
-            bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
+        match resume.go_on(&mut source, &input.name, &mut seen) {
+            Ok(Some(stopped)) => {
+                bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
+            }
+            Ok(None) => {}
+            Err(Failure::Stopped(signal, what)) => {
+                store.close()?;
+                return Err(Failure::Stopped(
+                    signal,
+                    format!(
+                        "{what} (nothing was added to what earlier runs loaded; the same command \
+                         goes on there)"
+                    ),
+                ));
+            }
+            Err(failure) => return Err(failure),
         }
         bar.set_message("");
         bar.reset_eta();
@@ -95,6 +113,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         name: &input.name,
         read: &input.read,
         trailing: &input.trailing,
+        signals: &signals,
         is_untrusted: false,
         decoded: input.decoded.as_deref(),
         bar: &bar,
@@ -120,7 +139,12 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         let kept = format!("what came before stays in the store: {summary}{left_out}{again}");
         let closed = store.close();
         return Err(match (failure, closed) {
-            (Failure::Store(error), _) => Failure::Other(format!("{error} ({kept})")),
+            (Failure::Store(error), _) => {
+                Failure::Other(format!("{} ({kept})", of_a_command(&error)))
+            }
+            (Failure::Stopped(signal, what), Ok(())) => {
+                Failure::Stopped(signal, format!("{what} ({kept})"))
+            }
             (other, Ok(())) => Failure::Other(format!("{other} ({kept})")),
             (_, Err(error)) => Failure::Store(error),
         });
@@ -214,6 +238,7 @@ struct Load<'a> {
     read: &'a Cell<u64>,
     /// Bytes that follow the compressed data, see [`Input::trailing`].
     trailing: &'a Cell<u64>,
+    signals: &'a Signals,
     /// What was read of the input is not what it holds.
     is_untrusted: bool,
     decoded: Option<&'a str>,
@@ -236,6 +261,10 @@ impl Load<'_> {
         let mut named = 0;
         loop {
             source.mark();
+            if let Some(signal) = self.signals.came() {
+                self.write(source, false)?;
+                return Err(Failure::Stopped(signal, signal.to_string()));
+            }
             match records.next(source, &mut pair) {
                 Ok(Step::Record) => {
                     self.batch.put(self.keyspace, &pair.key, &pair.value)?;
@@ -274,7 +303,7 @@ impl Load<'_> {
                 Err(error) => {
                     self.write(source, false)?;
                     self.is_untrusted = Untrusted::is(&error);
-                    return Err(Failure::io(name, &error));
+                    return Err(Failure::input(name, &error));
                 }
             }
         }

@@ -134,7 +134,7 @@ impl Resume {
         }
         let there = source
             .skip_to(found.offset, seen)
-            .map_err(|e| Failure::io(name, &e))?;
+            .map_err(|e| Failure::input(name, &e))?;
         source.mark();
         if !there || digest_text(&source.marked()) != found.digest {
             return Err(Failure::Other(format!(

@@ -14,6 +14,7 @@ use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
 use crate::load::content::Refusal;
 use crate::load::decode::{Decoded, Expected, Undecodable, Untrusted, decoded};
+use crate::signals::Signals;
 
 /// A format, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,11 +113,11 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens what the arguments name.
+    /// Opens what the arguments name. Reading it fails with the signal once one has come.
     ///
     /// # Errors
     /// It is not there, or no file; its content is nothing that can be loaded.
-    pub fn open(args: &LoadArgs, guess: Guess) -> Result<Input, Failure> {
+    pub fn open(args: &LoadArgs, guess: Guess, signals: &Rc<Signals>) -> Result<Input, Failure> {
         let named = args.input_name.as_ref();
         let named = named.map(|name| [b"name:", name.as_bytes()].concat());
         let path: &Path = &args.file;
@@ -124,7 +125,8 @@ impl Input {
             let name = "standard input".to_string();
             let fail = |e: io::Error| Failure::io(&name, &e);
             let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(fail)?);
-            let decoded = decode(args, guess, &name, Whole::of(file).map_err(fail)?)?;
+            let whole = Whole::of(file, signals.clone()).map_err(fail)?;
+            let decoded = decode(args, guess, &name, whole)?;
             return Ok(Input::of(decoded, None, name, named));
         }
         let fail = |e: io::Error| Failure::file(path, &e);
@@ -143,7 +145,8 @@ impl Input {
             Some([b"file:", whole.as_os_str().as_bytes()].concat())
         };
         let name = path.display().to_string();
-        let decoded = decode(args, guess, &name, Whole::of(file).map_err(fail)?)?;
+        let whole = Whole::of(file, signals.clone()).map_err(fail)?;
+        let decoded = decode(args, guess, &name, whole)?;
         let len = meta.is_file().then_some(meta.len());
         Ok(Input::of(decoded, len, name, identity))
     }
@@ -172,22 +175,24 @@ struct Whole {
     file: File,
     /// The length at the beginning, and how far the file was read; none if it is no regular file.
     len: Option<(u64, u64)>,
+    signals: Rc<Signals>,
 }
 
 impl Whole {
-    fn of(mut file: File) -> io::Result<Whole> {
+    fn of(mut file: File, signals: Rc<Signals>) -> io::Result<Whole> {
         let meta = file.metadata()?;
         let len = match meta.is_file() {
             // Standard input may be a file that was read before.
             true => Some((meta.len(), file.stream_position()?)),
             false => None,
         };
-        Ok(Whole { file, len })
+        Ok(Whole { file, len, signals })
     }
 }
 
 impl Read for Whole {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.signals.wait(&self.file)?;
         let read = self.file.read(buffer)?;
         if let Some((len, at)) = &mut self.len {
             // What was read after the file had been cut may be anything.
