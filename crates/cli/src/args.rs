@@ -27,7 +27,7 @@ use crate::log::Words;
 ///
 /// A store is a folder. One process writes to it at a time, or several read it.
 /// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump),
-/// data lost (repair) or records left out (load --skip-bad), 2 wrong usage, 3 failed,
+/// data lost (repair), records left out (load --skip-bad) or values that are no JSON (scan), 2 wrong usage, 3 failed,
 /// 130 and 143 a load that SIGINT or SIGTERM stopped.
 #[derive(Debug, Parser)]
 #[command(
@@ -167,6 +167,12 @@ impl FormArgs {
     pub fn value(&self) -> Form {
         self.value_as.clone().unwrap_or_else(|| self.keys.both())
     }
+}
+
+/// The most that is to be printed.
+fn limit(text: &str) -> Result<u64, String> {
+    let wrong = |_| "expected a number, 0 or more; without --limit there is no bound".to_string();
+    text.parse().map_err(wrong)
 }
 
 /// What help says of forms.

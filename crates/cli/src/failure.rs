@@ -18,6 +18,8 @@ pub enum Outcome {
     Damaged,
     /// `load --skip-bad` left bad records out.
     LeftOut,
+    /// `scan --json` printed what should be JSON and is none.
+    NoJson,
 }
 
 impl Outcome {
@@ -25,7 +27,9 @@ impl Outcome {
     pub fn code(self) -> ExitCode {
         match self {
             Outcome::Fine => ExitCode::SUCCESS,
-            Outcome::NotFound | Outcome::Damaged | Outcome::LeftOut => ExitCode::from(1),
+            Outcome::NotFound | Outcome::Damaged | Outcome::LeftOut | Outcome::NoJson => {
+                ExitCode::from(1)
+            }
         }
     }
 }

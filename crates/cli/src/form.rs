@@ -124,8 +124,7 @@ impl Form {
                 line.push(b'"');
             }
             Form::Json => {
-                let raw: &serde_json::value::RawValue = serde_json::from_slice(bytes)
-                    .map_err(|e| format!("it is no JSON: {e}; another form prints it"))?;
+                let raw = json(bytes).map_err(|why| format!("{why}; another form prints it"))?;
                 // A line of output is one pair: line ends can only stand between tokens.
                 line.extend(raw.get().bytes().map(|b| match b {
                     b'\n' | b'\r' => b' ',
@@ -151,6 +150,14 @@ impl Form {
 
 fn push_base64(line: &mut Vec<u8>, bytes: &[u8]) {
     line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+}
+
+/// Bytes that are JSON.
+///
+/// # Errors
+/// Where they are not.
+pub fn json(bytes: &[u8]) -> Result<&serde_json::value::RawValue, String> {
+    serde_json::from_slice(bytes).map_err(|e| format!("it is no JSON: {e}"))
 }
 
 /// Appends text as a JSON string.

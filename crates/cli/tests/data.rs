@@ -77,18 +77,30 @@ fn json_of_pairs() {
         on("scan", &store, &["--json", "--keys", "--base64"]).fine(),
         "{\"key\":\"YSJi\"}\n{\"key\":\"/w==\"}\n"
     );
-    // What was read before the pair that does not fit is printed.
+    // What is no JSON is printed as text and marked, and the scan goes on.
+    on("put", &store, &["a", "\\xfe"]).fine();
     let ended = on("scan", &store, &["--json", "--value-as", "json"]);
-    assert!(
-        ended.out.contains("2.50") && ended.out.lines().count() == 1,
-        "{}",
-        ended.out
+    assert_eq!(
+        ended.out,
+        "{\"key\":\"a\",\"value\":{\"hex\":\"fe\"},\"value_is_json\":false}\n\
+         {\"key\":\"a\\\"b\",\"value\":{\"n\": [1, 2.50]}}\n\
+         {\"key\":{\"hex\":\"ff\"},\"value\":\"no json\",\"value_is_json\":false}\n"
     );
-    let said = ended.failed(3);
+    let said = ended.failed(1);
     assert!(
-        said.contains("`\\xff`") && said.contains("--value-as hex"),
+        said.contains("2 pairs") && said.contains("value_is_json"),
         "{said}"
     );
+    let ended = on(
+        "scan",
+        &store,
+        &["--json", "--keys", "--key-as", "json", "-n1"],
+    );
+    assert_eq!(ended.out, "{\"key\":\"a\",\"key_is_json\":false}\n");
+    assert!(ended.failed(1).contains("1 pair has"));
+    // A value alone is an error, as 1 would mean that it is not there.
+    let said = on("get", &store, &["a", "--json", "--value-as", "json"]).failed(3);
+    assert!(said.contains("--value-as hex"), "{said}");
 }
 
 #[test]
@@ -242,4 +254,40 @@ fn what_cannot_be_a_pair_creates_no_store() {
     assert!(!store.exists());
     on("del", &store, &["k"]).failed(3);
     assert!(!store.exists());
+}
+
+#[test]
+fn a_value_that_is_put_as_json_is_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    for (wrong, place) in [
+        ("{\"a\":}", "column 6"),
+        ("[1,\\n2,", "line 2"),
+        ("", "EOF"),
+    ] {
+        let said = on("put", &store, &["k", wrong, "--value-as", "json"]).failed(2);
+        assert!(said.contains("no JSON") && said.contains(place), "{said}");
+        assert!(!store.exists(), "nothing is created for it");
+    }
+    for (given, printed) in [("[1, 2]", "[1, 2]"), ("\"a\\\\nb\"", "\"a\\nb\"")] {
+        on("put", &store, &["k", given, "--value-as", "json"]).fine();
+        let said = on("get", &store, &["k", "--json", "--value-as", "json"]).fine();
+        assert_eq!(said, format!("{{\"key\":\"k\",\"value\":{printed}}}\n"));
+    }
+}
+
+#[test]
+fn limits_and_names_that_are_given_wrongly_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    on("put", &store, &["k", "v", "-k", "birds"]).fine();
+    for limit in [&["--limit", "-1"][..], &["-n", "-1"], &["--limit=x"]] {
+        let said = on("scan", &store, &with(limit, &["-k", "birds"])).failed(2);
+        assert!(said.contains("expected a number, 0 or more"), "{said}");
+    }
+    for what in ["drop", "create"] {
+        let said = silt(["keyspace", what, store.to_str().unwrap(), "birds"]).failed(2);
+        assert!(said.contains("given with -k NAME"), "{said}");
+    }
+    assert_eq!(on("get", &store, &["k", "-k", "birds"]).fine(), "v\n");
 }

@@ -232,6 +232,11 @@ pub struct KeyspaceListArgs {
     pub json: bool,
 }
 
+/// What is wrong with the name of a keyspace that has no `-k` before it.
+fn needs_flag(_: &str) -> Result<String, String> {
+    Err("the keyspace is given with -k NAME".to_string())
+}
+
 /// Arguments of `keyspace create`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  silt keyspace create birds.silt -k sightings")]
@@ -241,6 +246,9 @@ pub struct KeyspaceCreateArgs {
     /// The name of the new keyspace, 1 to 255 bytes.
     #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub keyspace: String,
+    /// A name without its flag, for the error.
+    #[arg(hide = true, value_name = "NAME", value_parser = needs_flag)]
+    pub _misplaced: Option<String>,
 }
 
 /// Arguments of `keyspace drop`.
@@ -256,6 +264,9 @@ pub struct KeyspaceDropArgs {
     /// The keyspace.
     #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub keyspace: String,
+    /// A name without its flag, for the error.
+    #[arg(hide = true, value_name = "NAME", value_parser = needs_flag)]
+    pub _misplaced: Option<String>,
     /// Do not ask.
     #[arg(short, long)]
     pub yes: bool,

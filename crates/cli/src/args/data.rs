@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{FORMS_HELP, FormArgs, KeyFormArgs, StoreArgs};
+use super::{FORMS_HELP, FormArgs, KeyFormArgs, StoreArgs, limit};
 
 /// Arguments of `put`.
 #[derive(Debug, clap::Args)]
@@ -11,7 +11,7 @@ use super::{FORMS_HELP, FormArgs, KeyFormArgs, StoreArgs};
     silt put birds.silt cat.png --file cat.png\n  \
     date | silt put birds.silt now --file -\n  \
     silt put particles.silt 7,12 0.5,2.25 --key-as cell:u32be,id:u64be --value-as x:f32,v:f32\n\n\
-    It is durable when the command ends. A key or value that begins with a minus stands behind `--` at the end.\n\n{FORMS_HELP}"))]
+    It is durable when the command ends. With --value-as json the value must be JSON. A key or value that begins with a minus stands behind `--` at the end.\n\n{FORMS_HELP}"))]
 pub struct PutArgs {
     /// Store and keyspace, both created if they are not there.
     #[command(flatten)]
@@ -114,7 +114,10 @@ pub struct DelArgs {
     silt scan particles.silt --key-as cell:u32be,id:u64be --value-as x:f32,v:f32 --prefix 7\n  \
     silt scan people.silt --json | jq .value\n\n\
     A line is key, tab, value; with a layout its fields are columns under their names on a terminal, and separated by tabs else. With --json a line is \
-    {{\"key\": ..., \"value\": ...}}.\n\n{FORMS_HELP}"))]
+    {{\"key\": ..., \"value\": ...}}. A value that is no JSON under --value-as json --json is \
+    printed as under --value-as text, with \"value_is_json\": false behind it; a key likewise, with \
+    \"key_is_json\". The scan goes on, says at the end how many there were, and ends with exit \
+    code 1.\n\n{FORMS_HELP}"))]
 pub struct ScanArgs {
     /// Store and keyspace.
     #[command(flatten)]
@@ -123,7 +126,8 @@ pub struct ScanArgs {
     #[command(flatten)]
     pub range: RangeArgs,
     /// End after so many pairs.
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = limit)]
+    #[arg(allow_negative_numbers = true)]
     pub limit: Option<u64>,
     /// From the last key to the first.
     #[arg(short, long)]

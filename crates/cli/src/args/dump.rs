@@ -48,7 +48,8 @@ pub struct DumpArgs {
     #[command(flatten)]
     pub range: RangeArgs,
     /// List so many blocks, records or entries.
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = super::limit)]
+    #[arg(allow_negative_numbers = true)]
     pub limit: Option<u64>,
     /// What the file is, where neither its bytes nor its name tell.
     #[arg(long, value_enum)]

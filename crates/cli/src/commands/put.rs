@@ -10,20 +10,19 @@ use siltstone::batch::{Batch, MAX_VALUE_BYTES, check_lengths};
 use super::{key_of, keyspace_or_new, open_for};
 use crate::args::PutArgs;
 use crate::failure::{Failure, Outcome};
+use crate::form::{Form, json};
 
 /// Runs the command.
 pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
     let key = key_of(&args.key, &args.form.key(), false)?;
-    let value =
-        match (&args.value, &args.file) {
-            (Some(text), _) => args.form.value().parse(text, false).map_err(|why| {
-                Failure::Usage(format!("the value `{text}` cannot be read: {why}"))
-            })?,
-            (None, Some(path)) => whole(path)?,
-            (None, None) => {
-                return Err(Failure::Usage("give a value, or --file FILE".to_string()));
-            }
-        };
+    let value = match (&args.value, &args.file) {
+        (Some(text), _) => given(text, &args.form.value())
+            .map_err(|why| Failure::Usage(format!("the value `{text}` cannot be read: {why}")))?,
+        (None, Some(path)) => whole(path)?,
+        (None, None) => {
+            return Err(Failure::Usage("give a value, or --file FILE".to_string()));
+        }
+    };
     // Before a store is created for it.
     check_lengths(&key, &value)?;
     let store = open_for(&args.store.store, &[&args.store.keyspace])?;
@@ -33,6 +32,20 @@ pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
     store.write(&batch, WriteOptions { sync: true })?;
     store.close()?;
     Ok(Outcome::Fine)
+}
+
+/// The value that a text of this form stands for.
+fn given(text: &str, form: &Form) -> Result<Vec<u8>, String> {
+    let value = form.parse(text, false)?;
+    if *form == Form::Json {
+        json(&value).map_err(|why| {
+            format!(
+                "{why} (of the value as it would be stored: \\n, \\t and \\xNN stand for bytes, \
+                 and a backslash of the JSON itself is given as \\\\)"
+            )
+        })?;
+    }
+    Ok(value)
 }
 
 /// What a file holds, if it can be a value.

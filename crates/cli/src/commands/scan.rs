@@ -3,8 +3,8 @@
 use super::{bounds, open_keyspace};
 use crate::args::{FormArgs, ScanArgs};
 use crate::failure::{Failure, Outcome};
-use crate::form::Form;
-use crate::output::{Out, on_terminal, push_text};
+use crate::form::{Form, json, push_json_bytes};
+use crate::output::{Out, on_terminal, plural, push_text};
 
 /// Rows that are looked at for the widths of columns before any is printed.
 const MEASURED_ROWS: usize = 100;
@@ -15,6 +15,7 @@ pub fn run(args: &ScanArgs) -> Result<Outcome, Failure> {
     let (store, keyspace) = open_keyspace(&args.store)?;
     let mut out = Out::new();
     let mut printer = Printer::new(&args.form, args.json);
+    printer.marks = true;
     let mut cursor = keyspace.cursor(options)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
     if left > 0 {
@@ -48,7 +49,17 @@ pub fn run(args: &ScanArgs) -> Result<Outcome, Failure> {
     result?;
     drop(cursor);
     store.close()?;
-    Ok(Outcome::Fine)
+    if printer.marked == 0 {
+        return Ok(Outcome::Fine);
+    }
+    eprintln!(
+        "silt: {} no JSON; a member `value_is_json` (or `key_is_json`) that is false marks them",
+        match printer.marked {
+            1 => "1 pair has a key or value that is".to_string(),
+            n => format!("{} have a key or value that is", plural(n, "pair")),
+        }
+    );
+    Ok(Outcome::NoJson)
 }
 
 /// Prints pairs: as lines with tabs, as columns for people where a layout gives them names, or as JSON.
@@ -56,6 +67,10 @@ pub struct Printer {
     key: Form,
     value: Form,
     json: bool,
+    /// Whether what should be JSON and is none is printed as text and marked; else it is an error.
+    pub marks: bool,
+    /// Pairs that were marked.
+    pub marked: u64,
     /// Present if columns are printed.
     table: Option<Table>,
     line: Vec<u8>,
@@ -71,6 +86,8 @@ impl Printer {
             key,
             value,
             json,
+            marks: false,
+            marked: 0,
             line: Vec::new(),
         }
     }
@@ -126,22 +143,33 @@ impl Printer {
 
     fn json(&mut self, key: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), Failure> {
         let line = &mut self.line;
+        let marks = self.marks;
+        // The text of the bytes with a mark, if they should be JSON and are none.
+        let push = |form: &Form, line: &mut Vec<u8>, bytes: &[u8], mark: &str| {
+            if marks && *form == Form::Json && json(bytes).is_err() {
+                push_json_bytes(line, bytes);
+                line.extend_from_slice(format!(",\"{mark}\":false").as_bytes());
+                return Ok(true);
+            }
+            form.push_json(line, bytes).map(|()| false)
+        };
+        let mut is_marked = false;
         line.push(b'{');
         if let Some(bytes) = key {
             line.extend_from_slice(b"\"key\":");
-            let pushed = self.key.push_json(line, bytes);
-            pushed.map_err(|why| misfit("key", bytes, "--key-as", &why))?;
+            is_marked |= push(&self.key, line, bytes, "key_is_json")
+                .map_err(|why| misfit("key", bytes, "--key-as", &why))?;
         }
         if let Some(bytes) = value {
             if key.is_some() {
                 line.push(b',');
             }
             line.extend_from_slice(b"\"value\":");
-            let pushed = self.value.push_json(line, bytes);
-            pushed
+            is_marked |= push(&self.value, line, bytes, "value_is_json")
                 .map_err(|why| misfit("value of", key.unwrap_or_default(), "--value-as", &why))?;
         }
         line.extend_from_slice(b"}\n");
+        self.marked += u64::from(is_marked);
         Ok(())
     }
 
