@@ -198,6 +198,7 @@ fn read(
                 _ => Ok(Pair {
                     key: pair.key.clone(),
                     value: pair.value.clone(),
+                    lines: pair.lines,
                 }),
             });
         }

@@ -542,7 +542,10 @@ fn fill(dir: &Path) {
         .flat_map(|n| format!("{n:06} {wide}\n").into_bytes())
         .collect();
     let said = silt_with([OsStr::new("load"), store.as_os_str()], &input).failed(3);
-    assert!(said.contains("space"), "{said}");
+    assert!(
+        said.contains("space") && said.contains("give the command again"),
+        "{said}"
+    );
     let (_, kept) = said.split_once("stays in the store: ").unwrap();
     let kept: u64 = kept
         .split_once(' ')

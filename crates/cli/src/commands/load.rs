@@ -21,7 +21,7 @@ use crate::failure::{Failure, Outcome, of_a_command};
 use crate::load::decode::Untrusted;
 use crate::load::resume::Resume;
 use crate::load::source::Source;
-use crate::load::{Pair, Records, Step, Tally};
+use crate::load::{MultiLine, Pair, Records, Step, Tally};
 use crate::output::{Out, bytes, duration, outln, plural, rate};
 use crate::signals::Signals;
 use input::Input;
@@ -165,6 +165,17 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         if earlier != Tally::default() {
             outln!(out, "with what was loaded before: {}", loaded(&total))?;
         }
+        if let Some(longest) = total.multi_line.longest {
+            outln!(
+                out,
+                "{} over several lines by quotes; the longest has {} ({longest})",
+                match total.multi_line.records {
+                    1 => "1 record goes".to_string(),
+                    n => format!("{} go", plural(n, "record")),
+                },
+                plural(longest.count, "line"),
+            )?;
+        }
         if total.left_out.records > 0 {
             outln!(
                 out,
@@ -175,6 +186,18 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         }
     }
     out.finish()?;
+    if let Some(byte) = reader.records.other_delimiter() {
+        let shown = match byte {
+            b'\t' => "a tab".to_string(),
+            byte => format!("`{}`", byte.escape_ascii()),
+        };
+        eprintln!(
+            "silt: {}: each record has one column, with {shown} in it; if that stands between \
+             columns, load the input again with --delimiter '{}' (and remove what was loaded)",
+            input.name,
+            byte.escape_ascii()
+        );
+    }
     let trailing = input.trailing.get();
     if trailing > 0 {
         eprintln!(
@@ -195,6 +218,14 @@ fn loaded(tally: &Tally) -> String {
         "{}, {} of keys and values",
         plural(tally.records, "record"),
         bytes(tally.entry_bytes)
+    )
+}
+
+/// The longest of the records that go on over several lines; null if there is none.
+fn longest_json(tally: &Tally) -> serde_json::Value {
+    tally.multi_line.longest.map_or(
+        serde_json::Value::Null,
+        |lines| serde_json::json!({ "first_line": lines.first, "line_count": lines.count }),
     )
 }
 
@@ -269,6 +300,7 @@ impl Load<'_> {
                 Ok(Step::Record) => {
                     self.batch.put(self.keyspace, &pair.key, &pair.value)?;
                     self.batched.records += 1;
+                    self.batched.multi_line += MultiLine::of(pair.lines);
                     self.batched.entry_bytes += (pair.key.len() + pair.value.len()) as u64;
                     if self.batch.len() >= BATCH_RECORDS || self.batch.bytes() >= BATCH_BYTES {
                         source.mark();
@@ -361,6 +393,8 @@ impl Load<'_> {
             "format": format,
             "decoded": self.decoded,
             "record_count": self.done.records,
+            "multi_line_record_count": self.done.multi_line.records,
+            "longest_record": longest_json(&self.done),
             "bad_record_count": self.done.left_out.records,
             "left_out_line_count": self.done.left_out.lines,
             "left_out_bytes": self.done.left_out.bytes,
@@ -371,6 +405,8 @@ impl Load<'_> {
             "time_us": u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
             "total": {
                 "record_count": total.records,
+                "multi_line_record_count": total.multi_line.records,
+                "longest_record": longest_json(&total),
                 "bad_record_count": total.left_out.records,
                 "left_out_line_count": total.left_out.lines,
                 "left_out_bytes": total.left_out.bytes,

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use super::make::{KeyFrom, Maker, ValueFrom, lacks};
 use super::source::Source;
-use super::{Begin, Pair, Records, Step};
+use super::{Begin, Lines, Pair, Records, Step};
 use crate::output::count;
 
 /// How long records and their quoted fields may be.
@@ -245,7 +245,12 @@ pub struct Csv {
     /// Of the value.
     pub value: Maker,
     fields: Vec<Range<usize>>,
+    /// Bytes that each record so far has in its only column; none before the first record.
+    in_all: Option<Vec<u8>>,
 }
+
+/// What else stands between columns where commas do not.
+const OTHER_DELIMITERS: [u8; 3] = [b';', b'\t', b'|'];
 
 impl Csv {
     /// Records whose first column is the key and whose other columns are the value.
@@ -268,6 +273,7 @@ impl Csv {
             key: Maker::plain(b"/"),
             value: Maker::plain(&[delimiter]),
             fields: Vec::new(),
+            in_all: None,
         }
     }
 
@@ -339,10 +345,23 @@ impl Csv {
         Ok(Ok(names.collect()))
     }
 
+    /// Takes out of [`Csv::in_all`] what the record that was just read does not have.
+    fn look_for_delimiters(&mut self, source: &Source<'_>, len: usize) {
+        let in_all = self.in_all.get_or_insert_with(|| OTHER_DELIMITERS.to_vec());
+        if in_all.is_empty() {
+            return;
+        }
+        let record = &source.last(self.scanner.len)[..len];
+        match self.fields.len() {
+            1 => in_all.retain(|byte| memchr::memchr(*byte, record).is_some()),
+            _ => in_all.clear(),
+        }
+    }
+
     fn make(&self, record: &[u8], number: u64, pair: &mut Pair) -> Result<(), String> {
         let field = |column: &usize| match self.fields.get(*column) {
             Some(range) => Ok(&record[range.clone()]),
-            None => Err(lacks(*column, self.fields.len())),
+            None => Err(lacks(*column, self.fields.len(), number)),
         };
         match &self.key_from {
             KeyFrom::Number => self.key.number(number, &mut pair.key)?,
@@ -446,11 +465,20 @@ impl Records for Csv {
             start = end + 1;
         }
         self.fields = fields;
+        self.look_for_delimiters(source, len);
         pair.key.clear();
         pair.value.clear();
+        pair.lines = Some(Lines {
+            first: begin.line,
+            count: source.place.lines + 1 - begin.line,
+        });
         let record = &source.last(self.scanner.len)[..len];
         let made = self.make(record, source.place.records, pair);
         Ok(begin.made(source, pair, made))
+    }
+
+    fn other_delimiter(&self) -> Option<u8> {
+        self.in_all.as_ref()?.first().copied()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a part that a record lacks makes it a bad record; nothing is filled in.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::form::{Form, parse_hex, unescape};
@@ -104,8 +105,7 @@ pub fn key_from<T>(
     if text == "number" {
         return Ok(KeyFrom::Number);
     }
-    let parts = text.split(',').map(part).collect::<Result<_, _>>()?;
-    Ok(KeyFrom::Parts(parts))
+    Ok(KeyFrom::Parts(all_parts(text, part)?))
 }
 
 /// Reads `--value`: `whole`, `rest`, or parts with commas between them.
@@ -119,8 +119,59 @@ pub fn value_from<T>(
     Ok(match text {
         "whole" => ValueFrom::Whole,
         "rest" => ValueFrom::Rest,
-        _ => ValueFrom::Parts(text.split(',').map(part).collect::<Result<_, _>>()?),
+        _ => ValueFrom::Parts(all_parts(text, part)?),
     })
+}
+
+fn all_parts<T>(text: &str, part: &dyn Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    parts(text)?.iter().map(|text| part(text)).collect()
+}
+
+/// The parts of `--key` or `--value`: there are commas between them, and one that holds a comma
+/// or begins with a quote stands in quotes, in which a quote is written twice, as in CSV.
+///
+/// # Errors
+/// A quote does not close at the end of its part.
+pub fn parts(text: &str) -> Result<Vec<Cow<'_, str>>, String> {
+    let mut parts = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest {
+        let Some(quoted) = text.strip_prefix('"') else {
+            let (part, after) = match text.split_once(',') {
+                Some((part, after)) => (part, Some(after)),
+                None => (text, None),
+            };
+            parts.push(Cow::Borrowed(part));
+            rest = after;
+            continue;
+        };
+        let mut part = String::new();
+        let mut left = quoted;
+        loop {
+            let Some((before, after)) = left.split_once('"') else {
+                return Err(format!(
+                    "the quote at the beginning of `{text}` does not close"
+                ));
+            };
+            part.push_str(before);
+            left = after;
+            match left.strip_prefix('"') {
+                Some(after) => {
+                    part.push('"');
+                    left = after;
+                }
+                None => break,
+            }
+        }
+        rest = left.strip_prefix(',');
+        if rest.is_none() && !left.is_empty() {
+            return Err(format!(
+                "`{left}` follows a closing quote; a quote within quotes is written twice"
+            ));
+        }
+        parts.push(Cow::Owned(part));
+    }
+    Ok(parts)
 }
 
 /// A range of bytes: `A..B`, B not in it.
@@ -185,9 +236,16 @@ pub fn column(text: &str, names: Option<&[Vec<u8>]>) -> Result<usize, String> {
     }
 }
 
-/// The record lacks a column.
-pub fn lacks(column: usize, found: usize) -> String {
-    format!("column {} is asked for, and it has {found}", column + 1)
+/// The record with this number lacks a column.
+pub fn lacks(column: usize, found: usize, number: u64) -> String {
+    let mut text = format!("column {} is asked for, and it has {found}", column + 1);
+    if number == 1 {
+        text.push_str(
+            "; as this is the first record, compare --key, --value and --delimiter with the input: \
+             --skip-bad leaves out all records that are like it",
+        );
+    }
+    text
 }
 
 /// What follows when the parts `taken` are taken out of `all` bytes.
@@ -229,6 +287,25 @@ mod tests {
         rest.clear();
         rest_of(b"0123456789", &[0..3, 1..2, 9..10], &mut rest);
         assert_eq!(rest, b"345678");
+    }
+
+    #[test]
+    fn parts_with_commas_stand_in_quotes() {
+        for (text, expected) in [
+            ("a,b", &["a", "b"][..]),
+            ("", &[""]),
+            ("a,", &["a", ""]),
+            ("\"a,b\",c", &["a,b", "c"]),
+            ("c,\"a \"\"b\"\", d\"", &["c", "a \"b\", d"]),
+            ("\"\"", &[""]),
+            ("a\"b", &["a\"b"]),
+        ] {
+            assert_eq!(parts(text).unwrap(), expected, "{text}");
+        }
+        for (wrong, word) in [("\"a,b", "does not close"), ("\"a\"b,c", "`b,c` follows")] {
+            let said = parts(wrong).unwrap_err();
+            assert!(said.contains(word), "{said}");
+        }
     }
 
     #[test]

@@ -34,6 +34,54 @@ pub struct Pair {
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
+    /// The lines of the record, where quotes decide how many they are (CSV).
+    pub lines: Option<Lines>,
+}
+
+/// Lines that lie one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// The first, counted from 1.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl fmt::Display for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.first.saturating_add(self.count).saturating_sub(1);
+        write!(f, "lines {} to {last}", self.first)
+    }
+}
+
+/// Records whose quotes make them go on over several lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MultiLine {
+    /// How many.
+    pub records: u64,
+    /// The first of those that have the most lines.
+    pub longest: Option<Lines>,
+}
+
+impl MultiLine {
+    /// What a record that was read is of it.
+    pub fn of(lines: Option<Lines>) -> MultiLine {
+        let longest = lines.filter(|lines| lines.count > 1);
+        MultiLine {
+            records: longest.is_some().into(),
+            longest,
+        }
+    }
+}
+
+impl AddAssign for MultiLine {
+    fn add_assign(&mut self, more: MultiLine) {
+        self.records += more.records;
+        let count = |lines: Option<Lines>| lines.map_or(0, |lines| lines.count);
+        if count(more.longest) > count(self.longest) {
+            self.longest = more.longest;
+        }
+    }
 }
 
 /// A record that cannot be loaded.
@@ -58,6 +106,8 @@ pub struct Tally {
     pub records: u64,
     /// Bytes of their keys and values.
     pub entry_bytes: u64,
+    /// Those of them that go on over several lines.
+    pub multi_line: MultiLine,
     /// What is not.
     pub left_out: LeftOut,
 }
@@ -66,6 +116,7 @@ impl AddAssign for Tally {
     fn add_assign(&mut self, more: Tally) {
         self.records += more.records;
         self.entry_bytes += more.entry_bytes;
+        self.multi_line += more.multi_line;
         self.left_out += more.left_out;
     }
 }
@@ -130,14 +181,21 @@ pub enum Step {
     End,
 }
 
-/// A reader of records. It keeps nothing from one record to the next but what its flags said, so that a load may begin anywhere between two
-/// records.
+/// A reader of records. It keeps nothing from one record to the next
+/// that decides what becomes of a record but what its flags said, so that a load may begin anywhere
+/// between two records.
 pub trait Records {
     /// Reads the next record into `pair`.
     ///
     /// # Errors
     /// Those of the input.
     fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step>;
+
+    /// A byte that looks as if it stood between columns, and is not taken for that: all records
+    /// that were read have one column, and this byte in it.
+    fn other_delimiter(&self) -> Option<u8> {
+        None
+    }
 }
 
 /// Where a record begins; for bad ones.

@@ -14,7 +14,7 @@ use siltstone::batch::Batch;
 use siltstone::{ErrorKind, Keyspace, Store};
 
 use super::source::{Mark, NextElement, Place, Source};
-use super::{LeftOut, Tally};
+use super::{LeftOut, Lines, MultiLine, Tally};
 use crate::failure::Failure;
 use crate::output::{bytes, plural};
 
@@ -43,7 +43,7 @@ struct Found {
 }
 
 /// The version of the entries. An entry of another version is refused.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 impl Resume {
     /// Looks for an earlier load of `input` into `keyspace`.
@@ -174,6 +174,9 @@ impl Resume {
             "how": self.how,
             "loaded_records": tally.records,
             "loaded_bytes": tally.entry_bytes,
+            "multi_line_records": tally.multi_line.records,
+            "longest_first_line": tally.multi_line.longest.map(|lines| lines.first),
+            "longest_line_count": tally.multi_line.longest.map(|lines| lines.count),
             "left_out_records": tally.left_out.records,
             "left_out_line_count": tally.left_out.lines,
             "left_out_bytes": tally.left_out.bytes,
@@ -231,6 +234,16 @@ impl Found {
             tally: Tally {
                 records: value["loaded_records"].as_u64()?,
                 entry_bytes: value["loaded_bytes"].as_u64()?,
+                multi_line: MultiLine {
+                    records: value["multi_line_records"].as_u64()?,
+                    longest: match &value["longest_first_line"] {
+                        serde_json::Value::Null => None,
+                        first => Some(Lines {
+                            first: first.as_u64()?,
+                            count: value["longest_line_count"].as_u64()?,
+                        }),
+                    },
+                },
                 left_out: LeftOut {
                     records: value["left_out_records"].as_u64()?,
                     lines: value["left_out_line_count"].as_u64()?,

@@ -32,7 +32,7 @@ impl Tsv {
         let fields: Vec<&[u8]> = line.split(|b| *b == self.delimiter).collect();
         let field = |column: &usize| match fields.get(*column) {
             Some(field) => self.read(field),
-            None => Err(lacks(*column, fields.len())),
+            None => Err(lacks(*column, fields.len(), number)),
         };
         let all = |columns: &[usize]| columns.iter().map(field).collect::<Result<Vec<_>, _>>();
         let keys = match &self.key_from {

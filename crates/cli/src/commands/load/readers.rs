@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use super::input;
+use super::input::{self, GuessedFrom};
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
 use crate::form::Form;
@@ -14,7 +14,7 @@ use crate::load::fixed::Fixed;
 use crate::load::json::{JsonLines, Pointer};
 use crate::load::lines::{self, Lines};
 use crate::load::make::{
-    KeyFrom, Maker, ValueFrom, byte_range, column, is_number, key_from, value_from,
+    KeyFrom, Maker, ValueFrom, byte_range, column, is_number, key_from, parts, value_from,
 };
 use crate::load::source::Source;
 use crate::load::tsv::Tsv;
@@ -73,10 +73,10 @@ impl Flags {
         let parts = match format {
             Format::Csv | Format::Tsv => {
                 let given = [&args.key, &value].into_iter().flatten();
-                header |= given
-                    .filter(|v| !["whole", "rest", "number"].contains(&&v[..]))
-                    .flat_map(|v| v.split(','))
-                    .any(|name| !is_number(name));
+                for text in given.filter(|v| !["whole", "rest", "number"].contains(&&v[..])) {
+                    let names = parts(text).map_err(Failure::Usage)?;
+                    header |= names.iter().any(|name| !is_number(name));
+                }
                 Parts::Columns
             }
             Format::Jsonl | Format::Json => {
@@ -93,9 +93,10 @@ impl Flags {
             Format::Lines => match &args.key {
                 None => Parts::Lines(None),
                 Some(key) => {
-                    let key = key_from(key, &byte_range).map_err(Failure::Usage)?;
-                    let value = value_from(&value_or("rest"), &byte_range);
-                    Parts::Lines(Some((key, value.map_err(Failure::Usage)?)))
+                    let wrong = |why: String| Failure::Usage(format!("{why}{}", by_lines(args)));
+                    let key = key_from(key, &byte_range).map_err(wrong)?;
+                    let value = value_from(&value_or("rest"), &byte_range).map_err(wrong)?;
+                    Parts::Lines(Some((key, value)))
                 }
             },
             Format::Fixed => {
@@ -286,6 +287,17 @@ fn spread(args: &LoadArgs, name: &str) -> Failure {
         format: Some("jsonl"),
     };
     input::refuse(args, Format::Jsonl, name, &refusal)
+}
+
+/// Why the input is read as lines, for messages about ranges of bytes that are none.
+fn by_lines(args: &LoadArgs) -> String {
+    match input::guess(args) {
+        Ok(guess) if guess.from != GuessedFrom::Flag => format!(
+            "; the input is read as lines{}, and --format picks another format, such as csv",
+            guess.from.describe()
+        ),
+        _ => String::new(),
+    }
 }
 
 /// The name of a format, as `--format` knows it.
