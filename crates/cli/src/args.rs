@@ -27,8 +27,8 @@ use crate::log::Words;
 ///
 /// A store is a folder. One process writes to it at a time, or several read it.
 /// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump),
-/// data lost (repair), records left out (load --skip-bad) or values that are no JSON (scan), 2 wrong usage, 3 failed,
-/// 130 and 143 a load that SIGINT or SIGTERM stopped.
+/// data lost (repair), records left out (load --skip-bad) or values that are no JSON (scan),
+/// 2 wrong usage, 3 failed, 130 and 143 a load that SIGINT or SIGTERM stopped.
 #[derive(Debug, Parser)]
 #[command(
     name = "silt",

@@ -11,7 +11,8 @@ use super::{FORMS_HELP, FormArgs, KeyFormArgs, StoreArgs, limit};
     silt put birds.silt cat.png --file cat.png\n  \
     date | silt put birds.silt now --file -\n  \
     silt put particles.silt 7,12 0.5,2.25 --key-as cell:u32be,id:u64be --value-as x:f32,v:f32\n\n\
-    It is durable when the command ends. With --value-as json the value must be JSON. A key or value that begins with a minus stands behind `--` at the end.\n\n{FORMS_HELP}"))]
+    It is durable when the command ends. With --value-as json the value must be JSON. A key or \
+    value that begins with a minus stands behind `--` at the end.\n\n{FORMS_HELP}"))]
 pub struct PutArgs {
     /// Store and keyspace, both created if they are not there.
     #[command(flatten)]
@@ -115,9 +116,9 @@ pub struct DelArgs {
     silt scan people.silt --json | jq .value\n\n\
     A line is key, tab, value; with a layout its fields are columns under their names on a terminal, and separated by tabs else. With --json a line is \
     {{\"key\": ..., \"value\": ...}}. A value that is no JSON under --value-as json --json is \
-    printed as under --value-as text, with \"value_is_json\": false behind it; a key likewise, with \
-    \"key_is_json\". The scan goes on, says at the end how many there were, and ends with exit \
-    code 1.\n\n{FORMS_HELP}"))]
+    printed as under --value-as text, with \"value_is_json\": false behind it; a key likewise, \
+    with \"key_is_json\". The scan goes on, says at the end how many there were, and ends with \
+    exit code 1.\n\n{FORMS_HELP}"))]
 pub struct ScanArgs {
     /// Store and keyspace.
     #[command(flatten)]

@@ -42,8 +42,9 @@ pub enum Format {
     fixed     ranges of bytes A..B; must be given\n  \
     any       `number`: the record's number, with twelve digits; a header is no record\n  \
     Several have commas between them; a name that holds a comma stands in quotes, as in CSV \
-    ('\"name, first\",age'). They are joined with --join (fixed: with nothing). --key-as says how their texts become bytes: hex, base64, or the fields of a \
-    layout, such as id:u64be, so that numbers sort as numbers.\n\n\
+    ('\"name, first\",age'). They are joined with --join (fixed: with nothing). \
+    --key-as says how their texts become bytes: hex, base64, or the fields of a layout, such as \
+    id:u64be, so that numbers sort as numbers.\n\n\
     The value (--value):\n  \
     whole     the record as it stands (if not given: json, jsonl)\n  \
     rest      what is not the key (if not given: the others); of CSV, the text of the other \
@@ -80,10 +81,10 @@ pub enum Format {
     Lines of a field that was longer than these bounds are then read as records of their own.\n\n\
     Two lines that each end in a lone quote are one record with all lines between them, as in RFC \
     4180. The totals say how many records go over several lines, and which one is the longest.\n\n\
-    A load that was interrupted, by a signal, a bad record or a full disk, goes on where it stopped \
-    when it is given again: the place in the input is committed in the batch of its records. If \
-    the input has changed before that place, the load is refused; --restart loads it from its \
-    start. Standard input goes on if it is given a name by --input-name.\n\n\
+    A load that was interrupted, by a signal, a bad record or a full disk, goes on where it \
+    stopped when it is given again: the place in the input is committed in the batch of its \
+    records. If the input has changed before that place, the load is refused; --restart loads it \
+    from its start. Standard input goes on if it is given a name by --input-name.\n\n\
     SIGINT and SIGTERM end a load between two records: what was read is written, the store is \
     closed, and the exit code is 130 or 143. A second signal ends it at once, as kill -9 does.")]
 pub struct LoadArgs {

@@ -3,7 +3,7 @@
 use super::{bounds, open_keyspace};
 use crate::args::{FormArgs, ScanArgs};
 use crate::failure::{Failure, Outcome};
-use crate::form::{Form, json, push_json_bytes};
+use crate::form::{Form, push_json_bytes};
 use crate::output::{Out, on_terminal, plural, push_text};
 
 /// Rows that are looked at for the widths of columns before any is printed.
@@ -146,12 +146,15 @@ impl Printer {
         let marks = self.marks;
         // The text of the bytes with a mark, if they should be JSON and are none.
         let push = |form: &Form, line: &mut Vec<u8>, bytes: &[u8], mark: &str| {
-            if marks && *form == Form::Json && json(bytes).is_err() {
-                push_json_bytes(line, bytes);
-                line.extend_from_slice(format!(",\"{mark}\":false").as_bytes());
-                return Ok(true);
+            match form.push_json(line, bytes) {
+                // Nothing is pushed of what is no JSON.
+                Err(_) if marks && *form == Form::Json => {
+                    push_json_bytes(line, bytes);
+                    line.extend_from_slice(format!(",\"{mark}\":false").as_bytes());
+                    Ok(true)
+                }
+                pushed => pushed.map(|()| false),
             }
-            form.push_json(line, bytes).map(|()| false)
         };
         let mut is_marked = false;
         line.push(b'{');
