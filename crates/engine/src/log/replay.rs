@@ -380,8 +380,11 @@ impl Replay<'_> {
             Err(error) => {
                 // Its header cannot be read; perhaps it cannot even be opened.
                 let segment = Segment::open(self.storage, start).ok();
+                // A file that cannot be opened has all that is needed of it in it: no damage, since
+                // the next try may find it.
+                let is_readable = segment.is_some() || !self.needs(self.options.start);
                 return match unreadable(&error) {
-                    Some(stop) if self.may_pass(segment.as_ref(), &stop) => {
+                    Some(stop) if is_readable && self.may_pass(segment.as_ref(), &stop) => {
                         self.pass(segment, self.options.salt, beginning, stop, apply)
                     }
                     _ => Err(error),
