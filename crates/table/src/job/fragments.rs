@@ -1,6 +1,6 @@
 //! The range deletes that the tables of a job must have, computed anew from its inputs.
 //!
-//! What it is: [`Fragments`] are those of one subjob. A range delete that is too wide deletes what
+//! What it is: `Fragments` are those of one subjob. A range delete that is too wide deletes what
 //! nobody deleted, and one that is too narrow or missing brings deleted entries back, so they are
 //! compared one by one and not by count. [`verify_range_deletes`] does it for the tables of an
 //! executor that is not of this process, from the range deletes of all inputs.
