@@ -28,8 +28,8 @@ pub struct Decoded<'a> {
     pub encoding: Option<Encoding>,
     /// How much of the undecoded input was read.
     pub read: Rc<Cell<u64>>,
-    /// How many bytes follow the compressed data that are none of it, nor padding with zeros. They
-    /// are known once the end of the input was read.
+    /// The number of bytes behind the compressed data that are neither compressed data nor a padding
+    /// of zeros. It is known once the end of the input was read.
     pub trailing: Rc<Cell<u64>>,
 }
 

@@ -1,7 +1,7 @@
 //! A store whose file `DIRECTORIES` was lost: how to tell that there was one, and how to write it
 //! again.
 //!
-//! Without the file a store looks like one that lies in its folder whole, and everything in its
+//! Without the file a store looks as if all of it lay in its own folder, and everything in its
 //! other folders seems to be lost. The options that the store was created with still name those
 //! folders, and each of them has a file `OWNER` that names the store.
 //!

@@ -191,9 +191,9 @@ impl<C: EntryCursor> MergeCursor<C> {
         &self.children
     }
 
-    /// A seek in which `seek` moves each child, in the order in which they were given: forward to
-    /// its first entry at or after one position, or to a later one if all those before need not be
-    /// met; backward the other way round.
+    /// Moves each child with `seek`, in the order in which the children were given. A seek forward
+    /// moves a child to its first entry at or after a position, or further if nobody needs the
+    /// entries in between; a seek backward does the same in the other direction.
     pub(crate) fn seek_each(
         &mut self,
         forward: bool,

@@ -458,7 +458,7 @@ enum Why {
 /// One seed.
 ///
 /// # Panics
-/// At the first wrong answer, and at the first edit that a version refuses.
+/// If an answer is wrong, or if a version refuses an edit.
 pub fn picks_trial(seed: u64) -> Coverage {
     let mut model = Model::new(seed);
     // Some stores flush late, some compact late.
