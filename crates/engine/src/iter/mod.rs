@@ -478,6 +478,8 @@ impl Cursor {
     }
 
     /// Copies the value of the entry where the stream stands, if it is a put and values are wanted.
+    /// It stays a call, so that the copy in the forward scan is inlined.
+    #[inline(never)]
     fn take_value(&mut self, trailer: u64) -> Result<()> {
         if self.options.values && trailer as u8 == PUT {
             self.value.clear();
