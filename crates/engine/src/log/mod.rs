@@ -17,15 +17,15 @@
 pub mod format;
 mod position;
 mod replay;
+mod report;
 mod segments;
 mod window;
 mod writer;
 
 pub use format::RecordKind;
 pub use position::Position;
-pub(crate) use replay::another_chain;
-pub use replay::{
-    Discarded, PassedDamage, Record, ReplayOptions, ReplayReport, StopReason, replay,
-};
+pub use replay::{Record, ReplayOptions, replay};
+pub(crate) use report::another_chain;
+pub use report::{Discarded, PassedDamage, ReplayReport, StopReason};
 pub(crate) use window::is_unreadable;
 pub use writer::{LogConfig, LogOptions, LogStats, LogWriter};
