@@ -5,24 +5,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Disk, key};
+use common::{Disk, key, simulate};
 use siltstone::Store;
 use siltstone_storage::fault::{Fault, Rule};
-use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
-
-fn play(test: fn(Runtime)) {
-    for seed in 0..3 {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 3_000_000,
-            ..SimConfig::new(seed)
-        };
-        if let Err(failure) = sim::run(config, test).result {
-            panic!("seed {seed}: {failure}");
-        }
-    }
-}
 
 const FAIL: Fault = Fault::Fail(StorageErrorKind::Io);
 
@@ -40,7 +26,7 @@ fn settle(rt: &Runtime) {
 
 #[test]
 fn what_a_failed_flush_left_is_deleted_again() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
         fill(&store);
@@ -58,7 +44,7 @@ fn what_a_failed_flush_left_is_deleted_again() {
 
 #[test]
 fn an_old_manifest_is_deleted_again() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
         let hooks = store.core_for_tests();
@@ -86,7 +72,7 @@ fn an_old_manifest_is_deleted_again() {
 /// What a close finds undeleted it deletes, too.
 #[test]
 fn a_close_deletes_again() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
         for _ in 0..2 {

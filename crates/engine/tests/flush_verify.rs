@@ -1,13 +1,13 @@
-//! A flush is read back and compared with its memtable before the log lets go of it (`flush_verify`).
+//! A flush is read back and compared with its memtable before the log lets go of it
+//! (`flush_verify`).
 
 mod common;
 
 use std::sync::Arc;
 
-use common::{Disk, key, small};
+use common::{Disk, key, simulate, small};
 use siltstone::{Components, ErrorKind, FlushVerify, Keyspace, Options, Store};
 use siltstone_storage::fault::{Fault, Rule};
-use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{OpKind, ReadFile, Runtime, Storage};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{
@@ -17,19 +17,6 @@ use siltstone_table::exec::{
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Job, KeyBounds};
 use siltstone_table::retain::RangeDelete;
-
-fn play(test: fn(Runtime)) {
-    for seed in 0..3 {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 3_000_000,
-            ..SimConfig::new(seed)
-        };
-        if let Err(failure) = sim::run(config, test).result {
-            panic!("seed {seed}: {failure}");
-        }
-    }
-}
 
 fn options(flush_verify: FlushVerify) -> Options {
     Options {
@@ -79,12 +66,13 @@ fn reads_of_a_flush(rt: &Runtime, flush_verify: FlushVerify) -> u64 {
 
 #[test]
 fn the_setting_says_how_much_is_read_back() {
-    play(|rt| {
+    simulate(|rt| {
         let none = reads_of_a_flush(&rt, FlushVerify::None);
         let sample = reads_of_a_flush(&rt, FlushVerify::Sample);
         let all = reads_of_a_flush(&rt, FlushVerify::All);
         assert_eq!(none, 0, "nothing is to be read back");
-        // 60 KB in blocks of 1 KiB: 50 blocks and more, of which a sample has 16, beside the five sections.
+        // 60 KB in blocks of 1 KiB: 50 blocks and more, of which a sample has 16, beside the five
+        // sections.
         assert!((2..=16 + 6).contains(&sample), "{sample}");
         assert!(all > 50, "{all}");
         assert_eq!(Options::default().flush_verify, FlushVerify::Sample);
@@ -93,7 +81,7 @@ fn the_setting_says_how_much_is_read_back() {
 
 #[test]
 fn a_flush_whose_tables_are_not_what_was_written_runs_again() {
-    play(|rt| {
+    simulate(|rt| {
         for how in [FlushVerify::Sample, FlushVerify::All] {
             let disk = Disk::new(&rt);
             let store = disk.open_with(options(how));
@@ -118,7 +106,7 @@ fn a_flush_whose_tables_are_not_what_was_written_runs_again() {
 
 #[test]
 fn a_keyspace_that_cannot_be_flushed_stops_the_store_and_loses_nothing() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open_with(options(FlushVerify::Sample));
         let keyspace = store.default_keyspace().unwrap();
@@ -159,7 +147,7 @@ fn a_keyspace_that_cannot_be_flushed_stops_the_store_and_loses_nothing() {
 /// A storage that cannot be read just now is no reason to stop the store.
 #[test]
 fn a_table_that_cannot_be_read_back_only_delays_its_flush() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open_with(options(FlushVerify::All));
         let keyspace = store.default_keyspace().unwrap();
@@ -184,7 +172,7 @@ fn a_table_that_cannot_be_read_back_only_delays_its_flush() {
 
 #[test]
 fn the_setting_changes_while_the_store_is_open() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open_with(options(FlushVerify::None));
         let keyspace = store.default_keyspace().unwrap();
@@ -276,7 +264,7 @@ impl EntryStream for WrongStream {
 
 #[test]
 fn a_wrong_value_under_right_checksums_is_not_installed() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let components = Components {
             executors: vec![Arc::new(Wrong(Lie::Value))],
@@ -297,7 +285,7 @@ fn a_wrong_value_under_right_checksums_is_not_installed() {
 /// an executor were compared with nothing but its own count.
 #[test]
 fn a_range_delete_that_is_too_wide_is_not_installed() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let components = Components {
             executors: vec![Arc::new(Wrong(Lie::RangeDeletes))],

@@ -7,7 +7,7 @@ use siltstone::inspect::{LogFile, LogItem};
 use siltstone::log::Position;
 use siltstone::log::format::{parse_segment_name, segment_name};
 use siltstone::manifest::{manifest_name, recover};
-use siltstone::repair::{RepairOptions, RepairSource, repair};
+use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
 use siltstone::version::StoreState;
 use siltstone::{Options, SyncMode};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
@@ -246,26 +246,47 @@ impl Hit {
     }
 }
 
-/// What an open, a check, a read-only open and a repair make of a store: they must agree. True if it
-/// opens; then it holds everything, and `passed` tells whether damage was passed over.
+/// What a repair of a damaged store gives.
+pub(super) struct Repaired {
+    rt: Runtime,
+    target: Arc<dyn Storage>,
+    pub(super) report: RepairReport,
+}
+
+impl Repaired {
+    /// Repairs the store on `source` into a new storage.
+    pub(super) fn of(disk: &Disk, source: Arc<dyn Storage>) -> siltstone::Result<Repaired> {
+        let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&disk.rt));
+        let report = repair(
+            &RepairSource::on(source),
+            &target,
+            &disk.rt,
+            &RepairOptions::default(),
+            &mut |_| {},
+        )?;
+        Ok(Repaired {
+            rt: disk.rt.clone(),
+            target,
+            report,
+        })
+    }
+
+    /// What the new store holds.
+    pub(super) fn contents(&self) -> Contents {
+        let components = Components::on(self.target.clone(), self.rt.clone());
+        contents(&Store::open_with(components, options()).unwrap())
+    }
+}
+
+/// What an open, a check, a read-only open and a repair make of a store: they must agree. True if
+/// it opens; then it holds everything, and `passed` tells whether damage was passed over.
 pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) {
     let storage: Arc<dyn Storage> = Arc::new(disk.memory.clone());
     let checked = check_store(&CheckStorages::on(&disk.memory), &mut |_| {})
         .unwrap_or_else(|e| panic!("{what}: check: {e}"));
-    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&disk.rt));
-    let repaired = repair(
-        &RepairSource::on(storage.clone()),
-        &target,
-        &disk.rt,
-        &RepairOptions::default(),
-        &mut |_| {},
-    )
-    .unwrap_or_else(|e| panic!("{what}: repair: {e}"));
-    let components = Components::on(storage.clone(), disk.rt.clone());
-    let rescued = |target: &Arc<dyn Storage>| {
-        let components = Components::on(target.clone(), disk.rt.clone());
-        contents(&Store::open_with(components, options()).unwrap())
-    };
+    let repaired = Repaired::of(disk, storage.clone());
+    let repaired = repaired.unwrap_or_else(|e| panic!("{what}: repair: {e}"));
+    let components = Components::on(storage, disk.rt.clone());
     let reading = Store::open_read_only_with(components, options()).map(|s| contents(&s));
     let opened = disk.try_open(options());
     let store = match opened {
@@ -285,8 +306,8 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
                 "{what}: check finds nothing, open: {error}"
             );
             // A repair may find more than an open: records of a segment without its header.
-            if repaired.lost_nothing() {
-                assert_eq!(rescued(&target), *wanted, "{what}: repaired");
+            if repaired.report.lost_nothing() {
+                assert_eq!(repaired.contents(), *wanted, "{what}: repaired");
             }
             return (false, false);
         }
@@ -301,8 +322,9 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
         "{what}: check: {:?}",
         checked.problems
     );
-    assert!(repaired.lost_nothing(), "{what}: repair: {repaired:?}");
-    assert_eq!(rescued(&target), *wanted, "{what}: repaired");
+    let report = &repaired.report;
+    assert!(report.lost_nothing(), "{what}: repair: {report:?}");
+    assert_eq!(repaired.contents(), *wanted, "{what}: repaired");
     store.close().unwrap();
     // The damage went with the old log.
     let again = disk.open_with(options());
@@ -380,7 +402,8 @@ fn a_closed_log_is_whole_or_damaged(rt: Runtime, seed: u64) {
 }
 
 /// As above, of a store that was killed: damage before the log's start in a file that reaches it is
-/// passed over; a start segment that is missing or cut is not, because nobody knows what was behind.
+/// passed over; a start segment that is missing or cut is not, because nobody knows what was
+/// behind.
 fn a_killed_log_passes_what_is_not_needed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, seed);
@@ -664,8 +687,8 @@ fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
     }
 }
 
-/// A manifest that was cut at the end of an edit, or whose tail became zeros, looks like one that was
-/// shorter: the tables of the edits behind that place would be deleted, and the end of the log
+/// A manifest that was cut at the end of an edit, or whose tail became zeros, looks like one that
+/// was shorter: the tables of the edits behind that place would be deleted, and the end of the log
 /// forgotten. A closed store knows how far its manifest reached, so every cut is damage, whatever
 /// happened to the log.
 fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
@@ -706,8 +729,8 @@ fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
     }
 }
 
-/// Two copies of a store live on, and the log of one comes under the manifest of the other: the same
-/// store, the same number, whole records, and yet not what was written.
+/// Two copies of a store live on, and the log of one comes under the manifest of the other: the
+/// same store, the same number, whole records, and yet not what was written.
 fn a_log_of_a_copy_is_refused(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     disk.open_with(options()).close().unwrap();
@@ -731,7 +754,8 @@ fn a_log_of_a_copy_is_refused(rt: Runtime, seed: u64) {
     refuses(&ours, &names[0], &wanted, "the log of a copy");
 }
 
-/// The log of a closed store is gone, and an empty segment of a later life of it lies there instead.
+/// The log of a closed store is gone, and an empty segment of a later life of it lies there
+/// instead.
 fn the_log_of_a_later_life_does_not_hide_a_loss(rt: Runtime, _: u64) {
     let disk = Disk::new(&rt);
     for n in 0..2 {
@@ -768,19 +792,9 @@ fn refuses(disk: &Disk, name: &str, wanted: &Contents, what: &str) {
         !checked.is_ok_and(|found| found.is_sound()),
         "{what}: check finds nothing, open: {error}"
     );
-    let source: Arc<dyn Storage> = Arc::new(disk.memory.clone());
-    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&disk.rt));
-    let repaired = repair(
-        &RepairSource::on(source),
-        &target,
-        &disk.rt,
-        &RepairOptions::default(),
-        &mut |_| {},
-    )
-    .unwrap_or_else(|e| panic!("{what}: repair: {e}"));
-    if repaired.lost_nothing() {
-        let components = Components::on(target, disk.rt.clone());
-        let rescued = contents(&Store::open_with(components, options()).unwrap());
-        assert_eq!(rescued, *wanted, "{what}: repaired");
+    let repaired = Repaired::of(disk, Arc::new(disk.memory.clone()));
+    let repaired = repaired.unwrap_or_else(|e| panic!("{what}: repair: {e}"));
+    if repaired.report.lost_nothing() {
+        assert_eq!(repaired.contents(), *wanted, "{what}: repaired");
     }
 }

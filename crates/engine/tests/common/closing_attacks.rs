@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use siltstone::check::{CheckStorages, check as check_store};
 use siltstone::log::format::{parse_segment_name, segment_name};
-use siltstone::repair::{RepairOptions, RepairSource, repair};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::fault::{Fault, Rule};
-use siltstone_storage::{CrashPolicy, Epoch, MemoryStorage, OpKind, Runtime, Storage};
+use siltstone_storage::{CrashPolicy, Epoch, OpKind, Runtime, Storage};
 
 use super::closing::*;
 use super::*;
@@ -203,21 +202,11 @@ fn judge_unreadable(disk: &Disk, wanted: &Contents, rule: Rule, what: &str) -> R
     let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
     let checked = check_store(&CheckStorages::on(&disk.faults), &mut |_| {})
         .unwrap_or_else(|e| panic!("{what}: check: {e}"));
-    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&disk.rt));
-    let source = RepairSource::on(storage.clone());
-    let repaired = repair(
-        &source,
-        &target,
-        &disk.rt,
-        &RepairOptions::default(),
-        &mut |_| {},
-    );
-    let lost_nothing = match repaired {
-        Ok(report) => {
-            let rescued = Components::on(target, disk.rt.clone());
-            let rescued = contents(&Store::open_with(rescued, options()).unwrap());
+    let lost_nothing = match Repaired::of(disk, storage.clone()) {
+        Ok(repaired) => {
+            let report = &repaired.report;
             assert!(
-                !report.lost_nothing() || rescued == *wanted,
+                !report.lost_nothing() || repaired.contents() == *wanted,
                 "{what}: {report:?}"
             );
             report.lost_nothing()
@@ -353,20 +342,9 @@ fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
         };
         let rule = Rule::on_reads(fault).named(&name).nth(n).for_good();
         let rule = disk.faults.add(rule);
-        let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&rt));
-        let source = RepairSource::on(Arc::new(disk.faults.clone()));
-        let repaired = repair(
-            &source,
-            &target,
-            &rt,
-            &RepairOptions::default(),
-            &mut |_| {},
-        );
-        match repaired {
-            Ok(report) if report.lost_nothing() => {
-                let rescued = Components::on(target, rt.clone());
-                let rescued = contents(&Store::open_with(rescued, options()).unwrap());
-                assert_eq!(rescued, wanted, "unreadable from read {n} on");
+        match Repaired::of(&disk, Arc::new(disk.faults.clone())) {
+            Ok(repaired) if repaired.report.lost_nothing() => {
+                assert_eq!(repaired.contents(), wanted, "unreadable from read {n} on");
             }
             Ok(_) => {}
             Err(error) => {
@@ -548,16 +526,8 @@ fn killed_logs_are_changed_at_random(rt: Runtime, seed: u64) {
         let least = life.flushed;
         let checked = check_store(&CheckStorages::on(&copy.memory), &mut |_| {})
             .unwrap_or_else(|e| panic!("{what}: check: {e}"));
-        let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&rt));
-        let source = RepairSource::on(Arc::new(copy.memory.clone()));
-        let repaired = repair(
-            &source,
-            &target,
-            &rt,
-            &RepairOptions::default(),
-            &mut |_| {},
-        )
-        .unwrap_or_else(|e| panic!("{what}: repair: {e}"));
+        let repaired = Repaired::of(&copy, Arc::new(copy.memory.clone()));
+        let repaired = repaired.unwrap_or_else(|e| panic!("{what}: repair: {e}"));
         match copy.try_open(options()) {
             Ok(store) => {
                 let found = contents(&store);
@@ -571,9 +541,8 @@ fn killed_logs_are_changed_at_random(rt: Runtime, seed: u64) {
                     "{what}: {:?}",
                     checked.problems
                 );
-                let rescued = Components::on(target, rt.clone());
-                let rescued = contents(&Store::open_with(rescued, options()).unwrap());
-                if repaired.lost_nothing() {
+                let rescued = repaired.contents();
+                if repaired.report.lost_nothing() {
                     let at_repair = life.states.iter().rposition(|s| *s == rescued);
                     assert!(
                         at_repair >= Some(at),

@@ -63,12 +63,27 @@ pub fn play(name: &str) -> Result<(), String> {
     let (_, seeds, story) = *all()
         .find(|(n, ..)| *n == name)
         .unwrap_or_else(|| panic!("there is no story {name}"));
+    each_seed(seeds, story).map_err(|failure| format!("{name}, {failure}"))
+}
+
+fn each_seed(
+    seeds: u64,
+    story: impl FnOnce(Runtime, u64) + Clone + Send + 'static,
+) -> Result<(), String> {
     for seed in 0..seeds {
+        let story = story.clone();
         if let Err(failure) = sim::run(config(seed), move |rt| story(rt, seed)).result {
-            return Err(format!("{name}, seed {seed}: {failure}"));
+            return Err(format!("seed {seed}: {failure}"));
         }
     }
     Ok(())
+}
+
+/// Runs a test on the simulated runtime, with a few seeds.
+pub fn simulate(test: fn(Runtime)) {
+    if let Err(failure) = each_seed(3, move |rt, _| test(rt)) {
+        panic!("{failure}");
+    }
 }
 
 /// Plays a story as a test.
