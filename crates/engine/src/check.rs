@@ -20,7 +20,7 @@ use crate::batch::Entries;
 use crate::directories::{Claim, Folder, Storages, folders, lease_shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::format::{parse_segment_name, segment_name};
-use crate::log::{Position, Record, RecordKind, ReplayOptions, ReplayReport};
+use crate::log::{PassedDamage, Position, Record, RecordKind, ReplayOptions, ReplayReport};
 use crate::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::names::{self, Kind, Parts};
 use crate::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
@@ -216,8 +216,16 @@ pub fn check(
         report.problems.push(error.in_file(report.manifest.clone()));
     }
     check_options(storages.manifest, &mut report);
-    let ingested = check_log(storages.log, report.store_id, &state, &mut report)?;
+    let (ingested, passed) = check_log(storages.log, report.store_id, &state, &mut report)?;
+    let log_problem_count = report.problems.len();
     check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
+    if let Some(passed) = passed {
+        let error = match report.keyspaces.iter().all(|k| k.problem_count == 0) {
+            true => passed.to_error(state.closed),
+            false => passed.to_error_beside_damaged_tables(),
+        };
+        report.problems.insert(log_problem_count, error);
+    }
     list_unnamed(&folders, &state, &ingested, &mut report)?;
     Ok(report)
 }
@@ -268,12 +276,13 @@ struct Ingested {
     keyspaces: BTreeMap<KeyspaceId, String>,
 }
 
+/// Reads the log. The damage that an open passes over is reported when the tables are known.
 fn check_log(
     storage: &dyn Storage,
     store_id: StoreId,
     state: &StoreState,
     report: &mut CheckReport,
-) -> Result<Ingested> {
+) -> Result<(Ingested, Option<PassedDamage>)> {
     let options = ReplayOptions::of(state, crate::recovery::log_store_id(store_id));
     let mut reading = LogReading::new(state);
     let replayed = crate::log::replay(storage, &options, &mut |record| {
@@ -281,6 +290,7 @@ fn check_log(
         Ok(())
     });
     report.problems.append(&mut reading.problems);
+    let mut passed = None;
     match replayed {
         Ok(replayed) if replayed.lacks_start() => {
             let start = options.start.segment;
@@ -289,16 +299,13 @@ fn check_log(
                 .push(crate::recovery::no_first_segment(start));
         }
         Ok(replayed) => {
-            let passed = replayed.passed.as_ref();
-            report
-                .problems
-                .extend(passed.map(|passed| passed.to_error(state.closed)));
             report.log = Some(log_check(&replayed, reading.entry_count, state.closed));
+            passed = replayed.passed;
         }
         Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
         Err(error) => report.problems.push(error),
     }
-    Ok(reading.ingested)
+    Ok((reading.ingested, passed))
 }
 
 fn log_check(replayed: &ReplayReport, entry_count: u64, closed: bool) -> LogCheck {

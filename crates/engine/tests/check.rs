@@ -381,6 +381,46 @@ fn a_torn_last_record_is_mentioned() {
     assert!(closed.closed && !closed.is_torn, "{closed:?}");
 }
 
+/// The log of a closed store is gone, which nothing needs while its tables are sound. Beside a
+/// table that is missing too, a check must not say that, nor advise an open for writing.
+#[test]
+fn a_log_that_is_gone_beside_a_table_that_is_gone() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let store = open(&runtime, &storage);
+    store.default_keyspace().unwrap().put(b"k", b"v").unwrap();
+    store.flush().unwrap();
+    store.close().unwrap();
+    let delete = |ending: &str| {
+        let lease = storage.lease("damage").unwrap();
+        for object in storage.list().unwrap() {
+            if object.name.ends_with(ending) {
+                storage.delete(lease.epoch(), &object.name).unwrap();
+            }
+        }
+    };
+    delete(".log");
+    let report = checked(&storage);
+    let said = report.problems[0].to_string();
+    assert_eq!(report.problems.len(), 1, "{report:?}");
+    assert!(said.contains("nothing is lost") && said.contains("open the store for writing once"));
+
+    delete(".tbl");
+    let report = checked(&storage);
+    let said = report.problems[0].to_string();
+    assert_eq!(report.problems.len(), 2, "{report:?}");
+    assert!(
+        said.contains(".log") && said.contains("silt repair"),
+        "{said}"
+    );
+    assert!(said.contains("do not open the store for writing"), "{said}");
+    assert!(
+        !said.contains("nothing is lost") && !said.contains("not needed"),
+        "{said}"
+    );
+    assert!(report.problems[1].to_string().contains(".tbl"));
+}
+
 /// What an open refuses, a check must not call sound: the manifest has lost its end, the log tells of a keyspace and of an ingest into it, and the
 /// ingested table is gone.
 #[test]
