@@ -77,6 +77,56 @@ fn a_damaged_store_is_repaired_into_a_new_one() {
     assert_eq!(json["keyspaces"][0]["key_count"], 20_000);
 }
 
+/// A kill leaves a last record that is not whole. `check` mentioned it and ended with exit code 0;
+/// `repair` said "LOST DATA" and ended with 1.
+#[test]
+fn check_and_repair_agree_about_a_torn_last_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("killed.silt");
+    let open = siltstone::Store::open(&store, siltstone::Options::default()).unwrap();
+    let keyspace = open.default_keyspace().unwrap();
+    keyspace.put(b"first", b"1").unwrap();
+    keyspace.put(b"second", [7; 100]).unwrap();
+    // Without a close.
+    drop((keyspace, open));
+    let [log] = &files(&store, ".log")
+        .into_iter()
+        .filter(|log| {
+            std::fs::read(log)
+                .unwrap()
+                .windows(100)
+                .any(|w| w == [7; 100])
+        })
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("one segment has the record");
+    };
+    let mut bytes = std::fs::read(log).unwrap();
+    let last = bytes.iter().rposition(|b| *b == 7).unwrap();
+    bytes[last] ^= 1;
+    std::fs::write(log, bytes).unwrap();
+    let words = "a write that was not synced when the process or the power ended, or damage of the \
+                 last record";
+    let checked = on("check", &store, &[]).fine();
+    assert!(checked.contains(words), "{checked}");
+    assert!(
+        checked.contains("sound: nothing that was synced is wrong"),
+        "{checked}"
+    );
+    let repaired = on("repair", &store, &[]).fine();
+    assert!(repaired.contains(words), "{repaired}");
+    assert!(
+        repaired.contains("nothing that was synced is lost"),
+        "{repaired}"
+    );
+    assert!(
+        !repaired.contains("LOST") && !repaired.contains("damaged   "),
+        "{repaired}"
+    );
+    let new = dir.path().join("killed.silt.repaired");
+    assert_eq!(on("count", &new, &[]).fine().trim(), "1");
+}
+
 #[test]
 fn what_cannot_be_repaired_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();

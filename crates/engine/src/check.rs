@@ -75,6 +75,12 @@ pub struct KeyspaceCheck {
     pub problem_count: u64,
 }
 
+/// What a check and a repair say of a log whose last record is not whole.
+#[doc(hidden)]
+pub const TORN_RECORD: &str = "there a record begins that is not whole: a write that was not \
+    synced when the process or the power ended, or damage of the last record, which nobody can \
+    tell apart; an open and a repair leave it out";
+
 /// What was found in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogCheck {
@@ -91,8 +97,8 @@ pub struct LogCheck {
     /// Why it ends there.
     pub stop: String,
     /// A record begins there and is not whole: a write that was under way when the process or the
-    /// power ended, or damage of the last record, which nobody can tell apart. An open drops it;
-    /// a repair reports it as lost.
+    /// power ended, or damage of the last record, which nobody can tell apart. An open and a repair
+    /// leave it out.
     pub is_torn: bool,
     /// The store was closed with its log ending there.
     pub closed: bool,

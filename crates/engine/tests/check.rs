@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use siltstone::check::{CheckReport, CheckStorages, check};
+use siltstone::check::{CheckReport, CheckStorages, TORN_RECORD, check};
+use siltstone::log::Position;
 use siltstone::log::format::segment_name;
 use siltstone::manifest::recover;
+use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
 use siltstone::{
     Batch, Components, ErrorKind, IngestMode, Options, Store, TableBuilder, TableFolder,
     TableOptions, WriteOptions,
@@ -350,8 +352,35 @@ fn missing_exchanged_and_left_over_files() {
     assert!(report.problems[0].file() == Some("CURRENT") && report.problems[0].is_corruption());
 }
 
-/// The last record of the log of a killed store is not whole. No format can tell a write that was under
-/// way from damage, so the store is sound, but the check says that something lies there.
+/// Damages the last record that ends at this position: the last byte of its value, which padding
+/// follows.
+fn damage_last_record(storage: &MemoryStorage, end: Position) {
+    let damage = |bytes: &mut Vec<u8>| {
+        let end = end.offset as usize;
+        let last = bytes[..end].iter().rposition(|b| *b != 0).unwrap();
+        bytes[last] ^= 1;
+    };
+    let name = segment_name(end.segment);
+    storage.damage(&name, damage).unwrap();
+}
+
+/// What a repair reports of the store on this storage.
+fn repaired(runtime: &Runtime, storage: &MemoryStorage) -> RepairReport {
+    let source = RepairSource::on(Arc::new(storage.clone()));
+    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(runtime));
+    repair(
+        &source,
+        &target,
+        runtime,
+        &RepairOptions::default(),
+        &mut |_| {},
+    )
+    .unwrap()
+}
+
+/// The last record of the log of a killed store is not whole. No format can tell a write that was
+/// under way from damage, so the store is sound, and a check and a repair mention the record in the
+/// same words. A repair once counted it as lost data. In a store that was closed it is damage.
 #[test]
 fn a_torn_last_record_is_mentioned() {
     let runtime = Runtime::threads();
@@ -364,21 +393,26 @@ fn a_torn_last_record_is_mentioned() {
     let killed = storage.kill();
     let log = sound(&killed).log.expect("a log");
     assert!(!log.is_torn && log.record_count == 10, "{log:?}");
-    // The last byte of the last record's value; padding follows it.
-    let end = log.end.offset as usize;
-    let name = segment_name(log.end.segment);
-    killed
-        .damage(&name, |bytes| {
-            let last = bytes[..end].iter().rposition(|b| *b != 0).unwrap();
-            bytes[last] ^= 1;
-        })
-        .unwrap();
+    damage_last_record(&killed, log.end);
     let torn = sound(&killed).log.expect("a log");
     assert!(torn.is_torn && torn.record_count == 9, "{torn:?}");
     assert_eq!(torn.discarded_record_count, 0);
+    let report = repaired(&runtime, &killed);
+    assert!(report.log.is_torn && report.lost_nothing(), "{report}");
+    assert!(report.damage.is_empty() && report.suspects.is_empty());
+    assert_eq!(report.keyspaces[0].key_count, 9);
+    assert!(report.to_string().contains(TORN_RECORD), "{report}");
+    assert!(report.to_json().contains("\"is_torn\":true"));
+
+    drop(keyspace);
     store.close().unwrap();
     let closed = sound(&storage).log.expect("a log");
     assert!(closed.closed && !closed.is_torn, "{closed:?}");
+    damage_last_record(&storage, closed.end);
+    assert!(!checked(&storage).is_sound());
+    let report = repaired(&runtime, &storage);
+    assert!(!report.log.is_torn && !report.lost_nothing(), "{report}");
+    assert_eq!((report.log.holes.len(), report.damage.len()), (1, 1));
 }
 
 /// The log of a closed store is gone, which nothing needs while its tables are sound. Beside a

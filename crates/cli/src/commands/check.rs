@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::check::{CheckReport, CheckStorages, KeyspaceCheck, check};
+use siltstone::check::{CheckReport, CheckStorages, KeyspaceCheck, TORN_RECORD, check};
 use siltstone::{Error, Storages};
 use siltstone_storage::ObjectMeta;
 
@@ -242,12 +242,7 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
             }
         )?;
         if log.is_torn {
-            outln!(
-                out,
-                "          there a record begins that is not whole: a write that was under way when the \
-                 process or the power ended, or damage of the last record; the next open drops it, \
-                 `silt repair` reports it as lost"
-            )?;
+            outln!(out, "          {TORN_RECORD}")?;
         }
         if log.discarded_record_count > 0 {
             outln!(

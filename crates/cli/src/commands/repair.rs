@@ -89,7 +89,11 @@ fn print(out: &mut Out, report: &RepairReport, target: &Path) -> Result<(), Fail
     outln!(out, "{}", report.to_string().trim_end())?;
     outln!(out, "made      {}", target.display())?;
     if report.lost_nothing() {
-        outln!(out, "nothing is lost")?;
+        let what = match report.log.is_torn {
+            true => "nothing that was synced is lost",
+            false => "nothing is lost",
+        };
+        outln!(out, "{what}")?;
     } else if report.strict {
         outln!(
             out,

@@ -4,8 +4,11 @@
 //! link) between two records whose numbers meet lost no entry; any other break is a *hole*, and whatever it held has numbers below those of
 //! the next record.
 //!
-//! Invariants: a record is believed at the place for which it was written only (its checksum covers salt, segment and offset). What no format
-//! can tell: damage of the last records when nothing behind them, and not the manifest, knows of them. It is told as an end that is not clear.
+//! Invariants: a record is believed at the place for which it was written only (its checksum covers
+//! salt, segment and offset). What no format can tell: damage of the last records when nothing
+//! behind them, and not the manifest, knows of them. The report names such an end: a last record
+//! that is not whole ([`LogFound::is_torn`]), or bytes that are no record
+//! ([`LogFound::end_is_clear`]).
 //!
 //! Threading: one task; it only reads. Memory: one segment.
 
@@ -132,6 +135,7 @@ pub(super) fn read(
         apply,
         end_is_certain: true,
         lost_tail: false,
+        torn: None,
         unreadable_count: 0,
         reached_synced: false,
     };
@@ -151,8 +155,8 @@ pub(super) fn read(
     reading.finish()
 }
 
-/// Whether this is the segment of the log's start, as it is in a copy of the store that went its own
-/// way: what it holds is no history of this store.
+/// Whether this is the segment of the log's start, as it is in a copy of the store that went its
+/// own way: what it holds is no history of this store.
 fn is_of_another_chain(start: Option<LogStart>, number: u32, header: &SegmentHeader) -> bool {
     start.is_some_and(|start| {
         start.offset > 0 && start.segment == u64::from(number) && start.salt != header.salt
@@ -329,8 +333,11 @@ struct Reading<'a> {
     apply: &'a mut dyn FnMut(Record<'_>) -> Result<()>,
     /// False while what stands behind the last record may be a damaged one.
     end_is_certain: bool,
-    /// There was a record behind the last one.
+    /// A later segment says that there was a record behind the last one.
     lost_tail: bool,
+    /// A record behind the last one that is not whole. It is the end of the log if nothing of the
+    /// log follows it, and damage otherwise.
+    torn: Option<Error>,
     /// Segments behind the last record without a header.
     unreadable_count: u64,
     /// What was read reached the place where the log ended when the store was closed.
@@ -347,7 +354,8 @@ impl Reading<'_> {
         let mut joined = match (&segment.header, &self.last) {
             (Ok((header, checksum)), last) => {
                 chained = *checksum;
-                // Nothing that is needed is lost before a segment that goes on where the log starts.
+                // Nothing that is needed is lost before a segment that goes on where the log
+                // starts.
                 let previous = Position::new(header.previous.segment, header.previous.offset);
                 let goes_on_at_start = header.salt == self.salt && previous == self.needed;
                 match last {
@@ -390,11 +398,15 @@ impl Reading<'_> {
         let mut count = 0;
         if let (Ok((header, _)), Some(last)) = (&segment.header, &self.last)
             && header.salt == last.salt
-            && !joined
         {
-            // It says that the one before had more, or this one's predecessor is missing.
-            self.end_is_certain = true;
-            self.lost_tail = true;
+            if joined {
+                // The log went on here, and not with the record that is not whole.
+                self.torn = None;
+            } else {
+                // It says that the one before had more, or this one's predecessor is missing.
+                self.end_is_certain = true;
+                self.lost_tail = true;
+            }
         }
         loop {
             let seed = RecordSeed::new(salt, segment.number);
@@ -469,18 +481,18 @@ impl Reading<'_> {
         self.found.end = position;
         self.reached_synced |= position == self.synced;
         self.found.stop = bad.to_string();
-        // A header of a record that was written for this very place says that there was one.
-        self.lost_tail |= position >= self.needed && bad.is_torn();
         self.end_is_certain = matches!(bad, BadRecord::Nothing | BadRecord::SegmentFull);
+        let error = Error::corruption(
+            segment_name(segment.number),
+            "the last record of the log's segment is torn or damaged",
+        )
+        .at(at as u64)
+        .found(bad);
         if self.lost_tail {
-            self.damage.push(
-                Error::corruption(
-                    segment_name(segment.number),
-                    "the last record of the log's segment is torn or damaged",
-                )
-                .at(at as u64)
-                .found(bad),
-            );
+            self.damage.push(error);
+        } else if position >= self.needed && bad.is_torn() {
+            // Its header was written for this very place, so there was a record.
+            self.torn = Some(error);
         }
     }
 
@@ -528,6 +540,7 @@ impl Reading<'_> {
             });
         }
         self.lost_tail = false;
+        self.damage.extend(self.torn.take());
         self.unreadable_count = 0;
         self.end_is_certain = true;
         (self.apply)(Record {
@@ -575,12 +588,16 @@ impl Reading<'_> {
         self.found.is_broken |= known || nothing;
         self.end_is_certain |= self.closed;
         if self.lost_tail || known || nothing {
+            self.damage.extend(self.torn.take());
             self.found.holes.push(LogHole {
                 before: end,
                 after_number: self.found.last_number,
                 before_number: None,
             });
         }
+        // Nobody can tell whether it was ever synced, so it is judged as an open and a check judge
+        // it. In a store that was closed there is no log behind its end.
+        self.found.is_torn = self.torn.is_some() && !self.closed;
         self.found.end_is_clear = self.end_is_certain;
         Ok(self.found)
     }

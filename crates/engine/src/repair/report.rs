@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write};
 
+use crate::check::TORN_RECORD;
 use crate::error::Error;
 use crate::log::Position;
 use crate::manifest::StoreId;
@@ -124,8 +125,12 @@ pub struct LogFound {
     pub end: Position,
     /// What stands there.
     pub stop: String,
-    /// Nothing stands there. Else it is either what a reused segment held before, or a last record that is damaged so that not even its
-    /// header can be read: no format can tell, so the last writes may be missing.
+    /// A record begins there and is not whole: see [`LogCheck::is_torn`](crate::check::LogCheck).
+    /// It is left out, and not counted as lost.
+    pub is_torn: bool,
+    /// Nothing stands there. Otherwise the last writes may be missing: unless `is_torn`, the bytes
+    /// are what a reused segment held before, or a last record whose header cannot be read either,
+    /// which no format can tell apart.
     pub end_is_clear: bool,
     /// The segment with which it should begin is not there, or unreadable.
     pub first_is_missing: bool,
@@ -197,7 +202,8 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Whether nothing is lost and nothing is suspect: the target is what the source was.
+    /// Whether nothing is lost and nothing is suspect: the target is what the source was. A last
+    /// record of the log that is not whole ([`LogFound::is_torn`]) is not counted as lost.
     pub fn lost_nothing(&self) -> bool {
         self.lost.is_empty() && self.suspects.is_empty() && self.log.holes.is_empty()
     }
@@ -300,6 +306,7 @@ impl LogFound {
             j.field("last_number", |j| j.number(self.last_number));
             j.field("end_segment", |j| j.number(self.end.segment.into()));
             j.field("end_offset", |j| j.number(self.end.offset.into()));
+            j.field("is_torn", |j| j.flag(self.is_torn));
             j.field("end_is_clear", |j| j.flag(self.end_is_clear));
             if let Some(end) = self.closed_end {
                 j.field("closed_segment", |j| j.number(end.segment.into()));
@@ -348,11 +355,14 @@ impl fmt::Display for RepairReport {
                 "          the store was closed with its log ending at {closed}"
             )?;
         }
-        if !self.log.end_is_clear {
+        if self.log.is_torn {
+            writeln!(f, "          {TORN_RECORD}")?;
+        } else if !self.log.end_is_clear {
             writeln!(
                 f,
-                "          behind the end stand bytes that are no record: what a reused segment held before, or a damaged last record \
-                 (then the last writes are missing; no format can tell)"
+                "          behind the end stand bytes that are no record: what a reused segment \
+                 held before, or a damaged last record (then the last writes are missing; no \
+                 format can tell)"
             )?;
         }
         for hole in &self.log.holes {
