@@ -372,9 +372,8 @@ fn bound_log(core: &Core) -> Result<()> {
 
 /// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
 pub(crate) fn delete_obsolete(core: &Core) {
-    let deleted = core.tables.sweep(core.epoch, || core.health.is_poisoned());
-    let again = delete_again(core);
-    let deleted = deleted + again;
+    let mut deleted = core.tables.sweep(core.epoch, || core.health.is_poisoned());
+    deleted += delete_again(core);
     core.metrics.deleted_file_count.add(deleted);
     if deleted > 0 && core.health.is_no_space() {
         // Some storages give space back only with the durable deletion.
@@ -385,15 +384,15 @@ pub(crate) fn delete_obsolete(core: &Core) {
     delete_old_manifests(core);
 }
 
-/// Lets the segments go that lie below the manifest's log start.
+/// Retires the log segments below the manifest's log start.
 fn delete_obsolete_segments(core: &Core) -> Result<()> {
     let start = core.manifest.lock().manifest.state().log_start.segment;
     core.log.obsolete(start as u32).map(drop)
 }
 
-/// Deletes the files again whose deletion failed; how many are gone.
+/// Tries failed deletions again, and returns how many files are gone now.
 fn delete_again(core: &Core) -> u64 {
-    // While the manifest is in doubt it may name what nobody holds.
+    // While the manifest is in doubt, it may name files that no handle holds.
     if core.health.is_poisoned() {
         return 0;
     }
@@ -430,7 +429,7 @@ fn leave_no_space(core: &Core) -> Result<()> {
     if !planted::is(Bug::NoSpaceIsForGood) && core.health.clear_no_space() {
         core.stalls.relieve();
         core.wake_background();
-        // An open on the full disk may have used them up.
+        // An open on the full disk may have used the reserves up.
         crate::reserve::make(core)?;
     }
     Ok(())
@@ -468,7 +467,7 @@ pub(crate) fn forget_failures(core: &Core) {
     core.schedule.lock().failures_in_a_row = 0;
 }
 
-/// Failures in a row from which on waiting callers, and `Stats::jobs_failing`, speak of them.
+/// After this many failures in a row, waiting callers and `Stats::jobs_failing` report the error.
 const FAILING_NOW: u32 = 3;
 
 /// The last job's error, if jobs fail and nothing has succeeded since.
@@ -483,7 +482,7 @@ pub(crate) fn failing(core: &Core) -> Option<Error> {
 const LASTING_FAILURES: u32 = 10;
 
 /// The last job's error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
-/// compactions: for those who look and do not wait.
+/// compactions. For the statistics, which wait for nothing.
 pub(crate) fn failing_now(core: &Core) -> Option<Error> {
     let now = |failures: &u32| *failures >= FAILING_NOW;
     let fails = core.schedule.lock().failed_in_a_row.iter().any(now);
@@ -582,11 +581,10 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !refuse_changes(core) {
         return Err(closed());
     }
-    let synced = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
+    let mut result = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
         true => Ok(()),
         false => core.sync_log_through(core.log.end()),
     });
-    let mut result = synced;
     end_tasks(core, || {
         if result.is_ok() {
             // After the last task: no edit follows this one.
@@ -610,19 +608,19 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     result
 }
 
-/// The last thing that a close does with the store: a closed store is as large as its data, and
-/// opens on a full disk. Everything is synced before this, and a crash within it leaves what was
-/// there, with more or less of what no open reads:
-/// - segments that lie below the log start of the last edit go;
+/// The last step of a close, after which a closed store is as large as its data and opens on a full
+/// disk. Everything is synced before this step, and a crash within it changes only what no open
+/// reads:
+/// - the log segments below the log start of the last edit are deleted;
 /// - the log gives back what it wrote ahead ([`LogWriter::shrink`](crate::log::LogWriter::shrink)
 ///   says why no record can be lost by that);
-/// - then, because there is more room now, the space kept for a full disk is made to fit the
-///   manifest as it is. Nothing refers to it, and it is resized in place.
+/// - then, because there is more room now, the space kept for a full disk is resized in place to
+///   fit the manifest. Nothing refers to that space.
 ///
-/// So a failure here loses nothing, and is no failure of the close.
+/// So a failure here loses nothing, and the close does not fail for it.
 fn give_space_back(core: &Core) -> Result<()> {
     delete_old_manifests(core);
-    // Those that fit go to the pool, and with it: `shrink` deletes what is in there.
+    // Segments that fit go to the pool, which `shrink` deletes.
     let deleted = match planted::is(Bug::ObsoleteStaysAtClose) {
         true => Ok(()),
         false => delete_obsolete_segments(core),

@@ -74,15 +74,15 @@ impl PendingEdit {
 pub(crate) struct KeyspaceMap {
     pub(crate) by_id: BTreeMap<KeyspaceId, Arc<KeyspaceCore>>,
     pub(crate) by_name: BTreeMap<String, KeyspaceId>,
-    /// The names of those that were dropped last, for messages: a batch knows only their numbers.
+    /// The names of the keyspaces dropped last, for messages: a batch has only their numbers.
     pub(crate) dropped: BTreeMap<KeyspaceId, String>,
 }
 
-/// Names of dropped keyspaces that are remembered at most.
+/// The most names of dropped keyspaces that are remembered.
 pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 
-/// From where on something other than a memtable needs the log: creates, drops and ingests without
-/// a durable edit, and data that waits for room after an open on a full disk.
+/// The positions from which on something other than a memtable needs the log: creates, drops and
+/// ingests without a durable edit, and data that waits for room after an open on a full disk.
 #[derive(Default)]
 pub(crate) struct Pins {
     next: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Pins {
 
 /// See the module.
 pub(crate) struct Core {
-    /// Names this open: what batches belong to.
+    /// Identifies this open of the store, to which its batches belong.
     pub(crate) session: SessionId,
     /// As the store was opened.
     pub(crate) options: Options,
@@ -103,7 +103,7 @@ pub(crate) struct Core {
     pub(crate) sync_every_write: bool,
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,
-    /// What an open for reading looks at beneath its storages.
+    /// The storages beneath those of an open for reading, and the log that it replayed.
     pub(crate) below: Option<crate::space::Below>,
     pub(crate) guards: Guards,
     pub(crate) epoch: Epoch,
@@ -151,7 +151,7 @@ pub(crate) struct Core {
     pub(crate) tidy_pause: Condvar,
     pub(crate) tasks: Mutex<crate::background::Tasks>,
     pub(crate) last_job_error: Mutex<Option<Error>>,
-    /// Of how many hidden entries a cursor makes a gap; tests change it.
+    /// The number of hidden entries from which on a cursor records a gap. Tests change it.
     pub(crate) gap_min: AtomicU64,
     /// There is a file of published statistics that is this open's.
     pub(crate) published: AtomicBool,
@@ -165,7 +165,7 @@ pub(crate) struct Tidy {
 }
 
 impl Core {
-    /// Of how many hidden entries a cursor makes a gap ([`crate::gaps`]).
+    /// The number of hidden entries from which on a cursor records a gap ([`crate::gaps`]).
     #[inline]
     pub(crate) fn gap_min(&self) -> u64 {
         self.gap_min.load(Ordering::Relaxed)

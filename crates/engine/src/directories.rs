@@ -177,8 +177,8 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
             };
             let is = is.map_or(root_path.clone(), PathBuf::from);
             if is_store && !is.exists() {
-                // Below it is said which folder is missing. The option may still be the one that
-                // the store was created with: a store that was moved has another place for it.
+                // The error for a missing folder comes further down. The option may be the one
+                // that the store was created with: in a store that was moved it means another path.
                 continue;
             }
             if wish != std::fs::canonicalize(&is).unwrap_or_else(|_| is.clone()) {
@@ -232,12 +232,13 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
     })
 }
 
-/// Refuses a folder for `what`, a store of its own, that is one of a store's folders or lies in one.
+/// Refuses a folder for `what`, a store of its own, that is one of a store's folders or lies in
+/// one.
 ///
 /// # Errors
 /// `InvalidArgument`.
 pub(crate) fn refuse_within(storages: &Storages, folder: &Path, what: &str) -> Result<()> {
-    // What is not there yet comes to lie in the nearest folder above it that is there.
+    // A folder that does not exist yet will lie in its nearest ancestor that exists.
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
     let known = absolute.ancestors().find_map(|above| {
         let place = std::fs::canonicalize(above).ok()?;

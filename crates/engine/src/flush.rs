@@ -102,20 +102,19 @@ pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
     Ok(())
 }
 
-/// Flushes of one memtable in a row that may be rejected. After them the store takes no more
-/// writes.
+/// After this many rejected flushes of one memtable the store refuses writes.
 const REJECTIONS_MAX: u32 = 3;
 
-/// The tables of a flush are not what the memtable holds. The flush runs again; what fails time
-/// after time would fail for ever, while log and memory grow. So the store stops writing: the log
-/// has everything that the memtable has, and reads go on.
+/// Counts a flush whose tables do not hold what the memtable holds. The flush runs again. One that
+/// is rejected each time would be so for ever, while log and memory grow, so the store then refuses
+/// writes. The log has everything that the memtable has, and reads go on.
 fn rejected(core: &Core, task: &FlushTask, error: &Error) {
     let count = task.source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {
         let name = &task.keyspace.name;
         core.health.poison(&error.clone().context(format!(
-            "keyspace `{name}` cannot be flushed: {count} times in a row its tables did not hold what was written (the log \
-             keeps all of it)"
+            "keyspace `{name}` cannot be flushed: {count} times in a row its tables did not hold \
+             what was written (the log keeps all of it)"
         )));
     }
 }

@@ -48,10 +48,11 @@ const AHEAD_BYTES: u64 = 16 << 10;
 pub(crate) struct ManifestReserve {
     /// Its length.
     bytes: u64,
-    /// The length of the whole state when it was measured,
+    /// The length of the whole state when it was measured.
     whole_bytes: u64,
-    /// where the manifest ended then, and which one it was.
+    /// Where the manifest ended at that time.
     measured_at: u64,
+    /// The number of that manifest.
     number: u64,
 }
 
@@ -65,13 +66,13 @@ impl ManifestReserve {
     }
 }
 
-/// What a manifest needs whose whole state takes `whole_bytes`, with room for edits that give space
-/// back.
+/// The length of a manifest whose whole state takes `whole_bytes`, with room for edits that give
+/// space back.
 fn manifest_bytes(whole_bytes: u64) -> u64 {
     whole_bytes + 2 * KEPT_BYTES
 }
 
-/// How much more the background and closing keep for edits to come.
+/// The additional bytes that the background and a close keep for edits to come.
 fn ahead_bytes(whole_bytes: u64) -> u64 {
     AHEAD_BYTES.max(whole_bytes / 4)
 }
@@ -110,7 +111,7 @@ pub(crate) fn make(core: &Core) -> Result<()> {
 /// Enlarges the manifest's reserve if the manifest has grown since it was measured.
 pub(crate) fn keep(core: &Core) -> Result<()> {
     let mut role = core.manifest.lock();
-    // A full disk has no room for more.
+    // A full disk has no room for a larger reserve.
     if core.health.is_no_space() {
         return Ok(());
     }
@@ -126,9 +127,9 @@ pub(crate) fn keep(core: &Core) -> Result<()> {
 }
 
 /// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
-/// it. Without room the edit goes on as it is: what the manifest has may be all that there is.
+/// it. Without room the edit is committed all the same: the manifest itself may have room for it.
 pub(crate) fn before_edit(core: &Core, role: &mut ManifestRole, edit: &Edit) {
-    // It was never made: the store is being opened, or had no room from the start.
+    // The reserve was never made: the store is being opened, or had no room from the start.
     if role.reserve.bytes == 0 || core.health.is_no_space() {
         return;
     }
@@ -150,8 +151,9 @@ fn make_manifest(core: &Core, role: &mut ManifestRole, edit_bytes: u64) -> Resul
     let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;
     let whole_after = whole_bytes + edit_bytes;
     let enough = manifest_bytes(whole_after) + ahead_bytes(whole_after);
-    // Half as much again as is needed, so that it is not enlarged for every few tables; or else
-    // what fits where the manifest before this one was, which is as long as this one, or longer.
+    // The first size has enough for many edits, so that the reserve is seldom enlarged. If there is
+    // no room for it, the last size fits where the manifest before this one was, which was at least
+    // as long as this one is.
     let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
     let wanted = steps(enough + whole_after / 4);
     let mut found_bytes = manifest_found(core.epoch, storage)?;
@@ -162,7 +164,7 @@ fn make_manifest(core: &Core, role: &mut ManifestRole, edit_bytes: u64) -> Resul
     ];
     let resizes = |bytes: &u64| match found_bytes < enough {
         true => *bytes > found_bytes,
-        // It was made for a state that was much larger.
+        // The reserve was made for a state that was much larger.
         false => found_bytes / 2 > wanted && *bytes == wanted,
     };
     for bytes in sizes.into_iter().filter(resizes) {
@@ -223,7 +225,7 @@ fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> 
     }
 }
 
-/// Makes the log's reserve, out of space that a failed open has just given back.
+/// Makes the log's reserve from the space that an open gets by deleting what a failed open left.
 pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage) -> Result<()> {
     make_one(epoch, storage, LOG, LOG_BYTES)
 }

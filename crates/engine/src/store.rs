@@ -152,11 +152,10 @@ pub struct Store {
 impl Store {
     /// Opens the store in the folder `path`, creating it if the options say so.
     ///
-    /// A folder that holds other files and no store is taken all the same: the store is created
-    /// beside them, and [`crate::is_store_file`] tells which names are the store's. Only a folder
-    /// with tables, log segments or manifests and without `CURRENT` is refused: they may be all
-    /// that is left of a store. (The commands of `silt` refuse a folder with other files and no
-    /// store.)
+    /// In a folder that holds other files and no store, the store is created beside them;
+    /// [`crate::is_store_file`] tells which names are the store's. Only a folder with tables, log
+    /// segments or manifests and without `CURRENT` is refused: they may be all that is left of a
+    /// store. (The commands of `silt` refuse a folder with other files and no store.)
     ///
     /// A process with a limit of file sizes (`ulimit -f`) should ignore SIGXFSZ, for example by
     /// [`crate::storage::ignore_file_size_signal`]: the limit is then like a full disk, while by
@@ -315,8 +314,8 @@ impl Store {
         Keyspace::new(self.clone(), keyspace)
     }
 
-    /// The keyspace `default`, which every new store has. It stays away once it was dropped
-    /// ([`Store::drop_keyspace`]), after another open too, until it is created again.
+    /// The keyspace `default`, which every new store has. Once it was dropped
+    /// ([`Store::drop_keyspace`]), no later open creates it again; [`Store::open_keyspace`] does.
     ///
     /// # Errors
     /// `NotFound` if it was dropped.

@@ -187,7 +187,7 @@ fn an_open_waits_when_the_manifest_finds_no_room_for_what_was_replayed() {
     assert_eq!(store.stats().health, "good");
 }
 
-/// A store of nothing took 64 MiB for its log, and more for what it kept ready.
+/// The log of an empty store took 64 MiB, and what it kept ready took more.
 #[test]
 fn a_closed_store_is_as_large_as_its_data() {
     for pairs in [0, 1000, 20_000] {

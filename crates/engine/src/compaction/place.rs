@@ -194,8 +194,8 @@ impl Sides {
 
     /// Runs the job on one of the executors and returns an outcome that `accept` accepts. If an
     /// executor fails, or its outcome is rejected or cannot be verified, the next one runs the job,
-    /// at last the host's own. Each gets an attempt of its own from `attempt`: one that was given
-    /// up and wakes late writes under names that nobody else has.
+    /// and the host's own runs it last. Each has its own attempt number from `attempt`, so that an
+    /// executor that was given up and wakes late writes under names that no other uses.
     pub(crate) fn run(
         &self,
         job: &Job,
@@ -324,7 +324,8 @@ impl Sides {
 fn rejection(reason: &str, executor: &str) -> Error {
     let message = format!("the outcome of a job was rejected: {reason} (executor {executor})");
     Error::new(ErrorKind::Io, message).advice(
-        "nothing was installed and the job runs again; if it happens again, test the machine's memory and report it",
+        "nothing was installed and the job runs again; if it happens again, test the machine's \
+         memory and report it",
     )
 }
 

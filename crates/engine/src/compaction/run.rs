@@ -3,9 +3,10 @@
 //! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open number that fences names) and numbers attempts;
 //! it turns a memtable or a [`Choice`] into a [`Job`], gives it to a side ([`Sides`]), and verifies what comes back.
 //!
-//! Invariants: a job holds everything that decides its output; published number and snapshots were taken together (RFC 1, V6); an
-//! attempt number is given once; an outcome that leaves here is verified, structurally always, by reading tables back if
-//! its executor is not of this process, and by comparing them with the memtable if it is a flush (`flush_verify`).
+//! Invariants: a job holds everything that decides its output; published number and snapshots were
+//! taken together (RFC 1, V6); an attempt number is given once; an outcome that leaves here is
+//! verified, structurally always, by reading tables back if its executor is not of this process,
+//! and by comparing them with the memtable if it is a flush (`flush_verify`).
 //!
 //! Threading: shared by all workers.
 

@@ -489,8 +489,8 @@ pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
         Task::Flush(flush) => FLUSH_ID | flush.source.id,
         Task::Compaction(compaction) => compaction.id,
     };
-    // A memtable that was flushed is let go before anybody can find that nothing runs any more:
-    // whoever waited for that finds its memory given back.
+    // A flushed memtable is dropped before the schedule shows that nothing runs any more: a caller
+    // that waited for that finds its memory given back.
     let mut task = match task {
         Task::Flush(flush) if result.is_ok() => {
             drop(flush);

@@ -108,7 +108,7 @@ impl Directories {
         })
     }
 
-    /// Of these parts in folders of their own.
+    /// With these parts in folders of their own.
     pub(super) fn new(
         store_id: StoreId,
         log: Option<String>,
@@ -172,7 +172,7 @@ impl Directories {
         format!("{head}crc32c {crc:08x}\n")
     }
 
-    /// As a person writes it by hand.
+    /// As text that was edited by hand, without a checksum.
     pub(super) fn edited(&self) -> String {
         format!("{}crc32c {EDITED}\n", self.head())
     }
@@ -290,7 +290,7 @@ impl Owner {
         })
     }
 
-    /// Whether it names the store `id`, in whatever folder.
+    /// Whether it names the store `id`, in any folder.
     pub(super) fn names(&self, id: StoreId) -> bool {
         self.store_id == id
     }

@@ -28,7 +28,8 @@ use crate::error::{Error, Result};
 use crate::planted::{self, Bug};
 use crate::version::{LogPosition, LogStart, StoreState};
 
-/// Sectors that cannot be read, after which [`ends_before`] gives up: each may take a disk seconds.
+/// The number of sectors that cannot be read after which [`ends_before`] gives up: a disk may take
+/// seconds for each.
 const UNREADABLE_SECTORS_MAX: u32 = 256;
 
 /// What the manifest says about the log.
@@ -147,7 +148,7 @@ struct SegmentEnd {
 enum Start {
     /// It was read to this end; its chain has this salt.
     Read(SegmentEnd, u64),
-    /// It could not be; records behind it may have these salts.
+    /// It could not be read; records behind it may have these salts.
     Bad(StopReason, Vec<u64>),
 }
 
@@ -222,8 +223,8 @@ impl Replay<'_> {
             Err(error) => {
                 // Its header cannot be read; perhaps it cannot even be opened.
                 let segment = Segment::open(self.storage, start).ok();
-                // A file that cannot be opened has all that is needed of it in it: no damage, since
-                // the next try may find it.
+                // If the file cannot be opened, the next attempt may succeed. So this is no damage
+                // while anything in the file is needed.
                 let is_readable = segment.is_some() || !self.needs(self.options.start);
                 return match unreadable(&error) {
                     Some(stop) if is_readable && self.may_pass(segment.as_ref(), &stop) => {
@@ -551,7 +552,7 @@ impl Replay<'_> {
             && !passed.is_bounded
             && self.report.discarded.record_count > 0
         {
-            // Whole records that history does not reach, behind damage that nothing bounds.
+            // There are whole records that history does not reach, behind damage without a bound.
             return Err(reaches_further(passed));
         }
         self.report.stop = stop;

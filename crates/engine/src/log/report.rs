@@ -160,9 +160,9 @@ pub struct ReplayReport {
     pub highest_segment: u32,
     /// Why reading stopped.
     pub stop: StopReason,
-    /// What was behind.
+    /// What lay behind the end.
     pub discarded: Discarded,
-    /// Damage before the log's start.
+    /// Damage before the log's start that was passed over.
     pub passed: Option<PassedDamage>,
 }
 

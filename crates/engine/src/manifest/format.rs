@@ -87,8 +87,8 @@ pub struct Current {
     /// The store.
     pub store_id: StoreId,
     /// The manifest has good records at least through this offset, in bytes: where its last edit
-    /// ended when the pointer was written. A manifest that ends before it was cut or damaged. 0 says
-    /// nothing.
+    /// ended when the pointer was written. A manifest that ends before it was cut or damaged. 0
+    /// says nothing.
     pub end: u64,
 }
 

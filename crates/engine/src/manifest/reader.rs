@@ -8,8 +8,9 @@
 //! So that the *last* acknowledged record is told from one that was not acknowledged, a seal follows each edit: a valid record that changes
 //! nothing, written after the edit's sync ([`format::behind_seal`]).
 //!
-//! A file that was cut at the end of a record looks like a shorter manifest. `CURRENT` says how far the
-//! manifest reached when the pointer was written, which a close does anew, so that this is damage too.
+//! A file that was cut at the end of a record looks like a shorter manifest. `CURRENT` says how far
+//! the manifest reached when the pointer was written, which a close does anew, so that this is
+//! damage too.
 //!
 //! Threading: pure but for the reads.
 

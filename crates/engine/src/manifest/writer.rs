@@ -124,8 +124,8 @@ fn check_len(payload: &[u8]) -> Result<()> {
 }
 
 impl ManifestWriter {
-    /// Writes `state` whole into manifest `current.number`, syncs it and its name, and makes it current
-    /// with where it ends.
+    /// Writes `state` whole into manifest `current.number`, syncs it and its name, and makes it
+    /// current with where it ends.
     ///
     /// # Errors
     /// [`CreateFailure`]; unless it is unsure, the old manifest is still current and the new one was deleted again
@@ -266,12 +266,12 @@ impl ManifestWriter {
         }
     }
 
-    /// Writes into `CURRENT` how far the manifest reaches, so that one which is shorter later is known
-    /// to be damaged. Both pointers are true, so a failure leaves a store that is whole.
+    /// Writes into `CURRENT` how far the manifest reaches, so that one which is shorter later is
+    /// known to be damaged. Both pointers are true, so a failure leaves a store that is whole.
     ///
     /// # Errors
-    /// `NoSpace` if there is no room for the new pointer, which is an object of its own for a moment.
-    /// `Poisoned` after any other failure: the folder's sync may have failed.
+    /// `NoSpace` if there is no room for the new pointer, which is an object of its own for a
+    /// moment. `Poisoned` after any other failure: the folder's sync may have failed.
     fn record_end(&mut self) -> Result<()> {
         let current = Current {
             end: self.end,

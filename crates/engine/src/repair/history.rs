@@ -35,7 +35,7 @@ const SECTOR_BYTES: usize = 512;
 struct Segment {
     number: u32,
     bytes: Vec<u8>,
-    /// Where it could not be read: there are zeros in `bytes`.
+    /// The parts that could not be read; `bytes` has zeros there.
     unreadable: Vec<Error>,
     header: std::result::Result<(SegmentHeader, u32), BadHeader>,
 }
@@ -297,7 +297,8 @@ impl Segment {
     }
 }
 
-/// Reads what can be read of a file, with zeros where the rest lies. Says what is missing.
+/// Reads a file sector by sector, with zeros for the sectors that cannot be read. Returns an error
+/// for each part that is missing.
 fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<Error> {
     let mut missing: Vec<(Range<u64>, String)> = Vec::new();
     let offsets = (0..).step_by(SECTOR_BYTES);
@@ -403,7 +404,7 @@ impl Reading<'_> {
                 // The log went on here, and not with the record that is not whole.
                 self.torn = None;
             } else {
-                // It says that the one before had more, or this one's predecessor is missing.
+                // The segment before this one had more records, or one between them is missing.
                 self.end_is_certain = true;
                 self.lost_tail = true;
             }
@@ -581,8 +582,8 @@ impl Reading<'_> {
             true => self.synced > self.needed && !self.reached_synced,
             false => self.synced > reached && self.synced.segment >= end.segment,
         };
-        // A close says how far the log went. Else a missing start tells that there was more, and so
-        // do unreadable segments: one is made ready ahead of the log, never two.
+        // A close says how far the log went. Otherwise a missing start shows that there was more,
+        // and so do two segments without a header: only one is prepared ahead of the log.
         let nothing = self.found.first_is_missing && self.found.record_count == 0 && !self.closed;
         let known = known || self.unreadable_count > 1 && !self.closed;
         self.found.is_broken |= known || nothing;

@@ -91,7 +91,7 @@ impl RepairSource {
     }
 
     /// Refuses a folder for the new store that is one of the damaged store's folders, or lies in
-    /// one. To be asked before the folder is created.
+    /// one. Call this before the folder is created.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -266,7 +266,7 @@ impl Found {
             ))
             .advice("check the path"));
         }
-        // A single table may well be lost on its own.
+        // If there was only one table, it may have been lost by itself.
         let lacks_tables = survey.tables.len() > 1 && files.is_empty();
         let folders = source.folders();
         damage.splice(
@@ -381,7 +381,7 @@ impl Found {
                 Ok(())
             },
         )?;
-        // The report says what the first reading lost.
+        // The report is of the first reading, so this one must have found the same records.
         if again.record_count != self.log.record_count {
             return Err(Error::new(
                 ErrorKind::Io,

@@ -74,7 +74,7 @@ struct Candidate {
     number: u64,
     bytes: Vec<u8>,
     header: Result<()>,
-    /// What `CURRENT` says of this manifest: good records reach through here, in bytes.
+    /// The offset through which its records are good, as `CURRENT` says; 0 if that is not known.
     end: u64,
 }
 

@@ -29,13 +29,13 @@ use crate::log::format::{
 /// Longest name of a keyspace, in bytes.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
-/// No store is opened this often: names hold the number, and what is added to it must never wrap.
+/// No store is opened more often. Names contain the number, and additions to it must never wrap.
 pub const MAX_OPEN_NUMBER: u64 = 1 << 48;
 
 /// Largest id of a table or run.
 pub const MAX_TABLE_ID: u64 = (1 << 56) - 1;
 
-/// No table has so many bytes or entries.
+/// No table has more bytes or entries.
 const MAX_TABLE_COUNT: u64 = 1 << 44;
 
 /// A place in the log: what was synced through it survives power loss.
@@ -177,7 +177,7 @@ pub struct Edit {
     pub drop: Vec<KeyspaceId>,
     /// Keyspaces to make, by ascending id.
     pub create: Vec<CreateKeyspace>,
-    /// Changes of keyspaces, those just made included; at most one a keyspace.
+    /// Changes of keyspaces, also of those that this edit creates; at most one for each.
     pub keyspaces: Vec<KeyspaceEdit>,
 }
 
@@ -190,7 +190,7 @@ pub struct Decoded {
     pub ignored_count: u64,
 }
 
-/// A number that a store of this build can have come to.
+/// Refuses a number that is larger than any that a store can reach.
 fn within(what: &str, number: Option<u64>, max: u64) -> Result<()> {
     match number {
         Some(number) if number > max => Err(Error::new(
@@ -264,8 +264,9 @@ impl Edit {
         self.gives_space_back() || self.closed
     }
 
-    /// Whether its numbers are such as a store can come to: what is computed from them never wraps. Bytes with right checksums may say
-    /// anything, so whoever decodes an edit and believes it asks; [`StoreState::apply`](super::StoreState::apply) does.
+    /// Refuses numbers that are larger than a store can reach, so that nothing that is computed
+    /// from them wraps. Bytes with good checksums may hold any numbers, so every decoded edit must
+    /// pass this before it is used; [`StoreState::apply`](super::StoreState::apply) calls it.
     ///
     /// # Errors
     /// `Corruption` that names the field.
