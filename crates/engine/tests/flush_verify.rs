@@ -185,13 +185,13 @@ fn the_setting_changes_while_the_store_is_open() {
     });
 }
 
-/// Runs jobs on streams that are not what they say: tables that are sound by every checksum and
-/// count, and wrong.
+/// Runs jobs on streams that differ from the memtable, so that the tables have good checksums and
+/// counts and wrong contents.
 struct Wrong(Lie);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
-    /// One value is another.
+    /// One value is changed.
     Value,
     /// Range deletes end later.
     RangeDeletes,
@@ -281,8 +281,8 @@ fn a_wrong_value_under_right_checksums_is_not_installed() {
     });
 }
 
-/// Its tables say what its outcome says, and delete more than anybody has deleted. Range deletes of
-/// an executor were compared with nothing but its own count.
+/// The executor's tables agree with its outcome, and delete more than anybody has deleted. Range
+/// deletes of an executor were once compared with nothing but its own count.
 #[test]
 fn a_range_delete_that_is_too_wide_is_not_installed() {
     simulate(|rt| {

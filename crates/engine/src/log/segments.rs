@@ -6,9 +6,9 @@
 //! covered.
 //!
 //! Sizes: the first segment of a chain is small, and each segment that is made ready is twice as
-//! large as the one before it, up to the size in the options. So a store that is written little has
-//! a small log, and one that is written much soon has segments of the full size, whose space is
-//! written in the background while the segment before is being filled.
+//! large as the one before it, up to the size in the options. So a store with few writes has a
+//! small log, and one with many writes soon has segments of the full size. The space of a segment
+//! is written in the background while the segment before it is being filled.
 //!
 //! Invariants: a segment's name is durable before its first record is written; a prepared segment holds no log bytes,
 //! so its failures lose nothing (only a failed sync of the folder poisons); numbers only grow.

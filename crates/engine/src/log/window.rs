@@ -22,8 +22,8 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// The smallest unit in which a medium loses bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// Whether a read failed because the bytes cannot be had from the medium, and not for another
-/// reason, such as missing permissions.
+/// Whether a read failed because the medium cannot deliver the bytes, and not for another reason,
+/// such as missing permissions.
 pub(crate) fn is_unreadable(error: &Error) -> bool {
     let kind = error.storage().map(|error| error.kind);
     matches!(
@@ -39,7 +39,7 @@ pub(super) struct Segment {
     pub(super) len: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// Some bytes of the file cannot be read: no window, only sectors.
+    /// Some bytes of the file cannot be read, so nothing is read ahead any more.
     is_careful: bool,
 }
 

@@ -74,11 +74,11 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
 }
 
 /// Refuses a store whose tables have another format version. The manifest does not say which they
-/// have, and the tables of a store have one, so the oldest of them is asked. A store that was
-/// opened all the same took writes, answered no read, and failed at every compaction.
+/// have, but all tables of a store have the same, so this looks at the oldest one. Without this
+/// check such a store opened, took writes, answered no read, and failed at every compaction.
 ///
 /// # Errors
-/// `Unsupported`. What else is wrong with that table, its readers find.
+/// `Unsupported`. Anything else that is wrong with the table is found when it is read.
 pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> Result<()> {
     let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
     let Some((_, oldest)) = tables.min_by_key(|(_, table)| table.id) else {

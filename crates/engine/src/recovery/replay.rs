@@ -412,7 +412,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// What a replay came to: the one edit of recovery, or what is left of it while data waits for
+/// The result of a replay: the one edit of recovery, or what is left of it while data waits for
 /// room.
 pub(super) struct Finished {
     /// Creates, drops and counters.

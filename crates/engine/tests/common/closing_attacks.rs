@@ -51,7 +51,7 @@ pub const ALL: &[Story] = &[
     ("every_fault_of_a_close", 6, every_fault_of_a_close),
 ];
 
-/// The files whose names begin so, with their bytes.
+/// The files that are wanted, with their bytes.
 fn files(disk: &Disk, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<u8>> {
     let names = disk.names("").into_iter().filter(|name| is_wanted(name));
     names
@@ -73,7 +73,7 @@ fn is_of_log(name: &str) -> bool {
     parse_segment_name(name).is_some()
 }
 
-/// Puts these files in the place of all that are of their kind.
+/// Replaces all wanted files by these.
 fn put_back(disk: &Disk, is_wanted: fn(&str) -> bool, files: &BTreeMap<String, Vec<u8>>) {
     let lease = disk.memory.lease("store").unwrap();
     for name in disk.names("").into_iter().filter(|name| is_wanted(name)) {
@@ -325,7 +325,7 @@ fn what_cannot_be_read_and_is_not_needed(rt: Runtime, seed: u64) {
     }
 }
 
-/// Bytes that become unreadable while a repair runs, which reads the log twice: it fails, or its
+/// Bytes become unreadable while a repair runs, which reads the log twice. The repair fails, or its
 /// report names what is lost.
 fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
@@ -360,7 +360,7 @@ fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
 }
 
 /// Damages the files of a log as no single tool does: cuts, gaps, bits, garbage behind the end,
-/// exchanged files, older copies. What was done.
+/// exchanged files, older copies. Returns what was done.
 fn change_at_random(
     disk: &Disk,
     dice: &mut Dice,
@@ -451,7 +451,7 @@ fn change_at_random(
 struct Life {
     store: Store,
     states: Vec<Contents>,
-    /// How many of them tables hold.
+    /// The number of states that tables hold.
     flushed: usize,
     older: Vec<BTreeMap<String, Vec<u8>>>,
 }
