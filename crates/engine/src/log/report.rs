@@ -19,12 +19,13 @@ pub enum StopReason {
     StartHeader(BadHeader),
     /// What follows cannot be read, and is not needed. It holds what the storage said.
     Unreadable(String),
-    /// No valid record follows in the last segment read, and no segment goes on where its records end.
+    /// No valid record follows in the last segment read, and no segment goes on where its records
+    /// end.
     Record {
         /// What was found instead of a record.
         found: BadRecord,
-        /// A later segment of the chain that names this one but another end: this one has lost its tail, or that
-        /// one was written before the loss.
+        /// A later segment of the chain that names this one with another end: this one has lost its
+        /// tail, or that one was written before the loss.
         broken_link: Option<u32>,
     },
 }
@@ -247,11 +248,17 @@ const RESTORE_THE_LOG: &str =
 
 #[cold]
 pub(super) fn corruption(end: Position, stop: &StopReason, synced: Position, by: &str) -> Error {
-    Error::corruption(segment_name(end.segment), "the log is damaged at a place that was synced")
-        .at(u64::from(end.offset))
-        .expected(format_args!("a valid record or segment header, because {by} says that the log was synced through {synced}"))
-        .found(stop)
-        .advice(RESTORE_THE_LOG)
+    Error::corruption(
+        segment_name(end.segment),
+        "the log is damaged at a place that was synced",
+    )
+    .at(u64::from(end.offset))
+    .expected(format_args!(
+        "a valid record or segment header, because {by} says that the log was synced through \
+             {synced}"
+    ))
+    .found(stop)
+    .advice(RESTORE_THE_LOG)
 }
 
 #[cold]

@@ -9,7 +9,7 @@ use siltstone_storage::StorageErrorKind;
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{CrashPolicy, Epoch, OpKind, Runtime, Storage};
 
-use super::closing::*;
+use super::damaged_logs::*;
 use super::*;
 
 pub const ALL: &[Story] = &[

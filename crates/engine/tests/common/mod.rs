@@ -11,6 +11,7 @@ pub mod cancelled;
 pub mod closing;
 pub mod closing_attacks;
 pub mod comings;
+pub mod damaged_logs;
 pub mod deletes;
 pub mod folders;
 pub mod history;
