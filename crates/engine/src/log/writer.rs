@@ -494,7 +494,7 @@ impl LogWriter {
         Ok(oldest)
     }
 
-    /// Deletes segments. All are tried, and those that failed again by the next call.
+    /// Deletes segments. It tries all of them; the next call tries those again that failed.
     fn delete(&self, doomed: Vec<String>) -> Result<()> {
         let mut failed = Vec::new();
         let mut first_error = None;
@@ -535,7 +535,7 @@ impl LogWriter {
         let deleted = self.delete(doomed);
         let mut appender = self.appender.lock();
         let end = u64::from(appender.offset);
-        // Whole units of the medium.
+        // The cut keeps whole units of the medium.
         let kept = end.next_multiple_of(CUT_BYTES).max(least_bytes);
         if self.synced.load() >= self.end.load() && appender.file.len() > kept {
             appender.capacity = end;
