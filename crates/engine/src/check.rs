@@ -238,11 +238,11 @@ pub fn check(
     Ok(report)
 }
 
-/// The user's settings are no part of the data, and a library's open goes on without them, but
-/// `silt` and everybody who opens the store with them is kept out.
+/// Reports an `OPTIONS.toml` that cannot be read. It is no part of the data, and an open by a
+/// library does not need it, but `silt` and every program that reads it fails.
 fn check_options(root: &dyn Storage, report: &mut CheckReport) {
     if let Err(error) = crate::options_differ::read(root)
-        // What lies there instead of a file is found with the other names.
+        // Something other than a file in its place is reported with the other names.
         && error.storage().is_none()
     {
         report
@@ -251,7 +251,7 @@ fn check_options(root: &dyn Storage, report: &mut CheckReport) {
     }
 }
 
-/// What to do where `CURRENT` is missing.
+/// The advice where `CURRENT` is missing.
 pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of \
     what can be read with `silt repair`; do not create a new store over the old one's files";
 
@@ -380,8 +380,7 @@ pub(crate) fn check_open_table(
     check_file(storage, meta, meta.file_bytes, report)
 }
 
-/// What a table's file, of `len` bytes, says of itself against what the manifest says of it, and
-/// whether it is sound.
+/// Compares a table's file, of `len` bytes, with what the manifest says, and checks all of it.
 fn check_file(
     storage: &dyn Storage,
     meta: &TableMeta,
@@ -419,7 +418,7 @@ fn check_file(
     Ok(())
 }
 
-/// What is wrong in a table, with the block and the keys that are lost with it.
+/// The error for damage in a table, with the block and the keys that are lost with it.
 pub(crate) fn in_block(found: Found) -> Error {
     let error = Error::from(found.error);
     let Some(block) = found.block else {
@@ -435,7 +434,7 @@ pub(crate) fn in_block(found: Found) -> Error {
     error.over(block.start, block.end).keys(keys)
 }
 
-/// What of a table differs, with what the manifest says of it and what was found.
+/// A property of a table that differs: its name, what the manifest says, and what was found.
 type Difference = (&'static str, String, String);
 
 fn differs(all: &mut Vec<Difference>, what: &'static str, expected: String, found: String) {
@@ -444,7 +443,7 @@ fn differs(all: &mut Vec<Difference>, what: &'static str, expected: String, foun
     }
 }
 
-/// One problem for all the differences of a table: they have one cause.
+/// Makes one problem of all differences of a table, because they have one cause.
 fn different(meta: &TableMeta, len: u64, differences: &[Difference]) -> Option<Error> {
     let list = |value: for<'a> fn(&'a Difference) -> &'a String| {
         let all = differences.iter();

@@ -20,7 +20,8 @@ use crate::version::{KeyspaceId, StoreState, TableMeta};
 pub(super) struct Ingested {
     /// Tables of ingests.
     pub(super) tables: Vec<(KeyspaceId, Arc<TableMeta>)>,
-    /// Keyspaces that have such tables, and are in the log alone themselves: by id, with their names.
+    /// Keyspaces that have such tables, and are in the log alone themselves: by id, with their
+    /// names.
     pub(super) keyspaces: BTreeMap<KeyspaceId, String>,
 }
 

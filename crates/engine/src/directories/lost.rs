@@ -5,8 +5,8 @@
 //! other folders seems to be lost. The options that the store was created with still name those
 //! folders, and each of them has a file `OWNER` that names the store.
 //!
-//! Invariants: nothing is followed on the strength of a guess: a store without `DIRECTORIES` is
-//! refused if it seems to need one, with the lines to write.
+//! Invariants: no folder is opened on a guess. A store without `DIRECTORIES` is refused if it seems
+//! to need one, and the error has the lines to write.
 //!
 //! Threading: calls of one task at open.
 
@@ -23,7 +23,7 @@ use crate::manifest::{StoreId, read_current};
 use crate::names::{DIRECTORIES, OPTIONS};
 use crate::options::Options;
 
-/// What to do where nothing says which folders the store had.
+/// The advice where nothing says which folders the store had.
 const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, put the file back \
     first: those folders have a file OWNER that names this store";
 
@@ -33,7 +33,7 @@ const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, p
 /// # Errors
 /// `Corruption` of `DIRECTORIES`; those of the storage.
 pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()> {
-    // What is wrong with the pointer is reported by those who read it.
+    // A damaged pointer is reported by the code that reads it next.
     let Ok(Some(current)) = read_current(root) else {
         return Ok(());
     };
@@ -108,7 +108,7 @@ fn missing(id: StoreId, place: &str, parts: [Option<String>; 2], found: String) 
     ))
 }
 
-/// What a repair says of a store in one folder that has no log or none of its tables:
+/// The error of a repair for a store in one folder that has no log or none of its tables, because
 /// they may lie elsewhere.
 pub(crate) fn nothing_here(folders: &[Folder<'_>], log: bool, tables: bool) -> Option<Error> {
     let what = match (log, tables) {

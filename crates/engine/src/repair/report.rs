@@ -128,9 +128,9 @@ pub struct LogFound {
     /// A record begins there and is not whole: see [`LogCheck::is_torn`](crate::check::LogCheck).
     /// It is left out, and not counted as lost.
     pub is_torn: bool,
-    /// Nothing stands there. Otherwise the last writes may be missing: unless `is_torn`, the bytes
-    /// are what a reused segment held before, or a last record whose header cannot be read either,
-    /// which no format can tell apart.
+    /// Nothing stands there. Otherwise the last writes may be missing: without `is_torn`, the bytes
+    /// are what a reused segment held before, or a last record whose header is damaged too. No
+    /// format can tell these apart.
     pub end_is_clear: bool,
     /// The segment with which it should begin is not there, or unreadable.
     pub first_is_missing: bool,

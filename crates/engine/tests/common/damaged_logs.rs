@@ -1,5 +1,5 @@
-//! Damage to the log of a store, and what an open, a read-only open, a check and a repair must make of
-//! it: they agree, and nothing is lost silently.
+//! Damage to the log of a store, and what an open, a read-only open, a check and a repair must make
+//! of it: they agree, and nothing is lost silently.
 
 use std::ops::Range;
 
