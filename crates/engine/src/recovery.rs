@@ -258,17 +258,18 @@ pub(crate) fn open(
         // No room for the tables, or none for a manifest that names them: the data waits. (A new
         // store has nothing that could wait, and no log but the one that it begins.)
         Err(cause) if cause.is_no_space() && recovered.is_some() => {
-            // What the manifest is about to say (creates and drops) comes after these records. The
-            // log of a store that was closed is synced, and may have parts that cannot be read.
-            if !old.closed {
-                let inherited = old.log_start.segment as u32..log.first_segment();
-                sync_inherited(&storages, epoch, inherited)?;
-            }
             // Replay must find the data again, in a log that is synced through its end.
             let synced = LogPosition {
                 segment: history_end.segment.into(),
                 offset: history_end.offset.into(),
             };
+            // What the manifest is about to say (creates and drops) comes after these records. A
+            // log that is synced through its end already, as that of a closed store is, may have
+            // parts that cannot be read.
+            if synced > old.log_synced {
+                let inherited = old.log_start.segment as u32..log.first_segment();
+                sync_inherited(&storages, epoch, inherited)?;
+            }
             let (start, synced) = match passed {
                 // Only a closed store passes over a segment that is missing, and the new manifest
                 // is that of an open one: it starts the log behind that segment.

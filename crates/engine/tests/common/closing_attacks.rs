@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use siltstone::ErrorKind;
 use siltstone::check::{CheckStorages, check as check_store};
 use siltstone::log::format::{parse_segment_name, segment_name};
 use siltstone_storage::StorageErrorKind;
@@ -138,14 +139,12 @@ fn damage_stays_passed_on_a_full_disk(rt: Runtime, _seed: u64) {
         for room in (0..300u64).step_by(10) {
             let full = disk.kill();
             let name = segment_name(start.segment);
+            let fault = Fault::Unreadable { start: 0, end: 500 };
+            let unreadable = || Rule::on_reads(fault).named(&name).for_good();
             let lease = full.memory.lease("store").unwrap();
             match what {
                 "missing" => full.memory.delete(lease.epoch(), &name).unwrap(),
-                "unreadable" => {
-                    let fault = Fault::Unreadable { start: 0, end: 500 };
-                    let rule = Rule::on_reads(fault).named(&name).for_good();
-                    full.faults.add(rule);
-                }
+                "unreadable" => drop(full.faults.add(unreadable())),
                 _ => full.memory.damage(&name, |b| b.truncate(500)).unwrap(),
             }
             drop(lease);
@@ -158,6 +157,21 @@ fn damage_stays_passed_on_a_full_disk(rt: Runtime, _seed: u64) {
             let is_good = store.stats().health == "good";
             waited += u64::from(!is_good);
             for killed in [full.kill(), full.lose_power()] {
+                // The disk is still full, and what cannot be read still cannot.
+                let again = killed.kill();
+                if what == "unreadable" {
+                    again.faults.add(unreadable());
+                    // A file that cannot be read cannot be rewritten, which this fault leaves out.
+                    let rewrite = Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io));
+                    again.faults.add(rewrite.named(&name).for_good());
+                }
+                match again.try_open(options()) {
+                    Ok(store) => assert_eq!(contents(&store), wanted, "{what}, {room} KiB"),
+                    Err(error) => {
+                        let kind = error.kind();
+                        assert_eq!(kind, ErrorKind::NoSpace, "{what}, {room} KiB: {error}");
+                    }
+                }
                 let again = killed
                     .unlimited()
                     .try_open(options())
