@@ -1,5 +1,5 @@
-//! A deletion that fails is made again: nothing of the store's own stays in its folder until the
-//! next open.
+//! Nothing that the store does not need stays in its folder until the next open: a deletion that
+//! fails is made again.
 
 mod common;
 
@@ -86,5 +86,38 @@ fn a_close_deletes_again() {
         drop(keyspace);
         store.close().unwrap();
         assert_eq!(disk.names(".tbl").len(), 1, "{:?}", disk.names(".tbl"));
+    });
+}
+
+/// An open without room left the data of two keyspaces in memory. One was dropped while the other
+/// was flushed. No edit named its table, and the next open deleted it.
+#[test]
+fn the_table_of_a_keyspace_that_is_dropped_before_its_edit_is_deleted() {
+    play(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        for name in ["first", "second"] {
+            let keyspace = store.create_keyspace(name).unwrap();
+            keyspace.put(b"key", b"value").unwrap();
+        }
+        store.close().unwrap();
+        let create = |fault| Rule::on(OpKind::Create, fault).ending(".tbl");
+        disk.faults
+            .add(create(Fault::Fail(StorageErrorKind::NoSpace)));
+        let slow = Fault::Delay(Duration::from_secs(10));
+        disk.faults.add(create(slow).nth(2));
+        let store = disk.open();
+        assert!(store.stats().health.starts_with("no space"));
+        // The table of the first keyspace is written, and that of the second takes long.
+        settle(&rt);
+        assert_eq!(disk.names(".tbl").len(), 1, "{:?}", disk.names(".tbl"));
+        store.drop_keyspace("first").unwrap();
+        rt.sleep(Duration::from_secs(15));
+        assert_eq!(store.stats().health, "good");
+        assert_eq!(disk.names(".tbl").len(), 1, "{:?}", disk.names(".tbl"));
+        let second = store.keyspace("second").unwrap();
+        assert_eq!(second.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+        drop(second);
+        store.close().unwrap();
     });
 }

@@ -106,11 +106,13 @@ impl Waiting {
 pub(crate) fn install_rest(core: &Core) -> Result<()> {
     let mut slot = core.rest.lock();
     let Some(rest) = &*slot else { return Ok(()) };
-    let mut written: Vec<OutputTable> = Vec::new();
+    let mut written = Vec::new();
     if let Err(error) = write_rest(core, rest, &mut written) {
         if !core.health.is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
-            core.jobs.discard(&written);
+            for (_, tables) in &written {
+                core.jobs.discard(tables);
+            }
         }
         return Err(error);
     }
@@ -124,7 +126,12 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
     reserve::make(core)
 }
 
-fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Result<()> {
+/// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
+fn write_rest(
+    core: &Core,
+    rest: &Rest,
+    written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
+) -> Result<()> {
     let mut edit = Edit {
         log_start: Some(core.log.chain_start()),
         ..Edit::default()
@@ -146,7 +153,7 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
                         mem,
                         rest.published,
                     )?;
-                    written.extend(tables.iter().cloned());
+                    written.push((*id, tables.clone()));
                     let ids = tables.len() as u64 + 1;
                     let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
                     let run_id = next_id;
@@ -168,6 +175,7 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
     edit.keyspaces
         .retain(|k| role.manifest.state().keyspace(k.id).is_some());
     core.commit_edit(&mut role, edit)?;
+    let state = role.manifest.state().clone();
     for keyspace in changed {
         let held: Vec<u64> = keyspace
             .view()
@@ -176,6 +184,13 @@ fn write_rest(core: &Core, rest: &Rest, written: &mut Vec<OutputTable>) -> Resul
             .map(|m| m.id)
             .collect();
         crate::compaction::install::refresh_view(core, &role, &keyspace, &held);
+    }
+    drop(role);
+    // The edit does not name the tables of a keyspace that was dropped while they were written.
+    for (id, tables) in written.iter() {
+        if state.keyspace(*id).is_none() {
+            core.jobs.discard(tables);
+        }
     }
     Ok(())
 }
