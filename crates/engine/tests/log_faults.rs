@@ -372,6 +372,37 @@ fn a_failed_recycling_leaves_no_file_behind() {
     assert_eq!(found.numbers.last(), Some(&number));
 }
 
+/// A segment was created, and the call that created it failed. The file stayed until the next open.
+#[test]
+fn a_failed_creation_leaves_no_file_behind() {
+    let (runtime, storage) = memory();
+    let faults = FaultStorage::new(Arc::new(storage.clone()), &runtime);
+    let log = LogWriter::start(config(&runtime, Arc::new(faults.clone()), 4096)).unwrap();
+    let mut number = 0;
+    for fault in [
+        Fault::FailAfter(StorageErrorKind::Io),
+        Fault::FailAfter(StorageErrorKind::NoSpace),
+        Fault::Fail(StorageErrorKind::Io),
+    ] {
+        faults.add(Rule::on(OpKind::Create, fault));
+        let before = faults.fired().len();
+        while faults.fired().len() == before {
+            if append(&log, number + 1, 150).is_ok() {
+                number += 1;
+            }
+            assert!(number < 200, "{fault:?}: no segment was created");
+        }
+        log.sync_all().unwrap();
+        log.obsolete(0).unwrap();
+        let (stats, left) = (log.stats(), storage.list().unwrap());
+        let known = stats.live_segment_count + stats.pooled_segment_count;
+        assert_eq!(left.len(), known, "{fault:?}: {left:?}, {stats:?}");
+    }
+    assert!(log.poison_cause().is_none());
+    let (found, _) = read(&storage, 1, log.synced()).unwrap();
+    assert_eq!(found.numbers, (1..=number).collect::<Vec<_>>());
+}
+
 /// The last number that a segment can have: whoever needs one more is told so, nothing is poisoned, and what was appended is there.
 #[test]
 fn segment_numbers_are_used_up_and_nothing_is_lost() {

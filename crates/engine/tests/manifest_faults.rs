@@ -167,6 +167,11 @@ fn a_roll_that_fails_at_each_call() {
                     }
                 };
                 assert_eq!(next.is_ok(), goes_on(met.kind, fault), "{told}: {next:?}");
+                if next.is_ok() {
+                    // The new manifest is deleted, also if its creation failed after the deed.
+                    store.core_for_tests().delete_obsolete();
+                    assert_eq!(manifests(&disk), 1, "{told}: {:?}", disk.names(""));
+                }
                 comes_back(&disk, put, &told);
             });
         }

@@ -64,7 +64,8 @@ pub(super) struct Supply {
     pub(super) prepared: Option<Fresh>,
     /// Names of obsolete segments to recycle.
     pool: Vec<String>,
-    /// Names whose deletion failed; tried again later.
+    /// Names to be deleted: of files whose deletion failed, and of files that may exist although
+    /// their creation failed.
     garbage: Vec<String>,
     pub(super) created_count: u64,
     pub(super) recycled_count: u64,
@@ -191,7 +192,11 @@ impl Supply {
                     return Ok((number, file));
                 }
                 Err(error) if error.kind == StorageErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    // It may have been created all the same. The number is not used again.
+                    self.garbage.push(name);
+                    return Err(error.into());
+                }
             }
         }
     }

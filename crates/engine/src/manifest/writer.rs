@@ -144,23 +144,30 @@ impl ManifestWriter {
         let name = manifest_name(current.number);
         let payload = state.to_edit().encode();
         check_len(&payload).map_err(sure)?;
-        let file = match space {
+        // Gives the space of the new name back, to which nothing refers. If that fails too, it is
+        // done again later, as any deletion that failed, or by the next open.
+        let give_up = || {
+            let _ = match space {
+                Space::Fresh => storage.delete(epoch, &name),
+                Space::Recycle(old) => storage.rename(epoch, &name, old),
+            };
+        };
+        let created = match space {
             Space::Fresh => storage.create(epoch, &name),
             Space::Recycle(old) => storage.recycle(epoch, old, &name),
-        }
-        .map_err(|e| sure(e.into()))?;
-        let end = match Self::fill(&*file, current, &payload) {
-            Ok(end) => end,
-            Err(error) => {
-                // Nothing refers to the new name: giving its space back is all there is to do, and if that fails too
-                // the next open does it.
-                let _ = match space {
-                    Space::Fresh => storage.delete(epoch, &name),
-                    Space::Recycle(old) => storage.rename(epoch, &name, old),
-                };
-                return Err(sure(error));
-            }
         };
+        let file = created.map_err(|error| {
+            // A call that failed may have created the file. A file that was there before is not
+            // ours.
+            if error.kind != StorageErrorKind::AlreadyExists {
+                give_up();
+            }
+            sure(error.into())
+        })?;
+        let end = Self::fill(&*file, current, &payload).map_err(|error| {
+            give_up();
+            sure(error)
+        })?;
         // A failed sync of the folder is told once, to us, and may concern anybody's names: it is never sure.
         storage.sync_dir(epoch).map_err(|e| CreateFailure {
             error: e.into(),
@@ -174,10 +181,7 @@ impl ManifestWriter {
             let unchanged = error.changed_nothing()
                 && read_current(&*storage).is_ok_and(|now| now != Some(current));
             if unchanged {
-                let _ = match space {
-                    Space::Fresh => storage.delete(epoch, &name),
-                    Space::Recycle(old) => storage.rename(epoch, &name, old),
-                };
+                give_up();
             }
             return Err(CreateFailure {
                 error: error.into(),
