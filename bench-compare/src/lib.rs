@@ -1,3 +1,4 @@
 //! What the benchmarks of this folder share.
 
-pub mod c_library;
+pub mod c_engine;
+mod c_library;

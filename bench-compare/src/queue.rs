@@ -1,5 +1,5 @@
-//! The store as a queue: entries come in at the tail, leave at the head, and readers ask for the
-//! first one. Every entry that left is a tombstone that a reader of the head has to get past.
+//! The store as a queue: entries are put at the tail and deleted at the head, and the first one is
+//! read. A reader of the head has to get past the tombstones of all entries that were deleted.
 //!
 //! Threading: one thread.
 
@@ -12,7 +12,7 @@ use crate::keys::{Values, present};
 /// Entries that wait in the queue while it runs.
 const WAITING: u64 = 1000;
 
-/// A run that takes longer than this is cut short; `operations` says how far it came.
+/// A run stops after this time; `operations` says how many operations it made.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Reads the first entry with a new iterator, and checks that it is the one with this number.
@@ -65,9 +65,9 @@ pub fn queue(task: &Task<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Puts all entries and deletes all but the last thousand, in order, without reading. Then the
-/// head is read twice, once more right after the store was closed and opened again, and once after
-/// another open when the engine has become idle.
+/// Puts all entries and deletes all but the last thousand, in order, without reading. Then it reads
+/// the head twice, once more right after the store was closed and opened, and once after another
+/// open, when the engine is idle.
 pub fn deleted_head(task: &Task<'_>) -> Result<()> {
     let values = Values::new(task.value_bytes);
     let mut engine = engines::open(task.engine, task.path)?;

@@ -2,21 +2,21 @@
 //!
 //! `cargo xtask bench deletes-bench --rounds 3`
 //!
-//! - `range`: a settled store whose entries all but the first and the last lie under one range
-//!   delete; then a new iterator that seeks to the entry behind the first, forward, or before the
-//!   last, backward.
-//! - `reopened`: the same store, closed and opened before each of the figures; also a seek into the
-//!   middle of the range, and what the open itself takes.
-//! - `versions`: a key that was written many times, between two others: `next` and `prev` to it,
-//!   and a reader of a snapshot to which all versions are too new.
-//! - `overlap`: range deletes that overlap, with a snapshot after each; then a flush and a
-//!   compaction.
-//! - `memtable`: range deletes that overlap and are not flushed: writing them, and gets.
+//! - `range`: one range delete covers all entries of a compacted store but the first and the last.
+//!   A new iterator then moves from the first entry forward to the last one, or from the last one
+//!   backward to the first.
+//! - `reopened`: the same store is closed and opened before each of the figures. A seek into the
+//!   middle of the range and the open itself are also measured.
+//! - `versions`: a key between two others is written many times. Measured are `next` and `prev` to
+//!   it, and over it by a reader of a snapshot that is older than all versions.
+//! - `overlap`: range deletes that overlap are written, with a snapshot after each. Measured are a
+//!   flush and a compaction.
+//! - `memtable`: range deletes that overlap are written and not flushed. Measured are the writes,
+//!   and gets.
 //!
-//! LevelDB (`libleveldb.so.1d`) and RocksDB (`librocksdb.so`, or the library that `ROCKSDB_LIBRARY`
-//! names) are loaded at run time through their C interfaces; an engine whose library is not there
-//! is left out, and so is LevelDB where range deletes are measured. Settings are the defaults,
-//! without compression, with write buffers of 256 MiB.
+//! LevelDB and RocksDB are loaded at run time (`LEVELDB_LIBRARY`, `ROCKSDB_LIBRARY`). An engine
+//! whose library is not found is left out, and so is LevelDB where range deletes are measured.
+//! Settings are the defaults, without compression, with write buffers of 256 MiB.
 
 mod c_engine;
 mod siltstone_engine;
@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use bench_compare::c_engine::OtherEngine;
 use clap::Parser;
 
 type Result<T> = std::result::Result<T, String>;
@@ -33,8 +34,8 @@ type Result<T> = std::result::Result<T, String>;
 /// The write buffer of every engine, in bytes.
 const MEMTABLE_BYTES: u64 = 256 << 20;
 
-/// What the workloads ask of an engine. A snapshot is named by its place in the order of their
-/// making.
+/// What the workloads call on an engine. Snapshots are numbered from 0, in the order in which they
+/// are taken.
 trait Engine {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
     /// False if the engine has no range deletes.
@@ -42,9 +43,9 @@ trait Engine {
     fn get(&mut self, key: &[u8]) -> Result<bool>;
     fn snapshot(&mut self) -> Result<usize>;
     fn flush(&mut self) -> Result<()>;
-    /// Compacts everything, and waits until nothing else is to be done.
+    /// Compacts everything, and waits until no other compaction is due.
     fn compact(&mut self) -> Result<()>;
-    /// A new iterator that stands on nothing, at a snapshot or at the newest state.
+    /// A new iterator, at a snapshot or at the newest state. It is not positioned.
     fn iterator(&mut self, snapshot: Option<usize>) -> Result<Box<dyn Iter + '_>>;
 }
 
@@ -55,7 +56,7 @@ trait Iter {
     fn seek_to_last(&mut self) -> Result<()>;
     fn next(&mut self) -> Result<()>;
     fn prev(&mut self) -> Result<()>;
-    /// The key where it stands; empty: nowhere.
+    /// The key at which it is positioned; empty if it is not positioned.
     fn key(&mut self) -> Vec<u8>;
 }
 
@@ -112,18 +113,19 @@ fn micros(from: Instant) -> f64 {
 fn open(engine: &str, folder: &Path) -> Result<Option<Box<dyn Engine>>> {
     match engine {
         "siltstone" => siltstone_engine::open(folder).map(Some),
-        "leveldb" | "rocksdb" => c_engine::open(engine, folder),
+        "leveldb" => c_engine::open(OtherEngine::LevelDb, folder),
+        "rocksdb" => c_engine::open(OtherEngine::RocksDb, folder),
         other => Err(format!(
             "there is no engine `{other}`; engines: siltstone, rocksdb, leveldb"
         )),
     }
 }
 
-/// Checks that an iterator stands where it should, or the figures mean nothing.
-fn stands(iter: &mut dyn Iter, wanted: u64) -> Result<()> {
+/// Checks that an iterator is at the entry where it should be; otherwise the figures mean nothing.
+fn check_at(iter: &mut dyn Iter, wanted: u64) -> Result<()> {
     match iter.key() == key(wanted) {
         true => Ok(()),
-        false => Err(format!("the iterator does not stand on entry {wanted}")),
+        false => Err(format!("the iterator is not at entry {wanted}")),
     }
 }
 
@@ -139,8 +141,16 @@ fn walk(engine: &mut dyn Engine, last: u64, forward: bool) -> Result<f64> {
         iter.prev()?;
     }
     let time = micros(start);
-    stands(&mut *iter, if forward { last } else { 0 })?;
+    check_at(&mut *iter, if forward { last } else { 0 })?;
     Ok(time)
+}
+
+/// Puts the entries 0 to `last`, and compacts them.
+fn fill(engine: &mut dyn Engine, last: u64) -> Result<()> {
+    for i in 0..=last {
+        engine.put(&key(i), b"a value!")?;
+    }
+    engine.compact()
 }
 
 fn reopened(
@@ -149,10 +159,7 @@ fn reopened(
     arguments: &Arguments,
 ) -> Result<Option<Figures>> {
     let last = arguments.entries - 1;
-    for i in 0..=last {
-        engine.put(&key(i), b"a value!")?;
-    }
-    engine.compact()?;
+    fill(&mut *engine, last)?;
     if !engine.delete_range(&key(1), &key(last))? {
         return Ok(None);
     }
@@ -161,7 +168,7 @@ fn reopened(
         let mut iter = engine.iterator(None)?;
         iter.seek(&key(last / 2))?;
         let time = micros(start);
-        stands(&mut *iter, last)?;
+        check_at(&mut *iter, last)?;
         Ok(time)
     };
     let mut figures = Figures::new();
@@ -191,12 +198,9 @@ fn reopened(
 
 fn range(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Figures>> {
     let last = arguments.entries - 1;
-    for i in 0..=last {
-        engine.put(&key(i), b"a value!")?;
-    }
-    engine.compact()?;
+    fill(engine, last)?;
     let mut figures = Figures::new();
-    // Tables are opened at their first use: that is not what is measured below.
+    // The first seeks open the tables, which the figures below are not to include.
     let start = Instant::now();
     let mut iter = engine.iterator(None)?;
     iter.seek_to_first()?;
@@ -231,29 +235,29 @@ fn versions(engine: &mut dyn Engine, arguments: &Arguments) -> Result<Option<Fig
     let start = Instant::now();
     iter.prev()?;
     figures.push(("prev to the key, us", micros(start)));
-    stands(&mut *iter, 2)?;
+    check_at(&mut *iter, 2)?;
     let start = Instant::now();
     iter.prev()?;
     figures.push(("prev from the key, us", micros(start)));
-    stands(&mut *iter, 1)?;
+    check_at(&mut *iter, 1)?;
     let start = Instant::now();
     iter.next()?;
     figures.push(("next to the key, us", micros(start)));
     let start = Instant::now();
     iter.next()?;
     figures.push(("next from the key, us", micros(start)));
-    stands(&mut *iter, 3)?;
+    check_at(&mut *iter, 3)?;
     drop(iter);
     let mut iter = engine.iterator(Some(before))?;
     iter.seek_to_first()?;
     let start = Instant::now();
     iter.next()?;
     figures.push(("next over versions that are too new, us", micros(start)));
-    stands(&mut *iter, 3)?;
+    check_at(&mut *iter, 3)?;
     let start = Instant::now();
     iter.prev()?;
     figures.push(("prev over versions that are too new, us", micros(start)));
-    stands(&mut *iter, 1)?;
+    check_at(&mut *iter, 1)?;
     Ok(Some(figures))
 }
 
@@ -268,7 +272,7 @@ fn bytes_in(folder: &Path) -> u64 {
                 .is_some_and(|e| e == "tbl" || e == "sst" || e == "ldb");
             match entry.metadata().ok()? {
                 m if m.is_dir() => Some(bytes_in(&path)),
-                m => is_table.then(|| m.len()),
+                m => is_table.then_some(m.len()),
             }
         })
         .sum()
@@ -355,7 +359,8 @@ fn run(engine: &str, workload: &str, arguments: &Arguments) -> Result<Option<Fig
         "overlap" => overlap(&mut *store, &folder, arguments),
         "memtable" => memtable(&mut *store, arguments),
         other => Err(format!(
-            "there is no workload `{other}`; workloads: range, reopened, versions, overlap, memtable"
+            "there is no workload `{other}`; \
+             workloads: range, reopened, versions, overlap, memtable"
         )),
     };
     drop(store);
@@ -374,7 +379,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     for round in 0..arguments.rounds {
         for (w, workload) in arguments.workloads.iter().enumerate() {
             for turn in 0..arguments.engines.len() {
-                // Who goes first changes from round to round.
+                // Every other round runs the engines in reverse order.
                 let e = match round % 2 {
                     0 => turn,
                     _ => arguments.engines.len() - 1 - turn,

@@ -1,10 +1,13 @@
-//! What the driver asks of an engine. Threading: one thread calls; engines have background threads of their own.
+//! What the benchmark calls on an engine.
+//!
+//! Threading: one thread calls; engines have background threads of their own.
 
-mod leveldb;
-mod rocksdb;
+mod c_engine;
 mod siltstone;
 
 use std::path::Path;
+
+use bench_compare::c_engine::OtherEngine;
 
 /// A failure with its text: the driver prints it and gives up.
 pub type Result<T> = std::result::Result<T, String>;
@@ -24,8 +27,8 @@ pub trait Engine {
     fn delete(&mut self, key: &[u8]) -> Result<()>;
     /// Copies the value of a key into `value` (cleared first); false if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
-    /// With a new iterator: seeks `key` (or the first one) and copies up to `count` pairs, one after the other, over
-    /// `pair`. Returns the number of pairs and the sum of their bytes.
+    /// With a new iterator: seeks `key` (or the first one) and copies up to `count` pairs, one
+    /// after the other, over `pair`. Returns the number of pairs and the sum of their bytes.
     fn scan(&mut self, key: Option<&[u8]>, count: u64, pair: &mut Vec<u8>) -> Result<(u64, u64)>;
     /// Waits until no flush and no compaction runs or is due.
     fn wait_until_idle(&mut self) -> Result<()>;
@@ -39,8 +42,8 @@ pub trait Engine {
 pub fn open(engine: &str, path: &Path) -> Result<Box<dyn Engine>> {
     match engine {
         "siltstone" => siltstone::open(path),
-        "leveldb" => leveldb::open(path),
-        "rocksdb" => rocksdb::open(path),
+        "leveldb" => c_engine::open(OtherEngine::LevelDb, path),
+        "rocksdb" => c_engine::open(OtherEngine::RocksDb, path),
         other => Err(format!(
             "there is no engine `{other}`; engines: siltstone, leveldb, rocksdb"
         )),
