@@ -27,12 +27,12 @@ pub struct CheckReport {
     pub damage: Vec<Found>,
 }
 
-/// One thing that is wrong.
+/// One damaged place of a table.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// What is wrong.
     pub error: TableError,
-    /// The block that is lost with it; `None` if it is not in a block.
+    /// The block that cannot be read because of it; `None` if the damage is not in a block.
     pub block: Option<DamagedBlock>,
 }
 
@@ -43,9 +43,9 @@ pub struct DamagedBlock {
     pub start: u64,
     /// Its end in the file, after the checksum.
     pub end: u64,
-    /// Its keys are not below this one.
+    /// A lower bound of its keys.
     pub lower: Vec<u8>,
-    /// Its keys are not above this one.
+    /// An upper bound of its keys.
     pub upper: Vec<u8>,
     /// Whether `upper` itself may be in it.
     pub upper_included: bool,

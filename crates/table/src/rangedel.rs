@@ -1,16 +1,16 @@
 //! Range deletes: their section in a table, and which of them covers a key.
 //!
-//! Range deletes `[start, end)` at a sequence number overlap as they like. What a table has of them
-//! are *fragments*: parts that remain after the drop rules and after the cuts between tables.
-//! Fragments of one number do not overlap or touch (what was cut is joined again: [`joined`]), so
-//! they are a function of what is deleted and not of how it was said; fragments of different
-//! numbers may overlap. There are as many of them as range deletes survive, however these overlap.
+//! Range deletes `[start, end)` at a sequence number may overlap in any way. A table stores
+//! *fragments* of them: the parts that remain after the drop rules and after the cuts between
+//! tables. Fragments of one number do not overlap or touch (what was cut is joined again:
+//! [`joined`]), so they depend only on what is deleted, and not on how many range deletes did it.
+//! Fragments of different numbers may overlap. There are as many fragments as range deletes
+//! survive, however these overlap.
 //!
-//! Lookups: where no two fragments overlap (always, if a job knew no snapshot) a binary search over
-//! their starts finds the only candidate. Otherwise a segment tree (`Overlaps`) is built over
-//! their bounds when the section is opened: every fragment is in the lists of O(log n) nodes, and a
-//! lookup asks the O(log n) nodes above the place of its key for their newest fragment up to a
-//! number.
+//! Lookups: if no two fragments overlap (always, if a job had no snapshot), a binary search over
+//! their starts finds the only candidate. Otherwise a segment tree (`Overlaps`) is built over their
+//! bounds when the section is opened: every fragment is in the lists of O(log n) nodes, and a
+//! lookup searches each of the O(log n) nodes above its key for the newest fragment up to a number.
 //!
 //! Invariants (checked when a stored section is opened): fragments are not empty; their starts
 //! ascend, and at one start their numbers descend; fragments of one number do not overlap.
@@ -33,17 +33,17 @@ pub struct RangeDelete {
     pub start: Vec<u8>,
     /// The first user key after the range.
     pub end: Vec<u8>,
-    /// Entries with smaller numbers are hidden.
+    /// It hides entries with smaller numbers.
     pub seq: u64,
 }
 
-/// Puts fragments in the order of the format.
+/// Sorts fragments into the order of the format.
 pub fn sort(fragments: &mut [RangeDelete]) {
     fragments.sort_unstable_by(|a, b| a.start.cmp(&b.start).then(b.seq.cmp(&a.seq)));
 }
 
-/// The fragments of any range deletes (start, end, sequence number), in any order: those of one
-/// number that overlap or touch are joined. Empty ranges vanish.
+/// The fragments of range deletes (start, end, sequence number) that are given in any order: those
+/// of one number that overlap or touch are joined. Empty ranges are left out.
 pub fn joined<I>(deletes: I) -> Vec<RangeDelete>
 where
     I: IntoIterator<Item = (Vec<u8>, Vec<u8>, u64)>,
@@ -65,7 +65,7 @@ where
     fragments
 }
 
-/// What the key bytes of fragments come to, `None` if that is more than the stored form can say.
+/// The sum of the key bytes of fragments; `None` if the stored form has no room for so large a sum.
 pub(crate) fn stored_key_bytes(mut lens: impl Iterator<Item = usize>) -> Option<u32> {
     lens.try_fold(0u32, |sum, len| sum.checked_add(u32::try_from(len).ok()?))
 }
@@ -73,17 +73,18 @@ pub(crate) fn stored_key_bytes(mut lens: impl Iterator<Item = usize>) -> Option<
 /// A segment tree over fragments that overlap.
 #[derive(Clone, Debug)]
 struct Overlaps {
-    /// All distinct starts and ends, ascending: twice the fragment's place, and 1 for its end.
+    /// All distinct starts and ends, ascending. A bound is twice the index of its fragment, and one
+    /// more if it is the fragment's end.
     bounds: Vec<u32>,
-    /// The fragments, newest first, as places. What follows names a fragment by its rank in this
+    /// The indexes of the fragments, newest first. A fragment's *rank* is its position in this
     /// list.
     newest_first: Vec<u32>,
     /// Where each node's list in `ranks` begins, and where the last one ends. Node 1 is the root,
-    /// the children of node i are 2 i and 2 i + 1, and the leaf over the keys from bound i to the
-    /// next one is the node with the number of leaves + i.
+    /// the children of node i are 2 i and 2 i + 1, and node (number of leaves + i) is the leaf of
+    /// the keys from bound i to the next one.
     lists: Vec<usize>,
-    /// Of each node the fragments that cover all of its keys, but not all of its parent's:
-    /// ascending, so the newest one comes first.
+    /// For each node, the ranks of the fragments that cover all of its keys, but not all of its
+    /// parent's. They ascend, so the newest fragment comes first.
     ranks: Vec<u32>,
 }
 
@@ -95,7 +96,7 @@ impl Overlaps {
         let leaves = bounds.len() - 1;
         let leaf =
             |key: &[u8]| leaves + bounds.partition_point(|b| Self::bound(fragments, *b) < key);
-        // The nodes of each fragment, from the newest one on.
+        // Calls `found` with each node and rank, from the newest fragment to the oldest.
         let each = |found: &mut dyn FnMut(usize, u32)| {
             for (rank, place) in newest_first.iter().enumerate() {
                 let fragment = &fragments[*place as usize];
@@ -140,7 +141,7 @@ impl Overlaps {
         }
     }
 
-    /// The place of the newest fragment that covers `key`, among those with numbers up to `limit`.
+    /// The index of the newest fragment that covers `key`, among those with numbers up to `limit`.
     fn covering(&self, fragments: &[RangeDelete], key: &[u8], limit: u64) -> Option<usize> {
         let leaves = self.bounds.len() - 1;
         let after = partition_point(self.bounds.len(), |i| {
@@ -174,7 +175,7 @@ impl Overlaps {
 #[derive(Clone, Debug, Default)]
 pub struct RangeDeletes {
     fragments: Vec<RangeDelete>,
-    /// If any two of them overlap.
+    /// `None` if no two of them overlap.
     overlaps: Option<Overlaps>,
 }
 
@@ -203,7 +204,7 @@ impl RangeDeletes {
         let overlaps = if overlapping {
             let mut newest_first: Vec<u32> = (0..fragments.len() as u32).collect();
             newest_first.sort_by_key(|place| Reverse(fragments[*place as usize].seq));
-            // The sort is stable: fragments of one number still ascend.
+            // The sort is stable, so the starts of fragments of one number still ascend.
             for pair in newest_first.windows(2) {
                 let (a, b) = (&fragments[pair[0] as usize], &fragments[pair[1] as usize]);
                 if a.seq == b.seq && b.start < a.end {
@@ -353,8 +354,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The ends of keys are stored in 32 bits. More was cut off, and gave a table that nobody can
-    /// read.
+    /// The ends of keys are stored in 32 bits. A larger end was cut off, which made a table that
+    /// cannot be read.
     #[test]
     fn more_key_bytes_than_the_format_can_say_are_refused() {
         let longest = 2 * MAX_KEY_BYTES;
@@ -377,7 +378,7 @@ mod tests {
             flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         ) {
             let fragments = joined(deletes.clone());
-            // Said in another way, the same: each one cut in two.
+            // The same deletes, each cut in two, give the same fragments.
             let again = fragments.iter().rev().flat_map(|f| {
                 let middle = [&f.start[..], &[0]].concat().min(f.end.clone());
                 [(middle.clone(), f.end.clone(), f.seq), (f.start.clone(), middle, f.seq)]

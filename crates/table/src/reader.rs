@@ -1,10 +1,10 @@
 //! Looks keys up in one table file.
 //!
 //! [`TableReader::open`] reads footer, properties, index, filter and range deletes to the heap and
-//! checks all of them. The filter is most of that, and only lookups of keys ask it: a table that is
-//! opened to be iterated over may leave it out until then ([`TableReader::with_filter`]). Blocks
-//! are read in one of two ways: in place, from a map of the file, or as heap blocks through the engine's cache. A block that is
-//! compressed always goes the second way.
+//! checks all of them. The filter is most of that, and only lookups of keys need it. A table that
+//! is opened for iterators may leave it out until a lookup comes ([`TableReader::with_filter`]).
+//! Blocks are read in one of two ways: in place, from a map of the file, or as heap blocks through
+//! the engine's cache. A block that is compressed always goes the second way.
 //!
 //! A lookup is split, so that the engine can overlap the misses of several tables: [`TableReader::prefetch_filter`],
 //! [`TableReader::may_contain`], [`TableReader::find_block`], [`TableReader::prefetch_block`],
@@ -167,7 +167,7 @@ pub struct TableReader {
     footer: Footer,
     properties: Properties,
     index: Index,
-    /// `None`: the table has no filter, or it was not read; any key may be in it.
+    /// `None` if the table has no filter or its filter was not read. Then any key may be in it.
     filter: Option<Filter>,
     /// The table has a filter that was not read.
     lacks_filter: bool,
@@ -236,7 +236,8 @@ impl TableReader {
         Self::open_as(file, options, true)
     }
 
-    /// Opens a table, but leaves its filter out. Lookups answer all the same, they only read more.
+    /// Opens a table without reading its filter. Lookups give the same answers, but read more
+    /// blocks.
     ///
     /// # Errors
     /// As [`TableReader::open`].
@@ -247,8 +248,8 @@ impl TableReader {
         Self::open_as(file, options, false)
     }
 
-    /// The same open table with its filter, which is read and checked now. What blocks were
-    /// verified is known to it, and it finds their copies in a cache.
+    /// The same table with its filter, which is read and checked now. Blocks that were verified are
+    /// not verified again, and their copies in a cache are still found.
     ///
     /// # Errors
     /// If the filter cannot be read or is damaged.
@@ -320,7 +321,7 @@ impl TableReader {
             )
             .in_file(name, index_at));
         }
-        // A table without keys or without filter bits has nothing to read.
+        // A table without keys or without filter bits has no filter to read.
         let lacks_filter = !reads_filter && footer.filter_bytes > 0;
         let filter = match lacks_filter {
             true => None,
@@ -510,8 +511,8 @@ impl TableReader {
         }
     }
 
-    /// The trailer that [`TableReader::get`] finds. The value is not read: of a mapped or large
-    /// block without compression only the columns are touched.
+    /// The trailer of the entry that [`TableReader::get`] finds. The value is not read: if the
+    /// block is not compressed and is mapped or large, only its columns are read.
     ///
     /// # Errors
     /// As [`TableReader::get`].
@@ -533,7 +534,7 @@ impl TableReader {
         Ok(found.map(|(trailer, _)| trailer))
     }
 
-    /// [`TableReader::get`] in the block that [`TableReader::find_block`] named.
+    /// As [`TableReader::get`], in the block that [`TableReader::find_block`] returned.
     ///
     /// # Errors
     /// As [`TableReader::get`].

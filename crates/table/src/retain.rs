@@ -30,12 +30,12 @@
 //! Merge operands and value addresses have rules of their own that are not written yet: a job that meets one is
 //! declined before it gets here.
 //!
-//! **Fragments.** Range deletes `[start, end) @ s` hide the entries of their range with numbers
-//! below `s`. They overlap as they like; [`fragment`] keeps of them, for each stripe and at each
-//! key, the one with the largest number of that stripe. The others are never needed: whoever sees
-//! one of them sees the larger one, which hides more. What is left of a range delete this way is
-//! cut only where a newer one of its stripe begins or ends, so n range deletes make less than 2 n
-//! fragments, whatever the snapshots are. Fragments of one stripe do not overlap; those of
+//! **Fragments.** A range delete `[start, end) @ s` hides the entries of its range with numbers
+//! below `s`. Range deletes may overlap in any way. For each stripe and at each key, [`fragment`]
+//! keeps only the one with the largest number of that stripe. The others are never needed: a reader
+//! that sees one of them also sees the larger one, which hides more. What is left of a range delete
+//! is cut only where a newer one of its stripe begins or ends, so n range deletes make less than 2
+//! n fragments, whatever the snapshots are. Fragments of one stripe do not overlap; those of
 //! different stripes may.
 //!
 //! Threading: one owner; no I/O.
@@ -203,12 +203,12 @@ impl Stripes {
     }
 }
 
-/// What is open at a key while range deletes are cut into fragments.
+/// The range deletes that cover the current key, while they are cut into fragments.
 #[derive(Default)]
 struct Sweep<'a> {
-    /// By stripe and number, how many range deletes cover the key.
+    /// For each stripe and number, how many range deletes cover the key.
     open: BTreeMap<(usize, u64), usize>,
-    /// By stripe, the number of the fragment under way and where it begins.
+    /// For each stripe, the number of the current fragment, and where it begins.
     newest: BTreeMap<usize, (u64, &'a [u8])>,
     fragments: Vec<RangeDelete>,
 }
@@ -244,8 +244,8 @@ pub fn fragment(
     start: &[u8],
     end: Option<&[u8]>,
 ) -> Vec<RangeDelete> {
-    // Where range deletes end and begin, in order of keys. None ends where it begins, so that no
-    // count falls below zero.
+    // Where range deletes end and begin, in order of keys. Empty ranges are left out, so no count
+    // falls below zero.
     let mut events: Vec<(&[u8], bool, u64)> = Vec::with_capacity(2 * range_deletes.len());
     for r in range_deletes {
         let from = r.start.as_slice().max(start);
@@ -308,10 +308,10 @@ pub struct Retain {
     fragments: Vec<RangeDelete>,
     /// The fragments in the order of their ends.
     by_end: Vec<u32>,
-    /// How many fragments begin at or before the current key, and how many end there.
+    /// How many fragments begin at or before the current key, and how many end at or before it.
     begun: usize,
     ended: usize,
-    /// By stripe, the last fragment that began at or before the current key, until it ends;
+    /// For each stripe, the fragment that covers the current key. There is at most one, because
     /// fragments of one stripe do not overlap.
     covering: Vec<u32>,
     /// The stripe of the version before, of the same user key.

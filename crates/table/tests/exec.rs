@@ -263,9 +263,9 @@ proptest! {
                     || case.older.range_deletes.iter().any(|r| r.start <= *key && *key < r.end);
                 prop_assert!(!(oldest && !holds && *t as u8 == Kind::Delete as u8), "a tombstone over nothing stayed");
             }
-            // Range deletes of one stripe do not overlap. One that all readers see stays in one
-            // piece from the first key that older data can hold to the last, and no further; its
-            // tables cut it only for themselves.
+            // Fragments of one stripe do not overlap. One that all readers see reaches, in one
+            // piece, from the first key that older data can hold to the last. Tables cut it only
+            // at their own bounds.
             let deletes = output.range_deletes.iter().map(|r| (r.start.clone(), r.end.clone(), r.seq));
             let joined = siltstone_table::rangedel::joined(deletes);
             let older = hulls(&case.older);
@@ -315,8 +315,8 @@ fn left_of(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<RangeDel
     retain.surviving_fragments()
 }
 
-/// However range deletes overlap, and whatever the snapshots are: what survives is at most twice as
-/// much as there was.
+/// At most twice as many fragments survive as there are range deletes, however these overlap and
+/// whatever the snapshots are.
 #[test]
 fn fragments_are_as_many_as_range_deletes() {
     const COUNT: u64 = 3000;
@@ -339,8 +339,8 @@ fn fragments_are_as_many_as_range_deletes() {
         each,
     );
     assert_eq!(retain.surviving_fragments(), (deletes.clone(), 0));
-    // Every hundredth snapshot: of each stripe one piece a range delete, and what is left is stored
-    // and searched as it is.
+    // A snapshot after every hundredth range delete. Each range delete leaves one fragment, and the
+    // fragments are stored and searched.
     let few: Vec<u64> = snapshots.iter().copied().step_by(100).collect();
     let fragments = fragment(&deletes, &Stripes::new(&few, 2 * COUNT), b"", None);
     assert_eq!(fragments.len() as u64, COUNT);
@@ -396,7 +396,7 @@ fn a_range_delete_is_trimmed_to_what_older_data_can_hold() {
         one(&[KeyRange::inclusive(&longest, &longest)]),
         (kept(&longest, b"y"), 0)
     );
-    // What a snapshot's readers do not see stays whole beside what they see.
+    // A range delete that the snapshot does not see does not cut the one that it sees.
     assert_eq!(
         left_of(&[9, 50], &[20], &two),
         (vec![part(b"b", b"y", 50), part(b"d", b"n\0", 9)], 0)

@@ -1,4 +1,5 @@
-//! A flush is compared with the stream that it was made from: whatever its tables lack, have too much or hold changed is found.
+//! A flush is compared with the stream that it was made from. The comparison finds every entry that
+//! is missing, changed or not from the stream.
 
 mod common;
 
@@ -67,7 +68,8 @@ fn flush(content: &Content) -> Flush {
 }
 
 impl Flush {
-    /// What a comparison with this content says; `None`: it is the one that was flushed.
+    /// The reason for which a comparison with this content rejects the flush; `None` if it does
+    /// not.
     fn compare(&self, content: &Content, sample: Sample) -> Option<String> {
         let stream = Stream(Arc::new((content.sorted(), content.range_deletes.clone())));
         let cancel = CancelToken::new();
@@ -157,7 +159,7 @@ fn every_difference_is_found_and_named() {
             }
         }
     }
-    // Nobody looks at what the drop rules drop.
+    // What the drop rules drop is not compared.
     let mut other = content.clone();
     let old = (0..content.entries.len())
         .find(|i| content.entries[*i].0 == b"k0050")
@@ -198,8 +200,8 @@ fn range_deletes_are_compared_whole_by_every_sample() {
     }
 }
 
-/// A flush of range deletes only whose executor made no table: every count was right, and the range
-/// deletes were lost.
+/// An executor made no table for a flush of range deletes only. Every count was right, and the
+/// range deletes were lost.
 #[test]
 fn range_deletes_without_a_table_are_missed() {
     let content = Content {
@@ -227,7 +229,8 @@ fn range_deletes_without_a_table_are_missed() {
     }
 }
 
-/// Values of two entries swapped in the table, with every checksum, count and length right: the tables alone do not show it.
+/// The values of two entries are swapped in the table, with every checksum, count and length right.
+/// No check of the table alone can find that.
 #[test]
 fn only_the_comparison_finds_swapped_values() {
     let content = content();

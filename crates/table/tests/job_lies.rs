@@ -344,8 +344,8 @@ fn forged_tables_are_found_by_reading_them() {
     );
 }
 
-/// An executor that lies in a range delete, with every count, checksum and bound right: entries
-/// that nobody deleted would be gone, or deleted ones back.
+/// An executor changes a range delete, with every count, checksum and bound right. Entries that
+/// were not deleted would be lost, or deleted ones would come back.
 #[test]
 fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
     let table = 0;
@@ -388,12 +388,12 @@ fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
     for (what, lie, says) in lies {
         let h = honest();
         let table = with(&h);
-        // The control: forging without a change is believed.
+        // The control: a forged table without a change is accepted.
         let same = forge(&h, table, |_, _| {});
         h.believe(&same, Sample::All).unwrap();
         compare(&h, &same).unwrap();
         let lied = forge(&h, table, |_, range_deletes| lie(range_deletes));
-        // No check of the tables alone can know it.
+        // No check of the tables alone can find it.
         h.believe(&lied, Sample::All).unwrap();
         let verdict = compare(&h, &lied).expect_err(what);
         assert!(verdict.reason.contains(says), "{what}: {verdict}");
@@ -408,7 +408,7 @@ fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
     h.believe(&one_more, Sample::All).unwrap();
     let verdict = compare(&h, &one_more).unwrap_err();
     assert!(verdict.reason.contains("never written"), "{verdict}");
-    // Of range deletes only, with no table at all.
+    // A job of range deletes only, for which no table was made.
     let mut job = h.job.clone();
     job.hard_cuts.clear();
     job.soft_cuts.clear();

@@ -96,7 +96,7 @@ pub(super) struct Output<'a> {
     bounds: &'a KeyBounds,
     /// Surviving fragments that begin in no finished table.
     fragments: std::iter::Peekable<std::vec::IntoIter<RangeDelete>>,
-    /// What is left of those that the end of the last table cut: it begins at that end.
+    /// The rest of the fragments that the end of the last table cut. It begins at that end.
     cut: Vec<RangeDelete>,
     ctx: &'a ExecContext,
     created: &'a Created,
@@ -169,7 +169,7 @@ impl<'a> Output<'a> {
 
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
         let name = self.job.table_name(self.subjob, table);
-        // Before the call: one that failed may have created the object all the same.
+        // Noted before the call, because a call that failed may have created the object.
         self.created.note(&name);
         let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
         let options = WriterOptions {
@@ -229,7 +229,7 @@ impl<'a> Output<'a> {
         {
             taken.push(fragment);
         }
-        // What was cut begins at the table's left bound, where others may begin as well.
+        // What was cut begins at the table's left bound, and so may other fragments.
         rangedel::sort(&mut taken);
         let Some(end) = end else { return taken };
         for fragment in taken.iter_mut().filter(|f| f.end.as_slice() > end) {

@@ -164,11 +164,11 @@ fn open_inputs(
     })
 }
 
-/// What an input's range deletes are for its job: within `clip`, and at the number that the job
-/// gives the input's entries, if it does.
+/// The range deletes `found` in an input as its job sees them: within `clip`, and with the sequence
+/// number that the job gives to all entries of the input, if it gives one.
 ///
 /// # Errors
-/// One whose number is not among those that the job states of the input.
+/// `TableError::Corruption` if a number is not within the range that the job states for the input.
 pub(crate) fn input_range_deletes(
     input: &Input,
     clip: &KeyBounds,

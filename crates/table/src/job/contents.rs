@@ -1,11 +1,12 @@
-//! What the tables of a job must hold, computed anew from its streams.
+//! What the tables of a job must hold, computed anew from its stream.
 //!
-//! What it is: [`Contents`] reads the stream of a subjob, applies the job's drop rules, and compares what survives with the
-//! entries that were read back from the tables. It does not use the merge, the layout or the encoder, so that an entry
-//! that one of these lost or changed shows.
+//! What it is: [`Contents`] reads the stream of a subjob, applies the job's drop rules, and
+//! compares what survives with the entries that were read back from the tables. It does not use the
+//! merge, the layout or the encoder, so it finds an entry that one of these lost or changed.
 //!
-//! Invariant: blocks are compared in ascending order. A block that follows the one before it continues in the stream, so
-//! nothing can be missing between the two; any other block begins with a seek to its first key.
+//! Invariant: blocks are compared in ascending order. The comparison of a block that directly
+//! follows the block before continues in the stream, so nothing can be missing between the two. The
+//! comparison of any other block begins with a seek to its first key.
 //!
 //! Threading: one owner.
 
@@ -29,13 +30,14 @@ pub(super) struct Contents<'a> {
     entries: Box<dyn EntryStream>,
     /// The user key of the entry that was read last from the stream, if there was one.
     key: Option<Vec<u8>>,
-    /// The stream was positioned at a user key, of which the block before may have the newest versions.
+    /// The stream was positioned at a user key whose newest versions may be in the block before,
+    /// which is not compared.
     after_seek: bool,
-    /// The table (counted within the subjob) and the block that come next if none is left out.
+    /// The table (its number within the subjob) and the block that directly follow the last ones.
     next: (usize, usize),
 }
 
-/// How a sentence about an entry names it.
+/// Describes an entry in a message.
 fn entry_text(key: &[u8], trailer: u64) -> String {
     let kind = match trailer as u8 {
         kind if kind == Kind::Put as u8 => "put",
@@ -50,7 +52,7 @@ fn entry_text(key: &[u8], trailer: u64) -> String {
 }
 
 impl<'a> Contents<'a> {
-    /// What this subjob of a job with one stream keeps.
+    /// What this subjob keeps of `stream`, the only input of its job.
     ///
     /// # Errors
     /// Those of the stream.
@@ -73,8 +75,8 @@ impl<'a> Contents<'a> {
         })
     }
 
-    /// The blocks of a table that holds the keys of `range` are about to be compared: its range
-    /// deletes must be those that the subjob has there.
+    /// Begins a table that is responsible for `range`. Compares its range deletes with those that
+    /// the subjob keeps there.
     pub fn begin_table(
         &self,
         name: &str,
@@ -84,7 +86,7 @@ impl<'a> Contents<'a> {
         self.fragments.compare(name, range, found)
     }
 
-    /// The entries of a block come next, `first_key` the first of them.
+    /// Begins a block, whose first entry is of `first_key`.
     pub fn begin_block(
         &mut self,
         (table, block): (usize, usize),
@@ -103,7 +105,7 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// All blocks of the table that were chosen are compared; it has `block_count`.
+    /// Ends a table of `block_count` blocks, after those of the sample were compared.
     pub fn end_table(&mut self, table: usize, block_count: usize) {
         if self.next == (table, block_count) {
             self.next = (table + 1, 0);
@@ -149,7 +151,7 @@ impl<'a> Contents<'a> {
                         ))),
                     };
                 }
-                // The block before has this version of the same key.
+                // This version of the same key is in the block before.
                 Ordering::Less if self.after_seek && entry.user_key == key => {}
                 Ordering::Less => {
                     let missing = entry_text(entry.user_key, entry.trailer);
@@ -161,8 +163,8 @@ impl<'a> Contents<'a> {
         Err(stranger())
     }
 
-    /// All tables of the subjob were compared, `tables` of them: if the last block was among what
-    /// was compared, nothing that the job keeps may be left.
+    /// Ends the subjob, which has `tables` tables. If their last block was compared, the stream
+    /// must have no entry left that the job keeps.
     pub fn end(mut self, tables: usize) -> Result<(), Failure> {
         if !planted::is(Bug::NoTableIsNotAsked) {
             self.fragments.compare_end(tables)?;

@@ -1,9 +1,9 @@
 //! The range deletes that the tables of a job must have, computed anew from its inputs.
 //!
-//! What it is: `Fragments` are those of one subjob. A range delete that is too wide deletes what
-//! nobody deleted, and one that is too narrow or missing brings deleted entries back, so they are
-//! compared one by one and not by count. [`verify_range_deletes`] does it for the tables of an
-//! executor that is not of this process, from the range deletes of all inputs.
+//! What it is: `Fragments` are those of one subjob. A range delete that is too wide deletes entries
+//! that were not deleted, and one that is too narrow or missing brings deleted entries back, so
+//! they are compared one by one and not by count. [`verify_range_deletes`] compares the tables of
+//! an executor outside this process with the range deletes of all inputs.
 //!
 //! Threading: pure functions, but for reads.
 
@@ -19,11 +19,12 @@ use crate::exec::{Inputs, input_range_deletes};
 use crate::merge::table::InputTable;
 use crate::retain::{RangeDelete, Retain, Stripes, fragment};
 
-/// What the tables of a subjob must have between them.
+/// The range deletes that the tables of a subjob must have between them.
 pub(super) struct Fragments(Vec<RangeDelete>);
 
 impl Fragments {
-    /// What the drop rules keep of `range_deletes` within `bounds`, and the judge of its entries.
+    /// What the drop rules keep of `range_deletes` within `bounds`, and the rules for the entries
+    /// there.
     pub fn of(job: &Job, bounds: &KeyBounds, range_deletes: &[RangeDelete]) -> (Fragments, Retain) {
         let stripes = Stripes::new(&job.snapshots, job.published);
         let all = fragment(
@@ -36,7 +37,8 @@ impl Fragments {
         (Fragments(retain.surviving_fragments().0), retain)
     }
 
-    /// Compares those of a table that holds `[start, end)`.
+    /// Compares those between `start` and `end` with what was found in a table that is responsible
+    /// for this range.
     pub fn compare(
         &self,
         name: &str,
@@ -80,8 +82,9 @@ impl Fragments {
         })
     }
 
-    /// The subjob has `tables` tables. Their ranges meet and fill its bounds (`verify_outcome`), so
-    /// each range delete was looked for in one of them, unless there is none.
+    /// Ends the subjob, which has `tables` tables. Their ranges meet and fill its bounds
+    /// ([`super::verify::verify_outcome`]), so each range delete was compared unless there is no
+    /// table.
     pub fn compare_end(&self, tables: usize) -> Result<(), Rejected> {
         match self.0.first() {
             Some(first) if tables == 0 => Err(Rejected {
@@ -98,7 +101,7 @@ fn text(r: &RangeDelete) -> String {
 }
 
 /// Compares the range deletes of the outcome's tables with those that the job keeps of its inputs.
-/// Call [`super::verify::verify_tables`] first. Reads the index, the range deletes and the
+/// Call [`super::verify::verify_tables`] first. This reads the index, the range deletes and the
 /// properties of each input and of each table.
 ///
 /// # Errors

@@ -10,6 +10,7 @@
 //!
 //! Threading: plain data.
 
+mod blocks;
 pub mod coding;
 mod contents;
 pub mod fragments;

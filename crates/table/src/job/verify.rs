@@ -1,12 +1,16 @@
-//! Verifying an outcome before it is installed: structural checks without I/O, then the tables themselves.
+//! Verifying an outcome before it is installed: structural checks without I/O, then the tables
+//! themselves.
 //!
-//! [`verify_outcome`] reads nothing and is called for every outcome. [`verify_tables`] opens the tables that the outcome
-//! names and reads a [`Sample`] of their blocks back; with [`Sample::All`] it reads every entry, in order, and derives the
-//! layout anew. [`verify_stream`] does the same for a job whose inputs are streams, such as a flush, and compares what
-//! it reads with the streams: it finds what no check of the tables alone can find, an entry that was encoded wrongly,
-//! swapped with another or left out together with its count. `tests/job_lies.rs` pins what each of them finds.
+//! [`verify_outcome`] reads nothing and is called for every outcome. [`verify_tables`] opens the
+//! tables that the outcome names and reads a [`Sample`] of their blocks back; with [`Sample::All`]
+//! it reads every entry, in order, and derives the layout anew. [`verify_stream`] does the same for
+//! a job whose inputs are streams, such as a flush, and compares what it reads with the streams.
+//! That finds what no check of the tables alone can find: an entry that was encoded wrongly,
+//! swapped with another, or left out together with its count. `tests/job_lies.rs` pins what each of
+//! them finds.
 //!
-//! None of them asks whether the tables are synced: only the owner of the storage knows (see [`Synced`]).
+//! None of them checks whether the tables are synced, which only the owner of the storage can say
+//! (see [`Synced`]).
 //!
 //! Threading: pure functions, but for reads.
 
@@ -14,13 +18,13 @@ use std::fmt;
 
 use siltstone_storage::Storage;
 
+use super::blocks::TableBlocks;
 use super::contents::Contents;
 use super::outcome::{Outcome, OutputTable};
 use super::{Hex, Job, KeyBounds};
-use crate::block::{Decoded, View, open_stored};
-use crate::error::{Damage, TableError};
+use crate::error::TableError;
 use crate::exec::{CancelToken, ExecError, StreamSource};
-use crate::key::{ENTRY_OVERHEAD_BYTES, Kind, hash, raw_bytes};
+use crate::key::{ENTRY_OVERHEAD_BYTES, hash};
 use crate::layout::Layout;
 use crate::reader::{ReaderOptions, TableReader};
 use crate::retain::{KeyRange, RangeEnd};
@@ -40,7 +44,7 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
-fn reject<T>(reason: String) -> Result<T, Rejected> {
+pub(super) fn reject<T>(reason: String) -> Result<T, Rejected> {
     Err(Rejected { reason })
 }
 
@@ -51,7 +55,7 @@ pub enum Sample {
     None,
     /// This many blocks of each table, spread evenly, first and last included.
     Blocks(usize),
-    /// At most this many blocks of each table: the first, the last, and others that the seed draws.
+    /// At most this many blocks of each table: the first, the last, and others drawn by the seed.
     Drawn {
         /// Blocks of each table.
         blocks: usize,
@@ -76,7 +80,7 @@ impl Sample {
             Sample::Blocks(count) => (0..count).map(|i| i * (n - 1) / (count - 1)).collect(),
             Sample::Drawn { blocks, seed } => {
                 let mut chosen = vec![0, n - 1];
-                // More than one block, for `blocks` is less than their number.
+                // There are at least two blocks, because `blocks` is less than their number.
                 chosen.truncate(blocks);
                 for i in chosen.len()..blocks {
                     let at = [seed, table as u64, i as u64]
@@ -345,19 +349,20 @@ pub fn verify_tables(
         Ok(()) => Ok(Ok(())),
         Err(Failure::Rejected(rejected)) => Ok(Err(rejected)),
         Err(Failure::Table(error)) => Err(error),
-        Err(Failure::Cancelled) => Err(TableError::Misuse("nobody could have cancelled this")),
+        Err(Failure::Cancelled) => Err(TableError::Misuse("a token that no one has was cancelled")),
     }
 }
 
-/// As [`verify_tables`], for a job whose only input is `stream`. What is read back is compared with what the job's drop
-/// rules keep of the stream: the range deletes of all tables, and of each block in the sample every entry's key, number,
-/// kind and value, and that the block lacks none; that index, filter and both searches of the block lead to the entry. What
-/// the sample has of neighbouring blocks, it compares across their border, and so with the first and the last block that
-/// nothing is missing before or after them.
+/// As [`verify_tables`], for a job whose only input is `stream`. What is read back is compared with
+/// what the job's drop rules keep of the stream: the range deletes of all tables, and of each block
+/// in the sample the key, number, kind and value of every entry. No entry may be missing in a
+/// block, between two neighbouring blocks of the sample, before the first block of the tables or
+/// after the last one, if they are in the sample. The filter, the index and both searches of a
+/// block must lead to each entry.
 ///
 /// # Errors
-/// `Ok(Err(..))` if something does not hold, damage included; `Err` if the storage or the stream fails, or `cancel` was
-/// called, which this asks once a block.
+/// `Ok(Err(..))` if something does not hold, damage included; `Err` if the storage or the stream
+/// fails, or if `cancel` was cancelled, which is checked before each block.
 pub fn verify_stream(
     job: &Job,
     outcome: &Outcome,
@@ -382,9 +387,11 @@ pub fn verify_stream(
 
 /// What keeps a table from being accepted.
 pub(super) enum Failure {
+    /// It is not what the job makes.
     Rejected(Rejected),
-    /// The storage failed, or an entry of a table is damaged.
+    /// The storage failed, or a part of the table is damaged.
     Table(TableError),
+    /// The check was cancelled.
     Cancelled,
 }
 
@@ -400,7 +407,7 @@ impl<E: Into<TableError>> From<E> for Failure {
     }
 }
 
-/// What all tables of an outcome are read with.
+/// How the tables of an outcome are read.
 struct Reading<'a> {
     job: &'a Job,
     storage: &'a dyn Storage,
@@ -409,7 +416,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Reads the tables of each subjob. `Failure::Table` is an error of the storage only.
+    /// Checks the tables of each subjob. `Failure::Table` is then an error of the storage.
     fn verify(&self, outcome: &Outcome, stream: Option<&dyn StreamSource>) -> Result<(), Failure> {
         for subjob in 0..self.job.subjobs() {
             let of_subjob = |t: &&OutputTable| t.subjob as usize == subjob;
@@ -451,7 +458,8 @@ impl Reading<'_> {
     }
 }
 
-fn expect<T: PartialEq + fmt::Debug>(
+/// Compares what an outcome says of a table with the table.
+pub(super) fn expect<T: PartialEq + fmt::Debug>(
     name: &str,
     what: &str,
     record: T,
@@ -466,7 +474,7 @@ fn expect<T: PartialEq + fmt::Debug>(
 }
 
 impl Reading<'_> {
-    /// One table, the `place`-th of its subjob.
+    /// Checks one table, number `place` of its subjob.
     fn table(
         &self,
         record: &OutputTable,
@@ -488,53 +496,20 @@ impl Reading<'_> {
             let range = (&record.left_bound[..], record.right_bound.as_deref());
             contents.begin_table(name, range, fragments)?;
         }
-        let mut checked = Checked {
-            digest: Default::default(),
-            entries: 0,
-            puts: 0,
-            raw: 0,
-            block: 0,
-            last: None,
-            stored: Vec::new(),
-            scratch: Vec::new(),
-        };
-        let mut layout = (sample == Sample::All).then_some(layout);
+        let layout = (sample == Sample::All).then_some(layout);
+        let mut blocks = TableBlocks::new(job, record, &table, layout);
         let n = table.index().len();
         for block in sample.choose(place, n) {
             if self.cancel.is_cancelled() {
                 return Err(Failure::Cancelled);
             }
-            check_block(
-                (job, record, &table),
-                (place, block),
-                &mut checked,
-                layout.as_deref_mut(),
-                contents.as_deref_mut(),
-            )?;
+            blocks.check(block, place, contents.as_deref_mut())?;
         }
-        if let Some(contents) = &mut contents {
+        if let Some(contents) = contents {
             contents.end_table(place, n);
         }
         if sample == Sample::All {
-            if !fragments.is_empty() {
-                let mut bytes = Vec::new();
-                table.range_deletes().encode(&mut bytes);
-                checked.digest.push(crate::checksum::crc32c(&bytes));
-            }
-            expect(
-                name,
-                "digest of its blocks",
-                record.digest,
-                checked.digest.value(),
-            )?;
-            expect(
-                name,
-                "number of entries read back",
-                record.entries,
-                checked.entries,
-            )?;
-            expect(name, "number of puts read back", record.puts, checked.puts)?;
-            expect(name, "raw bytes read back", record.raw_bytes, checked.raw)?;
+            blocks.check_sums()?;
         }
         Ok(())
     }
@@ -588,169 +563,5 @@ fn check_record(job: &Job, record: &OutputTable, table: &TableReader) -> Result<
         Some(&record.bounds),
         OutputTable::bounds_of(keys.as_ref(), deletes).as_ref(),
     )?;
-    Ok(())
-}
-
-struct Checked {
-    digest: crate::checksum::Digest,
-    entries: u64,
-    puts: u64,
-    raw: u64,
-    /// The layout's block number of the entry before.
-    block: u64,
-    last: Option<(Vec<u8>, u64)>,
-    /// Buffers for the stored and the uncompressed form of a block.
-    stored: Vec<u8>,
-    scratch: Vec<u8>,
-}
-
-/// Reads a block back: checksums, order, bounds, numbers; with a layout, also that tables and blocks begin where they
-/// should; with contents, also that it holds exactly these.
-fn check_block(
-    (job, record, table): (&Job, &OutputTable, &TableReader),
-    (nth_table, block): (usize, usize),
-    checked: &mut Checked,
-    mut layout: Option<&mut Layout<'_>>,
-    mut contents: Option<&mut Contents<'_>>,
-) -> Result<(), Failure> {
-    let name = record.name.as_str();
-    let place = table.index().place(block);
-    let (mut stored, mut scratch) = (
-        std::mem::take(&mut checked.stored),
-        std::mem::take(&mut checked.scratch),
-    );
-    stored.clear();
-    stored.resize(place.stored_bytes() as usize, 0);
-    table.file().read_at(place.start, &mut stored)?;
-    let mut all = Decoded::default();
-    let anchor = (place.anchor - place.start) as usize;
-    let damaged = |d: Damage| d.in_file(name, place.start);
-    let view = open_stored(&stored, anchor, true, &mut scratch).map_err(damaged)?;
-    view.decode_all(&mut all).map_err(damaged)?;
-    if let Some(contents) = &mut contents
-        && !all.is_empty()
-    {
-        contents.begin_block((nth_table, block), all.key(0))?;
-    }
-    if let Some(crc) = stored.last_chunk::<4>() {
-        checked.digest.push(u32::from_le_bytes(*crc));
-    }
-    let range = KeyBounds {
-        start: record.left_bound.clone(),
-        end: record.right_bound.clone(),
-    };
-    for i in 0..all.len() {
-        let (key, trailer) = (all.key(i), all.trailers[i]);
-        let new_key = checked.last.as_ref().is_none_or(|(last, _)| last != key);
-        if let Some((last, last_trailer)) = &checked.last
-            && crate::key::compare_internal(last, *last_trailer, key, trailer).is_ge()
-        {
-            return Err(Rejected {
-                reason: format!("table {name}: entries out of order at {}", Hex(key)),
-            }
-            .into());
-        }
-        let (first, last) = record
-            .keys
-            .as_ref()
-            .map_or((&[][..], &[][..]), |(a, b)| (a, b));
-        if !range.contains(key) || key < first || key > last {
-            return Err(Rejected {
-                reason: format!("table {name}: key {} is out of its bounds", Hex(key)),
-            }
-            .into());
-        }
-        let seq = trailer >> 8;
-        if seq < record.min_seq || seq > record.max_seq {
-            return Err(Rejected {
-                reason: format!("table {name}: sequence number {seq} is out of its range"),
-            }
-            .into());
-        }
-        if let Some(contents) = &mut contents {
-            let value = view.value(i).map_err(damaged)?;
-            contents.compare(name, key, trailer, value)?;
-            check_lookup(record, table, (block, &view), (i, key, trailer))?;
-        }
-        let raw = raw_bytes(key.len(), all.value_range(i).len());
-        if let Some(layout) = layout.as_deref_mut() {
-            let starts = new_key && layout.start_key(key).is_some();
-            if starts != (checked.entries == 0) {
-                let place = if starts {
-                    "should begin another table"
-                } else {
-                    "should not begin a table"
-                };
-                return Err(Rejected {
-                    reason: format!("table {name}: key {} {place}", Hex(key)),
-                }
-                .into());
-            }
-            layout.add(raw);
-            // Block number = floor(raw bytes of all earlier entries of the table / B).
-            let number = checked.raw / job.limits.block_bytes;
-            let begins = checked.entries > 0 && number != checked.block;
-            if begins != (checked.entries > 0 && i == 0) {
-                let place = if begins {
-                    "should begin another block"
-                } else {
-                    "should not begin a block"
-                };
-                return Err(Rejected {
-                    reason: format!("table {name}: key {} {place}", Hex(key)),
-                }
-                .into());
-            }
-            checked.block = number;
-            if job.rules.has(crate::retain::DropRules::SHADOWED) && !new_key {
-                // Two versions must lie in different stripes.
-                let newer = checked.last.as_ref().map_or(0, |l| l.1 >> 8);
-                if !job.snapshots.iter().any(|s| seq <= *s && *s < newer) {
-                    return Err(Rejected {
-                        reason: format!(
-                            "table {name}: {} has two versions that nobody tells apart",
-                            Hex(key)
-                        ),
-                    }
-                    .into());
-                }
-            }
-        }
-        checked.entries += 1;
-        checked.puts += (trailer as u8 == Kind::Put as u8) as u64;
-        checked.raw += raw;
-        checked.last = Some((key.to_vec(), trailer));
-    }
-    (checked.stored, checked.scratch) = (stored, scratch);
-    Ok(())
-}
-
-/// Checks that a reader that looks for an entry finds it: by the filter, by the index, and by both searches of its block.
-fn check_lookup(
-    record: &OutputTable,
-    table: &TableReader,
-    (block, view): (usize, &View<'_, [u8]>),
-    (i, key, trailer): (usize, &[u8], u64),
-) -> Result<(), Failure> {
-    let name = record.name.as_str();
-    let lost = |by: &str| {
-        let reason = format!(
-            "table {name}: a lookup of key {} is misled by {by}",
-            Hex(key)
-        );
-        Failure::Rejected(Rejected { reason })
-    };
-    if !table.may_contain(hash(key)) {
-        return Err(lost("the filter"));
-    }
-    if table.find_block(key, trailer) != Some(block as u32) {
-        return Err(lost("the index"));
-    }
-    let damaged = |d: Damage| d.in_file(name, table.index().place(block).start);
-    let sought = view.seek(key, trailer).map_err(damaged)?;
-    let got = view.get(key, trailer).map_err(damaged)?.map(|(at, _)| at);
-    if (sought, got) != (i, Some(i)) {
-        return Err(lost("the search of its block"));
-    }
     Ok(())
 }

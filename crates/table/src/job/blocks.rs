@@ -1,0 +1,255 @@
+//! The blocks of a table of an outcome, read back and checked.
+//!
+//! What it is: [`TableBlocks`] checks the blocks that a sample chose, in ascending order:
+//! checksums, the order of entries, and that these are within what the outcome says of the table.
+//! It can also check that tables and blocks begin where the layout says, and that a block holds
+//! what it must ([`Contents`]).
+//!
+//! Threading: one owner.
+
+use super::contents::Contents;
+use super::outcome::OutputTable;
+use super::verify::{Failure, Rejected, expect, reject};
+use super::{Hex, Job, KeyBounds};
+use crate::block::{Decoded, View, open_stored};
+use crate::checksum::Digest;
+use crate::error::Damage;
+use crate::key::{Kind, compare_internal, hash, raw_bytes, seq_of};
+use crate::layout::Layout;
+use crate::reader::TableReader;
+use crate::retain::DropRules;
+
+/// The entry that was checked last.
+struct Last {
+    key: Vec<u8>,
+    trailer: u64,
+    /// Its block by the layout.
+    block: u64,
+}
+
+/// See the module.
+pub(super) struct TableBlocks<'a, 'l> {
+    job: &'a Job,
+    record: &'a OutputTable,
+    table: &'a TableReader,
+    range: KeyBounds,
+    /// Only if every block is checked.
+    layout: Option<&'a mut Layout<'l>>,
+    digest: Digest,
+    entries: u64,
+    puts: u64,
+    raw_bytes: u64,
+    last: Option<Last>,
+    /// Buffers for the stored and the uncompressed form of a block.
+    stored: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl<'a, 'l> TableBlocks<'a, 'l> {
+    pub fn new(
+        job: &'a Job,
+        record: &'a OutputTable,
+        table: &'a TableReader,
+        layout: Option<&'a mut Layout<'l>>,
+    ) -> TableBlocks<'a, 'l> {
+        TableBlocks {
+            job,
+            record,
+            table,
+            range: KeyBounds {
+                start: record.left_bound.clone(),
+                end: record.right_bound.clone(),
+            },
+            layout,
+            digest: Digest::default(),
+            entries: 0,
+            puts: 0,
+            raw_bytes: 0,
+            last: None,
+            stored: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Reads and checks one block; `contents` are compared with it as table number `place` of its
+    /// subjob.
+    pub fn check(
+        &mut self,
+        block: usize,
+        place: usize,
+        mut contents: Option<&mut Contents<'_>>,
+    ) -> Result<(), Failure> {
+        let name = self.record.name.as_str();
+        let at = self.table.index().place(block);
+        let mut stored = std::mem::take(&mut self.stored);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        stored.clear();
+        stored.resize(at.stored_bytes() as usize, 0);
+        self.table.file().read_at(at.start, &mut stored)?;
+        let mut all = Decoded::default();
+        let anchor = (at.anchor - at.start) as usize;
+        let damaged = |d: Damage| d.in_file(name, at.start);
+        let view = open_stored(&stored, anchor, true, &mut scratch).map_err(damaged)?;
+        view.decode_all(&mut all).map_err(damaged)?;
+        if let Some(contents) = &mut contents
+            && !all.is_empty()
+        {
+            contents.begin_block((place, block), all.key(0))?;
+        }
+        if let Some(crc) = stored.last_chunk::<4>() {
+            self.digest.push(u32::from_le_bytes(*crc));
+        }
+        for i in 0..all.len() {
+            let (key, trailer) = (all.key(i), all.trailers[i]);
+            self.check_bounds(key, trailer)?;
+            if let Some(contents) = &mut contents {
+                let value = view.value(i).map_err(damaged)?;
+                contents.compare(name, key, trailer, value)?;
+                self.check_lookup(block, &view, i, key, trailer)?;
+            }
+            let raw = raw_bytes(key.len(), all.value_range(i).len());
+            let number = self.check_layout(key, trailer, i == 0, raw)?;
+            self.entries += 1;
+            self.puts += u64::from(trailer as u8 == Kind::Put as u8);
+            self.raw_bytes += raw;
+            self.last = Some(Last {
+                key: key.to_vec(),
+                trailer,
+                block: number,
+            });
+        }
+        (self.stored, self.scratch) = (stored, scratch);
+        Ok(())
+    }
+
+    /// Checks that an entry comes after the last one, and is within what the outcome says.
+    fn check_bounds(&self, key: &[u8], trailer: u64) -> Result<(), Rejected> {
+        let name = &self.record.name;
+        if let Some(last) = &self.last
+            && compare_internal(&last.key, last.trailer, key, trailer).is_ge()
+        {
+            return reject(format!(
+                "table {name}: entries out of order at {}",
+                Hex(key)
+            ));
+        }
+        let (first, last) = match &self.record.keys {
+            Some((first, last)) => (&first[..], &last[..]),
+            None => (&[][..], &[][..]),
+        };
+        if !self.range.contains(key) || key < first || key > last {
+            return reject(format!(
+                "table {name}: key {} is out of its bounds",
+                Hex(key)
+            ));
+        }
+        let seq = seq_of(trailer);
+        if seq < self.record.min_seq || seq > self.record.max_seq {
+            return reject(format!(
+                "table {name}: sequence number {seq} is out of its range"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks that the table or the block begins at this entry, if and only if it should. Returns
+    /// the entry's block by the layout.
+    fn check_layout(
+        &mut self,
+        key: &[u8],
+        trailer: u64,
+        begins_block: bool,
+        raw_bytes: u64,
+    ) -> Result<u64, Rejected> {
+        let name = &self.record.name;
+        // Block number = floor(raw bytes of all earlier entries of the table / B).
+        let number = self.raw_bytes / self.job.limits.block_bytes;
+        let Some(layout) = self.layout.as_deref_mut() else {
+            return Ok(number);
+        };
+        let newer = self.last.as_ref().filter(|last| last.key == key);
+        let begins_table = newer.is_none() && layout.start_key(key).is_some();
+        layout.add(raw_bytes);
+        let should = |begins: bool, what: &str| {
+            let not = if begins { "" } else { "not " };
+            reject(format!(
+                "table {name}: key {} should {not}begin {what}",
+                Hex(key)
+            ))
+        };
+        if begins_table != self.last.is_none() {
+            return should(begins_table, "another table");
+        }
+        if let Some(last) = &self.last
+            && (number != last.block) != begins_block
+        {
+            return should(!begins_block, "another block");
+        }
+        if let Some(newer) = newer
+            && self.job.rules.has(DropRules::SHADOWED)
+        {
+            // Two versions must lie in different stripes.
+            let stripe = seq_of(trailer)..seq_of(newer.trailer);
+            if !self.job.snapshots.iter().any(|s| stripe.contains(s)) {
+                return reject(format!(
+                    "table {name}: {} has two versions that no snapshot separates",
+                    Hex(key)
+                ));
+            }
+        }
+        Ok(number)
+    }
+
+    /// Checks that a reader that looks for entry `i` of a block finds it: by the filter, by the
+    /// index, and by both searches of its block.
+    fn check_lookup(
+        &self,
+        block: usize,
+        view: &View<'_, [u8]>,
+        i: usize,
+        key: &[u8],
+        trailer: u64,
+    ) -> Result<(), Failure> {
+        let (name, table) = (self.record.name.as_str(), self.table);
+        let lost = |by: &str| {
+            let key = Hex(key);
+            let reason = format!("table {name}: a lookup of key {key} is misled by {by}");
+            Failure::Rejected(Rejected { reason })
+        };
+        if !table.may_contain(hash(key)) {
+            return Err(lost("the filter"));
+        }
+        if table.find_block(key, trailer) != Some(block as u32) {
+            return Err(lost("the index"));
+        }
+        let damaged = |d: Damage| d.in_file(name, table.index().place(block).start);
+        let sought = view.seek(key, trailer).map_err(damaged)?;
+        let got = view.get(key, trailer).map_err(damaged)?.map(|(at, _)| at);
+        if (sought, got) != (i, Some(i)) {
+            return Err(lost("the search of its block"));
+        }
+        Ok(())
+    }
+
+    /// Checks, once all blocks were checked, their digest and the sums over their entries.
+    pub fn check_sums(mut self) -> Result<(), Rejected> {
+        let (name, record) = (self.record.name.as_str(), self.record);
+        let range_deletes = self.table.range_deletes();
+        if !range_deletes.is_empty() {
+            let mut bytes = Vec::new();
+            range_deletes.encode(&mut bytes);
+            self.digest.push(crate::checksum::crc32c(&bytes));
+        }
+        let digest = self.digest.value();
+        expect(name, "digest of its blocks", record.digest, digest)?;
+        let (entries, puts) = (self.entries, self.puts);
+        expect(name, "number of entries read back", record.entries, entries)?;
+        expect(name, "number of puts read back", record.puts, puts)?;
+        expect(
+            name,
+            "raw bytes read back",
+            record.raw_bytes,
+            self.raw_bytes,
+        )
+    }
+}
