@@ -432,12 +432,26 @@ fn rows(binaries: Vec<PathBuf>) -> Vec<Row> {
 
 /// The faults of the list in the source.
 fn faults(source: &str) -> Vec<Fault> {
-    source.lines().filter_map(fault_of).collect()
+    let mut faults = Vec::new();
+    // An entry may take several lines; it begins with a number and ends with a semicolon.
+    let mut entry = String::new();
+    for line in source.lines().map(str::trim) {
+        if line.starts_with(|c: char| c.is_ascii_digit()) {
+            entry = line.to_string();
+        } else if !entry.is_empty() {
+            entry = format!("{entry} {line}");
+        }
+        if line.ends_with(';') {
+            faults.extend(fault_of(&entry));
+            entry.clear();
+        }
+    }
+    faults
 }
 
 /// `7 Name "what it breaks" not for rows: "why";`
-fn fault_of(line: &str) -> Option<Fault> {
-    let (number, rest) = line.trim().split_once(' ')?;
+fn fault_of(entry: &str) -> Option<Fault> {
+    let (number, rest) = entry.split_once(' ')?;
     let (name, rest) = rest.split_once(" \"")?;
     let (breaks, rest) = rest
         .strip_suffix("\";")?
@@ -548,7 +562,7 @@ mod tests {
 
     #[test]
     fn lines_of_the_list() {
-        let fault = fault_of("    7 Name \"what, it: breaks\";").unwrap();
+        let fault = fault_of("7 Name \"what, it: breaks\";").unwrap();
         assert_eq!((fault.number, &fault.name[..]), (7, "Name"));
         assert_eq!(
             (&fault.breaks[..], fault.not_for_rows),
@@ -560,6 +574,18 @@ mod tests {
             ("x", Some("no, never"))
         );
         assert_eq!(fault_of("pub enum Bug {"), None);
+        let broken = "    // A comment.\n    7 Name\n        \"x\"\n        not for rows: \"y\";\n";
+        let [fault] = &faults(broken)[..] else {
+            panic!("one fault is listed");
+        };
+        assert_eq!(
+            (
+                fault.number,
+                &fault.breaks[..],
+                fault.not_for_rows.as_deref()
+            ),
+            (7, "x", Some("y"))
+        );
     }
 
     #[test]

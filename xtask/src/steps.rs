@@ -114,8 +114,11 @@ pub fn of(command: &Command) -> Vec<Step> {
         })
         .to_vec(),
         Command::Loom => vec![
-            Step::new("cargo test --release -p siltstone --test memtable_loom --test pinning_loom --test gaps_loom")
-                .with("RUSTFLAGS", "--cfg loom"),
+            Step::new(
+                "cargo test --release -p siltstone \
+                 --test memtable_loom --test pinning_loom --test gaps_loom",
+            )
+            .with("RUSTFLAGS", "--cfg loom"),
         ],
         Command::Asan { package } => vec![
             sanitized("address", "", package)
@@ -217,9 +220,8 @@ mod tests {
         assert_eq!(typed(&Command::Ci), [".ci/run"]);
         assert_eq!(
             typed(&Command::Loom),
-            [
-                "RUSTFLAGS='--cfg loom' cargo test --release -p siltstone --test memtable_loom --test pinning_loom --test gaps_loom"
-            ]
+            ["RUSTFLAGS='--cfg loom' cargo test --release -p siltstone \
+                 --test memtable_loom --test pinning_loom --test gaps_loom"]
         );
         assert_eq!(
             typed(&Command::Bench {

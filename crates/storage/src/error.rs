@@ -35,7 +35,7 @@ pub enum StorageErrorKind {
     InvalidInput,
     /// A mapped page could not be read (SIGBUS was caught; the map is marked failed).
     MapFailed,
-    /// The object's owner was closed, and what it left is no longer there.
+    /// The object's owner was closed, and the object has been deleted since.
     Closed,
     /// Somebody else removed an object, or the folder itself, while it was in use.
     Removed,
@@ -106,8 +106,8 @@ impl StorageError {
         StorageError::new(kind, op, name, error.to_string())
     }
 
-    /// Whether the call, a replacement of an object, has changed nothing: there was no room for the
-    /// new bytes, or no file handle to write them with.
+    /// Whether a failed replacement of an object has changed nothing, because there was no room for
+    /// the new bytes or no file handle to write them with.
     pub fn changed_nothing(&self) -> bool {
         self.is_no_space() || self.kind == StorageErrorKind::TooManyOpen
     }

@@ -152,53 +152,66 @@ bugs! {
     117 LastWishSyncs "only the last batch of a group says whether it is synced";
     // And by somebody who had seen the tests.
     118 LostNumbersComeBack "a recovery takes only numbers that it finds for given, so that those of what was lost are given again";
-    // From here on what the rows did not have when they were written: bounds of sizes, leaks, many writers.
+    // What the rows had not tried when they were written: sizes at a bound, leaks, many writers.
     119 TailEndsTooNarrow "tails of exactly 65,536 bytes in a block have ends of 16 bits";
     120 FailedDeletionIsForgotten "a file whose deletion failed is not deleted again";
-    121 WidensPastMovingTables "a merge within level 0 widens over tables that another job moves down";
-    122 MiddleIsNotCompared "of 17 to 24 bytes a comparison looks at the first and the last eight";
-    123 TrimPastLongestKey "a range delete is trimmed behind a key of the longest length, to one that is longer";
+    121 WidensPastMovingTables
+        "a merge within level 0 widens over tables that another job moves down";
+    122 MiddleIsNotCompared "of 17 to 24 bytes a comparison reads the first and the last eight";
+    123 TrimPastLongestKey
+        "a range delete is trimmed behind a key of the longest length, to one that is longer";
     124 GroupIsCutAt64 "of a group only 64 batches come to the memtables";
     125 SecondBufferOverFirst "a direct file's second buffer is written over its first";
-    126 HandlesRunOut "a table that finds no file handle is an error at once, while others could be closed";
+    126 HandlesRunOut
+        "opening a table without a free file handle fails at once, while others could be closed";
     127 SnapshotStaysRegistered "of two equal snapshots the first to end stays registered";
     128 CursorKeepsView "a refreshed cursor keeps its old view for ever";
     129 OldManifestStays "a manifest that was rolled is not deleted before the next open";
     130 UnsettledIsNoBorder "runs on both sides of a slot that is not installed are neighbours";
     // The end of a closed log, by its second attacker.
-    131 UnreadableIsNeeded "unreadable bytes of the log refuse an open where nothing is needed" not for rows: "no row has a bad sector";
-    132 OlderManifestIsBelieved "records of a chain that is younger than the manifest are ignored" not for rows: "no row puts a manifest back";
-    133 LostStartIsKept "an open on a full disk keeps a log start whose segment is missing" not for rows: "no row deletes a segment on a full disk";
-    134 ObsoleteStaysAtClose "a close leaves the segments of the log that its edit makes obsolete" not for rows: "the next open deletes them";
+    131 UnreadableIsNeeded "unreadable bytes of the log refuse an open where nothing is needed"
+        not for rows: "no row has a bad sector";
+    132 OlderManifestIsBelieved "records of a chain that is younger than the manifest are ignored"
+        not for rows: "no row puts a manifest back";
+    133 LostStartIsKept "an open on a full disk keeps a log start whose segment is missing"
+        not for rows: "no row deletes a segment on a full disk";
+    134 ObsoleteStaysAtClose "a close leaves the segments of the log that its edit makes obsolete"
+        not for rows: "the next open deletes them";
     // Of the gaps that cursors remember, by their author.
     140 GapOutlivesPut "a put into a gap that cursors jump over leaves the gap as it is";
     141 GapServesOldReads "a read at an old snapshot jumps over a gap that was found later";
-    142 GapIgnoresEarlierPuts "a cursor makes a gap although keys came to life after it took its number";
+    142 GapIgnoresEarlierPuts
+        "a cursor makes a gap although keys came to life after it took its number";
     143 GapOutlivesIngest "an ingest into a gap that cursors jump over leaves the gap as it is";
     // Of the gaps, by those who attacked them.
     144 WatchOutlivesPut "a put where a cursor is looking for a gap does not bound the gap";
     145 GapToldLate "a put is published before it is taken out of the gaps";
-    146 GapTrustsLeader "a cursor that asks leaders to tell believes that the one at work does";
+    146 GapTrustsLeader
+        "a cursor assumes that the leader at work already reports its puts to the gaps";
     147 JoinedGapIsOld "two gaps that become one have the older number of the two";
-    148 GapsOutliveTelling "gaps stay when leaders need not tell any more of what comes to life";
+    148 GapsOutliveTelling "gaps stay when leaders no longer report their puts to them";
     // The end of a closed log, and what of a log is needed.
     151 CloseWithoutSync "a close does not sync the log before it writes where the log ends";
     152 CloseWithoutEnd "a close does not write where the log ends";
     153 CloseEndTooFar "a close writes an end of the log that is beyond the log's";
     154 LogEndIsReadLate "the log's end is read after what needs the log, not before";
-    155 ClosedEndIsNotAsked "a log that ends before its end at the close is taken for whole";
+    155 ClosedEndIsNotAsked "a log that ends before its end at the close is accepted as whole";
     156 CloseWithoutManifestEnd "a close does not write how far the manifest reaches";
-    157 ClosedIsNotAsked "a first segment that is missing or cut is passed over in a store that was not closed";
-    158 ManifestEndIsIgnored "a manifest that lost its last records is taken for whole";
+    157 ClosedIsNotAsked
+        "a first segment that is missing or cut is skipped in a store that was not closed";
+    158 ManifestEndIsIgnored "a manifest that lost its last records is accepted as whole";
     // File descriptors, and what a flush is compared with.
-    159 CreationsGiveUp "a creation that finds no file handle is an error at once, while tables could give theirs back";
-    160 NoTableIsNotAsked "a flush that made no table is not asked for its range deletes, and one of range deletes only makes none";
-    165 OtherChainIsBelieved "a first segment of another chain than the manifest's is taken for the log";
-    // With the cursors that jump over range deletes.
+    159 CreationsGiveUp
+        "creating a file without a free file handle fails at once, while tables could be closed";
+    160 NoTableIsNotAsked
+        "a flush of range deletes alone makes no table, and the check of the flush accepts that";
+    165 OtherChainIsBelieved
+        "a first segment of another chain than the manifest's is accepted as the log";
+    // Cursors that jump over range deletes.
     170 JumpOverNewerTable "a cursor jumps over newer entries of a table";
     171 JumpIgnoresStamps "a cursor jumps over newer entries of a memtable";
-    // With the tables that seeks and cursors do not open, or not wholly.
-    172 UnreadFilterSaysNo "a table whose filter was left out has no key at all";
+    // Tables that seeks and cursors do not open, or do not read completely.
+    172 UnreadFilterSaysNo "a lookup in a table whose filter was not read finds no key at all";
     173 LeavesOutHalfCovered "a seek back leaves out a table that is covered at its start only";
     174 LeavesOutBySequel "a seek leaves out what range deletes cover that its reader cannot see";
 }

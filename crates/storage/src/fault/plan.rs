@@ -53,12 +53,12 @@ pub enum Fault {
         /// Bits to flip.
         mask: u8,
     },
-    /// A read that touches one of these bytes of the object fails with `Io`, as one of a bad sector
-    /// does; other reads are left alone. Maps are not affected.
+    /// A read of any of these bytes of the object fails with `Io`, as a read of a bad sector does;
+    /// other reads and maps are not affected.
     Unreadable {
-        /// Byte offset in the object of the first of them.
+        /// Offset of the first byte in the object.
         start: u64,
-        /// Behind the last of them.
+        /// Offset after the last byte.
         end: u64,
     },
     /// A read, or a map, in which one bit, chosen by the seed and the call's number, is flipped.

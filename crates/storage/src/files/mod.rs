@@ -156,7 +156,7 @@ impl FileStorage {
                 // It has no other meaning for the flags that we use.
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 Errno::INVAL if flags.contains(OFlags::DIRECT) => self.not_direct(op, name),
-                // A file that is created is missed by nobody: it is the folder that is not there.
+                // A call that creates a file does not need the file, so the folder is missing.
                 Errno::NOENT if flags.contains(OFlags::CREATE) => StorageError::new(
                     StorageErrorKind::Removed,
                     op,

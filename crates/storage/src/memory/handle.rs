@@ -17,7 +17,7 @@ pub(super) struct MemoryWriter {
     name: String,
     epoch: Epoch,
     position: AtomicU64,
-    /// Keeps the object while its names are gone, and counts what is open.
+    /// Keeps the object when its names are gone, and counts open objects.
     _handles: (Arc<()>, Arc<()>),
 }
 
@@ -205,7 +205,7 @@ pub(super) struct MemoryReader {
     len: u64,
     /// The object in one piece, made by the first `map`.
     mapped: OnceLock<Arc<LosableBytes>>,
-    /// Of the object, and of all that are open.
+    /// As in [`MemoryWriter`].
     _handles: (Arc<()>, Arc<()>),
 }
 

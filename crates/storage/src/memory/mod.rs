@@ -80,9 +80,9 @@ struct Core {
     unreadable: Vec<(u64, Range<u64>)>,
     /// When so many calls have been made, the capacity becomes what is used then and so many bytes more.
     full_at: Option<(u64, u64)>,
-    /// How many objects may be open, as `open_objects_max` says and in fact.
+    /// How many objects may be open: what `open_objects_max` says, and the limit that holds.
     open_max: Option<(u64, u64)>,
-    /// One reference more than there are objects open for reading.
+    /// Has one reference more than there are open objects.
     open: Arc<()>,
 }
 
@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Whether one more object can be open.
+    /// Checks that one more object may be opened.
     fn check_handles(&self, op: OpKind, name: &str) -> Result<()> {
         let open = Arc::strong_count(&self.open) as u64 - 1;
         if let Some((_, left)) = self.open_max.filter(|(_, left)| open >= *left) {
