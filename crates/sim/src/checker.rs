@@ -150,8 +150,7 @@ pub fn check_keyspace(
         return Ok(());
     }
     let key = |rng: &mut Rng| rng.pick(keys).as_ref().to_vec();
-    // Bounds, and with them half of the time no values.
-    // Bounds the wrong way round are refused.
+    // Bounds in ascending order: a reversed range is refused.
     let (a, b) = match (key(rng), key(rng)) {
         (a, b) if a > b => (b, a),
         bounds => bounds,

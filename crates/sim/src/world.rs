@@ -352,7 +352,7 @@ impl World {
     /// # Errors
     /// As [`World::write`].
     pub fn write_batch(&self, ops: Vec<Op>, sync: bool) -> Check {
-        // By number: also for keyspaces that were dropped meanwhile.
+        // The body names keyspaces by number, so it can also name one that was dropped meanwhile.
         let mut batch = BatchBody::new();
         for op in &ops {
             match op {

@@ -149,7 +149,7 @@ impl Market {
                 sync: rng.chance(20),
                 bytes: *rng.pick(&[1, 100, queue::GROUP_BYTES / 3, queue::GROUP_BYTES + 1]),
             };
-            // A program lends its batch, a single put gives it away.
+            // A batch of a program is borrowed, that of a single put is owned.
             let batch = match rng.chance(50) {
                 true => Cow::Borrowed(&mine),
                 false => Cow::Owned(mine.clone()),
@@ -180,7 +180,7 @@ impl Market {
         Ok(())
     }
 
-    /// Takes the lead for itself; every second time with a batch of its own, which nobody joins.
+    /// Leads alone; every second time with a batch of its own, which no other batch joins.
     fn lead_alone(&self, leader: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
         for number in 0..count {
             let mut lead = self.queue.lead();
@@ -541,7 +541,7 @@ struct Log {
     end: AtomicU64,
     /// Not flushed yet, oldest first; the last one is active.
     sources: Mutex<Vec<Arc<LogSource>>>,
-    /// What is before it is gone.
+    /// The log before this position was cut off.
     start: Mutex<u64>,
     coverage: Mutex<Coverage>,
 }

@@ -2,8 +2,8 @@
 //! compiled into this test: `gaps/shared.rs`, `gaps/state.rs` and `gaps/map.rs`, with the queue of
 //! writers and the published number of `write/queue.rs` and `pinning.rs`.
 //!
-//! Tasks hand over at runtime locks, at the points that the model names, and at every access to an
-//! atomic. Weak memory is the part of `crates/engine/tests/gaps_loom.rs`.
+//! Tasks switch at runtime locks, at the points that the model names, and at every access to an
+//! atomic. Weak memory is tested by `crates/engine/tests/gaps_loom.rs`.
 
 #![allow(dead_code)] // The engine uses more of these files than a model does.
 
@@ -38,8 +38,8 @@ fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 type Task = siltstone_storage::JoinHandle<Result<(), String>>;
 
-/// A put or a delete of the keys from the first up to and with the last: more than one are a table
-/// that is ingested.
+/// A put or a delete of the keys from `first` to `last`. More than one key stand for an ingested
+/// table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Write {
     first: u8,
@@ -52,7 +52,7 @@ struct Writers;
 impl Crew for Writers {
     type Batch = Vec<Write>;
     type Error = ();
-    /// The next number.
+    /// The next sequence number.
     type State = u64;
     fn bytes(batch: &Vec<Write>) -> usize {
         batch.len()
@@ -65,8 +65,8 @@ const KEYS: u8 = 6;
 /// A keyspace: every entry ever, as (key, number, put), in the order of numbers.
 struct Keyspace {
     runtime: Runtime,
-    /// Hidden entries that a gap hides, as its cursor says. With none, gaps are forgotten as soon
-    /// as a key comes to life while nobody uses one.
+    /// How many hidden entries each gap saves, as its cursor reports it. If none, gaps are
+    /// forgotten as soon as a key is put while no cursor uses one.
     hidden: u64,
     queue: Queue<Writers>,
     published: Published,
@@ -86,7 +86,7 @@ impl Keyspace {
         of_key.next_back().is_some_and(|(_, _, put)| *put)
     }
 
-    /// Writers, as `write::commit` does it.
+    /// Writes batches, as `write::commit` does.
     fn write(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
         for _ in 0..rounds {
             let batch: Vec<Write> = (0..1 + rng.below(2))
@@ -134,7 +134,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Walks as a cursor does, and leaves a gap behind; what it shows must be what is alive.
+    /// Walks as a cursor does, and remembers gaps. It must show exactly the live keys.
     fn read(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
         let mut old = None;
         for _ in 0..rounds {
@@ -231,8 +231,8 @@ impl Keyspace {
     }
 }
 
-/// Writers that put and delete the same few keys beside readers that leave gaps behind and jump
-/// over them, forward and backward, at present and old numbers: every read is exact.
+/// Writers put and delete the same few keys, while readers remember gaps and jump over them,
+/// forward and backward, at the published number and at older ones. Every read is exact.
 #[test]
 fn schedules_gaps() {
     let wanted = [

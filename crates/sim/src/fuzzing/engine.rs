@@ -103,7 +103,7 @@ pub(super) fn log_segment(bytes: &[u8]) {
     read_segment(&fixup::segment(bytes, &header), store_id);
 }
 
-/// What the first bytes of [`log_chain`] say of the manifest, and the pieces behind them.
+/// The manifest as the first bytes of the input of [`log_chain`] draw it, and the bytes after them.
 fn draw_manifest(bytes: &[u8]) -> Option<(ReplayOptions, &[u8])> {
     let ([flags, offset], mut rest) = bytes.split_first_chunk::<2>()?;
     let mut options = ReplayOptions {
@@ -121,18 +121,18 @@ fn draw_manifest(bytes: &[u8]) -> Option<(ReplayOptions, &[u8])> {
         options.start = Position::new(1 + u32::from(flags >> 4 & 3), offset);
         options.salt = 1 + u64::from(flags >> 3 & 1);
         if offset > 0 {
-            // No state says otherwise.
+            // Every valid state has this.
             options.synced = options.synced.max(options.start);
         }
     }
     Some((options, rest))
 }
 
-/// Segments of one chain. Two bytes say what the manifest knows to be synced, whether the store
-/// was closed, and whether there is a log start: then a third byte has its offset. Then come
-/// pieces of a byte, a length u16 and bytes. Of the byte, bit 0: sealed and linked to the one
-/// before it, else as it is; bit 1: the first segment of another chain; bit 2: the segment is
-/// missing.
+/// Segments of one chain. The first two bytes draw what the manifest says: what is synced, whether
+/// the store was closed, and whether there is a log start, whose offset is then the third byte.
+/// Then come segments: a byte of flags, a length (u16), and bytes. Flag 1: the checksums are made
+/// right and the segment is linked to the one before. Flag 2: it is the first segment of another
+/// chain. Flag 4: it is missing.
 pub(super) fn log_chain(bytes: &[u8]) {
     let Some((options, mut rest)) = draw_manifest(bytes) else {
         return;
@@ -194,7 +194,7 @@ pub(super) fn log_chain(bytes: &[u8]) {
     }
 }
 
-/// The records that a replay hands out, and what it comes to.
+/// The records that a replay passes on, and its report.
 fn replay_of(
     storage: &MemoryStorage,
     options: &ReplayOptions,
@@ -207,8 +207,8 @@ fn replay_of(
     (found, report)
 }
 
-/// A log that reads to `end` reads the same once a close has said so; without its last bytes it is
-/// refused then, unless nothing of it is needed.
+/// Checks that a log that reads to `end` reads the same if the manifest says that it was closed
+/// there. Without its last bytes it must then be refused, unless nothing of it is needed.
 fn close_at(
     storage: &MemoryStorage,
     options: ReplayOptions,
@@ -237,7 +237,7 @@ fn close_at(
     }
 }
 
-/// A log that starts within a segment starts within what is synced.
+/// Checks that a log start within a segment is not beyond what is synced.
 fn check_log_start(state: &StoreState) {
     let (start, synced) = (state.log_start, state.log_synced);
     assert!(start.offset == 0 || start.position() <= synced);
@@ -290,7 +290,7 @@ pub(super) fn edit(bytes: &[u8]) {
         check_log_start(&state);
         assert_eq!(
             state.closed, found.edit.closed,
-            "the mark stands for one edit"
+            "the mark of a close holds until the next edit"
         );
         let back = StoreState::default().apply(&state.to_edit());
         assert_eq!(back.expect("a state can be read back"), state);

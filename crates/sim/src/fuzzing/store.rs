@@ -78,8 +78,8 @@ fn killed() -> &'static Killed {
 }
 
 /// Puts a log start, a salt, a synced position and the mark of a close into the manifest of
-/// `image`, as the header of the log says where it names the segment before; it is the first one.
-/// With zeros there it stays as it is.
+/// `image`. They are drawn from the bytes of the log's header that name the previous segment, which
+/// the first segment does not need. If these are zeros, the manifest stays as it is.
 fn draw_manifest(image: &MemoryStorage, bytes: &[u8], header: &SegmentHeader) {
     let drawn = bytes.get(40..56).unwrap_or(&[0; 16]);
     if drawn.iter().all(|byte| *byte == 0) {
@@ -112,7 +112,7 @@ fn draw_manifest(image: &MemoryStorage, bytes: &[u8], header: &SegmentHeader) {
     put(image, &manifest_name(current.number), &manifest);
 }
 
-/// The bytes are the log of a store that was killed, or closed ([`draw_manifest`]): it is checked,
+/// The bytes are the log of a store that was killed, or closed ([`draw_manifest`]). It is checked,
 /// and opened for reading.
 pub(super) fn recovery(bytes: &[u8]) {
     let killed = killed();
@@ -138,7 +138,7 @@ pub(super) fn recovery(bytes: &[u8]) {
                 let passed = store.stats().counter("passed_log_damage_count");
                 assert!(
                     passed == 0 || !sound,
-                    "`check` says nothing of what was passed"
+                    "`check` finds nothing, although damage was passed over"
                 );
             }
             Err(e) => assert!(

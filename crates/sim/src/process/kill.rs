@@ -254,8 +254,8 @@ fn reached(
     }
 }
 
-/// A process has closed its store: the manifest says where the log ends, and `check` finds damage
-/// before that. The log is then as it was.
+/// Checks a store that a process has closed: the manifest says where the log ends, and `check` must
+/// find damage before that. Restores the log.
 fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
     let told = |e: siltstone::Error| e.to_string();
     let failed = |e: std::io::Error| format!("damaging a closed log: {e}");
@@ -263,7 +263,7 @@ fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
     let found = recover(&*storages.manifest).map_err(told)?;
     let state = found.ok_or("there is no store")?.state;
     if !state.closed {
-        return Err("a process closed its store, and the manifest does not say so".into());
+        return Err("a process closed its store, but the manifest does not say so".into());
     }
     let end = state.log_synced;
     let file = PathBuf::from(storages.log.describe()).join(segment_name(end.segment as u32));

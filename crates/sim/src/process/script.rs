@@ -180,7 +180,7 @@ pub struct Script {
     seed: u64,
     cycle: u64,
     long_keys: bool,
-    /// Some values have more than 1 MiB.
+    /// Whether some values are larger than 1 MiB.
     has_large_values: bool,
 }
 
@@ -209,8 +209,8 @@ impl Script {
         self.long_keys
     }
 
-    /// The same without long keys and large values: no manifest grows long, and a small disk does
-    /// not fill up at once.
+    /// The same script without long keys and large values, so that no manifest grows long and a
+    /// small disk does not fill up at once.
     pub fn without_long_keys(mut self) -> Script {
         self.long_keys = false;
         self.has_large_values = false;
@@ -270,7 +270,7 @@ impl Script {
             4..50 => 8 + rng.below(100),
             50..92 => 100 + rng.below(1100),
             92..99 => 1000 + rng.below(7000),
-            // More than a buffer of direct I/O holds.
+            // Larger than a buffer of direct I/O.
             _ if self.has_large_values && rng.clone().chance(15) => (1 << 20) + rng.below(1 << 20),
             _ => 30_000 + rng.below(40_000),
         } as usize;

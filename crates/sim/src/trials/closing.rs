@@ -1,9 +1,9 @@
-//! Stores that were closed: the manifest says where the log ends, so every byte of it up to there
-//! is either there or known to be damaged, and what is before the log's start is not needed.
+//! Stores that were closed: the manifest says where the log ends, so damage to any byte up to there
+//! is found, and what is before the log's start is not needed.
 //!
-//! What it is: [`check_closed`] takes what a close left, also when power is lost right after it,
-//! and damages the log of copies at random places. A copy opens exactly if nothing was hit that is
-//! needed, and then holds everything; `check` finds every hit.
+//! What it is: [`check_closed`] compares what a close left with what is left if power is lost right
+//! after it. Then it damages the log of copies at random places. A copy opens if and only if
+//! nothing was hit that is needed, and then holds everything; `check` finds every hit.
 //!
 //! Threading: one task.
 
@@ -21,7 +21,7 @@ use crate::checker::{Contents, contents};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// Damaged copies of one closed store.
+/// How many damaged copies of a closed store are tried.
 const HITS: u64 = 3;
 
 /// The state that a manifest describes.
@@ -30,8 +30,8 @@ fn state_of(storage: &dyn Storage) -> Result<StoreState, String> {
     Ok(StoreState::clone(&found.ok_or("there is no store")?.state))
 }
 
-/// Whether the last thing that was done to the store was a close. Everything that was acknowledged
-/// before it is then durable.
+/// Whether the last change of the store was a close. Everything that was acknowledged before it is
+/// then durable.
 pub(crate) fn is_closed(storage: &MemoryStorage) -> bool {
     state_of(storage).is_ok_and(|state| state.closed)
 }
@@ -73,7 +73,7 @@ fn end_of(log: &MemoryStorage, segment: u32) -> Result<u64, String> {
     Ok(end)
 }
 
-/// See the module. `media`: as a close that succeeded left them.
+/// See the module. `media` are as a close that succeeded left them.
 pub(crate) fn check_closed(
     runtime: &Runtime,
     media: &Media,
@@ -82,7 +82,7 @@ pub(crate) fn check_closed(
 ) -> Result<(), String> {
     let state = state_of(media.main())?;
     if !state.closed {
-        return Err("a store was closed, and its manifest does not say so".into());
+        return Err("a store was closed, but its manifest does not say so".into());
     }
     let start = state.log_start;
     let start = Position::new(start.segment as u32, start.offset as u32);
@@ -157,7 +157,7 @@ pub(crate) fn check_closed(
             Err(_) => coverage.add("closed.refused"),
             Ok(_) if is_needed => {
                 return Err(format!(
-                    "{what}: it opens, and a part that is needed is damaged"
+                    "{what}: it opens, although a part that is needed is damaged"
                 ));
             }
             Ok(store) => {

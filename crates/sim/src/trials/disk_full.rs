@@ -37,10 +37,10 @@ fn has_reserves(there: &[ObjectMeta]) -> bool {
     all.into_iter().all(|name| len(name) > 0)
 }
 
-/// Opens on a disk that may be full. It opens; without what was put by for this (a loss of power
-/// took it, or it was used up) it may be refused, and opens when there is room. A manifest with
-/// long keys may outgrow what was put by, on a disk that is full already: in space that it had
-/// before.
+/// Opens on a disk that may be full. The open succeeds, unless the space that is kept for this is
+/// missing (it was used up, or lost with the power). Then it may be refused until there is room. On
+/// a disk that is already full, a manifest with long keys may also outgrow the kept space, because
+/// it can grow within space that it had before.
 fn open_full(
     run: &mut Run,
     media: &Media,

@@ -140,7 +140,7 @@ pub fn fault_trial(seed: u64) -> Coverage {
             text = format!("{text}, and {delay:?}");
             delays.push(faulty.add(delay));
         }
-        // A deletion that fails now must be made again, not at the next open.
+        // A deletion that fails now must be repeated by this store, not by the next open.
         let mut later = late.clone().fork(6);
         if later.chance(35) {
             let fault = match later.chance(30) {

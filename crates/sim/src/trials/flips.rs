@@ -8,8 +8,8 @@
 //! - A store that `check` finds sound has no error.
 //! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is refused. Else history may end at the record
 //!   that was hit, no earlier, the same for all keyspaces; valid records behind it are counted.
-//! - The log of a store that was closed is whole up to its end, or the open is refused. What was
-//!   hit before the log's start refuses nothing and takes nothing away: it is counted, and `check`
+//! - The log of a store that was closed is whole up to its end, or the open is refused. Damage
+//!   before the log's start does not refuse the open and loses nothing: it is counted, and `check`
 //!   finds it.
 //! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros, a cut) may be refused or lose settings that
 //!   were the last thing done, and never data.
@@ -140,7 +140,7 @@ struct Sound {
     settings: BTreeMap<String, KeyspaceOptions>,
     keys: Vec<Bytes>,
     log: Vec<LogRecord>,
-    /// Nothing before it is needed.
+    /// No record before it is needed.
     log_start: Position,
     manifest_synced: Position,
     /// The store was closed with its log ending at `manifest_synced`.
@@ -149,7 +149,7 @@ struct Sound {
     manifest: (String, Vec<(u64, u64)>),
     /// Up to where something behind vouches for it: all, unless the process died between the last edit's sync and its seal.
     vouched_bytes: u64,
-    /// Through here the manifest reached when `CURRENT` was written, as it says.
+    /// Where the manifest ended when `CURRENT` was written, as `CURRENT` says.
     named_bytes: u64,
     is_checkpoint: bool,
 }
@@ -393,7 +393,7 @@ struct Justified {
     settings: bool,
     /// Valid records of the chain lie behind the place that was hit.
     records_behind: bool,
-    /// A part of the log was hit in which nothing is needed.
+    /// The damage is in a part of the log that is not needed.
     passed: bool,
 }
 

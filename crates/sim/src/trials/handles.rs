@@ -1,10 +1,10 @@
-//! A process with few file handles left: tables are closed for others, jobs open their inputs for a
-//! read, and everything is answered.
+//! A process with few file handles left: tables are closed for other files, jobs open their inputs
+//! only to read them, and every call succeeds.
 //!
-//! One unit is a seed: a store of more tables than there are handles, which it was told a larger
-//! number of. What it writes counts, too: segments, outputs of jobs, manifests. All keys are
-//! written, read by gets and by cursors that stay open meanwhile, and compacted. No call fails, and
-//! no job does.
+//! One unit is a seed: a store with more tables than there are file handles, which starts with a
+//! larger limit than is left later. Files that it writes count, too: segments, outputs of jobs,
+//! manifests. All keys are written, read by gets and by cursors that stay open meanwhile, and
+//! compacted. No call and no job fails.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let mut run = Run::new(&runtime, &mut rng);
         run.plan = Arc::new(Plan::clone(&run.plan).with_numbered_keys(KEYS));
         let medium = MemoryStorage::new(&runtime);
-        // As many as are said to be there, at first.
+        // At first, as many are left as the limit says.
         let left = 40 + rng.below(10);
         medium.set_open_max(left * 4, left * 4);
         let options = Options {
@@ -49,7 +49,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         fill(&run, &world, &mut rng).map_err(told)?;
         get_all(&run, &world).map_err(told)?;
         let cursors = cursors(&run, &world).map_err(told)?;
-        // The program around the store takes most of them, while tables have more than are left.
+        // The program around the store takes most of them, while tables hold more than are left.
         medium.set_open_max(left * 4, left);
         fill(&run, &world, &mut rng).map_err(told)?;
         get_all(&run, &world).map_err(told)?;
@@ -88,12 +88,13 @@ pub fn handles_trial(seed: u64) -> Coverage {
     })
 }
 
-/// A cursor at every tenth key, and the keys that it must show from there on.
+/// A cursor, and the keys that it must show from its position on.
 type Positioned = (Cursor, Vec<Bytes>);
 
-/// Keys that each cursor passes in the end.
+/// How many keys each cursor reads in the end.
 const PASSED: usize = 20;
 
+/// Opens a cursor at every tenth key.
 fn cursors(run: &Run, world: &World) -> Result<Vec<Positioned>, String> {
     let told = |e: siltstone::Error| e.to_string();
     let keyspace = world.store.keyspace("default").map_err(told)?;
@@ -110,12 +111,12 @@ fn cursors(run: &Run, world: &World) -> Result<Vec<Positioned>, String> {
         .map_err(told)
 }
 
-/// Reads on with cursors that were positioned earlier.
+/// Continues to read with cursors that were positioned earlier.
 fn go_on(cursors: Vec<Positioned>) -> Check {
     for (mut cursor, keys) in cursors {
         for key in keys {
             if !cursor.valid() || cursor.key() != &*key {
-                return Err(format!("a cursor is not at {key:?}, which it comes to"));
+                return Err(format!("a cursor is not at {key:?}, the next key"));
             }
             cursor.next().map_err(|e| e.to_string())?;
         }

@@ -404,7 +404,7 @@ impl Run {
         };
         let store = Store::open_with(components, options.clone())?;
         store.core_for_tests().set_subjob_min_bytes(64 << 10);
-        // Keys are few here, so runs of hidden ones are short.
+        // There are few keys here, so runs of hidden ones are short.
         store.core_for_tests().set_gap_min(2);
         Ok(Arc::new(World {
             runtime: self.runtime.clone(),
@@ -536,8 +536,8 @@ impl Run {
         check_now(&world.store, &self.history, &world.plan.keys, rng)
     }
 
-    /// Takes over what the store counted, closes it, and asks that nothing of it is left behind.
-    /// Nobody has a cursor or a snapshot.
+    /// Takes over what the store counted, closes it, and checks that nothing is left behind. No
+    /// cursor and no snapshot may exist.
     pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
         let leaves_nothing = world.leaves_nothing();
         self.close_beside_clients(world)?;

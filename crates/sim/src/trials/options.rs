@@ -157,7 +157,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
     })
 }
 
-/// Many writers whose batches one leader takes through log and memtables together.
+/// Many writers at once, whose batches one leader writes as one group.
 fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
     let Some(keyspace) = world.store.keyspaces().pop() else {
         return Ok(());

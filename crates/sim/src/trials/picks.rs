@@ -1,12 +1,13 @@
-//! Choices of compactions against a naive model, without an engine: random writes, rotations,
-//! flushes that install in any order, jobs that run beside each other and end in any order,
-//! compactions by hand and for what was deleted.
+//! Choices of compactions compared with a naive model, without an engine: random writes, rotations,
+//! flushes that are installed in any order, jobs that run beside each other and end in any order,
+//! manual compactions, and compactions for deleted entries.
 //!
 //! What it is: after each step every key reads as the model says, although merges keep one version
-//! a key and drop every tombstone that `older_ranges` lets them drop; and every edit keeps the
-//! invariants of versions, whatever else was installed since it was picked. STORIES 14, 15 and 16
-//! are special cases of this. Half of the seeds write to a few narrow windows of keys between two
-//! rotations, so that runs have gaps: merges within level 0 reach over what other jobs move down.
+//! of a key and drop every tombstone that `older_ranges` permits. Every edit keeps the invariants
+//! of versions, whatever else was installed since its choice was picked. STORIES 14, 15 and 16 are
+//! special cases of this. Half of the seeds write only to a few narrow windows of keys between two
+//! rotations, so that runs have gaps, and merges within level 0 reach over what other jobs move
+//! down.
 //!
 //! Threading: one task.
 
@@ -26,10 +27,10 @@ use siltstone::version::{
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// Keys of a model.
+/// The number of keys.
 const KEYS: u8 = 24;
 
-/// Steps of a seed.
+/// The number of steps of a seed.
 const STEPS: u64 = 500;
 
 /// What a source or table holds.
@@ -42,7 +43,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// All keys that it speaks about.
+    /// All keys of which it has an entry or a range delete.
     fn keys(&self) -> BTreeSet<u8> {
         self.points
             .keys()
@@ -70,7 +71,7 @@ struct Job {
 
 struct Model {
     random: Rng,
-    /// Where windows of keys begin that are written until the next rotation; empty: anywhere.
+    /// The starts of the windows of keys that are written until the next rotation, once drawn.
     windows: Vec<u8>,
     has_windows: bool,
     state: StoreState,
@@ -447,7 +448,7 @@ impl Model {
     }
 }
 
-/// Who asks for work.
+/// Why a compaction is picked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     Due,

@@ -83,7 +83,7 @@ pub fn power_trial(seed: u64) -> Coverage {
             run.coverage.take_crash(&report);
             let mut least = least;
             if is_closed(&image) {
-                // Whatever was lost, it was not this.
+                // Whatever was lost was not acknowledged before the close.
                 least = promised.acked;
                 run.coverage.add("crash.closed");
             }

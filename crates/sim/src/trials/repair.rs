@@ -7,7 +7,8 @@
 //! - (b) no pair is there that was never written;
 //! - (c), (d) whatever differs from the model lies in a suspect range of the report, number and all; the rest is exact. One thing is not
 //!   asked: the log's last records, where nothing knows of them (the report must then call the log's end unclear, or zeros stand there).
-//!   A store that was closed knows where its log ends, and there this exception does not hold.
+//!   The manifest of a store that was closed says where the log ends, and then there is no
+//!   exception.
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
 
@@ -359,7 +360,7 @@ fn verify(
     let logged = report.log.last_number;
     // The log's last records are gone, and nothing knows of them.
     let log_is_cut = done.files.iter().any(|f| kind_of(f) == "log") && logged < last;
-    // The log of a store that was closed is known to be cut.
+    // If the store was closed, the report knows that the log is cut.
     let may_be_cut = log_is_cut
         && report.log.closed_end.is_none()
         && (done.log_without_trace || !report.log.end_is_clear);

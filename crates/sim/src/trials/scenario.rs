@@ -187,7 +187,7 @@ impl Crashed {
         self.image.start_journal();
         let mut least = self.least;
         if is_closed(&self.image) {
-            // Whatever was lost, it was nothing from before that close.
+            // Whatever was lost was not acknowledged before that close.
             least = self.promised.acked;
             stage.run.coverage.add("scenario.closed");
         }
@@ -236,7 +236,7 @@ impl Crashed {
             // A kill takes nothing that the first crash had left.
             let least = match killed {
                 true => promised.synced.max(self.least),
-                // What this recovery's close ended with; the first crash had its losses before.
+                // All that this recovery had when it was closed; what the first crash lost is gone.
                 false if is_closed(&image) => end,
                 false => promised.synced,
             };

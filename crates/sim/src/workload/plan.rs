@@ -184,8 +184,8 @@ fn draw_keys(rng: &mut Rng) -> Vec<Bytes> {
     keys.into_iter().map(Bytes::from).collect()
 }
 
-/// Families of keys with equal starts and ends that differ in between: what is compared in words of
-/// eight bytes must compare all of them. The starts fill a word, or a head and a word.
+/// Families of keys with equal starts and ends that differ in between, to test comparisons in words
+/// of eight bytes. The starts fill a word, or a head and a word.
 fn draw_middles(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) {
     for _ in 0..1 + rng.below(3) {
         let bytes =
@@ -201,9 +201,9 @@ fn draw_middles(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Keys up to the longest. A block that begins with the second of three and ends with the third has
-/// tails of 65,535 to 65,537 bytes: the first ends the block before, whatever its size, and each of
-/// the others has two bytes in the prefix and four in its head.
+/// Keys up to the longest, in groups of three. The first is so large that it ends its block. The
+/// other two then make a block whose tails have 65,535 to 65,537 bytes: each of them has two bytes
+/// in the prefix and four in its head.
 fn draw_limits(rng: &mut Rng) -> Vec<Vec<u8>> {
     const BLOCK_BYTES_MAX: usize = 8 << 10;
     let mut keys = vec![vec![0xfe; MAX_KEY_BYTES], vec![b'z'; MAX_KEY_BYTES - 1]];
@@ -222,7 +222,7 @@ fn draw_limits(rng: &mut Rng) -> Vec<Vec<u8>> {
     keys
 }
 
-/// The next key; behind one of the longest, one that is a little greater.
+/// The next key; after a key of the longest length, one that is a little greater.
 fn behind(key: &[u8]) -> Bytes {
     match key.split_last() {
         Some((last, rest)) if key.len() == MAX_KEY_BYTES => {
@@ -454,7 +454,7 @@ impl Plan {
         }
     }
 
-    /// The same plan with so many keys that are numbers.
+    /// The same plan with `count` keys that are numbers.
     pub(crate) fn with_numbered_keys(self, count: u32) -> Plan {
         let keys = (0..count).map(|i| Bytes::from(format!("key{i:06}").into_bytes()));
         Plan {
@@ -463,7 +463,7 @@ impl Plan {
         }
     }
 
-    /// The same plan with a few keys up to the longest that there may be.
+    /// The same plan with a few keys of up to the longest length.
     pub(crate) fn with_limits(mut self, rng: &mut Rng) -> Plan {
         self.keys
             .extend(draw_limits(rng).into_iter().map(Bytes::from));

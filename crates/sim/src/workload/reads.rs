@@ -163,7 +163,7 @@ impl Client {
         if self.rng.chance(30) {
             options.upper = Some(world.plan.key(&mut self.rng).to_vec());
         }
-        // Bounds the wrong way round are refused.
+        // A reversed range is refused.
         if let (Some(lower), Some(upper)) = (&mut options.lower, &mut options.upper)
             && lower > upper
         {

@@ -1,10 +1,10 @@
-//! What a store must have let go of: a property of every row.
+//! Checks for leaks, which every row makes.
 //!
-//! What it is: [`World::nothing_is_left_over`] asks a store at rest,
+//! What it is: [`World::nothing_is_left_over`] checks a store at rest,
 //! [`World::nothing_is_left_behind`] the folders of a store that was closed. Once all cursors and
-//! snapshots are dropped, no snapshot is registered, no view holds a table that is not in a level
-//! any more, and the folders hold exactly the tables and the one manifest that the manifest names.
-//! That holds after a deletion that failed, too.
+//! snapshots are dropped, no snapshot is registered, no view holds a table that is no longer in a
+//! level, and the folders hold exactly the tables and the one manifest that the manifest names.
+//! This also holds after calls that failed: a deletion, or a creation that was carried out.
 //!
 //! Threading: as the world.
 
@@ -19,27 +19,25 @@ use super::World;
 use super::outside::OWN_TABLES;
 use crate::checker::Check;
 
-/// What every manifest's name begins with.
+/// The prefix of the names of manifests.
 const MANIFEST: &str = "MANIFEST-";
 
-/// The names of all tables of a store's levels.
+/// The names of all tables in the levels of a store.
 fn named_tables(state: &StoreState) -> BTreeSet<String> {
     let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
     tables.map(|(_, table)| table.name.clone()).collect()
 }
 
 impl World {
-    /// Asks of a store at rest, on which no cursor stands and of which nobody has a snapshot, that
-    /// it holds nothing for them, and that its folders hold the tables of its levels, one manifest,
-    /// and no others.
+    /// Checks of a store at rest, without cursors and snapshots, that nothing is held for any, and
+    /// that its folders hold the tables of its levels and one manifest, and no others.
     ///
     /// # Errors
-    /// What is too much, or missing.
+    /// What is left over or missing.
     pub fn nothing_is_left_over(&self) -> Check {
         let hooks = self.store.core_for_tests();
         let mut told = String::new();
-        // Maintenance may be in the middle of deleting, and somebody still at work for a keyspace
-        // that is gone.
+        // Maintenance may still be deleting, and a job may still run for a dropped keyspace.
         for _ in 0..3 {
             hooks.delete_obsolete();
             let stats = self.store.stats();
@@ -53,7 +51,8 @@ impl World {
                     Some(told) => told,
                 },
                 (snapshots, tables) => format!(
-                    "all handles are dropped, and {snapshots} snapshots are registered and {tables} tables held"
+                    "all handles are dropped, but {snapshots} snapshots are registered and \
+                     {tables} tables held"
                 ),
             };
             self.runtime.sleep(Duration::from_secs(2));
@@ -61,8 +60,8 @@ impl World {
         Err(format!("a store at rest: {told}"))
     }
 
-    /// Whether a close of the store is to leave exactly what the manifest names: it owes nothing,
-    /// and nothing was damaged.
+    /// Whether a close of the store must leave exactly what the manifest names: no edit and no
+    /// ingest is unfinished, and nothing was damaged.
     pub fn leaves_nothing(&self) -> bool {
         let hooks = self.store.core_for_tests();
         let is_settled = |name: &String| {
@@ -75,10 +74,10 @@ impl World {
             && self.store.keyspaces().iter().all(is_settled)
     }
 
-    /// Asks the folders of a store that was closed when nobody had a cursor or a snapshot of it.
+    /// Checks the folders of a store that was closed when no cursor and no snapshot of it existed.
     ///
     /// # Errors
-    /// What is too much, or missing.
+    /// What is left over or missing.
     pub fn nothing_is_left_behind(&self) -> Check {
         let state = recover(&self.medium).map_err(|e| e.to_string())?;
         let Some(state) = state else {
@@ -93,7 +92,7 @@ impl World {
         }
     }
 
-    /// What differs between the folders of tables and manifest and what the manifest names.
+    /// How the folders of tables and of the manifest differ from what the manifest names.
     fn compare_folders(&self, state: &StoreState) -> Result<Option<String>, String> {
         let named = named_tables(state);
         let list = |storage: &dyn Storage, is_meant: fn(&str) -> bool| {
@@ -105,8 +104,8 @@ impl World {
         if let Some(missing) = named.difference(&tables).next() {
             return Ok(Some(format!("table {missing} is missing")));
         }
-        // A table that was written here to be ingested, and then refused, is nobody's. What a
-        // stranger failed to write may stay until the next open.
+        // The store does not own a table that the test wrote here to be ingested, if the ingest
+        // was refused. What another writer failed to write may stay until the next open.
         let is_ours = |name: &&String| !name.contains(OWN_TABLES) && !self.has_strangers;
         if let Some(left) = tables.difference(&named).find(is_ours) {
             return Ok(Some(format!(

@@ -1,4 +1,4 @@
-//! Atomics at which tasks hand over: tests that compile files of the engine put this module in the
+//! Atomics at which tasks switch, for tests that compile files of the engine with this module in
 //! place of the engine's `atomics`.
 //!
 //! Threading: each OS thread explores one run at a time.
@@ -14,13 +14,13 @@ thread_local! {
     static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
 }
 
-/// The calling OS thread's run.
+/// Sets the run of the calling OS thread.
 pub(crate) fn explore(runtime: &Runtime) {
     RUNTIME.set(Some(runtime.clone()));
 }
 
 fn point() {
-    // Taken out of the cell first: nothing is borrowed while others run.
+    // Cloned out of the cell, so that it is not borrowed while other tasks run.
     let runtime = RUNTIME.with_borrow(Clone::clone);
     if let Some(runtime) = runtime {
         runtime.yield_point();
