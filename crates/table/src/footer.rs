@@ -66,7 +66,7 @@ impl Footer {
         let (name, len) = (file.name(), file.len());
         let Some(at) = len.checked_sub(FOOTER_BYTES as u64) else {
             let least = FOOTER_BYTES as u64;
-            return Err(Damage::new("length of a table", 0, least, len).in_file(name, 0));
+            return Err(Damage::new("length of a table file", 0, least, len).in_file(name, 0));
         };
         let mut raw = [0; FOOTER_BYTES];
         file.read_at(at, &mut raw)?;

@@ -278,14 +278,8 @@ impl TableReader {
     ) -> Result<Arc<TableReader>> {
         let len = file.len();
         let name = file.name();
-        let Some(footer_at) = len.checked_sub(FOOTER_BYTES as u64) else {
-            return Err(
-                Damage::new("length of a table file", 0, FOOTER_BYTES as u64, len).in_file(name, 0),
-            );
-        };
-        let mut raw = [0; FOOTER_BYTES];
-        file.read_at(footer_at, &mut raw)?;
-        let footer = Footer::decode(&raw, name, len)?;
+        let footer = Footer::read(&*file)?;
+        let footer_at = len - FOOTER_BYTES as u64;
         let index_at = footer.blocks_bytes + footer.filter_bytes;
         let range_deletes_at = index_at + footer.index_bytes;
         let properties_at = range_deletes_at + footer.range_deletes_bytes;

@@ -21,7 +21,7 @@
 //! - *Fragment*: a fragment in stripe 0, over a range in which older data outside the job can hold
 //!   nothing. Every older entry of the range in the job is in stripe 0, covered, and dropped (which
 //!   is why the rule needs the second). In a higher stripe it stays, as a tombstone does. The rule
-//!   speaks of keys, not of whole fragments: a fragment is the same as its two halves, cut
+//!   is about keys, not about whole fragments: a fragment is the same as its two halves, cut
 //!   anywhere, and the rule may drop one of them. So a fragment of stripe 0 that older data needs
 //!   only in part is *trimmed*: from its start to the first key that older data can hold, and from
 //!   after the last such key to its end. Gaps between older ranges stay covered, so that the rule
