@@ -38,7 +38,7 @@ fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 type Task = siltstone_storage::JoinHandle<Result<(), String>>;
 
-/// A put or a delete of the keys from `first` to `last`. More than one key stand for an ingested
+/// A put or a delete of the keys from `first` to `last`; of several keys, it is as the ingest of a
 /// table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Write {

@@ -438,7 +438,8 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
                     || r.end <= hit.first
                     || (u64::from(r.start.offset) >= hit.end && r.end <= hit.new_bytes)
             };
-            // What is not needed is passed over, unless nobody knows how much is missing behind it.
+            // Damage where nothing is needed is passed over, unless the segment ends before the log
+            // start and the store was not closed: then the log behind it may be missing, too.
             let reaches_start = hit.damage != Damage::Gone && hit.new_bytes >= start.offset.into();
             just.passed = number == start.segment
                 && hit.first < start.offset.into()

@@ -360,7 +360,7 @@ fn verify(
     let logged = report.log.last_number;
     // The log's last records are gone, and nothing knows of them.
     let log_is_cut = done.files.iter().any(|f| kind_of(f) == "log") && logged < last;
-    // If the store was closed, the report knows that the log is cut.
+    // If the store was closed, the report says that the log is cut.
     let may_be_cut = log_is_cut
         && report.log.closed_end.is_none()
         && (done.log_without_trace || !report.log.end_is_clear);
