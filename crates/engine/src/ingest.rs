@@ -367,7 +367,7 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
             if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
                 let tables = runs.iter().flat_map(|run| run.tables.tables());
                 let keys = tables.filter_map(|table| table.points.as_ref());
-                gaps.tell(
+                gaps.invalidate(
                     keys.map(|(first, last)| (&first[..], &last[..])),
                     ingest.last,
                     core.gap_min(),

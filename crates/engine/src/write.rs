@@ -440,13 +440,13 @@ fn commit(
         need.source.set_last_position(end);
         // Before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
-            if planted::is(Bug::GapToldLate) {
+            if planted::is(Bug::GapCutLate) {
                 core.snapshots.publish(first + count - 1);
             }
             let puts = need.entries_of(group, EntryKind::Put);
             let keys = puts.map(|e| (e.key, e.key));
             let gaps = &need.keyspace.gaps;
-            gaps.tell(keys, first + count - 1, core.gap_min());
+            gaps.invalidate(keys, first + count - 1, core.gap_min());
         }
     }
     core.snapshots.publish(first + count - 1);

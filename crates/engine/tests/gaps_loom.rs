@@ -8,9 +8,9 @@
 //! is written again here with loom's atomics: its flag is relaxed, the pointer to the shown map is
 //! an atomic with acquire and release, which is what `arc_swap` promises at least.
 //!
-//! Tried by hand, each makes a test fail: the leader publishes before it tells; the flag is set
-//! outside the mutex of the queue, or while somebody leads as if nobody did; the watch does not ask
-//! what was told; the reader loads the map before its number.
+//! Each of these changes was tried by hand and makes a test fail: the leader publishes before it
+//! invalidates; the flag is set outside the mutex of the queue, or while somebody leads as if nobody
+//! did; a watch is given whatever was invalidated; the reader loads the map before its number.
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
@@ -70,7 +70,7 @@ impl Keyspace {
         *self.led.lock().expect("no panic under it") = true;
         if self.armed.load(Ordering::Relaxed) != 0 {
             let mut state = self.state.lock().expect("no panic under it");
-            state.tell(std::iter::once((KEY, KEY)), number, true, 16);
+            state.invalidate(std::iter::once((KEY, KEY)), number, true, 16);
             self.show(&state);
         }
         self.published.store(number, Ordering::Release);

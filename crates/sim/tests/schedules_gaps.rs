@@ -121,8 +121,8 @@ impl Keyspace {
                     let puts = writes.filter(|write| write.put);
                     let keys: Vec<_> = puts.map(|write| ([write.first], [write.last])).collect();
                     let alive = keys.iter().map(|(first, last)| (&first[..], &last[..]));
-                    self.gaps.tell(alive, last, 0);
-                    self.reached("told");
+                    self.gaps.invalidate(alive, last, 0);
+                    self.reached("invalidated");
                     if !self.gaps.is_armed() {
                         self.reached("disarmed");
                     }
@@ -238,7 +238,7 @@ fn schedules_gaps() {
     let wanted = [
         "gap",
         "jumped",
-        "told",
+        "invalidated",
         "disarmed",
         "watch.given",
         "watch.refused",

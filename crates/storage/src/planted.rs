@@ -185,11 +185,11 @@ bugs! {
     143 GapOutlivesIngest "an ingest into a gap that cursors jump over leaves the gap as it is";
     // Of the gaps, by those who attacked them.
     144 WatchOutlivesPut "a put where a cursor is looking for a gap does not bound the gap";
-    145 GapToldLate "a put is published before it is taken out of the gaps";
+    145 GapCutLate "a put is published before it is taken out of the gaps";
     146 GapTrustsLeader
-        "a cursor assumes that the leader at work already reports its puts to the gaps";
+        "a cursor assumes that the leader at work already invalidates its puts in the gaps";
     147 JoinedGapIsOld "two gaps that become one have the older number of the two";
-    148 GapsOutliveTelling "gaps stay when leaders no longer report their puts to them";
+    148 GapsOutliveDisarming "gaps stay when leaders no longer invalidate their puts in them";
     // The end of a closed log, and what of a log is needed.
     151 CloseWithoutSync "a close does not sync the log before it writes where the log ends";
     152 CloseWithoutEnd "a close does not write where the log ends";

@@ -1,16 +1,16 @@
-//! Gaps for readers that have not come yet: the maintenance task walks over what was deleted.
+//! Gaps that are found ahead of readers: the maintenance task walks over what was deleted.
 //!
-//! What it is: after every [`EVERY_TIMES`] times as many deletes as a gap needs hidden entries,
-//! the leader leaves the key of the last one behind as a hint. The maintenance task places a
-//! cursor there and lets it run over the hidden entries around it, both ways, so that it leaves a
-//! gap behind as any cursor does. Where deletes are scattered, it meets a live entry at once.
-//! Where they follow each other, it comes to the gap of the last hint soon, so every tombstone is
-//! walked over about once. So the first reader after many deletes steps over little more than were
-//! made since the last hint. Nothing is remembered over an open: the first reader after it steps
-//! over what no compaction has dropped yet, and leaves the gap behind.
+//! Each time that [`EVERY_TIMES`] times as many keys were deleted as a gap needs hidden entries, the
+//! leader adds the key of the last delete as a hint. The maintenance task places a cursor there and
+//! lets it step over the hidden entries around it, in both directions, so that it leaves a gap
+//! behind as any cursor does. Where deletes are scattered, the cursor meets a live entry at once.
+//! Where they follow each other, it soon comes to the gap of the last hint, so it steps over every
+//! tombstone about once. So the first reader after many deletes steps over little more than what
+//! was deleted since the last hint. Gaps do not outlive a close: the first reader after an open
+//! steps over what no compaction has dropped yet, and leaves the gap behind.
 //!
-//! Threading: the leader adds hints, the maintenance task takes them; a mutex that is held for no
-//! wait.
+//! Threading: the leader adds hints and the maintenance task takes them, under a mutex that is held
+//! for no wait.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ use crate::error::Result;
 use crate::iter::{Cursor, IterOptions};
 use crate::view::KeyspaceCore;
 
-/// Deletes from one hint to the next, for each hidden entry that a gap needs.
+/// The number of deletes between two hints, for each hidden entry that a gap needs.
 const EVERY_TIMES: u64 = 128;
 
-/// Hints that wait; a further one is left out.
+/// The most hints that wait. Further ones are dropped.
 const HINTS_MAX: usize = 16;
 
-/// Hidden entries that one round of maintenance walks over.
+/// The most hidden entries that one round of maintenance steps over.
 const STEPS_MAX: u64 = 1 << 16;
 
-/// Where deletes were made. See the module.
+/// Keys near which others were deleted. See the module.
 pub(crate) struct Hints {
-    /// Deletes in memtables since the store was opened; only the leader changes it.
+    /// The number of deletes since the store was opened. Only the leader changes it.
     deletes: AtomicU64,
     keys: Mutex<Vec<Vec<u8>>>,
 }
@@ -63,8 +63,8 @@ impl Hints {
 }
 
 impl super::Gaps {
-    /// The leader made `count` deletes; `last` gives the key of the last one. True if the
-    /// maintenance task is to look.
+    /// Counts `count` deletes, which the leader has published. `last` returns the key of the last
+    /// one. True if the maintenance task has a new hint.
     #[inline]
     pub(crate) fn deleted<'k>(
         &self,
@@ -80,8 +80,8 @@ impl super::Gaps {
     }
 }
 
-/// A part of a round of maintenance: takes up hints, until all are taken or it has done enough for
-/// one round; then it asks for another one. An error is the business of the next reader.
+/// A part of a round of maintenance: follows hints until there are none, or until it has done enough
+/// for one round and another one is due. An error is dropped, because the next reader meets it too.
 pub(crate) fn look(core: &Arc<Core>) {
     let keyspaces = core.keyspaces.load_full();
     for keyspace in keyspaces.by_id.values() {
@@ -96,7 +96,8 @@ pub(crate) fn look(core: &Arc<Core>) {
     }
 }
 
-/// Walks over the hidden entries on both sides of `from`; where to go on if they are too many.
+/// Steps over the hidden entries on both sides of `from`. Returns where to go on if they are too
+/// many.
 fn walk(core: &Arc<Core>, keyspace: &Arc<KeyspaceCore>, from: &[u8]) -> Result<Option<Vec<u8>>> {
     let options = IterOptions {
         values: false,

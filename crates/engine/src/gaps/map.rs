@@ -1,8 +1,8 @@
 //! Disjoint key intervals with a sequence number each, as a value that is cheap to copy and change.
 //!
-//! What it is: a [`GapMap`] is a list of leaves, each a short sorted list of [`Gap`]s. A changed
-//! copy shares every leaf that the change does not touch, so readers keep an old map without a
-//! lock while the next one is made.
+//! A [`GapMap`] is a list of leaves, each a short sorted list of [`Gap`]s. A changed copy shares
+//! every leaf that the change does not touch, so readers use an old map without a lock while the
+//! next one is made.
 //!
 //! Invariants: the gaps are not empty, ascend, and neither overlap nor touch; leaves are not empty.
 //!
@@ -15,14 +15,14 @@ use siltstone_storage::planted::{self, Bug};
 /// A leaf with more gaps than this is split.
 pub(super) const LEAF_MAX: usize = 64;
 
-/// The keys from `start` up to but without `end`. See the module `gaps` for what is known of them.
+/// The keys from `start` on and before `end`. None of them is alive: see the module `gaps`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) start: Vec<u8>,
     pub(crate) end: Vec<u8>,
-    /// The number at which it was found.
+    /// The number of the read that found it.
     pub(crate) number: u64,
-    /// About how many entries a reader passes over by it.
+    /// About how many entries a reader skips with it.
     pub(crate) hidden: u64,
 }
 
@@ -71,7 +71,7 @@ impl GapMap {
         leaf[..at].last().filter(|gap| key < &gap.end[..])
     }
 
-    /// The first position whose gap is not `before`; `before` holds for the first gaps only.
+    /// The first position whose gap is not `before`. The gaps must be partitioned by `before`.
     fn position(&self, before: impl Fn(&Gap) -> bool) -> Position {
         let leaf = self
             .leaves
@@ -94,7 +94,7 @@ impl GapMap {
         })
     }
 
-    /// Puts `new` in the place of the gaps between two positions.
+    /// Replaces the gaps between two positions by `new`.
     fn replace(&mut self, from: Position, to: Position, new: Vec<Arc<Gap>>) {
         let mut merged: Leaf = Vec::new();
         if let Some(leaf) = self.leaves.get(from.0) {
@@ -121,8 +121,8 @@ impl GapMap {
         self.leaves.splice(from.0.min(end)..end, leaves);
     }
 
-    /// Adds a gap, joined with those that it overlaps or touches. What is known of all of them is
-    /// known from the newest of their numbers on.
+    /// Adds a gap, joined with those that it overlaps or touches. All of them hold from the newest
+    /// of their numbers on.
     pub(crate) fn join(&mut self, mut gap: Gap) {
         debug_assert!(gap.start < gap.end);
         let from = self.position(|other| other.end < gap.start);
@@ -143,7 +143,7 @@ impl GapMap {
         self.replace(from, to, vec![Arc::new(gap)]);
     }
 
-    /// Whether a gap has one of the keys from `first` up to and with `last`.
+    /// Whether a gap has one of the keys from `first` to `last`, both included.
     pub(crate) fn overlaps(&self, first: &[u8], last: &[u8]) -> bool {
         let (leaf, slot) = self.position(|gap| &gap.end[..] <= first);
         self.leaves
@@ -152,8 +152,9 @@ impl GapMap {
             .is_some_and(|gap| &gap.start[..] <= last)
     }
 
-    /// Takes the keys from `first` up to and with `last` out of all gaps. What a gap hides is
-    /// divided evenly between the two parts that are left of it: nobody has counted them apart.
+    /// Takes the keys from `first` to `last`, both included, out of all gaps. The number of hidden
+    /// entries of a gap is divided evenly between the two parts that are left of it, because they
+    /// were not counted apart.
     pub(crate) fn cut(&mut self, first: &[u8], last: &[u8]) {
         let from = self.position(|gap| &gap.end[..] <= first);
         let to = self.position(|gap| &gap.start[..] <= last);
@@ -182,9 +183,9 @@ impl GapMap {
         self.replace(from, to, left);
     }
 
-    /// Forgets a quarter of the gaps and one more: those that were found longest ago, and of those
-    /// that were found at the same number the ones that hide the fewest entries. One cursor finds
-    /// all of its gaps at one number, and the parts of a gap that was cut have its number.
+    /// Drops a quarter of the gaps and one more: those with the lowest numbers, and of those with
+    /// equal numbers the ones that hide the fewest entries. Equal numbers are common: one cursor
+    /// finds all of its gaps at one number, and the parts of a gap that was cut have its number.
     pub(crate) fn drop_oldest(&mut self) {
         let rank = |gap: &Arc<Gap>| (gap.number, gap.hidden);
         let mut gaps: Vec<Arc<Gap>> = self.between((0, 0), self.end()).cloned().collect();
@@ -194,13 +195,13 @@ impl GapMap {
         }
         let quarter = ranks.len() / 4;
         let (lower, last, _) = ranks.select_nth_unstable(quarter);
-        // Of the gaps with the rank of the last one that goes, so many go.
+        // How many of the gaps with the rank of the last dropped one are dropped.
         let mut equal = 1 + lower.iter().filter(|rank| *rank == last).count();
         let last = *last;
         gaps.retain(|gap| {
-            let goes = rank(gap) < last || rank(gap) == last && equal > 0;
-            equal -= usize::from(goes && rank(gap) == last);
-            !goes
+            let is_dropped = rank(gap) < last || rank(gap) == last && equal > 0;
+            equal -= usize::from(is_dropped && rank(gap) == last);
+            !is_dropped
         });
         *self = GapMap::default();
         self.replace((0, 0), (0, 0), gaps);

@@ -7,39 +7,41 @@
 //! its end. [`ahead`] lets the maintenance task walk over what was deleted lately, so that the
 //! first reader finds a gap too.
 //!
-//! What a gap says: from its number on, no key of the interval `start..end` is alive. It is exact:
-//! a read at any number sees what it would see without gaps. The rules:
+//! A gap with the number `s` says that no key of the interval `start..end` is alive at `s`, nor at
+//! any later number as long as the gap is in the map. A read at any number sees what it would see
+//! without gaps. The rules:
 //!
 //! - **G1** A gap is used only at numbers not below its own, and only by reads that loaded the map
 //!   after they had their number.
-//! - **G2** Whoever makes a number readable at which a key comes to life (a put, an ingested
-//!   table) tells so before the number is published ([`shared::SharedGaps::tell`]). Telling cuts the key out of
-//!   all gaps, and bounds the watches by it. Leaders need not tell while the keyspace is not
+//! - **G2** Before a number is published at which a key comes to life (by a put or an ingested
+//!   table), its leader *invalidates* the key ([`shared::SharedGaps::invalidate`]): the key is cut
+//!   out of all gaps, and it bounds the watches. Leaders need not do so while the keyspace is not
 //!   *armed*.
-//! - **G3** A cursor that wants to leave a gap behind registers a watch *before* it has found the
-//!   gap's far end, and gets one only if nothing was told with a number above its own.
+//! - **G3** A cursor that is to leave a gap behind registers a watch *before* it has found the
+//!   gap's far end. It gets a watch only if no key was invalidated with a number above its own.
 //! - **G4** Each of these changes is made under the mutex of [`state::State`], and the map that
 //!   readers see is replaced under it too.
 //!
-//! Why that is exact. Let a read at number `n` use a gap of number `s`, so `s <= n` (G1), and
+//! Why this is exact. Let a read at number `n` use a gap of number `s`, so `s <= n` (G1), and
 //! suppose that a key of the gap is alive at `n`. Its newest entry at `n` is a put with a number
 //! `m <= n`. The cursor that found the gap read at `s` and saw no live key in the interval, so
-//! `m > s`. The leader of `m` told of the key before it published `m` (G2). If it did so before the
-//! watch was registered, then something was told with a number above `s`, and there was no watch
-//! (G3). If it did so between the watch and the gap, then the watch was bounded, and the gap does
-//! not have the key. If it did so after that, then it cut the key out of the map and showed the
-//! new map before it published `m`; the read loaded the map after it had read a published number
-//! not below `m`, so it saw that map or a later one. Gaps that are joined have the newest of their
-//! numbers, and no gap gets keys in any other way. What else happens to a view does not matter: rotations,
-//! flushes, compactions and deletes bring nothing to life, and what is alive at a number does not
-//! depend on the view.
+//! `m > s`. The leader of `m` invalidated the key before it published `m` (G2). If it did so before
+//! the watch was registered, then a key was invalidated with a number above `s`, and there was no
+//! watch (G3). If it did so between the watch and the gap, then the watch was bounded, and the gap
+//! does not have the key. If it did so after that, then it cut the key out of the map and showed
+//! the new map before it published `m`; the read loaded the map after it had read a published
+//! number not below `m`, so it saw that map or a later one. Gaps that are joined have the newest of
+//! their numbers, and no gap gets keys in any other way. Other changes of a view do not matter:
+//! rotations, flushes, compactions and deletes bring nothing to life, and what is alive at a number
+//! does not depend on the view.
 //!
-//! Why every leader tells (G2). The flag `armed` is one relaxed load on the put path. It is set
+//! Why every leader does so (G2). The flag `armed` is one relaxed load on the put path. It is set
 //! under the mutex of the writers' queue. If nobody leads at that moment, all given numbers are
-//! published, and every later leader takes that mutex after the flag was set: so it sees the flag.
-//! If somebody leads, then the one at work may have looked at the flag already. Then no watch is
-//! given until a leader has told: that one saw the flag, so all later ones do. Only a leader clears
-//! the flag, and with it all gaps and the knowledge that leaders tell.
+//! published, and every later leader takes that mutex after the flag was set, so it sees the flag.
+//! If somebody leads, then that leader may have read the flag already. In this case no watch is
+//! given until a leader has invalidated keys: that one saw the flag, so all later ones do. Only a
+//! leader clears the flag. The state then has no gaps, and is as it was before the first cursor
+//! armed it.
 //!
 //! What it costs. A put into a keyspace without gaps: the one load. With gaps: a short mutex and a
 //! search of the map, and gaps that nobody uses are forgotten. A cursor: nothing, until it has
@@ -62,13 +64,13 @@ use siltstone_storage::Runtime;
 
 use shared::SharedGaps;
 
-/// A cursor asks for a gap whenever it has stepped over this many more hidden entries, at most.
+/// A cursor looks for a gap whenever it has stepped over at most this many more hidden entries.
 pub(crate) const LOOK_EVERY: u64 = 4;
 
 /// A cursor leaves a gap behind when it has stepped over this many hidden entries in a row.
 pub(crate) const HIDDEN_MIN: u64 = 16;
 
-/// What a keyspace remembers of gaps, and where to look for more.
+/// The gaps of a keyspace, and hints where more may be found.
 pub(crate) struct Gaps {
     shared: SharedGaps,
     hints: ahead::Hints,

@@ -1,4 +1,5 @@
-//! A cursor's way over hidden entries: it counts them, jumps over gaps, and leaves one behind.
+//! A run of hidden entries, as one cursor steps over it: how many there are, the gaps that it jumps
+//! over, and the gap that it leaves behind.
 //!
 //! Threading: owned by one cursor.
 
@@ -10,7 +11,7 @@ use super::{Gaps, LOOK_EVERY};
 use crate::core::Core;
 use crate::view::KeyspaceCore;
 
-/// A registered watch; letting it go abandons it.
+/// A registered watch. Dropping it abandons it.
 struct Watching {
     keyspace: Arc<KeyspaceCore>,
     id: u64,
@@ -27,28 +28,28 @@ impl Drop for Watching {
 pub(crate) enum Hidden {
     /// It steps on.
     Step,
-    /// It looks for a gap first, and may want a watch.
+    /// It looks for a gap first, and may ask for a watch.
     Look,
 }
 
-/// Hidden entries in a row: those that a cursor steps over from where it was placed, or from an
-/// entry that it showed, to the next one that it shows.
+/// Hidden entries in a row: those that a cursor steps over between two entries that it shows, or
+/// between the target of a seek and the first entry that it shows.
 pub(crate) struct Run {
-    /// Hidden entries that it stepped over.
+    /// The number of hidden entries that the cursor stepped over.
     hidden: u64,
-    /// Gaps that it jumped over.
+    /// The number of gaps that it jumped over.
     jumps: u64,
     /// The first hidden key.
     first: Vec<u8>,
-    /// How far it came: forward a key above all hidden ones, backward the last hidden one. It is
-    /// kept while there is a watch, and after a jump.
+    /// The far end of the run so far: forward a key above all hidden ones, backward the last hidden
+    /// one. It is only up to date while there is a watch, and after a jump.
     far: Vec<u8>,
     watching: Option<Watching>,
-    /// It asked for a watch and got none.
+    /// The cursor asked for a watch and got none.
     refused: bool,
-    /// It stops after this many hidden entries.
+    /// The run ends after this many hidden entries.
     limit: u64,
-    /// Of so many hidden entries it makes a gap.
+    /// This many hidden entries make a gap.
     min: u64,
 }
 
@@ -67,23 +68,23 @@ impl Run {
         }
     }
 
-    /// Has runs end after this many hidden entries.
+    /// Lets every run end after this many hidden entries.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Whether it is one of the store's own, which no statistics count.
+    /// Whether this is a run of the maintenance task, which no statistics count.
     pub(crate) fn is_limited(&self) -> bool {
         self.limit != u64::MAX
     }
 
-    /// Whether it ends here: at its limit, or because with a limit it is there only to leave a gap
-    /// behind, and may not.
+    /// Whether a run with a limit ends here: at the limit, or because it was refused the watch
+    /// without which it is of no use.
     pub(crate) fn is_over(&self) -> bool {
         self.is_limited() && (self.hidden >= self.limit || self.refused)
     }
 
-    /// Forgets the last run.
+    /// Starts over with no hidden entries.
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.hidden > 0 {
@@ -94,7 +95,7 @@ impl Run {
         }
     }
 
-    /// The cursor does not show the newest entry of `key`.
+    /// Counts `key`, whose newest entry the cursor does not show.
     #[inline]
     pub(crate) fn hide(&mut self, key: &[u8], way: Way) -> Hidden {
         self.hidden += 1;
@@ -119,7 +120,7 @@ impl Run {
         }
     }
 
-    /// The cursor jumps over a gap.
+    /// Counts a gap that the cursor jumps over.
     pub(crate) fn jump(&mut self, gap: &Gap, way: Way) {
         self.jumps += 1;
         self.far.clone_from(match way {
@@ -128,8 +129,9 @@ impl Run {
         });
     }
 
-    /// Asks for a watch when it is worth one: after many hidden entries, or between two gaps, which
-    /// then become one. `key` is the hidden one where the cursor stands, unless it has jumped.
+    /// Asks for a watch where a gap is worth it: after many hidden entries, or between two gaps,
+    /// which then become one. `key` is the hidden key where the cursor stands, unless it has just
+    /// jumped.
     pub(crate) fn look(
         &mut self,
         core: &Core,
@@ -160,8 +162,8 @@ impl Run {
         }
     }
 
-    /// The cursor, at `number`, shows an entry or has come to an end: nothing from the first hidden
-    /// key to the last is alive.
+    /// Ends the run, because the cursor, which reads at `number`, shows an entry or has come to an
+    /// end. No key from the first hidden one to the last is alive.
     #[inline]
     pub(crate) fn end(&mut self, core: &Core, number: u64) {
         if self.hidden > 0 {
@@ -182,7 +184,7 @@ impl Run {
         }
     }
 
-    /// Whether it ended at its limit, and where it can be taken up again.
+    /// The key at which to go on, if the run has ended at its limit.
     pub(crate) fn gave_up(&self) -> Option<&[u8]> {
         let is_at_limit = self.is_limited() && self.hidden >= self.limit;
         is_at_limit.then_some(&self.far)

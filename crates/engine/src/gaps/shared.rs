@@ -1,9 +1,9 @@
-//! The gaps of one keyspace, as leaders and readers share them: what [`State`] guards by a mutex,
-//! the map that readers see without it, and the flag that a put asks first.
+//! The gaps of one keyspace, as leaders and readers share them: a [`State`] behind a mutex, the map
+//! that readers see without it, and the flag that a put reads first.
 //!
 //! The argument for exactness is at the head of the module `gaps`. This file, `state.rs` and
-//! `map.rs` know nothing of the store: `crates/sim/tests/schedules_gaps.rs` explores their
-//! schedules.
+//! `map.rs` use nothing of the store, so that `crates/sim/tests/schedules_gaps.rs` can compile them
+//! and explore their schedules.
 //!
 //! Threading: any thread.
 
@@ -14,16 +14,16 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
 use super::map::{Gap, GapMap};
-use super::state::{State, Told, Way};
+use super::state::{Invalidated, State, Way};
 use crate::atomics::{AtomicU64, Ordering};
 
 /// See the module.
 pub(crate) struct SharedGaps {
-    /// Whether leaders tell what comes to life: 0 or 1.
+    /// Whether leaders invalidate what comes to life: 0 or 1.
     armed: AtomicU64,
-    /// Whether a gap was used since a leader last told: 0 or 1.
+    /// Whether a gap was used since a leader last invalidated keys: 0 or 1.
     used: AtomicU64,
-    /// What readers see of the state's map.
+    /// The state's map, for readers.
     shown: ArcSwap<GapMap>,
     state: Mutex<State>,
 }
@@ -38,13 +38,14 @@ impl SharedGaps {
         }
     }
 
-    /// Whether a leader must [`SharedGaps::tell`] what comes to life.
+    /// Whether a leader must [`SharedGaps::invalidate`] what comes to life.
     #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
-    /// A gap that holds `key` and may be used by a read at `number`, which the reader had before.
+    /// A gap that holds `key` and may be used by a read at `number`. The reader must have had this
+    /// number before the call (G1).
     pub(crate) fn at(&self, key: &[u8], number: u64) -> Option<Arc<Gap>> {
         if !self.is_armed() {
             return None;
@@ -60,10 +61,11 @@ impl SharedGaps {
         Some(gap.clone())
     }
 
-    /// Asks leaders to tell, unless they do. `with_quiet` calls what it is given while nobody can
-    /// begin to lead, with the published number if nobody leads now.
+    /// Has leaders invalidate what comes to life, unless all of them do so already. `with_quiet`
+    /// calls its argument while nobody can begin to lead, with the published number if nobody leads
+    /// now.
     pub(crate) fn arm(&self, with_quiet: impl FnOnce(&mut dyn FnMut(Option<u64>))) {
-        if self.is_armed() && self.state.lock().is_told() {
+        if self.is_armed() && self.state.lock().is_complete() {
             return;
         }
         with_quiet(&mut |quiet| {
@@ -73,11 +75,12 @@ impl SharedGaps {
         });
     }
 
-    /// The leader tells that these closed ranges of keys come to life with the group that ends
-    /// with the number `last`. It is called before that number is published, if
-    /// [`SharedGaps::is_armed`]. `gap_min`: of how many hidden entries cursors make a gap.
+    /// Takes the keys of these closed ranges out of the gaps. The leader calls this, if
+    /// [`SharedGaps::is_armed`], for the keys that its group brings to life, before it publishes
+    /// `last`, the last number of the group. `gap_min`: of how many hidden entries cursors make a
+    /// gap.
     #[cold]
-    pub(crate) fn tell<'k>(
+    pub(crate) fn invalidate<'k>(
         &self,
         alive: impl Iterator<Item = (&'k [u8], &'k [u8])>,
         last: u64,
@@ -85,12 +88,12 @@ impl SharedGaps {
     ) {
         let used = self.used.load(Ordering::Relaxed) != 0;
         let mut state = self.state.lock();
-        let told = state.tell(alive, last, used, gap_min);
-        let stays = told == Told::Disarmed && planted::is(Bug::GapsOutliveTelling);
-        if told != Told::Same && !stays {
+        let done = state.invalidate(alive, last, used, gap_min);
+        let stays = done == Invalidated::Disarmed && planted::is(Bug::GapsOutliveDisarming);
+        if done != Invalidated::Nothing && !stays {
             self.shown.store(state.map().clone());
         }
-        if told == Told::Disarmed {
+        if done == Invalidated::Disarmed {
             self.armed.store(0, Ordering::Relaxed);
         }
         drop(state);

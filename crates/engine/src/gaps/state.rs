@@ -1,7 +1,7 @@
-//! What is known of gaps, and when it holds: the part that needs a lock, without the lock.
+//! The gaps and the watches of a keyspace: the value that [`super::shared`] keeps behind a mutex.
 //!
 //! The argument for exactness is at the head of the module `gaps`; rules G1 to G4 there are kept
-//! here. This file and `map.rs` know nothing of the store, so that `tests/gaps_loom.rs` compiles
+//! here. This file and `map.rs` use nothing of the store, so that `tests/gaps_loom.rs` can compile
 //! them as they are.
 //!
 //! Threading: a value behind a mutex.
@@ -18,18 +18,19 @@ const GAPS_MAX: usize = 4096;
 /// Bytes of their keys, at most.
 const KEY_BYTES_MAX: usize = 1 << 20;
 
-/// Readers that may look for a gap at the same time.
+/// Readers that may have a watch at the same time.
 const WATCHES_MAX: usize = 16;
 
-/// Gaps are forgotten when nobody has used one while this many times as many keys came to life as
-/// the gaps hide entries: by then telling of the keys costs more than finding the gaps again.
+/// Gaps that nobody uses are forgotten when more keys have come to life than this times the number
+/// of entries that the gaps hide. By then it costs more to invalidate keys than to find the gaps
+/// again.
 const IDLE_TIMES: u64 = 8;
 
-/// As many keys as this, for each hidden entry that a gap needs, may come to life at least before
-/// gaps that nobody uses are forgotten.
+/// They are not forgotten before this many keys have come to life for each hidden entry that a gap
+/// needs.
 const IDLE_MIN_TIMES: u64 = 256;
 
-/// Where a reader goes.
+/// The direction of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Forward,
@@ -74,9 +75,9 @@ impl Watch {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     armed: bool,
-    /// From this number on the leaders have told of every key that came to life, and it is the
-    /// number of the last group that they told of. None: it is not known that they tell.
-    told: Option<u64>,
+    /// The last number of the last group that invalidated keys. At first it is the number from
+    /// which on every leader does so. `None`: a leader that does not may still be at work.
+    invalidated: Option<u64>,
     watches: Vec<Watch>,
     next_watch: u64,
     map: Arc<GapMap>,
@@ -84,14 +85,14 @@ pub(crate) struct State {
     idle: u64,
 }
 
-/// What came of telling.
+/// What [`State::invalidate`] has changed for readers and leaders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// The map is what it was.
-    Same,
+pub(crate) enum Invalidated {
+    /// The map is the same as before.
+    Nothing,
     /// There is another map to show.
-    Changed,
-    /// Nothing is remembered any more, and nobody needs to tell.
+    Map,
+    /// All gaps are forgotten, and leaders need not invalidate keys any more.
     Disarmed,
 }
 
@@ -101,55 +102,57 @@ impl State {
         &self.map
     }
 
-    /// Leaders are asked to tell from now on. `quiet` is the published number if nobody leads: then
-    /// every later leader tells (G2). Otherwise the next leader that tells says so.
+    /// Leaders are to invalidate keys from now on. `quiet` is the published number if nobody leads:
+    /// then every later leader does so (G2). Otherwise this is known from the next call of
+    /// [`State::invalidate`] on.
     pub(crate) fn arm(&mut self, quiet: Option<u64>) {
         self.armed = true;
-        self.told = self.told.or(quiet);
+        self.invalidated = self.invalidated.or(quiet);
     }
 
-    /// Whether every leader tells.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told.is_some()
+    /// Whether every leader invalidates what it brings to life.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.invalidated.is_some()
     }
 
-    /// The leader tells that these closed ranges of keys come to life with the group that ends with
-    /// the number `last`, which is not published yet. `used`: a gap was used since a leader last
-    /// told. `gap_min`: of how many hidden entries cursors make a gap.
-    pub(crate) fn tell<'k>(
+    /// Takes the keys of these closed ranges, which come to life with the group that ends with the
+    /// number `last`, out of the gaps, and bounds the watches by them. `last` is not published yet.
+    /// `used`: a gap was used since the call before. `gap_min`: of how many hidden entries cursors
+    /// make a gap.
+    pub(crate) fn invalidate<'k>(
         &mut self,
         alive: impl Iterator<Item = (&'k [u8], &'k [u8])>,
         last: u64,
         used: bool,
         gap_min: u64,
-    ) -> Told {
-        // A leader that looked before the last one disarmed.
+    ) -> Invalidated {
+        // This leader read the flag before the last one cleared it.
         if !self.armed {
-            return Told::Same;
+            return Invalidated::Nothing;
         }
-        // All later leaders tell as well, whether or not this one brings anything to life.
-        self.told.get_or_insert(last);
+        // All later leaders come here as well, whether or not this one brings anything to life.
+        self.invalidated.get_or_insert(last);
         let mut changed: Option<GapMap> = None;
         let mut count = 0;
-        for (first, end) in alive {
+        for (first, last) in alive {
             count += 1;
             if !planted::is(Bug::WatchOutlivesPut) {
                 for watch in &mut self.watches {
-                    watch.cut(first, end);
+                    watch.cut(first, last);
                 }
             }
             let map = changed.as_ref().unwrap_or(&self.map);
-            if !planted::is(Bug::GapOutlivesPut) && map.overlaps(first, end) {
+            if !planted::is(Bug::GapOutlivesPut) && map.overlaps(first, last) {
                 let map = changed.get_or_insert_with(|| (*self.map).clone());
-                map.cut(first, end);
+                map.cut(first, last);
                 // A key in the middle makes two gaps of one.
                 keep_bounds(map);
             }
         }
         if count == 0 {
-            return Told::Same;
+            return Invalidated::Nothing;
         }
-        self.told = Some(last);
+        self.invalidated = Some(last);
         self.idle = if used { 0 } else { self.idle + count };
         let idle_min = gap_min.saturating_mul(IDLE_MIN_TIMES);
         if self.watches.is_empty()
@@ -160,22 +163,22 @@ impl State {
                 next_watch,
                 ..State::default()
             };
-            return Told::Disarmed;
+            return Invalidated::Disarmed;
         }
         match changed {
             Some(map) => {
                 self.map = Arc::new(map);
-                Told::Changed
+                Invalidated::Map
             }
-            None => Told::Same,
+            None => Invalidated::Nothing,
         }
     }
 
     /// A reader at `number` met a run of hidden entries that begins with `anchor`, and wants to
-    /// leave a gap behind. None: it may not (G3), or too many others do.
+    /// leave a gap behind. `None`: it may not (G3), or too many others have a watch.
     pub(crate) fn watch(&mut self, number: u64, way: Way, anchor: &[u8]) -> Option<u64> {
-        let told = self.told?;
-        if told > number && !planted::is(Bug::GapIgnoresEarlierPuts)
+        let invalidated = self.invalidated?;
+        if invalidated > number && !planted::is(Bug::GapIgnoresEarlierPuts)
             || self.watches.len() >= WATCHES_MAX
         {
             return None;
@@ -229,7 +232,7 @@ impl State {
         true
     }
 
-    /// The reader of a watch went elsewhere.
+    /// The reader of a watch leaves no gap behind.
     pub(crate) fn abandon(&mut self, id: u64) {
         self.unwatch(id);
     }

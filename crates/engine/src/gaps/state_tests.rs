@@ -1,4 +1,4 @@
-//! What a keyspace remembers of gaps keeps to its bounds, whatever comes to life in them.
+//! The memory for a keyspace's gaps keeps to its bounds, whatever comes to life in them.
 
 use super::map::after;
 use super::state::*;
@@ -9,7 +9,7 @@ fn with_gap(start: &[u8], end: &[u8]) -> State {
     state.arm(Some(1));
     let watch = state
         .watch(1, Way::Forward, start)
-        .expect("nothing was told");
+        .expect("nothing was invalidated");
     assert!(state.finish(watch, 1, &after(end), 1 << 30));
     state
 }
@@ -29,7 +29,7 @@ fn puts_that_cut_one_gap_into_many_keep_to_the_bounds() {
         let keys: Vec<[u8; 4]> = (0..20_000).map(|i| key(2 * i + 1)).collect();
         for (i, keys) in keys.chunks(group).enumerate() {
             let alive = keys.iter().map(|key| (&key[..], &key[..]));
-            state.tell(alive, 2 + i as u64, true, 16);
+            state.invalidate(alive, 2 + i as u64, true, 16);
             assert_bounded(&state);
         }
         let gaps = state.map().len();
@@ -45,7 +45,7 @@ fn gaps_between_long_keys_keep_to_the_bounds() {
     for i in 0..100 {
         let key = key(2 * i + 1);
         let alive = std::iter::once((&key[..], &key[..]));
-        state.tell(alive, u64::from(2 + i), true, 16);
+        state.invalidate(alive, u64::from(2 + i), true, 16);
         assert_bounded(&state);
     }
     assert!(state.map().len() > 3);
