@@ -1,8 +1,8 @@
 //! Gaps that are found ahead of readers: the maintenance task walks over what was deleted.
 //!
-//! Each time that [`EVERY_TIMES`] times as many keys were deleted as a gap needs hidden entries, the
-//! leader adds the key of the last delete as a hint. The maintenance task places a cursor there and
-//! lets it step over the hidden entries around it, in both directions, so that it leaves a gap
+//! Each time that [`EVERY_TIMES`] times as many keys were deleted as a gap needs hidden entries,
+//! the leader adds the key of the last delete as a hint. The maintenance task places a cursor there
+//! and lets it step over the hidden entries around it, in both directions, so that it leaves a gap
 //! behind as any cursor does. Where deletes are scattered, the cursor meets a live entry at once.
 //! Where they follow each other, it soon comes to the gap of the last hint, so it steps over every
 //! tombstone about once. So the first reader after many deletes steps over little more than what
@@ -80,8 +80,9 @@ impl super::Gaps {
     }
 }
 
-/// A part of a round of maintenance: follows hints until there are none, or until it has done enough
-/// for one round and another one is due. An error is dropped, because the next reader meets it too.
+/// A part of a round of maintenance: follows hints until there are none, or until it has done
+/// enough for one round and another one is due. An error is dropped, because the next reader meets
+/// it too.
 pub(crate) fn look(core: &Arc<Core>) {
     let keyspaces = core.keyspaces.load_full();
     for keyspace in keyspaces.by_id.values() {

@@ -1,31 +1,30 @@
 //! Cursors under range deletes: which range delete covers a key, and jumps over what it covers.
 //!
-//! What it is: [`RangeDeleteIndex`] asks the sources of a view that have range deletes. When a
+//! [`RangeDeleteIndex`] looks a key up in those sources of a view that have range deletes. When a
 //! cursor has met some hidden keys in a row, [`Cursor::jump`] moves the child that stands on the
-//! current entry to the end of the range delete (going backward: to its start) instead of stepping.
-//! A seek jumps before it opens a table: [`Search`] leaves tables out whose entries are all covered
-//! by a range delete that is known without opening anything, and tables beyond the bounds.
+//! current entry to the end of the range delete (backward: to its start) instead of stepping. A
+//! seek jumps before it opens a table: [`Search`] skips tables whose entries are all covered by a
+//! range delete that is found without opening anything, and tables beyond the bounds.
 //!
-//! **Why no visible entry is passed over.** Let `d` be a range delete over `[start, end)` with
-//! number `s`, at most the cursor's number. Every entry in that range with a smaller number is
-//! hidden, whichever source has it: range deletes count by number, never by place. So a child may
-//! be moved over a part of `[start, end)` in which all of its entries that the cursor's number can
-//! see are older than `s`. Which part that is, each kind of child knows by numbers
-//! ([`Child::older_until`]):
-//! - a table has no entry with a number above the largest one that the manifest names for it.
-//!   Numbers are given once, so an entry never has the number of a range delete; but an ingested
-//!   table has one number for everything in it, and must lie below `s` with that number.
-//! - a memtable knows where something was inserted after its first range delete
+//! **Why no visible entry is skipped.** Let `d` be a range delete over `[start, end)` with the
+//! number `s`, which is not above the cursor's number. Every entry in that range with a smaller
+//! number is hidden, whichever source has it: range deletes count by number, never by place. So a
+//! child may be moved over a part of `[start, end)` in which all of its entries that the cursor can
+//! see are older than `s`. [`Child::older_until`] finds that part by numbers alone:
+//! - A table has no entry with a number above the largest one that the manifest has for it. Numbers
+//!   are given once, so an entry never has the number of a range delete. An ingested table has one
+//!   number for everything in it, and this number must be below `s`.
+//! - A memtable has stamps that say where something was inserted after its first range delete
 //!   ([`crate::memtable::Memtable::find_newer`]).
 //!
-//! The same proof holds for a table that a seek leaves out: all of its entries on the way, from the
-//! position that is sought to the table's end (backward: to its left bound), lie within the range
-//! delete, and the manifest's number says that they are older.
+//! The same proof holds for a table that a seek skips: all of its entries on the way, from the
+//! target of the seek to the table's end (backward: to its left bound), lie within the range
+//! delete, and by the manifest's number they are older.
 //!
 //! Only that one child moves. If another child has a newer entry in the range, the merge comes to
 //! it next; if it has covered ones, the cursor jumps with that child as well. An entry that a jump
-//! passes over is hidden, and so are all older versions of its key, so nothing depends on having
-//! seen it. The merge still has all children on the side that its direction says.
+//! skips is hidden, and so are all older versions of its key, so nothing depends on having seen it.
+//! All children of the merge are still at or behind its current entry, in its direction.
 //!
 //! Threading: owned by one reader.
 
@@ -43,15 +42,15 @@ use crate::planted::{self, Bug};
 use crate::version::{End, TableMeta};
 use crate::view::{KeyspaceView, LevelView, Source};
 
-/// Hidden keys in a row that a cursor steps over before it jumps: a jump costs about as much as
-/// some steps, and most range deletes that a scan meets cover little.
+/// A cursor steps over this many hidden keys in a row before it jumps: a jump costs about as much
+/// as some steps, and most range deletes that a scan meets cover little.
 const STEPS_BEFORE_JUMP: u32 = 8;
 
-/// Tables that one source may leave out in a seek before it opens one: asking about so many costs
-/// less than opening a table does.
-const LEFT_OUT_MAX: u32 = 64;
+/// The most tables of one source that a seek skips before it opens one: looking this many up costs
+/// less than opening a table.
+const SKIPPED_MAX: u32 = 64;
 
-/// The sources of a view that have range deletes, asked by key.
+/// The sources of a view that have range deletes.
 #[derive(Default)]
 pub(super) struct RangeDeleteIndex {
     seq: u64,
@@ -59,7 +58,7 @@ pub(super) struct RangeDeleteIndex {
     levels: Vec<Arc<LevelView>>,
 }
 
-/// A range delete that covers a key, with the part of its range that its source tells of.
+/// A range delete that covers a key, with the part of its range that its source has.
 #[derive(Default)]
 pub(super) struct Covering {
     start: Vec<u8>,
@@ -68,7 +67,7 @@ pub(super) struct Covering {
 }
 
 impl RangeDeleteIndex {
-    /// Makes it that of a view, at a number.
+    /// Makes this the index of a view, for reads at the number `seq`.
     pub(super) fn set(&mut self, view: &KeyspaceView, seq: u64) {
         self.seq = seq;
         self.memtables.clear();
@@ -94,8 +93,8 @@ impl RangeDeleteIndex {
         Ok(newest)
     }
 
-    /// Gives the newest one of each source: its number, its start and its end. Unless it `opens`
-    /// tables, those that are not open are not asked.
+    /// Calls `found` with the newest one of each source: its number, its start and its end. Without
+    /// `opens`, tables that are not open are ignored.
     fn each_covering(
         &self,
         core: &Core,
@@ -139,7 +138,7 @@ impl RangeDeleteIndex {
         Ok(())
     }
 
-    /// The same, with its range, in `covering`; false if there is none.
+    /// Puts the newest one of all sources into `covering`. False if there is none.
     fn find(&self, core: &Core, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
         let mut is_covered = false;
         self.each_covering(core, key, opens, |seq, start, end| {
@@ -157,9 +156,9 @@ impl RangeDeleteIndex {
 }
 
 impl Child {
-    /// From the entry where it stands, how far in a range delete it has nothing newer: forward, the
-    /// key at or above which it must be looked at again; backward, the key below which. `None`: it
-    /// may have something newer here.
+    /// How far, from the entry where it stands, it has nothing newer than a range delete. Forward,
+    /// that is up to this key; backward, down to this key, which is included. `None`: there may be
+    /// something newer here.
     fn older_until<'a>(&'a self, delete: &'a Covering, forward: bool) -> Option<&'a [u8]> {
         let end = if forward { &delete.end } else { &delete.start };
         match self {
@@ -173,7 +172,7 @@ impl Child {
         }
     }
 
-    /// A key above which it has no entry, if one is known.
+    /// A key above which it has no entry. `None` for a memtable, and without a bound.
     fn last_bound(&self) -> Option<Vec<u8>> {
         match self {
             Child::Memtable(_) => None,
@@ -199,7 +198,7 @@ impl Child {
     }
 }
 
-/// What a seek of a cursor knows about the entries that it need not meet.
+/// The parts of a cursor by which a seek decides what it may skip.
 pub(super) struct Search<'a> {
     pub(super) core: &'a Core,
     pub(super) deletes: &'a RangeDeleteIndex,
@@ -207,7 +206,8 @@ pub(super) struct Search<'a> {
     pub(super) forward: bool,
 }
 
-/// The [`Search`] of a cursor. A method would borrow all of the cursor, also what the seek changes.
+/// The [`Search`] of a cursor. A method would borrow the whole cursor, of which the seek changes
+/// another part.
 macro_rules! search {
     ($cursor:ident, $forward:expr) => {
         $crate::iter::covered::Search {
@@ -220,18 +220,18 @@ macro_rules! search {
 }
 pub(super) use search;
 
-/// What the tables of a level that a seek comes to first need not be opened for.
-enum LeftOut {
-    /// Nothing: the source seeks where it was to.
+/// The entries of a level that a seek may skip without opening their tables.
+enum Skipped {
+    /// None: the level seeks its target.
     Nothing,
-    /// Its entries before this key (backward: at or above it).
+    /// Those before this key (backward: at or above it).
     Until(Vec<u8>),
-    /// All that it has within the bounds.
+    /// All that are within the bounds.
     All,
 }
 
 impl Search<'_> {
-    /// A seek of all sources, each of which may leave tables out.
+    /// Seeks all sources, each of which may skip tables.
     pub(super) fn seek(
         &self,
         merged: &mut MergeCursor<Child>,
@@ -240,8 +240,8 @@ impl Search<'_> {
     ) -> Result<()> {
         let would_open = |child: &Child| child.would_open(key, trailer, self.forward);
         if !self.deletes.is_empty() && merged.children().iter().any(would_open) {
-            // Newest sources first: the tables that they open may have range deletes that cover
-            // what the older ones would open.
+            // Newest sources first: they may open tables whose range deletes cover what the older
+            // ones would open.
             return merged.seek_each(self.forward, |child| self.place(child, key, trailer));
         }
         match self.forward {
@@ -250,7 +250,7 @@ impl Search<'_> {
         }
     }
 
-    /// A seek of all sources to their last entries.
+    /// Seeks all sources to their last entries.
     pub(super) fn seek_to_last(&self, merged: &mut MergeCursor<Child>) -> Result<()> {
         if self.deletes.is_empty() {
             return merged.seek_to_last();
@@ -261,13 +261,13 @@ impl Search<'_> {
         })
     }
 
-    /// A seek of one source.
+    /// Seeks one source.
     fn place(&self, child: &mut Child, key: &[u8], trailer: u64) -> Result<()> {
         if let Child::Level(level) = child {
-            match self.left_out(level, key, trailer)? {
-                LeftOut::Nothing => {}
-                LeftOut::Until(until) => return child.go_to(&until, u64::MAX, self.forward),
-                LeftOut::All => {
+            match self.skipped(level, key, trailer)? {
+                Skipped::Nothing => {}
+                Skipped::Until(until) => return child.go_to(&until, u64::MAX, self.forward),
+                Skipped::All => {
                     level.finish();
                     return Ok(());
                 }
@@ -276,10 +276,10 @@ impl Search<'_> {
         child.go_to(key, trailer, self.forward)
     }
 
-    fn left_out(&self, level: &LevelCursor, key: &[u8], trailer: u64) -> Result<LeftOut> {
+    fn skipped(&self, level: &LevelCursor, key: &[u8], trailer: u64) -> Result<Skipped> {
         let mut until: Option<Vec<u8>> = None;
         let mut covering = Covering::default();
-        for _ in 0..LEFT_OUT_MAX {
+        for _ in 0..SKIPPED_MAX {
             let (key, trailer) = match &until {
                 Some(until) => (&until[..], u64::MAX),
                 None => (key, trailer),
@@ -289,7 +289,7 @@ impl Search<'_> {
             };
             let bounds = &level.tables()[at].bounds;
             let start = &bounds.start[..];
-            // Forward, the first key that may be met; backward, the last one to be passed over.
+            // The lowest key of the table that the seek could meet.
             let from = if self.forward { key.max(start) } else { start };
             let is_out = match (&self.options.lower, &self.options.upper) {
                 (_, Some(upper)) if self.forward => from >= &upper[..],
@@ -297,14 +297,14 @@ impl Search<'_> {
                 _ => false,
             };
             if is_out {
-                return Ok(LeftOut::All);
+                return Ok(Skipped::All);
             }
             if !self.deletes.find(self.core, from, false, &mut covering)? {
                 break;
             }
-            // All of its entries on the way lie before the end of the range delete.
+            // Whether all of the table's entries on the way lie before the end of the range delete.
             let end = &covering.end[..];
-            let is_whole = match (&bounds.end, self.forward) {
+            let is_covered = match (&bounds.end, self.forward) {
                 (_, false) if key < end || key == end && trailer == u64::MAX => true,
                 (End::Included(last), _) => &last[..] < end,
                 (End::Excluded(last), _) => &last[..] <= end,
@@ -312,12 +312,12 @@ impl Search<'_> {
             } || planted::is(Bug::LeavesOutHalfCovered);
             let to = if self.forward { end } else { &covering.start };
             let next = level.older_until(at, &covering, to, self.forward);
-            let Some(next) = next.filter(|_| is_whole) else {
+            let Some(next) = next.filter(|_| is_covered) else {
                 break;
             };
             until = Some(next.to_vec());
         }
-        Ok(until.map_or(LeftOut::Nothing, LeftOut::Until))
+        Ok(until.map_or(Skipped::Nothing, Skipped::Until))
     }
 }
 
@@ -333,9 +333,8 @@ fn is_older(table: &TableMeta, delete: u64) -> bool {
 }
 
 impl LevelCursor {
-    /// [`Child::older_until`] from table `here` on; `end` is that end of the range delete to which
-    /// the cursor goes. It asks the manifest's numbers of the tables on the way and opens none of
-    /// them.
+    /// [`Child::older_until`] from table `here` on. `end` is the end of the range delete in the
+    /// cursor's direction. This compares the manifest's numbers and opens no table.
     fn older_until<'a>(
         &'a self,
         here: usize,
@@ -354,7 +353,7 @@ impl LevelCursor {
                 .find(|table| !is_older(table, delete.seq));
             return Some(newer.map_or(end, |table| table.bounds.start.as_ref()));
         }
-        // Going backward, what counts is where the tables after the newer one begin.
+        // Going backward, everything is older down to the start of the table after the newer one.
         let mut until = tables[here].bounds.start.as_ref();
         for table in tables[..here].iter().rev() {
             if until <= end || !is_older(table, delete.seq) {
@@ -367,8 +366,8 @@ impl LevelCursor {
 }
 
 impl Cursor {
-    /// Called after each key that was not shown. After enough of them in a row, moves children over
-    /// what range deletes cover, as long as the merge stands on a covered entry.
+    /// Must be called after each key that was not shown. After enough of them in a row, this moves
+    /// children over what range deletes cover, as long as the merge stands on a covered entry.
     #[inline]
     pub(super) fn jump_covered(&mut self, forward: bool) -> Result<()> {
         self.hidden_in_a_row = self.hidden_in_a_row.saturating_add(1);
@@ -379,8 +378,8 @@ impl Cursor {
         Ok(())
     }
 
-    /// Moves the child that stands on the current entry to where it may have something that a range
-    /// delete over that entry does not cover. False if it must be stepped instead.
+    /// Moves the child that stands on the current entry to where it may have something that the
+    /// newest range delete over that entry does not cover. False if it must be stepped instead.
     #[cold]
     fn jump(&mut self, forward: bool) -> Result<bool> {
         if !self

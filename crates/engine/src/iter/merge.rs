@@ -26,8 +26,8 @@ pub(crate) trait EntryCursor {
     /// are told of each of the [`PREPARE_STAGES`], in order from 0, before any is told of the next, so that their waits overlap.
     fn prepare_seek(&mut self, _stage: usize, _key: &[u8], _trailer: u64) {}
     fn seek_to_last(&mut self) -> Result<()>;
-    /// The first entry at or after (`key`, `trailer`). The first of all is at or after the empty
-    /// key with the highest trailer.
+    /// Goes to the first entry at or after (`key`, `trailer`). No entry is before the empty key
+    /// with the highest trailer.
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()>;
     /// The last entry at or before (`key`, `trailer`).
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()>;
@@ -109,7 +109,7 @@ pub(crate) struct MergeCursor<C> {
     direction: Direction,
     /// Scratch for the current key while other children are moved.
     scratch: Vec<u8>,
-    /// How often a child was moved: what tests count instead of time.
+    /// How often a child was moved. Tests count this instead of time.
     moves: u64,
 }
 
@@ -130,7 +130,7 @@ impl<C: EntryCursor> MergeCursor<C> {
         change(&mut self.children);
     }
 
-    /// The merge stands nowhere until the next seek.
+    /// Lets the merge stand at no entry until the next seek.
     pub(crate) fn stop(&mut self) {
         self.order.clear();
     }
@@ -192,9 +192,9 @@ impl<C: EntryCursor> MergeCursor<C> {
         &self.children
     }
 
-    /// Moves each child with `seek`, in the order in which the children were given. A seek forward
-    /// moves a child to its first entry at or after a position, or further if nobody needs the
-    /// entries in between; a seek backward does the same in the other direction.
+    /// Moves each child with `seek`, in the order in which the children were given. Forward, `seek`
+    /// must move a child to its first entry at or after the target, or further if the entries in
+    /// between are not needed; backward, the same in the other direction.
     pub(crate) fn seek_each(
         &mut self,
         forward: bool,
@@ -269,7 +269,7 @@ impl<C: EntryCursor> MergeCursor<C> {
         Ok(())
     }
 
-    /// How often a child was moved so far, by a step or by a seek.
+    /// How often a child was moved, by a step or by a seek.
     pub(crate) fn moves(&self) -> u64 {
         self.moves
     }

@@ -1,11 +1,12 @@
 //! Iterators: a keyspace in key order at one published number, both ways, with bounds.
 //!
-//! What it is: [`Cursor`] pins a view and a number, merges the view's sources ([`merge`]), and shows per user key the newest entry at or
-//! below the number, unless it is a delete or a newer range delete covers it. [`Range`] wraps two cursors as a standard
-//! double-ended iterator.
+//! [`Cursor`] pins a view and a number, merges the view's sources ([`merge`]), and shows for each
+//! user key the newest entry at or below the number, unless it is a delete or a newer range delete
+//! covers it. [`Range`] wraps two cursors as a standard double-ended iterator.
 //!
-//! Invariants: going forward, the merged stream stands on the shown entry; going backward, it stands before all versions of the shown
-//! key, which are kept in `key` and `value`. Range deletes are asked by number, never by place: any source may hold the newest one.
+//! Invariants: going forward, the merged stream stands on the shown entry; going backward, it
+//! stands before all versions of the shown key, which are kept in `key` and `value`. Range deletes
+//! count by number, never by place: any source may hold the newest one.
 //!
 //! Threading: owned by one reader; a cursor may be sent to another thread.
 
@@ -38,7 +39,7 @@ const STEPS_BEFORE_SEEK: u32 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Before anything was asked, or past an end.
+    /// Before the first seek, past an end, or after an error.
     Invalid,
     Forward,
     Backward,
@@ -46,10 +47,11 @@ enum State {
 
 /// A position in a keyspace at one published number. See the module.
 ///
-/// It is invalid until a seek, past either end, and after an error. It pins its view: obsolete tables stay on disk while it lives.
+/// It is invalid until a seek, past either end, and after an error. It pins its view: obsolete
+/// tables stay on disk while it lives.
 ///
-/// A seek costs one search in each memtable, run of level 0 and deeper level; a step one comparison for each of those that are near. Nothing is
-/// allocated for a pair.
+/// A seek costs one search in each memtable, run of level 0 and deeper level; a step costs one
+/// comparison for each of these that is near. Nothing is allocated for a pair.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -78,9 +80,9 @@ pub struct Cursor {
     state: State,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Where it stood before a refresh.
+    /// Scratch: the key on which it stood before a refresh.
     stood: Vec<u8>,
-    /// Keys passed since one was shown.
+    /// Hidden keys since one was shown, or since the last attempt to jump failed.
     hidden_in_a_row: u32,
     /// Scratch: the range delete that covers the current entry, and where a jump goes.
     covering: Covering,
@@ -136,12 +138,14 @@ impl Cursor {
         })
     }
 
-    /// Goes on to the keyspace's present state, also from a snapshot's. If it stands on a key, it then stands on that key as it is now, or, if
-    /// that is gone, on the next one within the bounds. What it let go may be deleted; what it still needs, buffers included, it keeps, so
-    /// this costs a seek, not a new cursor.
+    /// Moves the cursor to the keyspace's present state, also from that of a snapshot. If it stands
+    /// on a key, it then stands on that key as it is now or, if that is gone, on the next one
+    /// within the bounds. It keeps its buffers and the sources that are still in use, so this costs
+    /// a seek and not a new cursor. Tables that it no longer needs may be deleted.
     ///
     /// # Errors
-    /// `Closed` or `KeyspaceDropped`: the cursor stays as it was. Corruption or I/O: it is invalid then.
+    /// `Closed` or `KeyspaceDropped`; the cursor does not change then. Corruption or I/O; it is
+    /// invalid then.
     pub fn refresh(&mut self) -> Result<()> {
         self.core.check_open()?;
         let (view, seq) = crate::read::pin(&self.core, &self.keyspace, None)?;
@@ -222,7 +226,7 @@ impl Cursor {
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.state = State::Invalid;
         match &self.options.upper {
-            // The largest trailer sorts first, so this stands on the last entry before every version of `upper`.
+            // The largest trailer sorts first, so this is the last entry before all of `upper`.
             Some(upper) => {
                 search!(self, false).seek(&mut self.merged, upper, u64::MAX)?;
             }
@@ -290,7 +294,7 @@ impl Cursor {
         self.show_next()
     }
 
-    /// Goes to the key before.
+    /// Goes to the previous key.
     ///
     /// # Errors
     /// `InvalidArgument` on an invalid cursor; corruption or I/O, the cursor is invalid then.
@@ -404,12 +408,13 @@ impl Cursor {
         found
     }
 
-    /// Leaves a gap behind if it was worth one, unless what was to be shown could not be read.
+    /// Ends the run of hidden entries, and leaves a gap behind if it was long enough and the seek
+    /// or step did not fail.
     #[inline]
     fn end_run(&mut self, found: &Result<()>) {
         match found {
             Ok(()) => self.run.end(&self.core, self.seq),
-            // A watch that stayed would keep others from theirs as long as the cursor is kept.
+            // There are few watches: one that stayed would be missing as long as the cursor lives.
             Err(_) => self.run.begin(),
         }
     }
@@ -488,16 +493,16 @@ impl Cursor {
         Ok(())
     }
 
-    /// How many moves of its sources it took so far: steps and seeks. For tests, which count them
-    /// instead of time.
+    /// How often it has moved one of its sources, by a step or by a seek. Tests count this instead
+    /// of time.
     #[doc(hidden)]
     pub fn moves_for_tests(&self) -> u64 {
         self.merged.moves()
     }
 
-    /// At a hidden entry, `self.key`: goes to the end of the gap that has it, if one is known and may
-    /// be used at this number ([`crate::gaps`]). Forward the stream then stands at or behind the
-    /// gap's end, backward before its start. True if it moved.
+    /// At a hidden entry of `self.key`: goes to the end of the gap that has the key, if there is
+    /// one that may be used at this number ([`crate::gaps`]). Forward, the stream then stands at or
+    /// after the gap's end; backward, before its start. True if it moved.
     #[cold]
     fn jump_gap(&mut self, way: Way) -> Result<bool> {
         let gap = self.keyspace.gaps.at(&self.key, self.seq);
@@ -521,24 +526,24 @@ impl Cursor {
         self.run
             .look(&self.core, &self.keyspace, self.seq, key, way);
         if self.run.is_over() {
-            // The caller's loop ends with the stream; nothing is shown.
+            // This ends the caller's loop without showing an entry.
             self.merged.stop();
             return Ok(true);
         }
         Ok(gap.is_some())
     }
 
-    /// Has every further seek and step give up after so many hidden entries.
+    /// Lets every further seek and step give up after `count` hidden entries.
     pub(crate) fn set_hidden_limit(&mut self, count: u64) {
         self.run.set_limit(count);
     }
 
-    /// Whether the last seek or step gave up, and where it can be taken up.
+    /// The key at which to go on, if the last seek or step gave up.
     pub(crate) fn gave_up(&self) -> Option<&[u8]> {
         self.run.gave_up()
     }
 
-    /// Whether the entry of `self.key` with this trailer is a value that no range delete covers.
+    /// Whether the entry of `self.key` with this trailer is a put that no range delete covers.
     fn shows(&mut self, trailer: u64) -> Result<bool> {
         match trailer as u8 {
             DELETE => return Ok(false),

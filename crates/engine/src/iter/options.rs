@@ -1,7 +1,7 @@
-//! What an iterator shows: bounds of keys, and what is read of them.
+//! The options of iterators: bounds of keys, and what is read of the entries within them.
 //!
-//! Invariant: every call that takes a range takes it as [`IterOptions`], and refuses bounds that are
-//! the wrong way round with the same error ([`IterOptions::check`]).
+//! Invariant: every call that takes a range takes it as [`IterOptions`], and refuses reversed
+//! bounds with the same error ([`IterOptions::check`]).
 //!
 //! Threading: plain values.
 
@@ -12,9 +12,9 @@ use crate::error::{Result, reversed_range};
 /// Which keys an iterator shows, and what it reads of them.
 ///
 /// Calls that take a range take `impl Into<IterOptions>`: a range of anything that is bytes (`..`,
-/// `"a".."c"`, `key..=last`, a pair of [`Bound`]s), or `IterOptions` for more. A key that is `lower`
-/// is shown, one that is `upper` is not. A range that ends before it starts is refused with
-/// `InvalidArgument` by every call that takes one; a range that ends where it starts is empty.
+/// `"a".."c"`, `key..=last`, a pair of [`Bound`]s), or `IterOptions` for more. The key `lower` is
+/// shown, the key `upper` is not. Every call that takes a range refuses one that ends before it
+/// starts with `InvalidArgument`; a range that ends where it starts is empty.
 ///
 /// ```
 /// use siltstone::IterOptions;
@@ -31,9 +31,10 @@ pub struct IterOptions {
     pub upper: Option<Vec<u8>>,
     /// Read values (default true). Without, `value` is empty and less memory is touched.
     pub values: bool,
-    /// Keep blocks that are read in the block cache (default true). Without, the cache stays as it
-    /// is: blocks in it are used, others are read and forgotten. For scans of much that will not be
-    /// read again soon. No difference where tables are read through maps.
+    /// Keep blocks that are read in the block cache (default true). Without this, the cache does
+    /// not change: blocks in it are used, and others are read without being kept. That suits large
+    /// scans of what will not be read again soon. It makes no difference where tables are read
+    /// through maps.
     pub fill_cache: bool,
 }
 
@@ -59,13 +60,13 @@ impl IterOptions {
         }
     }
 
-    /// All keys in `range`. For a type of range that [`From`] does not cover; `..` alone needs
-    /// [`IterOptions::default`] here.
+    /// All keys in `range`, for types of ranges that have no [`From`]. For `..` alone, take
+    /// [`IterOptions::default`].
     pub fn range<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> IterOptions {
         let bytes = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         let (start, end) = (bytes(range.start_bound()), bytes(range.end_bound()));
         let lower = match start {
-            // No key lies between: an empty range, not one that is the wrong way round.
+            // No key lies between them: this range is empty, and not reversed.
             Bound::Excluded(key) if end == Bound::Excluded(key.clone()) => Some(key),
             Bound::Excluded(key) => Some(successor(key)),
             Bound::Included(key) => Some(key),
@@ -83,7 +84,7 @@ impl IterOptions {
         }
     }
 
-    /// Refuses bounds that are the wrong way round.
+    /// Refuses an upper bound below the lower one.
     pub(crate) fn check(&self) -> Result<()> {
         match (&self.lower, &self.upper) {
             (Some(lower), Some(upper)) if lower > upper => {
@@ -100,7 +101,7 @@ impl From<&IterOptions> for IterOptions {
     }
 }
 
-/// A range without bounds needs no type of keys here, which [`RangeBounds`] would ask for.
+/// Here `..` needs no type of keys, which [`RangeBounds`] would require.
 impl From<ops::RangeFull> for IterOptions {
     fn from(_: ops::RangeFull) -> IterOptions {
         IterOptions::default()
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(bounds((..=[7u8]).into()), (None, key(&[7, 0])));
         let excluded = (Bound::Excluded("a"), Bound::Included("c"));
         assert_eq!(bounds(excluded.into()), (key(b"a\0"), key(b"c\0")));
-        // Empty, and not the wrong way round.
+        // Empty, and not reversed.
         for (start, end) in [
             (Bound::Included("a"), Bound::Excluded("a")),
             (Bound::Excluded("a"), Bound::Excluded("a")),

@@ -1,6 +1,6 @@
 //! A range of a keyspace as a standard double-ended iterator.
 //!
-//! Invariant: both ends read at one number, and no pair is given by both.
+//! Invariant: both ends read at one number, and no pair is returned by both.
 //!
 //! Threading: owned by one reader; it may be sent to another thread.
 
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 /// A key with its value.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// A range of a keyspace as a standard iterator over copied pairs, from both ends, which see the
-/// same moment.
+/// A range of a keyspace as a standard double-ended iterator over copies of the pairs. Both ends
+/// read at one moment.
 ///
-/// Allocates two vectors a pair; where that counts, take a [`Cursor`].
+/// It allocates two vectors for each pair; take a [`Cursor`] where that matters.
 ///
-/// It stops after the first error. Once it has ended it holds nothing of the store any more.
+/// It ends after the first error. Once it has ended, it holds nothing of the store any more.
 pub struct Range {
-    /// What kept it from being opened, until it is told.
+    /// Why it could not be opened; it is the first item.
     refused: Option<Error>,
     /// `None` once it has ended.
     ends: Option<Ends>,
@@ -46,7 +46,7 @@ impl Range {
         }
     }
 
-    /// One that gives this error and ends.
+    /// One that returns this error and ends.
     pub(crate) fn refused(error: Error) -> Range {
         Range {
             refused: Some(error),

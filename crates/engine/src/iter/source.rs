@@ -16,16 +16,16 @@ use crate::tables::TableSet;
 use crate::version::TableMeta;
 use crate::view::{KeyspaceView, LevelView, Source};
 
-/// One child. Few of them exist at a time, and every step goes through one: an indirection for the memtable's sake would cost more
-/// than the bytes.
+/// One child. Few of them exist at a time and every step goes through one, so an indirection for a
+/// memtable's iterator would cost more than the bytes that it saves.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Child {
     Memtable(MemtableIter),
     Level(Box<LevelCursor>),
 }
 
-/// Makes `children` those of a view that may have entries, newest first. Children of an earlier view that look at the same stay, wherever
-/// they stand.
+/// Makes `children` those of a view that may have entries, newest first. Children of an earlier
+/// view that have the same source are kept, wherever they stand.
 pub(crate) fn set_children(
     core: &Core,
     view: &KeyspaceView,
@@ -43,7 +43,8 @@ pub(crate) fn set_children(
     for source in &view.sources {
         match source {
             Source::Memtable(m) => {
-                // The active one may get entries while the cursor lives, but none with a number that it sees.
+                // The active one may get entries while the cursor lives, but none whose numbers it
+                // sees.
                 if m.mem.entry_count() > 0 {
                     set(
                         &|c| matches!(c, Child::Memtable(i) if Arc::ptr_eq(i.memtable(), &m.mem)),
@@ -90,18 +91,18 @@ pub(crate) struct LevelCursor {
     /// The table that `iter` is in.
     at: usize,
     iter: Option<TableIter>,
-    /// The number of all its entries, if it was ingested.
+    /// The number of all entries of that table, if it was ingested.
     own: Option<u64>,
-    /// How far `prepare_seek` came, for the seek that follows it.
+    /// What `prepare_seek` has done of the seek that follows it.
     prepared: Prepared,
 }
 
-/// A seek under way, in the table that `LevelCursor::at` names.
+/// A seek under way, in the table `LevelCursor::at`.
 #[derive(Clone, Copy)]
 enum Prepared {
     /// Nothing that the seek can build on.
     No,
-    /// All entries are before the sought place.
+    /// All entries are before the target.
     End,
     Narrowed(Narrowed),
     /// The block that is to be searched.
@@ -121,8 +122,9 @@ impl LevelCursor {
         self.at
     }
 
-    /// The table in which a seek to this position begins. Forward, that is the one that holds the
-    /// key or lies after it; backward, the last one that begins early enough.
+    /// The table in which a seek to this position begins. Forward, that is the first one whose
+    /// bounds hold the key or lie above it; backward, the last one that begins at or before the
+    /// position.
     fn begins_in(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
         let level = &self.view.level;
         if forward {
@@ -139,7 +141,7 @@ impl LevelCursor {
         }
     }
 
-    /// The same table, if a seek would have to open it.
+    /// This table, if a seek would have to open it.
     pub(super) fn would_open(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
         let at = self.begins_in(key, trailer, forward)?;
         let is_held = self.iter.is_some() && self.at == at;
@@ -147,7 +149,7 @@ impl LevelCursor {
         (!is_held && !is_open()).then_some(at)
     }
 
-    /// It stands at no entry until the next seek, because none that is left is asked for.
+    /// Lets it stand at no entry until the next seek.
     pub(super) fn finish(&mut self) {
         self.iter = None;
     }
@@ -204,8 +206,9 @@ impl LevelCursor {
         }
     }
 
-    /// The trailer to look for in a table's file. In an ingested table every key is there once, with number 0: everything at or below its
-    /// own number is after the sought place.
+    /// The trailer to look for in a table's file. In an ingested table every key is there once,
+    /// with the number 0. It is at or after the target if the table's own number is not above that
+    /// of the target.
     fn sought(own: Option<u64>, trailer: u64) -> u64 {
         match own {
             None => trailer,
@@ -214,8 +217,8 @@ impl LevelCursor {
         }
     }
 
-    /// One part of the seek to the same place; each asks the processor for what the next one reads. After an error the seek itself does
-    /// everything anew, meets the error again and tells.
+    /// One part of the seek to the same target. Each part prefetches what the next one reads. After
+    /// an error the seek starts anew, meets the error again and returns it.
     fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
         if stage == 0 {
             let at = self.view.level.seek(key);
@@ -281,7 +284,8 @@ impl LevelCursor {
         };
         let own = self.view.handles[at].meta.sequence_override;
         let iter = self.open(at)?;
-        // At or before (key, trailer): an ingested entry of the key counts if its number is not below the sought one.
+        // At or before (key, trailer): an ingested entry of the key is, if its number is not below
+        // that of the target.
         let sought = match own {
             None => trailer,
             Some(own) if own >= trailer >> 8 => 0,
