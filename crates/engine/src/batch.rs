@@ -1,18 +1,17 @@
 //! A batch: puts, deletes and range deletes over any keyspaces of one store that take effect
 //! together or not at all.
 //!
-//! [`Batch`] holds the bytes that go into a log record (its *body*, see `body`) and knows which
-//! open store they are for. Entries are numbered in the order in which they were added; of two
-//! entries for one key the later wins.
+//! [`Batch`] holds the bytes that go into a log record (its *body*, see `body`) and the open store
+//! that they are for. Entries are numbered in the order in which they were added; of two entries
+//! for one key the later wins.
 //!
-//! Invariant: all entries of a batch are of keyspaces of the open store that `session` names, and a
-//! batch without entries belongs to no store. A keyspace's number means something in its own store
-//! only, so no call of the public interface takes a bare number.
+//! Invariant: all entries of a batch are for keyspaces of the open store `session`, and a batch
+//! without entries belongs to no store. A keyspace's number identifies it in its own store only, so
+//! no public call takes a bare number.
 //!
-//! What identifies a store here is one *open* of it (`SessionId`), not the id in its manifest: a
-//! folder that was copied has the id of its original, and both may be open side by side with
-//! different keyspaces behind one number. Handles and snapshots end with their open in the same
-//! way.
+//! A batch belongs to one *open* of a store (`SessionId`), not to the id in its manifest: a folder
+//! that was copied has the id of its original, and both may be open side by side with different
+//! keyspaces behind one number. Handles and snapshots end with their open in the same way.
 //!
 //! Threading: a plain value.
 
@@ -36,12 +35,12 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 /// Largest body of a batch: 2 GiB.
 pub const MAX_BATCH_BYTES: usize = 1 << 31;
 
-/// Names one open of a store within this process: no two opens have the same one.
+/// Identifies one open of a store within this process: no two opens have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionId(u64);
 
 impl SessionId {
-    /// One that nobody else has. Its value decides nothing, so runs replay whatever it is.
+    /// A new id. Nothing depends on its value, so simulated runs replay whatever it is.
     pub(crate) fn new() -> SessionId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         SessionId(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -53,12 +52,12 @@ impl SessionId {
 ///
 /// A batch belongs to the open store of its first entry's keyspace. Entries for keyspaces of
 /// another store are refused when they are added, and [`Store::write`](crate::Store::write) refuses
-/// a batch of another store. A store that was closed and opened again counts as another one, as it
-/// does for handles and snapshots; so do a copy and a checkpoint. [`Batch::clear`] makes a batch
-/// free for any store again.
+/// a batch of another store. A store that was closed and opened again is another store in this
+/// sense, as it is for handles and snapshots; so are a copy and a checkpoint. After
+/// [`Batch::clear`], a batch can be filled for any store.
 ///
-/// Adding an entry copies its key and value, and takes a few bytes besides; [`Batch::clear`] keeps
-/// the memory. A batch can be written more than once, to the store that it belongs to.
+/// An entry is a copy of its key and value, and takes a few bytes more; [`Batch::clear`] keeps the
+/// memory. A batch can be written more than once, to the store that it belongs to.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -91,7 +90,7 @@ impl Batch {
         }
     }
 
-    /// A batch of the open store `session`, whose keyspaces the numbers in `body` mean.
+    /// A batch of the open store `session`, whose keyspaces have the numbers in `body`.
     pub(crate) fn of_session(session: SessionId, body: BatchBody) -> Batch {
         Batch {
             session: (!body.is_empty()).then_some(session),
@@ -102,7 +101,7 @@ impl Batch {
     /// Sets `key` of `keyspace` to `value`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a keyspace of another store than the batch's, or when a limit is
+    /// `InvalidArgument` for a keyspace of another store than the batch's, and if a limit is
     /// exceeded; the batch is unchanged.
     #[inline]
     pub fn put(
@@ -152,8 +151,8 @@ impl Batch {
     /// Adds all entries of `other` after those of this batch.
     ///
     /// # Errors
-    /// `InvalidArgument` when `other` belongs to another store, or both together are too large; the
-    /// batch is unchanged.
+    /// `InvalidArgument` if `other` belongs to another store, or if both together are too large;
+    /// the batch is unchanged.
     pub fn append(&mut self, other: &Batch) -> Result<()> {
         if let (Some(own), Some(others)) = (self.session, other.session)
             && own != others
@@ -186,7 +185,7 @@ impl Batch {
         }
     }
 
-    /// Number of entries; the batch takes as many sequence numbers.
+    /// The number of entries, which is also the number of sequence numbers that a write takes.
     pub fn len(&self) -> usize {
         self.body.len()
     }
@@ -196,7 +195,7 @@ impl Batch {
         self.body.is_empty()
     }
 
-    /// Bytes that its entries take in the log.
+    /// The number of bytes that its entries take in the log.
     pub fn bytes(&self) -> usize {
         self.body.bytes()
     }
@@ -225,14 +224,14 @@ impl fmt::Debug for Batch {
 #[cold]
 fn foreign_keyspace(keyspace: &Keyspace) -> Error {
     Error::invalid_argument(format!(
-        "the keyspace `{}` is not of the store that the batch belongs to",
+        "the keyspace `{}` is in another store than the batch's other entries",
         keyspace.name()
     ))
-    .expected("a keyspace of the open store that the batch's other entries are for")
+    .expected("a keyspace of the open store that the batch belongs to")
     .found(format!("one of {:?}, opened separately", keyspace.store()))
     .advice(
-        "make one batch for each store; after reopening a store, take its keyspaces and make its \
-         batches anew",
+        "make one batch for each store; after reopening a store, get its keyspaces and make its \
+         batches again",
     )
 }
 

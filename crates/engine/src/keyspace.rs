@@ -1,7 +1,7 @@
 //! The public handle of a keyspace: [`Keyspace`].
 //!
-//! A thin handle that can be cloned, over the core. A call checks its arguments and calls the parts
-//! that do the work: `write`, `read`, `iter`, `flush`, `compaction`.
+//! A thin handle over the core. Each call checks its arguments and calls the module that does the
+//! work: `write`, `read`, `iter`, `flush`, `compaction`.
 //!
 //! Threading: every method may be called from any thread.
 
@@ -22,8 +22,8 @@ use crate::write::{WriteOptions, write, write_if};
 /// A handle on one keyspace: an ordered map of byte strings of its own. Cheap to clone.
 ///
 /// It keeps the store open, as a [`Store`] does. Keys and values are anything that is bytes
-/// (`impl AsRef<[u8]>`): `"text"`, `b"bytes"`, `[u8; N]`, `Vec<u8>` or references to these. Numbers
-/// go in as `n.to_be_bytes()`, because keys are ordered bytewise.
+/// (`impl AsRef<[u8]>`): `"text"`, `b"bytes"`, `[u8; N]`, `Vec<u8>` or references to these. Write a
+/// number as `n.to_be_bytes()`, because keys are ordered bytewise.
 #[derive(Clone)]
 pub struct Keyspace {
     store: Store,
@@ -35,8 +35,8 @@ impl Keyspace {
         Keyspace { store, keyspace }
     }
 
-    /// The number by which events and statistics name it. No other keyspace of the store ever has
-    /// it; one of another store may.
+    /// Its number in events and statistics. No other keyspace of the store ever has this number;
+    /// one of another store may.
     #[inline]
     pub fn id(&self) -> u32 {
         self.keyspace.id
@@ -47,25 +47,25 @@ impl Keyspace {
         &self.keyspace.name
     }
 
-    /// The settings that count for it now: its own, and the store's where it has none. (Where a
-    /// default does not fit what was set for it, the default gives way: [`KeyspaceOptions::over`].)
+    /// The settings in force: its own, and the store's where it has none. (Where a default
+    /// contradicts what was set for it, the default gives way: [`KeyspaceOptions::over`].)
     pub fn options(&self) -> KeyspaceSettings {
         self.keyspace.settings().all.clone()
     }
 
-    /// What was set for it.
+    /// The settings that were set for this keyspace.
     pub fn own_options(&self) -> KeyspaceOptions {
         self.keyspace.settings().own.clone()
     }
 
-    /// Sets what `options` sets, and leaves the rest as it is. When it returns, the store keeps it;
-    /// it holds for the next memtable, job and decision, and nothing is rewritten for it. One edit
-    /// of the manifest, with its sync.
+    /// Sets the options that are set in `options`, and leaves the others unchanged. When it
+    /// returns, the store has stored them. They hold for the next memtable, job and decision;
+    /// nothing is rewritten because of them. It costs one edit of the manifest, with its sync.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the option that is impossible; `KeyspaceDropped`; `NoSpace`,
-    /// `Poisoned` or I/O as a write. Nothing has changed then (after `Poisoned` or I/O the store
-    /// may have kept it when it is opened again).
+    /// `InvalidArgument` that names the impossible option; `KeyspaceDropped`; `NoSpace`, `Poisoned`
+    /// or I/O as a write. Nothing has changed then. (After `Poisoned` or I/O they may be in force
+    /// when the store is opened again.)
     pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
         self.check()?;
         crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
@@ -74,10 +74,10 @@ impl Keyspace {
         })
     }
 
-    /// Has these options, by name, follow the store's again. Only this takes away what was set for
-    /// the keyspace, by [`Keyspace::set_options`], by [`crate::Options::keyspaces`] of some open or
-    /// by the file `OPTIONS.toml`: an open that no longer sets it changes nothing, and one that
-    /// still sets it sets it again.
+    /// Lets these options, by name, follow the store's again. Only this removes what was set for
+    /// the keyspace by [`Keyspace::set_options`], by the [`crate::Options::keyspaces`] of an open,
+    /// or by the file `OPTIONS.toml`. An open that no longer sets an option changes nothing, and
+    /// one that still sets it sets it again.
     ///
     /// # Errors
     /// As [`Keyspace::set_options`].
@@ -134,7 +134,7 @@ impl Keyspace {
         self.put_bytes(key.as_ref(), value.as_ref(), WriteOptions::default())
     }
 
-    /// Sets `key` to `value`, acknowledged as `options` ask.
+    /// As [`Keyspace::put`], with [`WriteOptions`].
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -154,7 +154,7 @@ impl Keyspace {
         write(self.core(), Cow::Owned(body), options)
     }
 
-    /// Removes `key`. It need not be there.
+    /// Removes `key`, whether or not it is there.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -162,7 +162,7 @@ impl Keyspace {
         self.delete_with(key, WriteOptions::default())
     }
 
-    /// Removes `key`, acknowledged as `options` ask. It need not be there.
+    /// As [`Keyspace::delete`], with [`WriteOptions`].
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -171,11 +171,12 @@ impl Keyspace {
         self.write_one(options, |body, id| body.delete(id, key))
     }
 
-    /// Removes `key` and returns its value; `None` if it was not there. Other writers come before
-    /// or after both, never between: of several that take one key at a time, one gets the value.
+    /// Removes `key` and returns its value; `None` if it was not there. No other write comes
+    /// between the read and the delete: if several threads take one key at a time, one of them gets
+    /// the value.
     ///
-    /// Costs a get, and if the key is there a second one in the turn of its write, during which no
-    /// other write is committed.
+    /// It costs a get. If the key is there, it costs a second get, during which no other write is
+    /// committed, and a delete.
     ///
     /// # Errors
     /// As [`Keyspace::get`] and [`Keyspace::put`]. After `Poisoned` or an I/O error of the write,
@@ -191,37 +192,61 @@ impl Keyspace {
     /// # siltstone::Result::Ok(())
     /// ```
     pub fn take(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.take_bytes(key.as_ref())
+        self.take_with(key, WriteOptions::default())
     }
 
-    fn take_bytes(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// As [`Keyspace::take`], with [`WriteOptions`]. If `key` is not there, nothing is written and
+    /// nothing is synced.
+    ///
+    /// # Errors
+    /// As [`Keyspace::take`].
+    pub fn take_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<Option<Vec<u8>>> {
+        self.take_bytes(key.as_ref(), options)
+    }
+
+    fn take_bytes(&self, key: &[u8], options: WriteOptions) -> Result<Option<Vec<u8>>> {
         self.check()?;
         self.core().health.check()?;
         let mut body = BatchBody::new();
         body.delete(self.keyspace.id, key)?;
         let mut value = Vec::new();
-        // Where nothing is to be taken, nobody has to wait for that. It also brings the key's block
+        // If there is no value, no other writer waits for this. And this brings the key's block
         // into memory, so that the read below is quick.
         if !self.get_into(key, &mut value)? {
             return Ok(None);
         }
-        let taken = write_if(self.core(), &body, WriteOptions::default(), || {
+        let taken = write_if(self.core(), &body, options, || {
             read::get_into(self.core(), &self.keyspace, key, None, &mut value)
         })?;
         Ok(taken.then_some(value))
     }
 
-    /// Removes all keys from `start` on and before `end` (`end` itself stays, as in `start..end`),
-    /// at a cost that does not depend on how many there are. Equal bounds remove nothing. The
-    /// guide's page on [keyspaces](crate::guide::keyspaces) says how to remove all keys.
+    /// Removes all keys from `start` on and before `end` (`end` itself stays, as in `start..end`).
+    /// The cost does not depend on the number of keys. Equal bounds remove nothing. The guide's
+    /// page on [keyspaces](crate::guide::keyspaces) says how to remove all keys.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
     pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_range_with(start, end, WriteOptions::default())
+    }
+
+    /// As [`Keyspace::delete_range`], with [`WriteOptions`].
+    ///
+    /// # Errors
+    /// As [`Keyspace::delete_range`].
+    pub fn delete_range_with(
+        &self,
+        start: impl AsRef<[u8]>,
+        end: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<()> {
         let (start, end) = (start.as_ref(), end.as_ref());
-        self.write_one(WriteOptions::default(), |body, id| {
-            body.delete_range(id, start, end)
-        })
+        self.write_one(options, |body, id| body.delete_range(id, start, end))
     }
 
     /// The value of `key`, owned.
@@ -244,8 +269,8 @@ impl Keyspace {
         read::get_into(self.core(), &self.keyspace, key.as_ref(), None, value)
     }
 
-    /// Whether there is a value of `key`. It costs a get without its value, which is not copied,
-    /// and is not even read where tables are mapped and not compressed (the default).
+    /// Whether `key` is there. It costs a get that does not copy the value, and does not even read
+    /// it where tables are mapped and not compressed (the default).
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -279,12 +304,13 @@ impl Keyspace {
     /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen
     /// whole or not at all. Keys may be given in any order, and more than once.
     ///
-    /// Faster than a loop of [`Keyspace::get`] where keys are many or their blocks have to be read:
-    /// the lookups' misses overlap, each block is opened once, and blocks that are neither mapped
-    /// nor cached are read together. Allocates each value, and some 200 bytes a key meanwhile.
+    /// This is faster than a loop of [`Keyspace::get`] for many keys, or if their blocks have to be
+    /// read: cache misses of the lookups overlap, each block is opened once, and blocks that are
+    /// neither mapped nor cached are read together. It allocates each value and, while it runs,
+    /// some 200 bytes for each key.
     ///
     /// # Errors
-    /// As [`Keyspace::get`], the first one met; there are no values then.
+    /// As [`Keyspace::get`]. The first error is returned instead of all values.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -378,7 +404,7 @@ impl Keyspace {
     fn range_of(&self, snapshot: Snapshot, options: IterOptions) -> Result<Range> {
         let front = self.cursor_at(&snapshot, &options)?;
         let keyspace = self.clone();
-        // The snapshot is held by the closure until the back end is made.
+        // The closure holds the snapshot until the back end is made.
         Ok(Range::new(
             front,
             Box::new(move || keyspace.cursor_at(&snapshot, options)),
@@ -417,7 +443,7 @@ impl Keyspace {
         self.range_at(snapshot, IterOptions::prefix(prefix))
     }
 
-    /// Whether there is no key. Costs a seek.
+    /// Whether there is no key. It costs a seek.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`].
@@ -451,31 +477,31 @@ impl Keyspace {
         Ok(cursor.pair())
     }
 
-    /// Flushes the keyspace's memtables and waits for it. What was written, or read, before the
-    /// call survives a loss of power then, whatever the sync mode, in other keyspaces too: their
-    /// part of it is synced in the log.
+    /// Flushes the keyspace's memtables and waits for that. What was written, or read, before the
+    /// call then survives a loss of power in every sync mode. This holds for other keyspaces too,
+    /// because the log is synced.
     ///
     /// # Errors
-    /// What kept the flush from happening.
+    /// The error that prevented the flush.
     pub fn flush(&self) -> Result<()> {
         self.check()?;
         crate::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
     }
 
     /// Compacts everything between `start` and `end` to the lowest level that has data there, and
-    /// waits. Both ends are included (unlike the end of [`Keyspace::delete_range`]); `None` is no
-    /// bound.
+    /// waits for that. Both ends are included (unlike the end of [`Keyspace::delete_range`]);
+    /// `None` is no bound.
     ///
     /// # Errors
-    /// `InvalidArgument` if `end` lies before `start`; what kept a job from happening.
+    /// `InvalidArgument` if `end` lies before `start`; the error that prevented a compaction.
     pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
         self.check()?;
         crate::compaction::manual::compact_range(self.core(), &self.keyspace, start, end)
     }
 }
 
-/// All pairs, in key order, as [`Keyspace::iter`]. An error of opening the iterator is its first
-/// item.
+/// All pairs, in key order, as [`Keyspace::iter`]. If the iterator cannot be opened, the error is
+/// its only item.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();

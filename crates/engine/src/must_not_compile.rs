@@ -1,10 +1,10 @@
-//! What the types refuse, as documentation tests: each item has a program that compiles and runs, and
-//! the same program with one line changed, which must not compile.
+//! Programs that the types refuse, as documentation tests. Each item has a program that compiles
+//! and runs, and the same program with one line changed, which must not compile.
 //!
-//! Stable Rust runs a `compile_fail` block and ignores its error code (nightly checks it), so the
-//! first program is what shows that the second one fails because of that line. These are no `trybuild`
-//! tests, because those compare a compiler's whole message, which changes from version to version, and
-//! build the crate once more. `tests/interface.rs` checks that each pair differs in one line.
+//! Stable Rust ignores the error code of a `compile_fail` block (nightly checks it), so the first
+//! program shows that the second one fails because of the changed line. `tests/interface.rs` checks
+//! that each pair differs in one line. `trybuild` is not used, because it compares the compiler's
+//! whole message, which changes from version to version, and builds the crate once more.
 
 /// A batch takes keyspaces, not their numbers.
 ///
@@ -29,7 +29,7 @@
 /// ```
 mod batch_of_numbers {}
 
-/// A batch by numbers is for the log's tests and cannot be written to a store.
+/// A batch with numbers of keyspaces is for the log's tests and cannot be written to a store.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ mod batch_of_numbers {}
 /// ```
 mod batch_body {}
 
-/// A number is no key: its bytes have an order, and the caller says which.
+/// A number is not a key: the caller chooses the order of its bytes.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ mod batch_body {}
 /// ```
 mod number_as_key {}
 
-/// Numbers are no range of keys either.
+/// Nor are two numbers a range of keys.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ mod number_as_key {}
 /// ```
 mod range_of_numbers {}
 
-/// A snapshot is no key: reads at one have calls of their own.
+/// A snapshot is not a key: reads at one have calls of their own.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ mod range_of_numbers {}
 /// ```
 mod snapshot_as_key {}
 
-/// What `close` has taken is not used any more.
+/// A handle cannot be used after `close` has taken it.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ mod snapshot_as_key {}
 /// ```
 mod use_after_close {}
 
-/// A cursor lends its key until it moves.
+/// A cursor's key is borrowed until the cursor moves.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ mod use_after_close {}
 /// ```
 mod key_after_step {}
 
-/// A batch is not changed while its entries are looked at.
+/// A batch cannot be changed while its entries are borrowed.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();

@@ -125,8 +125,8 @@ pub(crate) fn write(core: &Core, batch: Cow<'_, BatchBody>, options: WriteOption
     result
 }
 
-/// Writes `batch` if `wanted` says so, in one turn of the leader: no other write comes between what
-/// `wanted` reads and the batch. Returns what it said.
+/// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
+/// what `wanted` reads and the batch. Returns what `wanted` returned.
 pub(crate) fn write_if(
     core: &Core,
     batch: &BatchBody,
@@ -150,7 +150,7 @@ pub(crate) fn write_if(
     result
 }
 
-/// Counts a batch's entries; the time at which it starts, if this is one that is timed.
+/// Counts a batch's entries. Returns the time now if this is a batch that is timed.
 fn count_puts(core: &Core, batch: &BatchBody) -> Option<Instant> {
     let entries = batch.len() as u64;
     (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now())
@@ -245,7 +245,7 @@ struct Need {
     entries: usize,
     key_bytes: usize,
     value_bytes: usize,
-    /// Deletes of single keys among the entries.
+    /// How many of the entries delete single keys.
     deletes: u64,
 }
 
@@ -397,8 +397,8 @@ fn commit(
     }
     let first = leader.next_seq;
     core.reserve_numbers(first + count - 1)?;
-    // Pinned before the append: whoever computes the log's start meanwhile sees the pin or an
-    // end of the log that is not behind it.
+    // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
+    // the log that is not above it.
     let before = core.log.end();
     for need in needs.iter() {
         need.source.pin_log(before);
@@ -438,7 +438,7 @@ fn commit(
     apply(core, group, needs, first).inspect_err(|error| core.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
-        // Before the number is published: rule G2 of `gaps`.
+        // This must come before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
             if planted::is(Bug::GapCutLate) {
                 core.snapshots.publish(first + count - 1);

@@ -44,9 +44,9 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// A batch by the numbers of its keyspaces. It belongs to no store and cannot be written to one:
-/// programs use [`Batch`](crate::Batch), which takes keyspaces. The log, its tests and the fuzz
-/// targets use this type.
+/// The entries of a batch, with the numbers of their keyspaces. It belongs to no store and cannot
+/// be written to one: programs use [`Batch`](crate::Batch), which takes keyspaces. The log, its
+/// tests and the fuzz targets use this type.
 #[doc(hidden)]
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BatchBody {
@@ -71,8 +71,8 @@ impl BatchBody {
     /// The body of these bytes, after checking all of them.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] when the bytes are no body, [`ErrorKind::InvalidArgument`] when
-    /// there are too many of them.
+    /// [`ErrorKind::Corruption`] if the bytes are not a body, [`ErrorKind::Unsupported`] for an
+    /// entry of an unknown kind, [`ErrorKind::InvalidArgument`] if there are too many bytes.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<BatchBody> {
         if bytes.len() > MAX_BATCH_BYTES {
             return Err(too_large("batch", MAX_BATCH_BYTES, bytes.len()));
@@ -160,7 +160,7 @@ impl BatchBody {
         Ok(())
     }
 
-    /// Number of entries; the batch takes as many sequence numbers.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.count as usize
     }
@@ -170,7 +170,7 @@ impl BatchBody {
         self.count == 0
     }
 
-    /// Number of bytes.
+    /// The number of bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -202,7 +202,7 @@ impl fmt::Debug for BatchBody {
     }
 }
 
-/// What a user can do whose key is too large.
+/// The advice for a key that is too long.
 const SHORTER_KEY: &str =
     "use a shorter key, such as a hash of it, and keep the whole in the value";
 
@@ -213,10 +213,10 @@ fn too_large(what: &str, limit_bytes: usize, found_bytes: usize) -> Error {
         .found(format_args!("{found_bytes} bytes"))
 }
 
-/// Why bytes are no batch body.
+/// Why bytes are not a batch body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadEntry {
-    /// Offset of the entry in the bytes given, in bytes.
+    /// Where the entry begins in the bytes.
     pub offset: usize,
     /// What is wrong with it.
     pub reason: BadEntryReason,
@@ -243,8 +243,8 @@ impl fmt::Display for BadEntryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadEntryReason::Kind(kind) => write!(f, "an entry of kind {kind}"),
-            BadEntryReason::Cut => write!(f, "an entry that the bytes end in"),
-            BadEntryReason::Varint => write!(f, "a number that is no shortest 32-bit varint"),
+            BadEntryReason::Cut => write!(f, "an entry that is cut off"),
+            BadEntryReason::Varint => write!(f, "a number that is not a shortest 32-bit varint"),
             BadEntryReason::Key(bytes) => write!(f, "a key of {bytes} bytes"),
             BadEntryReason::Value(bytes) => write!(f, "a value of {bytes} bytes"),
             BadEntryReason::Range => write!(f, "a range delete that ends where it starts"),
@@ -253,7 +253,7 @@ impl fmt::Display for BadEntryReason {
 }
 
 impl BadEntry {
-    /// The engine's error for it; `what` names the bytes.
+    /// The engine's error for it. `what` says which bytes these are.
     #[cold]
     pub fn into_error(self, what: &str) -> Error {
         // An unknown kind under a good checksum was written by a later version, not by a fault.
@@ -267,8 +267,8 @@ impl BadEntry {
     }
 }
 
-/// The entries of batch bodies: of one batch, or of a log record's whole payload. After an error it
-/// ends.
+/// The entries of one batch body, or of several in a row, as in a log record's payload. The
+/// iterator ends after an error.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     bytes: &'a [u8],
@@ -281,7 +281,7 @@ impl<'a> Entries<'a> {
         Entries { bytes, at: 0 }
     }
 
-    /// Where the next entry begins, in bytes from the start of those given.
+    /// Where the next entry begins in the bytes.
     pub fn position(&self) -> usize {
         self.at
     }
@@ -349,7 +349,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Number of entries in `bytes`, all of them checked.
+/// The number of entries in `bytes`, after checking all of them.
 ///
 /// # Errors
 /// The first entry that does not decode.
@@ -378,8 +378,8 @@ pub fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Writes `value` as a varint (seven bits a byte, low first) to the start of `out`; gives the bytes
-/// used.
+/// Writes `value` as a varint (seven bits a byte, low first) to the start of `out`. Returns its
+/// length.
 #[inline]
 fn put_varint(out: &mut [u8], mut value: u32) -> usize {
     let mut used = 0;

@@ -9,9 +9,9 @@
 //! - `record`: versions, their chains; `filter`: says "no" at the cost of one cache line
 //! - `range`: range deletes, beside the tree; `iter`: cursors; `arena`: memory
 //!
-//! Stamps: from its first range delete on, each insert leaves its number in all nodes on its way,
-//! if that is larger than what is there. So a cursor under one of these range deletes finds what is
-//! newer than it without looking at what is older.
+//! Stamps: from the first range delete on, each insert stores its number as the stamp of all nodes
+//! on its path, if it is larger than their stamps. So a cursor under a range delete finds what is
+//! newer than it without stepping over what is older.
 //!
 //! Invariants: user keys in the tree are distinct and ascending; numbers rise along a key's inserts; a record is
 //! immutable once its offset is in a node; `used_bytes` is exact.
@@ -230,12 +230,11 @@ impl Memtable {
     }
 
     /// Where a reader may find entries with numbers above `seq`, from `key` on in this direction.
-    /// Whoever has read a published number finds all entries up to that number this way. `seq` is
-    /// the number of a range delete that the reader sees, of this memtable or of another source:
-    /// what lies before the answer is older than it.
+    /// `seq` is the number of a range delete that the reader sees, in this memtable or in another
+    /// source. A reader that has read a published number misses no entry up to that number.
     pub fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
         if self.state.max_seq.load(Relaxed) <= seq || planted::is(Bug::JumpIgnoresStamps) {
-            // The range delete is of a newer source, or nothing came after it.
+            // The range delete is in a newer source, or nothing came after it.
             return Newer::Nowhere;
         }
         if seq < self.state.stamped_from.load(Relaxed) {

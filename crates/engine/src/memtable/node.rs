@@ -69,8 +69,7 @@ const LOW: usize = 12;
 const HIGH: usize = 16;
 /// A leaf's right neighbour, 0 at the end.
 const NEXT: usize = 20;
-/// The largest number inserted here or below since the memtable got its first range delete; 0 if
-/// there is none.
+/// The stamp: see [`Node::newest`].
 const NEWEST: usize = 24;
 const HEADS: usize = 32;
 const CHECKED: u32 = 1 << 31;
@@ -173,12 +172,12 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.words.load32(NEXT, Acquire)
     }
 
-    /// The largest number inserted here or below since the memtable got its first range delete; 0
-    /// if there is none.
+    /// The stamp: the largest number inserted here or below since the memtable got its first range
+    /// delete; 0 if there is none.
     #[inline(always)]
     pub(crate) fn newest(self) -> u64 {
-        // Relaxed: whoever has read a published number sees all stores that came before it was
-        // published, and does not care for later ones.
+        // Relaxed: a reader that has loaded a published number sees all stores made before it was
+        // published, and needs no later ones.
         self.words.load64(NEWEST, Relaxed)
     }
 
@@ -323,7 +322,7 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.words.store64(NEWEST, 0, Relaxed);
     }
 
-    /// Notes that an entry with this number is here or below.
+    /// Raises the stamp: an entry with this number is here or below.
     #[inline(always)]
     pub(crate) fn raise_newest(self, seq: u64) {
         if self.newest() < seq {

@@ -104,9 +104,9 @@ pub(super) enum Aim<'k> {
 /// [`super::Memtable::find_newer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Newer<'m> {
-    /// In the direction that was asked for there are none.
+    /// There are none in this direction.
     Nowhere,
-    /// Near the key that was asked about.
+    /// Perhaps near the key.
     Here,
     /// Forward: only at this key or above it. Backward: only below it.
     Beyond(&'m [u8]),
@@ -219,8 +219,8 @@ impl Tree {
         Some((node, version))
     }
 
-    /// Leaves a stamp on the way to `key`, whose entry with this number is in. Only the writer
-    /// calls this.
+    /// Stamps the path to `key`, after an entry with this number was inserted there. Only the
+    /// writer calls this.
     pub(super) fn stamp(&self, key: &[u8], seq: u64) {
         let (mut offset, level) = self.root();
         for _ in 0..level {
@@ -231,13 +231,14 @@ impl Tree {
         self.node(offset).raise_newest(seq);
     }
 
-    /// Where entries with numbers above `seq` may be, at `key` or beyond it: the first leaf in this
-    /// direction, from that of `key` on, whose stamp is above. `seq` is not below `stamped_from`.
+    /// Where entries with numbers above `seq` may be, at `key` or beyond it: in the first leaf,
+    /// from that of `key` on in this direction, whose stamp is above `seq`. `seq` must not be below
+    /// `stamped_from`.
     ///
-    /// The path is validated as that of any reader is, node by node, and the stamps of the children
-    /// are read before their parent is validated: so they belong to the separators that bound the
-    /// answer. A subtree whose stamp is above may have its newer entries on the side that the walk
-    /// comes from; then the walk begins anew behind that subtree.
+    /// The path is validated node by node, as for every reader. The stamps of the children are read
+    /// before their parent is validated, so they belong to the separators that bound the result. A
+    /// subtree with a stamp above `seq` may have its newer entries only on the near side of `key`;
+    /// then the walk starts again behind that subtree.
     pub(super) fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
         let mut beyond: Option<&[u8]> = None;
         'walk: loop {
@@ -251,7 +252,7 @@ impl Tree {
                 return Newer::Nowhere;
             }
             for _ in 0..root >> 32 {
-                // Going backward, the walk goes on below a separator, without it.
+                // Going backward, the walk goes on below the separator, which is not included.
                 let at = match beyond {
                     Some(bound) if !forward => node.search(bound, &self.records).position,
                     _ => self.route(node, beyond.unwrap_or(key)),
@@ -261,7 +262,7 @@ impl Tree {
                     true => (at..=node.count()).find(is_newer),
                     false => (0..=at).rev().find(is_newer),
                 };
-                // The bound on the near side of the child, or of what comes after this node.
+                // The near bound of the child or, without one, of the node's neighbour.
                 let bound = match chosen {
                     Some(slot) if slot == at => None,
                     Some(slot) => Some(node.record(if forward { slot - 1 } else { slot })),

@@ -38,8 +38,8 @@ pub(super) struct WriterState {
     pub(super) raw_bytes: AtomicU64,
     pub(super) min_seq: AtomicU64,
     pub(super) max_seq: AtomicU64,
-    /// Nodes have stamps of all entries with larger numbers: they began with the first range
-    /// delete.
+    /// The stamps of the nodes count all entries with larger numbers. Stamping begins with the
+    /// first range delete.
     pub(super) stamped_from: AtomicU64,
     nodes: [AtomicU32; MAX_LEVELS],
 }
@@ -545,7 +545,7 @@ impl MemtableWriter<'_> {
             None,
         )?;
         if memtable.range_deletes.is_empty() {
-            // From here on inserts leave stamps; what is there already has smaller numbers.
+            // From here on inserts stamp their paths. Earlier entries have smaller numbers.
             let stamped_from = seq.max(state.max_seq.load(Relaxed));
             state.stamped_from.store(stamped_from, Relaxed);
         }

@@ -46,14 +46,14 @@ pub(crate) trait Crew {
     fn deserted(&self) -> Self::Error;
 }
 
-/// Batches of others with their answers.
+/// Batches of other writers with their results.
 type Others<C> = Vec<(
     <C as Crew>::Batch,
     std::result::Result<(), <C as Crew>::Error>,
 )>;
 
-/// What a leader works on: its own batch, then those that it took along, each with its answer. An
-/// answer is `Ok` until the leader changes it.
+/// The batches that a leader commits: its own, then those of other writers, each with its result.
+/// A result is `Ok` until the leader changes it.
 pub(crate) struct Group<'a, C: Crew> {
     own: &'a C::Batch,
     own_result: Result<(), C::Error>,
@@ -61,7 +61,7 @@ pub(crate) struct Group<'a, C: Crew> {
 }
 
 impl<C: Crew> Group<'_, C> {
-    /// The leader's own batch, which is the first.
+    /// The leader's own batch, which comes first.
     pub(crate) fn own(&self) -> &C::Batch {
         self.own
     }
@@ -78,7 +78,7 @@ impl<C: Crew> Group<'_, C> {
         std::iter::once((self.own, &self.own_result)).chain(others)
     }
 
-    /// All batches, in the order in which they joined, with their answers to be changed.
+    /// All batches, in the order in which they joined, with their results, which may be changed.
     #[inline]
     pub(crate) fn iter_mut(
         &mut self,
@@ -94,9 +94,9 @@ enum Slot<C: Crew> {
     Waiting(Option<C::Batch>),
     /// A leader works on it.
     Taken,
-    /// Answered. The batch comes back, so that its writer frees the memory and not the leader.
+    /// Done. The batch comes back, so that its writer frees the memory and not the leader.
     Done(Result<(), C::Error>, C::Batch),
-    /// It is the leader now, with what it left in the queue.
+    /// This writer is the leader now, and gets back the batch that it left in the queue.
     Lead(Option<C::Batch>),
 }
 
@@ -106,7 +106,7 @@ struct Waiter<C: Crew> {
     sync: bool,
     /// Bytes of the batch that it left in the queue; 0 with `lead_only`.
     bytes: usize,
-    /// It waits for the lead itself and is never taken into a group.
+    /// It left no batch, waits to lead, and is never taken into a group.
     lead_only: bool,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Queue<C: Crew> {
 struct Desk<C: Crew> {
     state: C::State,
     group: Vec<Arc<Waiter<C>>>,
-    /// Batches that the leader took along; empty between two groups.
+    /// Batches of other writers in the leader's group; empty between two groups.
     others: Others<C>,
 }
 
@@ -168,12 +168,12 @@ impl<C: Crew> Queue<C> {
         }
     }
 
-    /// Has a batch worked on, and waits for its answer. If this writer comes to lead, `commit` works
-    /// on its own batch, which is the first, and on those that it took along; the flag says whether
-    /// any of them asked for `sync`.
+    /// Commits a batch, in this writer's group or in that of another leader, and returns its
+    /// result. If this writer leads, it calls `commit` with its group; the flag says whether any
+    /// batch in it is to be synced.
     ///
-    /// A borrowed batch is copied only if it has to wait for another leader that may take it along:
-    /// it has [`GROUP_BYTES`] at most then. A writer with a larger batch waits for the lead.
+    /// A borrowed batch is copied only if another leader may take it into its group: then it has at
+    /// most [`GROUP_BYTES`]. A writer with a larger batch waits until it leads.
     pub(crate) fn join(
         &self,
         batch: Cow<'_, C::Batch>,
@@ -186,7 +186,7 @@ impl<C: Crew> Queue<C> {
             && let Some(Cow::Borrowed(batch)) = own
             && C::bytes(batch) <= GROUP_BYTES
         {
-            // Others join and leave while this is copied.
+            // Other writers may join and leave while this is copied.
             drop(state);
             own = Some(Cow::Owned(batch.clone()));
             state = self.state.lock();
@@ -250,7 +250,7 @@ impl<C: Crew> Queue<C> {
         self.state.lock().waiting.len()
     }
 
-    /// Calls `f` with whether anybody leads, while nobody can begin to.
+    /// Calls `f` while nobody can begin to lead. Its argument says whether anybody leads now.
     pub(crate) fn with_led<R>(&self, f: impl FnOnce(bool) -> R) -> R {
         let state = self.state.lock();
         f(state.led && !planted::is(Bug::GapTrustsLeader))
@@ -315,7 +315,7 @@ impl<C: Crew> Lead<'_, C> {
         self.desk.as_mut().expect("held until the role is given on")
     }
 
-    /// Has `commit` work on a batch of the leader's own, and on no others.
+    /// Calls `commit` with a group that has only this batch.
     pub(crate) fn commit(
         &mut self,
         batch: &C::Batch,

@@ -1,5 +1,4 @@
-//! What is newer than a range delete is found by the stamps, and nothing that is older is in the
-//! way.
+//! The stamps find everything that is newer than a range delete, and skip what is older.
 
 use super::*;
 
@@ -29,7 +28,7 @@ fn nothing_newer_is_passed_over() {
         let spread = [50, 3000, 1 << 30][random.below(3) as usize];
         let key = |random: &mut Random| (random.below(spread) as u32).to_be_bytes().to_vec();
         let before = random.below(scaled(4000, 100) as u64);
-        // By key, the largest number; and in which order the range deletes came.
+        // The largest number of each key, and the numbers of the range deletes.
         let mut newest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut deletes = Vec::new();
         let count = before + random.below(scaled(1500, 50) as u64);
@@ -58,7 +57,7 @@ fn nothing_newer_is_passed_over() {
                 }
             }
         }
-        // A range delete that is older than the memtable says nothing about it.
+        // For a range delete that is older than the stamps, everything may be newer.
         if before > 1 {
             assert_eq!(memtable.find_newer(b"\0", before - 1, true), Newer::Here);
         }
@@ -85,7 +84,7 @@ fn what_is_older_is_passed_over() {
     writer
         .insert(&(count / 2).to_be_bytes(), delete + 1, 1, b"v")
         .expect("room");
-    // Up to the leaf that has it, and no further.
+    // It is in the leaf that begins (backward: ends) near this key.
     let near = |found: Newer<'_>| match found {
         Newer::Beyond(key) => {
             let key = u32::from_be_bytes(key.try_into().expect("a key of this test"));
@@ -106,7 +105,7 @@ fn readers_miss_nothing_that_is_published() {
     let published = AtomicU64::new(0);
     let count = scaled(60_000, 300) as u64;
     let before = count / 4;
-    // Entry `seq` has this key; the range delete has number `before`.
+    // The key of the entry `seq`. The range delete has the number `before`.
     let key = |seq: u64| (seq.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
     std::thread::scope(|scope| {
         scope.spawn(|| {
