@@ -1,18 +1,18 @@
 //! The descriptors that the files of tables hold, and how they are given back.
 //!
-//! What it is: [`Descriptors`] bounds how many files of tables have a descriptor of the system at a
-//! time. A call that opens any file and finds that the process has no descriptor left takes back
-//! those of the tables, half of them at a time, and is made again ([`Descriptors::retry`]). When
-//! only reads of other threads still have some, it waits a few milliseconds for them to end. So
-//! nothing is refused that could be served by closing the file of a table, whether the call opens a
-//! table, begins a log segment or a manifest, or creates the output of a job.
+//! [`Descriptors`] bounds the number of files of tables that have a descriptor of the system at a
+//! time. If a call opens any file and the process has no descriptor left, half of the tables' files
+//! are closed and the call is repeated ([`Descriptors::retry`]). If only reads of other threads
+//! still have descriptors of tables, the call waits a few milliseconds for them to end. So no call
+//! is refused that closing the file of a table could serve, whether it opens a table, begins a log
+//! segment or a manifest, or creates the output of a job.
 //!
-//! All folders of a store are asked through [`Descriptors::wrap`], and so are folders that it
-//! writes a checkpoint or an export to. A call that fails for want of a descriptor has changed
-//! nothing (`StorageErrorKind::TooManyOpen`), so repeating it is safe.
+//! All calls to a store's folders go through [`Descriptors::wrap`], and so do those to a folder of
+//! a checkpoint or an export. A call that fails for want of a descriptor has changed nothing
+//! (`StorageErrorKind::TooManyOpen`), so it is safe to repeat it.
 //!
-//! Invariants: one of these for each open store. Tables of another store in the same process are
-//! not closed: each store keeps to half of the limit by itself.
+//! Each open store has its own [`Descriptors`] and keeps to half of the limit. It does not close
+//! tables of another store in the same process.
 //!
 //! Threading: closing files takes the clock's lock, over no storage call; waiting takes no lock.
 
@@ -21,49 +21,45 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use siltstone_storage::{
-    Capabilities, Epoch, Instant, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease,
-    Storage, StorageErrorKind, WriteFile,
-};
+use siltstone_storage::{Instant, Mutex, Result, Runtime, Storage, StorageErrorKind};
 
 use crate::planted::{self, Bug};
 use crate::table_files::TableFile;
+use crate::wrapped_storage::{Call, Wrapped, Wrapper};
 
 /// The bound on the descriptors of tables never falls below this.
 const LEAST: usize = 4;
 
-/// How often a call that found no descriptor waits for reads, when nothing else has one of a table.
+/// How often a call waits at most for reads that have the last descriptors of tables.
 const WAITS_MAX: u32 = 20;
 
 /// How long it waits each time.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// How often a call is made again at most, however many descriptors others take meanwhile.
+/// How often a call is repeated at most, however many descriptors are taken meanwhile.
 const RETRIES_MAX: u32 = 100;
 
-/// A bound that was lowered doubles when nothing lacked a descriptor for this long.
+/// A lowered bound is doubled when no call has lacked a descriptor for this long.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub(crate) struct Descriptors {
     runtime: Runtime,
-    /// The most that tables have, while the process has enough.
+    /// The most descriptors that tables have while the process has enough.
     most: usize,
     clock: Mutex<Clock>,
-    /// How many tables have, those included whose descriptor goes with a read that is under way.
+    /// The number of descriptors that tables have, including those that are closed when a read ends.
     held: AtomicUsize,
-    /// How many descriptors were taken back from tables.
     closed_count: AtomicU64,
-    /// How many calls found no descriptor and were made again.
     retried_count: AtomicU64,
 }
 
 struct Clock {
     /// The files with a descriptor, in the order in which the clock's hand passes them.
     files: VecDeque<Weak<TableFile>>,
-    /// When there are this many, those that are gone are taken out.
+    /// When there are this many, those that were dropped are removed.
     prune_at: usize,
-    /// The most that have a descriptor now: less than `most` after the process ran out of them.
+    /// The most files with a descriptor now: fewer than `most` after the process ran out of them.
     open_max: usize,
     /// When `open_max` was changed last.
     changed: Instant,
@@ -77,7 +73,7 @@ impl Clock {
 }
 
 impl Descriptors {
-    /// For a process that may have `open_objects_max` files open.
+    /// The descriptors of one store, in a process that may have `open_objects_max` files open.
     pub(crate) fn new(runtime: &Runtime, open_objects_max: Option<u64>) -> Arc<Descriptors> {
         // The other half is for the log, the manifest, the outputs of jobs, and the program around
         // the store.
@@ -98,22 +94,22 @@ impl Descriptors {
         })
     }
 
-    /// How many descriptors of tables were closed, because too many were open at a time.
+    /// How many descriptors of tables were closed because too many were open.
     pub(crate) fn closed_count(&self) -> u64 {
         self.closed_count.load(Ordering::Relaxed)
     }
 
-    /// How many calls were made again because the process had no descriptor left.
+    /// How often a call was repeated because the process had no descriptor left.
     pub(crate) fn retried_count(&self) -> u64 {
         self.retried_count.load(Ordering::Relaxed)
     }
 
-    /// Makes a call that opens a file. Where the process has no descriptor left, tables give theirs
-    /// back and the call is made again.
+    /// Makes a call that opens a file. If the process has no descriptor left, files of tables are
+    /// closed and the call is repeated.
     ///
     /// # Errors
-    /// Those of the call: `TooManyOpen` only when no table had a descriptor to give back, and no
-    /// read that was under way gave one back in time.
+    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor, and no read ended in
+    /// time that had one.
     pub(crate) fn retry<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         let mut waits = 0;
         for _ in 0..RETRIES_MAX {
@@ -138,15 +134,7 @@ impl Descriptors {
         call()
     }
 
-    /// As [`Descriptors::retry`], for calls that create a file or write one whole.
-    fn retry_creation<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        if planted::is(Bug::CreationsGiveUp) {
-            return call();
-        }
-        self.retry(call)
-    }
-
-    /// A file has a descriptor now: others lose theirs if there are too many.
+    /// Adds a file that has a descriptor now, and closes others if there are too many.
     pub(crate) fn entered(&self, file: &Weak<TableFile>) {
         let now = self.runtime.now();
         let mut clock = self.clock.lock();
@@ -159,7 +147,7 @@ impl Descriptors {
             clock.prune();
         }
         let open_max = clock.open_max;
-        // Twice around: the first time those are spared that were used since the last time.
+        // Twice around: the first time spares files that were used since the hand passed them.
         for _ in 0..2 * clock.files.len() {
             if clock.files.len() <= open_max {
                 return;
@@ -178,8 +166,8 @@ impl Descriptors {
         }
     }
 
-    /// Closes half of the open files of tables, at least one, and lets no more than the other half
-    /// be open for a while; false if none is open.
+    /// Closes half of the open files of tables, at least one, and lowers the bound to the other half
+    /// for a while. False if none is open.
     pub(crate) fn give_back(&self) -> bool {
         let now = self.runtime.now();
         let mut clock = self.clock.lock();
@@ -196,7 +184,7 @@ impl Descriptors {
         excess > 0
     }
 
-    /// A table has one more descriptor, until what this returns is dropped.
+    /// Counts a descriptor of a table until the returned value is dropped.
     pub(crate) fn hold(self: &Arc<Self>) -> Held {
         self.held.fetch_add(1, Ordering::AcqRel);
         Held(self.clone())
@@ -207,16 +195,16 @@ impl Descriptors {
         self.closed_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `storage`, each of whose calls that open a file is made through [`Descriptors::retry`].
+    /// `storage`, with each call that opens a file made through [`Descriptors::retry`].
     pub(crate) fn wrap(self: &Arc<Self>, storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
-        Arc::new(Retrying {
+        Arc::new(Wrapped(Retrying {
             inner: storage,
             descriptors: self.clone(),
-        })
+        }))
     }
 }
 
-/// A descriptor of a table, in [`Descriptors`]' count.
+/// A descriptor of a table that [`Descriptors`] counts.
 pub(crate) struct Held(Arc<Descriptors>);
 
 impl Drop for Held {
@@ -231,88 +219,17 @@ struct Retrying {
     descriptors: Arc<Descriptors>,
 }
 
-impl Storage for Retrying {
-    fn describe(&self) -> String {
-        self.inner.describe()
+impl Wrapper for Retrying {
+    fn inner(&self) -> &dyn Storage {
+        &*self.inner
     }
-    fn location(&self) -> String {
-        self.inner.location()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
-        self.descriptors.retry(|| self.inner.lease(name))
-    }
-    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
-        self.descriptors.retry(|| self.inner.lease_shared(name))
-    }
-    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        self.descriptors
-            .retry_creation(|| self.inner.create(epoch, name))
-    }
-    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        self.descriptors
-            .retry_creation(|| self.inner.create_direct(epoch, name))
-    }
-    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
-        self.descriptors
-            .retry_creation(|| self.inner.recycle(epoch, old, new))
-    }
-    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.descriptors
-            .retry(|| self.inner.sync_object(epoch, name))
-    }
-    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.descriptors
-            .retry(|| self.inner.rewrite_object(epoch, name))
-    }
-    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        self.descriptors.retry(|| self.inner.open(name))
-    }
-    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        self.descriptors.retry(|| self.inner.open_direct(name))
-    }
-    fn check_direct(&self) -> Result<()> {
-        self.descriptors.retry(|| self.inner.check_direct())
-    }
-    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
-        self.descriptors.retry(|| self.inner.read_small(name))
-    }
-    fn list(&self) -> Result<Vec<ObjectMeta>> {
-        self.descriptors.retry(|| self.inner.list())
-    }
-    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.inner.delete(epoch, name)
-    }
-    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.inner.rename(epoch, old, new)
-    }
-    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
-        self.descriptors
-            .retry_creation(|| self.inner.import(epoch, name, from, from_name))
-    }
-    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.descriptors
-            .retry_creation(|| self.inner.publish(epoch, name, bytes))
-    }
-    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
-        self.inner.sync_dir(epoch)
-    }
-    fn sync_place(&self, epoch: Epoch) -> Result<()> {
-        self.descriptors.retry(|| self.inner.sync_place(epoch))
-    }
-    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.descriptors
-            .retry_creation(|| self.inner.replace(epoch, name, bytes))
-    }
-    fn base(&self) -> Option<&dyn std::any::Any> {
-        self.inner.base()
-    }
-    fn free_bytes(&self) -> Option<u64> {
-        self.inner.free_bytes()
-    }
-    fn open_objects_max(&self) -> Option<u64> {
-        self.inner.open_objects_max()
+
+    fn make<T>(&self, call: Call<'_>, mut run: impl FnMut() -> Result<T>) -> Result<T> {
+        match call {
+            Call::Create(_) | Call::Replace(_) if planted::is(Bug::CreationsGiveUp) => run(),
+            Call::Open | Call::Create(_) | Call::Replace(_) => self.descriptors.retry(run),
+            // These open nothing.
+            Call::Rename(_) | Call::Delete(_) | Call::SyncDir => run(),
+        }
     }
 }

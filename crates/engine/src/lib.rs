@@ -104,6 +104,7 @@ pub mod testing;
 mod verify;
 pub mod version;
 mod view;
+mod wrapped_storage;
 mod write;
 
 #[cfg(feature = "planted")]
