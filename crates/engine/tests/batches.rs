@@ -1,4 +1,4 @@
-//! Batches: which store they belong to, and what they refuse.
+//! Batches: which store they belong to, and which entries and writes are refused.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock
 
 use std::path::Path;
@@ -32,20 +32,20 @@ fn keys(keyspace: &Keyspace) -> Vec<Vec<u8>> {
     pairs.map(|pair| pair.unwrap().0).collect()
 }
 
-/// Every call that adds an entry of another store's keyspace.
+/// Asserts that every call that adds an entry refuses a keyspace of another store.
 fn assert_adds_nothing_of(batch: &mut Batch, stranger: &Keyspace) {
     let before = batch.clone();
     let words = [stranger.name(), "opened separately"];
     assert_refused(batch.put(stranger, "k", "v"), &words);
     assert_refused(batch.delete(stranger, "k"), &words);
     assert_refused(batch.delete_range(stranger, "a", "b"), &words);
-    // This one adds no entry to any batch, and is refused all the same.
+    // This range is empty and would add no entry, but it is refused too.
     assert_refused(batch.delete_range(stranger, "a", "a"), &words);
     assert_eq!(*batch, before, "a refused entry changed the batch");
 }
 
-/// Two stores whose keyspaces have the same numbers: a handle of one used to write into whatever
-/// keyspace of the other had its number.
+/// Keyspaces of two stores have the same number. A handle of one store wrote into the keyspace of
+/// the other that had its number.
 #[test]
 fn a_keyspace_of_another_store_is_refused() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -57,7 +57,7 @@ fn a_keyspace_of_another_store_is_refused() {
         left.keyspace("users").unwrap(),
         right.keyspace("orders").unwrap(),
     );
-    assert_eq!(users.id(), orders.id(), "the numbers are to mislead");
+    assert_eq!(users.id(), orders.id(), "the numbers must be equal");
 
     let mut batch = Batch::new();
     batch.put(&users, "ada", "1").unwrap();
@@ -70,7 +70,7 @@ fn a_keyspace_of_another_store_is_refused() {
     left.write(&batch, OPTIONS).unwrap();
     assert_eq!(keys(&users), [b"ada".to_vec()]);
 
-    // Cleared, it is free for any store.
+    // After `clear`, it can be filled for any store.
     batch.clear();
     batch.put(&orders, "17", "paid").unwrap();
     assert_adds_nothing_of(&mut batch, &users);
@@ -96,7 +96,7 @@ fn a_batch_of_another_store_is_not_appended() {
     assert_refused(one.append(&other), &["different stores"]);
     assert_eq!(one, before);
 
-    // A batch without entries belongs to no store, and takes the store of what it is given.
+    // A batch without entries belongs to no store, and then to that of its first entry.
     one.append(&Batch::new()).unwrap();
     let mut empty = Batch::new();
     left.write(&empty, OPTIONS).unwrap();
@@ -104,7 +104,7 @@ fn a_batch_of_another_store_is_not_appended() {
     empty.append(&other).unwrap();
     assert_refused(left.write(&empty, OPTIONS), &["another store"]);
     right.write(&empty, OPTIONS).unwrap();
-    // A range delete of nothing adds no entry: the batch stays free.
+    // An empty range adds no entry, so the batch still belongs to no store.
     let mut none = Batch::new();
     none.delete_range(&users, "a", "a").unwrap();
     none.put(&orders, "18", "open").unwrap();
@@ -120,8 +120,9 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// A copied folder has the store id of its original, so the id in the manifest does not tell them
-/// apart: what was created after the copy has the same number in both and is something else.
+/// A copied folder has the store id of its original, so the id in the manifest does not distinguish
+/// them: keyspaces that were created after the copy have the same number in both, but are
+/// different.
 #[test]
 fn a_copy_a_checkpoint_and_a_reopened_store_are_other_stores() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ fn a_copy_a_checkpoint_and_a_reopened_store_are_other_stores() {
     for name in ["copy", "checkpoint"] {
         let other = store_with(&path(name), &["invoices"]);
         let invoices = other.keyspace("invoices").unwrap();
-        assert_eq!(invoices.id(), sessions.id(), "the numbers are to mislead");
+        assert_eq!(invoices.id(), sessions.id(), "the numbers must be equal");
         assert_adds_nothing_of(&mut batch, &invoices);
         assert_refused(other.write(&batch, OPTIONS), &["another store"]);
         assert_eq!(keys(&invoices), [] as [Vec<u8>; 0]);
@@ -146,7 +147,7 @@ fn a_copy_a_checkpoint_and_a_reopened_store_are_other_stores() {
     }
     original.write(&batch, OPTIONS).unwrap();
 
-    // Handles end with the open that gave them, and so do batches.
+    // Handles end with the open that they come from, and so do batches.
     original.close().unwrap();
     let again = Store::open(path("original"), Options::default()).unwrap();
     assert_refused(again.write(&batch, OPTIONS), &["an earlier open"]);
@@ -187,8 +188,8 @@ fn handles_of_one_open_fill_one_batch() {
     );
 }
 
-/// A write lends the batch: several threads may write one, again and again, and it stays as it is.
-/// The larger one is never taken along by another writer's group, and is not copied to wait.
+/// Several threads may write one batch, more than once, and it does not change. The larger batch
+/// never becomes part of another writer's group, and is not copied.
 #[test]
 fn one_batch_is_written_by_many_threads() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,8 +217,8 @@ fn one_batch_is_written_by_many_threads() {
     }
 }
 
-/// Takes of one key from several threads, beside writers of others: each value goes to one taker.
-/// A get followed by a delete gives some of them to two.
+/// Several threads take the same keys, beside writers of others: each value goes to one of them. A
+/// get followed by a delete would return some values twice.
 #[test]
 fn a_value_is_taken_once() {
     let folder = tempfile::tempdir().unwrap();

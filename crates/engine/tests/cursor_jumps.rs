@@ -1,9 +1,9 @@
-//! Cursors jump over what range deletes cover and over many versions of a key. How far they get is
-//! counted in moves of their sources, not in time; that they miss nothing is held against a model.
+//! Cursors jump over what range deletes cover and over many versions of a key. The tests count the
+//! moves of their sources instead of time, and compare what they show with a model.
 
 mod common;
 
-use common::history::{Change, Habits, World, simulate};
+use common::history::{Change, Habits, World, both_ways, simulate};
 use common::{Disk, key, small};
 use siltstone::{Cursor, IterOptions, Keyspace, Options, Store};
 use siltstone_storage::Runtime;
@@ -11,15 +11,15 @@ use siltstone_storage::Runtime;
 /// Entries under a range delete.
 const COUNT: u64 = 5000;
 
-/// Moves that a seek over a range delete may take, in a handful of sources.
+/// A seek or a scan over a range delete takes fewer moves than this, in a handful of sources.
 const FEW: u64 = 100;
 
 fn put(keyspace: &Keyspace, i: u64) {
     keyspace.put(&key(i), b"value").unwrap();
 }
 
-/// A store with `COUNT` keys, without compactions that nobody asked for.
-fn filled() -> (Disk, Store, Keyspace) {
+/// A store that compacts nothing by itself.
+fn empty() -> (Disk, Store, Keyspace) {
     let disk = Disk::new(&Runtime::threads());
     let store = disk.open_with(Options {
         memtable_bytes: 8 << 20,
@@ -27,36 +27,21 @@ fn filled() -> (Disk, Store, Keyspace) {
     });
     store.core_for_tests().pause_compaction(true);
     let keyspace = store.default_keyspace().unwrap();
+    (disk, store, keyspace)
+}
+
+/// Such a store with `COUNT` keys.
+fn filled() -> (Disk, Store, Keyspace) {
+    let (disk, store, keyspace) = empty();
     (0..COUNT).for_each(|i| put(&keyspace, i));
     (disk, store, keyspace)
 }
 
-/// The keys that a cursor shows and the moves that it took, forward and backward.
-fn shown(cursor: &mut Cursor) -> [(Vec<Vec<u8>>, u64); 2] {
-    let mut forward = Vec::new();
-    let moves = [cursor.moves_for_tests()];
-    cursor.seek_to_first().unwrap();
-    while cursor.valid() {
-        forward.push(cursor.key().to_vec());
-        cursor.next().unwrap();
-    }
-    let moves = [moves[0], cursor.moves_for_tests()];
-    let mut backward = Vec::new();
-    cursor.seek_to_last().unwrap();
-    while cursor.valid() {
-        backward.push(cursor.key().to_vec());
-        cursor.prev().unwrap();
-    }
-    backward.reverse();
-    let end = cursor.moves_for_tests();
-    [(forward, moves[1] - moves[0]), (backward, end - moves[1])]
-}
-
-/// Both ways a cursor shows these keys and takes few moves.
+/// Asserts that a cursor shows these keys in both directions, with few moves.
 #[track_caller]
 fn shows_quickly(cursor: &mut Cursor, keys: &[u64], when: &str) {
     let wanted: Vec<Vec<u8>> = keys.iter().map(|i| key(*i)).collect();
-    for ((found, moves), way) in shown(cursor).into_iter().zip(["forward", "backward"]) {
+    for ((found, moves), way) in both_ways(cursor).into_iter().zip(["forward", "backward"]) {
         assert_eq!(found, wanted, "{way}, {when}");
         assert!(moves < FEW, "{moves} moves {way}, {when}");
     }
@@ -80,7 +65,7 @@ fn a_scan_takes_few_moves_over_a_range_delete_wherever_that_is() {
             keyspace.flush().unwrap();
         }
         let when = format!("flushes {flushes:#b}");
-        let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+        let mut cursor = keyspace.cursor(..).unwrap();
         shows_quickly(&mut cursor, &ends, &when);
         // A seek into the middle.
         let moves = cursor.moves_for_tests();
@@ -94,11 +79,11 @@ fn a_scan_takes_few_moves_over_a_range_delete_wherever_that_is() {
         // Bounds within the range.
         let bounds = IterOptions::range(key(10)..key(COUNT - 10));
         shows_quickly(&mut keyspace.cursor(bounds).unwrap(), &[], &when);
-        // A reader to whom the delete is too new does not jump.
-        let mut old = keyspace.cursor_at(&before, IterOptions::default()).unwrap();
+        // A reader that is older than the delete does not jump.
+        let mut old = keyspace.cursor_at(&before, ..).unwrap();
         let wanted: Vec<_> = all.iter().map(|i| key(*i)).collect();
         assert_eq!(
-            shown(&mut old).map(|(keys, _)| keys),
+            both_ways(&mut old).map(|(keys, _)| keys),
             [wanted.clone(), wanted]
         );
     }
@@ -123,13 +108,13 @@ fn what_is_newer_than_the_range_delete_is_found_on_the_way() {
             keyspace.flush().unwrap();
         }
         let when = format!("flushes {flushes:#b}");
-        let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
-        let found = shown(&mut cursor);
+        let mut cursor = keyspace.cursor(..).unwrap();
+        let found = both_ways(&mut cursor);
         let keys: Vec<_> = wanted.iter().map(|i| key(*i)).collect();
         for ((found, moves), way) in found.into_iter().zip(["forward", "backward"]) {
             assert_eq!(found, keys, "{way}, {when}");
-            // In one memtable, a leaf with something new is walked through. A table that has old
-            // and new entries, because a snapshot needs the old ones, is walked through whole.
+            // In a memtable, a cursor steps through each leaf with something new. It steps through
+            // all of a table that has old and new entries, because a snapshot needs the old ones.
             let limit = match flushes {
                 0 | 2 => 600,
                 4 => u64::MAX,
@@ -148,7 +133,7 @@ fn range_deletes_that_meet_are_jumped_over_one_after_the_other() {
         let (start, end) = (COUNT * i / 10, COUNT * (i + 1) / 10);
         keyspace.delete_range(&key(start), &key(end)).unwrap();
     }
-    let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+    let mut cursor = keyspace.cursor(..).unwrap();
     shows_quickly(&mut cursor, &[], "ten that meet");
 }
 
@@ -157,13 +142,7 @@ const VERSIONS: u64 = 2000;
 
 #[test]
 fn many_versions_of_a_key_take_few_moves() {
-    let disk = Disk::new(&Runtime::threads());
-    let store = disk.open_with(Options {
-        memtable_bytes: 8 << 20,
-        ..small()
-    });
-    store.core_for_tests().pause_compaction(true);
-    let keyspace = store.default_keyspace().unwrap();
+    let (_disk, store, keyspace) = empty();
     put(&keyspace, 1);
     put(&keyspace, 3);
     let mut snapshots = Vec::new();
@@ -178,12 +157,9 @@ fn many_versions_of_a_key_take_few_moves() {
         let mut readers: Vec<_> = [0, 1, VERSIONS / 2, VERSIONS - 1]
             .iter()
             .map(|i| (*i, &snapshots[*i as usize]))
-            .map(|(i, at)| (i, keyspace.cursor_at(at, IterOptions::default()).unwrap()))
+            .map(|(i, at)| (i, keyspace.cursor_at(at, ..).unwrap()))
             .collect();
-        readers.push((
-            VERSIONS - 1,
-            keyspace.cursor(IterOptions::default()).unwrap(),
-        ));
+        readers.push((VERSIONS - 1, keyspace.cursor(..).unwrap()));
         for (version, cursor) in &mut readers {
             for (place, steps) in [(1, 1), (3, -1), (2, 0)] {
                 let moves = cursor.moves_for_tests();
@@ -212,17 +188,12 @@ fn many_versions_of_a_key_take_few_moves() {
 
 #[test]
 fn versions_that_are_all_too_new_take_few_moves() {
-    let disk = Disk::new(&Runtime::threads());
-    let store = disk.open_with(Options {
-        memtable_bytes: 8 << 20,
-        ..small()
-    });
-    let keyspace = store.default_keyspace().unwrap();
+    let (_disk, store, keyspace) = empty();
     put(&keyspace, 1);
     put(&keyspace, 3);
     let before = store.snapshot();
     (0..VERSIONS).for_each(|_| put(&keyspace, 2));
-    let mut cursor = keyspace.cursor_at(&before, IterOptions::default()).unwrap();
+    let mut cursor = keyspace.cursor_at(&before, ..).unwrap();
     shows_quickly(&mut cursor, &[1, 3], "too new");
 }
 

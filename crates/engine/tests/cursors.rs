@@ -1,5 +1,6 @@
 //! Attacks on cursors that jump over gaps and range deletes (`docs/rfc/0005-gaps.md`, section
-//! "Attacks"): histories with hostile keys against a model, and readers beside writers.
+//! "Attacks"): histories with hostile keys are compared with a model, and readers run beside
+//! writers.
 
 mod common;
 
@@ -16,8 +17,8 @@ use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
 /// The longest key.
 const KEY_MAX: usize = 65_535;
 
-/// Keys that are prefixes of one another, that differ in zero bytes at the end, or lie at the ends
-/// of words of eight bytes.
+/// Keys that are prefixes of one another, that differ in zero bytes at the end, or that end near
+/// multiples of eight bytes.
 fn near_keys() -> BTreeSet<Vec<u8>> {
     let mut keys = BTreeSet::new();
     for stem in ["", "a", "1234567", "12345678", "0123456789abcdef", "\u{7f}"] {
@@ -37,7 +38,7 @@ fn near_keys() -> BTreeSet<Vec<u8>> {
     keys
 }
 
-/// Keys of the longest length and nearly so, which differ at their ends only.
+/// Keys of the largest length and one byte less, which differ at their ends only.
 fn longest_keys() -> BTreeSet<Vec<u8>> {
     let mut keys = BTreeSet::new();
     for fill in [0, b'a', 0xff] {
@@ -78,7 +79,7 @@ fn options(dice: &mut Dice) -> Options {
     }
 }
 
-/// Much is deleted, few keys are alive, and everything that changes a view happens often.
+/// Most keys are deleted, and everything that changes a view happens often.
 const HABITS: &[(u64, Change)] = &[
     (10, Change::Put),
     (8, Change::Delete),
@@ -122,7 +123,7 @@ fn hostile_histories_are_read_as_the_model_says() {
     });
 }
 
-/// What writers and readers of one run share.
+/// The parts that writers and readers of one run share.
 #[derive(Clone)]
 struct Shared {
     disk: Disk,
@@ -141,7 +142,7 @@ impl Shared {
         cursor
     }
 
-    /// Writes keys of its own, and sees each write at once.
+    /// Writes keys that no other writer has, and checks that it sees each write at once.
     fn write(&self, writer: u64, mut dice: Dice) {
         let some_key = |dice: &mut Dice| {
             let own = WRITERS * dice.below(KEYS / WRITERS) + writer;
@@ -174,10 +175,10 @@ impl Shared {
         }
     }
 
-    /// Changes the views, and brings tables in.
+    /// Flushes, compacts and ingests.
     fn rearrange(&self, mut dice: Dice) {
         let hooks = self.store.core_for_tests();
-        // Nobody writes these keys.
+        // The writers do not write these keys.
         let own = |i: u64| [&common::key(i)[..], b"+"].concat();
         for i in 0..12 {
             match dice.below(4) {
@@ -217,7 +218,7 @@ impl Shared {
         let mut old: Vec<(Snapshot, Vec<Vec<u8>>)> = Vec::new();
         for _ in 0..12 {
             let snapshot = self.store.snapshot();
-            // A cursor of its own number is tried as well, if that is the snapshot's.
+            // A cursor without a snapshot is checked as well, if it has the same number.
             let now = self.keyspace.cursor(..).unwrap();
             let at = self.keyspace.cursor_at(&snapshot, ..).unwrap();
             let alive = self.alive(&snapshot);
@@ -237,7 +238,7 @@ impl Shared {
     }
 }
 
-/// Both ways, and from some place on, a cursor shows these keys.
+/// Asserts that a cursor shows these keys, forward from a random key or backward from the last one.
 fn agree(mut cursor: Cursor, alive: &[Vec<u8>], dice: &mut Dice) {
     let from = match dice.below(3) {
         0 => dice.below(KEYS),
@@ -265,7 +266,7 @@ fn agree(mut cursor: Cursor, alive: &[Vec<u8>], dice: &mut Dice) {
     }
 }
 
-/// Writers that see each of their own writes at once, ingests, flushes and compactions beside
+/// Writers, which see each of their own writes at once, ingests, flushes and compactions run beside
 /// readers whose cursors leave gaps behind, at present and old numbers.
 #[test]
 fn readers_beside_writers_miss_nothing() {
@@ -337,7 +338,8 @@ fn a_gap_may_end_behind_the_longest_key() {
     });
 }
 
-/// Cursors that failed in the middle of a run, and are kept, take no place from others.
+/// Cursors that failed in the middle of a run, and are kept, do not keep others from getting a
+/// watch.
 #[test]
 fn cursors_that_failed_let_others_leave_gaps_behind() {
     simulate(1, |rt, _| {
@@ -364,7 +366,7 @@ fn cursors_that_failed_let_others_leave_gaps_behind() {
         for _ in 0..40 {
             let mut cursor = keyspace.cursor(..).unwrap();
             let fault = Fault::Fail(StorageErrorKind::Io);
-            // The table has its head, its index and some blocks before this one.
+            // This read comes after those of the table's footer, index and first blocks.
             let rule = Rule::on(OpKind::Read, fault).ending(".tbl").nth(20);
             disk.faults.add(rule);
             cursor.seek_to_first().unwrap_err();
@@ -378,8 +380,8 @@ fn cursors_that_failed_let_others_leave_gaps_behind() {
     });
 }
 
-/// Leaders that fail before or after they told of what comes to life: what is refused is not seen,
-/// what is accepted later is.
+/// Appends and syncs that fail while there are gaps: a refused write is not seen, and a later write
+/// is.
 #[test]
 fn writes_that_fail_leave_gaps_exact() {
     simulate(20, |rt, seed| {

@@ -1,11 +1,11 @@
-//! Runs of deleted keys: what a seek steps over, in numbers of entries, and that gaps which cursors
-//! remember never change what is seen.
+//! Runs of deleted keys: how many entries a seek steps over, and that gaps never change what
+//! readers see.
 
 mod common;
 
 use std::time::Duration;
 
-use common::history::{Change, Habits, World, simulate};
+use common::history::{Change, Habits, World, both_ways, simulate};
 use common::{Disk, key, small};
 use siltstone::{Cursor, IterOptions, Keyspace, Options, Snapshot, Store, WriteOptions};
 use siltstone_storage::Runtime;
@@ -17,47 +17,31 @@ fn open(rt: &Runtime) -> (Disk, Store, Keyspace) {
     (disk, store, keyspace)
 }
 
-/// Entries that cursors stepped over without showing them.
+/// The number of entries that cursors stepped over without showing them.
 fn hidden(store: &Store) -> u64 {
     store.stats().counter("hidden_count")
 }
 
 fn first(keyspace: &Keyspace) -> Option<Vec<u8>> {
-    let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
-    cursor.seek_to_first().unwrap();
-    cursor.valid().then(|| cursor.key().to_vec())
+    keyspace.first().unwrap().map(|(key, _)| key)
 }
 
 fn last(keyspace: &Keyspace) -> Option<Vec<u8>> {
-    let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
-    cursor.seek_to_last().unwrap();
-    cursor.valid().then(|| cursor.key().to_vec())
+    keyspace.last().unwrap().map(|(key, _)| key)
 }
 
-/// All keys, forward and backward, which must agree.
+/// All keys, which must be the same in both directions.
 fn all(mut cursor: Cursor) -> Vec<Vec<u8>> {
-    let mut forward = Vec::new();
-    cursor.seek_to_first().unwrap();
-    while cursor.valid() {
-        forward.push(cursor.key().to_vec());
-        cursor.next().unwrap();
-    }
-    let mut backward = Vec::new();
-    cursor.seek_to_last().unwrap();
-    while cursor.valid() {
-        backward.push(cursor.key().to_vec());
-        cursor.prev().unwrap();
-    }
-    backward.reverse();
+    let [(forward, _), (backward, _)] = both_ways(&mut cursor);
     assert_eq!(forward, backward);
     forward
 }
 
 fn now(keyspace: &Keyspace) -> Vec<Vec<u8>> {
-    all(keyspace.cursor(IterOptions::default()).unwrap())
+    all(keyspace.cursor(..).unwrap())
 }
 
-/// What a seek steps over in a queue does not grow with the length of its past.
+/// A seek at the head of a queue steps over at most this many entries, however many were deleted.
 const STEPS_A_SEEK: u64 = 24;
 
 #[test]
@@ -98,8 +82,8 @@ fn the_top_of_a_stack_is_found_in_a_few_steps() {
     });
 }
 
-/// Many queues side by side, each with a prefix, whose readers seek within bounds; and one cursor
-/// that is refreshed instead of made anew.
+/// Many queues side by side, each with a prefix, whose readers seek within bounds, and refresh
+/// their cursors.
 #[test]
 fn each_of_many_queues_has_a_gap() {
     simulate(1, |rt, _| {
@@ -130,7 +114,7 @@ fn each_of_many_queues_has_a_gap() {
     });
 }
 
-/// The maintenance task has looked before the first reader comes.
+/// The maintenance task finds the gap before the first reader comes.
 #[test]
 fn the_first_seek_after_many_deletes_finds_a_gap() {
     simulate(1, |rt, _| {
@@ -149,8 +133,8 @@ fn the_first_seek_after_many_deletes_finds_a_gap() {
         assert_eq!(first(&keyspace), Some(key(count - 5)));
         let steps = hidden(&store) - before;
         assert!(steps <= 2_048 + STEPS_A_SEEK, "{steps} steps");
-        // And the other way, from the end of the deleted keys.
-        let mut cursor = keyspace.cursor(IterOptions::default()).unwrap();
+        // And backward, from the end of the deleted keys.
+        let mut cursor = keyspace.cursor(..).unwrap();
         let before = hidden(&store);
         cursor.seek_for_prev(&key(count - 6)).unwrap();
         assert!(!cursor.valid());
@@ -160,7 +144,7 @@ fn the_first_seek_after_many_deletes_finds_a_gap() {
     });
 }
 
-/// Twenty keys, of which the middle ones are deleted and remembered as a gap.
+/// Twenty keys. The middle ones are deleted, and there is a gap over them.
 fn with_gap(rt: &Runtime) -> (Disk, Store, Keyspace, Snapshot) {
     let (disk, store, keyspace) = open(rt);
     store.core_for_tests().set_gap_min(4);
@@ -187,7 +171,7 @@ fn a_put_into_a_gap_is_seen() {
             let (_disk, store, keyspace, _then) = with_gap(&rt);
             keyspace.put(&key(i), b"again").unwrap();
             assert_eq!(now(&keyspace), keys([0, 1, i, 18, 19]));
-            // What is left of the gap is used, and joined again when the key is gone.
+            // The parts of the gap are used, and joined again when the key is deleted.
             keyspace.delete(&key(i)).unwrap();
             assert_eq!(now(&keyspace), keys([0, 1, 18, 19]));
             let jumps = store.stats().counter("gap_jump_count");
@@ -214,9 +198,9 @@ fn a_batch_into_a_gap_is_seen() {
 fn a_snapshot_from_before_the_deletes_sees_through_a_gap() {
     simulate(1, |rt, _| {
         let (_disk, store, keyspace, then) = with_gap(&rt);
-        let old = keyspace.cursor_at(&then, IterOptions::default()).unwrap();
+        let old = keyspace.cursor_at(&then, ..).unwrap();
         assert_eq!(all(old), keys(0..20));
-        // So do those from among the deletes of a second run.
+        // So do snapshots that were taken between the deletes of a second run.
         for i in 0..20 {
             keyspace.put(&key(100 + i), b"x").unwrap();
         }
@@ -227,7 +211,7 @@ fn a_snapshot_from_before_the_deletes_sees_through_a_gap() {
         }
         assert_eq!(now(&keyspace), keys([0, 1, 18, 19]));
         for (i, snapshot) in (0..).zip(&among) {
-            let cursor = keyspace.cursor_at(snapshot, IterOptions::default());
+            let cursor = keyspace.cursor_at(snapshot, ..);
             let left = keys([0, 1, 18, 19].into_iter().chain(101 + i..120));
             assert_eq!(all(cursor.unwrap()), left, "after delete {i}");
         }
@@ -246,13 +230,13 @@ fn an_ingest_into_a_gap_is_seen() {
             wanted.sort();
             wanted.dedup();
             assert_eq!(now(&keyspace), wanted);
-            let old = keyspace.cursor_at(&then, IterOptions::default()).unwrap();
+            let old = keyspace.cursor_at(&then, ..).unwrap();
             assert_eq!(all(old), keys(0..20));
         }
     });
 }
 
-/// A cursor that took its number before a put must not make a gap over it.
+/// A cursor whose number is older than a put must not leave a gap over it.
 #[test]
 fn a_late_cursor_leaves_no_gap_over_an_earlier_put() {
     simulate(1, |rt, _| {
@@ -261,31 +245,29 @@ fn a_late_cursor_leaves_no_gap_over_an_earlier_put() {
             keyspace.put(&key(i), b"x").unwrap();
             keyspace.delete(&key(i)).unwrap();
         }
-        let mut late = keyspace.cursor(IterOptions::default()).unwrap();
+        let mut late = keyspace.cursor(..).unwrap();
         let snapshot = store.snapshot();
         keyspace.put(&key(40), b"alive").unwrap();
         late.seek(&key(30)).unwrap();
         assert!(!late.valid(), "the put came after its number");
-        let old = keyspace.cursor_at(&snapshot, IterOptions::default());
+        let old = keyspace.cursor_at(&snapshot, ..);
         assert_eq!(all(old.unwrap()), keys([0, 1, 18, 19]));
         assert_eq!(now(&keyspace), keys([0, 1, 18, 19, 40]));
     });
 }
 
-/// A put in the middle makes two gaps of one, so puts alone can come to the bound.
+/// A put in the middle makes two gaps of one, so puts alone can exceed the bound.
 #[test]
 fn puts_into_a_gap_keep_to_the_bound() {
     simulate(1, |rt, _| {
         let (_disk, store, keyspace) = open(&rt);
         store.core_for_tests().pause_compaction(true);
         let count = 10_000;
-        for deletes in [false, true] {
-            for i in 0..count {
-                match deletes {
-                    false => keyspace.put(&key(i), b"job").unwrap(),
-                    true => keyspace.delete(&key(i)).unwrap(),
-                }
-            }
+        for i in 0..count {
+            keyspace.put(&key(i), b"job").unwrap();
+        }
+        for i in 0..count {
+            keyspace.delete(&key(i)).unwrap();
         }
         assert_eq!(first(&keyspace), None);
         for i in (0..count).step_by(2) {
@@ -297,7 +279,7 @@ fn puts_into_a_gap_keep_to_the_bound() {
     });
 }
 
-/// Puts after which nobody used a gap end the telling; later gaps are made anew.
+/// After many puts without a use of a gap, leaders stop invalidating. Later gaps are found again.
 #[test]
 fn gaps_that_nobody_uses_are_forgotten() {
     simulate(1, |rt, _| {
@@ -331,8 +313,8 @@ const HABITS: &[(u64, Change)] = &[
     (1, Change::Reopen),
 ];
 
-/// Puts, deletes, range deletes, ingests, flushes, compactions, opens, snapshots and cursors that
-/// outlive all of these: with gaps of all sizes, reads see what the model has.
+/// Puts, deletes, range deletes, ingests, flushes, compactions, opens, snapshots, and cursors that
+/// outlive all of these, with gaps of all sizes: reads see what the model has.
 #[test]
 fn gaps_never_change_what_is_seen() {
     simulate(60, |rt, seed| {

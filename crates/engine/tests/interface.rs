@@ -1,5 +1,5 @@
-//! The library's calls as a newcomer meets them: kinds of keys and ranges, reads at a snapshot,
-//! takes, settings, and which handles keep a store open.
+//! The library's calls as a newcomer uses them: kinds of keys and ranges, writes with options,
+//! reads at a snapshot, settings, and which handles keep a store open.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock
 
 use std::ops::Bound;
@@ -16,7 +16,7 @@ const SYNC: WriteOptions = WriteOptions { sync: true };
 struct Birds {
     store: Store,
     keyspace: Keyspace,
-    /// The store is in it: who has the handles has this too.
+    /// The store is in it, so it must live as long as the handles.
     folder: tempfile::TempDir,
 }
 
@@ -70,10 +70,41 @@ fn keys_and_values_are_anything_that_is_bytes() {
     keyspace.delete(owned).unwrap();
     assert!(!keyspace.contains_key("owl").unwrap());
 
-    keyspace.put_with("owl", "synced", SYNC).unwrap();
-    keyspace.delete_with("owl", SYNC).unwrap();
     keyspace.delete_range("a", vec![b'z']).unwrap();
     assert_eq!(keyspace.iter().unwrap().count(), 2); // HERON and the sevens
+}
+
+/// `delete_range` and `take` had no variant with options.
+#[test]
+fn each_write_can_be_synced() {
+    let Birds {
+        store,
+        keyspace,
+        folder: _folder,
+    } = birds();
+    let syncs = || store.stats().counter("log_sync_count");
+    let writes: [(&str, &dyn Fn() -> Result<()>); 4] = [
+        ("put", &|| keyspace.put_with("owl", "OWL", SYNC)),
+        ("delete", &|| keyspace.delete_with("kite", SYNC)),
+        ("delete_range", &|| {
+            keyspace.delete_range_with("raven", "robin", SYNC)
+        }),
+        ("take", &|| {
+            let taken = keyspace.take_with("owl", SYNC)?;
+            assert_eq!(taken, Some(b"OWL".to_vec()));
+            Ok(())
+        }),
+    ];
+    for (call, write) in writes {
+        let before = syncs();
+        write().unwrap();
+        assert!(syncs() > before, "{call}");
+    }
+    assert_eq!(names(keyspace.iter()), ["heron", "robin", "wren"]);
+    // Without a value there is nothing to write, and nothing to sync.
+    let (before, number) = (syncs(), store.stats().published);
+    assert_eq!(keyspace.take_with("owl", SYNC).unwrap(), None);
+    assert_eq!((syncs(), store.stats().published), (before, number));
 }
 
 #[test]
@@ -127,7 +158,8 @@ fn ranges_of_all_kinds() {
     assert!(keyspace.is_empty().unwrap());
 }
 
-/// Iterators used to give nothing, while `delete_range` and `compact_range` refused.
+/// Iterators took such a range for an empty one, while `delete_range` and `compact_range` refused
+/// it.
 #[test]
 fn a_range_that_ends_before_it_starts_is_refused_everywhere() {
     let Birds {
@@ -188,7 +220,7 @@ fn a_range_that_ends_before_it_starts_is_refused_everywhere() {
         );
     }
     assert!(batch.is_empty());
-    // An end that is the start is no error: the range is empty.
+    // A range that ends where it starts is empty.
     assert_eq!(keyspace.range("b".."b").unwrap().count(), 0);
     assert_eq!(keyspace.approximate_count("b".."b").unwrap().value, 0);
     keyspace.delete_range("kite", "kite").unwrap();
@@ -208,7 +240,7 @@ fn reads_at_a_snapshot_and_its_clones() {
     keyspace.delete_range("a", "z").unwrap();
     keyspace.put("owl", "OWL").unwrap();
     drop(snapshot);
-    // What the clone sees is kept, through a compaction.
+    // A compaction keeps what the clone sees.
     keyspace.compact_range(None, None).unwrap();
     assert_eq!(names(keyspace.iter()), ["owl"]);
     assert_eq!(names(keyspace.iter_at(&second)).len(), 5);
@@ -217,7 +249,7 @@ fn reads_at_a_snapshot_and_its_clones() {
         names(keyspace.range_at(&second, ..="kite")),
         ["heron", "kite"]
     );
-    // Both ends, also when the snapshot is gone meanwhile.
+    // Both ends read at the snapshot, even if it is dropped before the back end is used.
     let mut range = keyspace.range_at(&second, "i"..).unwrap();
     drop(second);
     assert_eq!(range.next_back().unwrap().unwrap().0, b"wren");
@@ -226,7 +258,7 @@ fn reads_at_a_snapshot_and_its_clones() {
     assert_eq!(store.stats().snapshot_count, 0);
 }
 
-/// An iterator that cannot be opened says why, and ends.
+/// An iterator that cannot be opened returns the error, and ends.
 #[test]
 fn a_for_loop_over_a_dropped_keyspace_gets_the_error() {
     let Birds {
@@ -272,7 +304,7 @@ fn an_option_takes_any_integer() {
     assert_eq!(Value::from(7u8), Value::from(7i128));
 }
 
-/// A variant's text is its name in lower case; a level follows a colon.
+/// The text of a variant is its name in lower case. A level follows a colon.
 #[test]
 fn compressions_are_written_as_they_are_named() {
     for (compression, text) in [
@@ -316,7 +348,7 @@ fn opens(path: &Path) -> bool {
     }
 }
 
-/// What the documentation of `Store` says of each value.
+/// Which values keep a store open, as the documentation of `Store` lists them.
 #[test]
 fn what_keeps_a_store_open() {
     let Birds {
@@ -340,19 +372,19 @@ fn what_keeps_a_store_open() {
     drop(keyspace);
     assert!(!opens(&path), "a range is a handle");
     assert_eq!(ended.by_ref().count(), 5);
-    assert!(!opens(&path), "the other range still is");
+    assert!(!opens(&path), "the other range still is one");
     read_from_the_back.next_back().unwrap().unwrap();
     assert!(opens(&path), "no handle is left");
 
-    // Everything else goes on, or does no harm.
+    // The others can still be used.
     cursor.seek_to_first().unwrap();
     assert_eq!((cursor.key(), &pinned[..]), (&b"heron"[..], &b"HERON"[..]));
     assert_eq!(read_from_the_back.count(), 3);
     drop((snapshot, batch, ended));
 }
 
-/// The two programs of each item of `must_not_compile.rs` differ in one line: only that line can be
-/// why the second one does not compile.
+/// The two programs of each item of `must_not_compile.rs` differ in one line. So the second one
+/// does not compile because of that line.
 #[test]
 fn programs_that_must_not_compile_differ_in_one_line() {
     let text = include_str!("../src/must_not_compile.rs");
@@ -361,7 +393,7 @@ fn programs_that_must_not_compile_differ_in_one_line() {
     for item in text.split("\nmod ").take(items) {
         let blocks: Vec<&str> = item.split("/// ```").collect();
         let [_, good, _, bad, ..] = &blocks[..] else {
-            panic!("an item has not two programs: {item}");
+            panic!("an item without two programs: {item}");
         };
         let (fence, bad) = bad.split_once('\n').unwrap();
         assert!(fence.starts_with("compile_fail,E0"), "{fence}");

@@ -1,5 +1,6 @@
-//! `OPTIONS.toml` in a store's folder: `Options::load`, and an open that contradicts it.
-// A listener is the user's code, which uses the locks and channels of std.
+//! `OPTIONS.toml` in a store's folder: `Options::load`, and opens whose options contradict the
+//! file.
+// A listener is code of the user, which uses the locks and channels of std.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::fs;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use siltstone::{ErrorKind, Event, EventListener, KeyspaceOptions, Options, Store, SyncMode};
 
-/// Passes the events about the file on.
+/// Forwards the events about the file.
 struct Listener(Mutex<Sender<Event>>);
 
 impl EventListener for Listener {
@@ -79,7 +80,7 @@ fn load_reads_what_an_operator_has_set() {
     assert_eq!(options, Options::from_toml(text).unwrap());
     assert_eq!(options.sync, SyncMode::Always);
     assert_eq!(options.keyspaces["a"].block_bytes, Some(32 << 10));
-    // A file by its name, whatever it is called.
+    // A path may name a file, with any name.
     assert_eq!(Options::load(&file).unwrap(), options);
     let named = Options::load(dir.path().join("file")).unwrap();
     assert_eq!(named.sync, SyncMode::Always);
@@ -92,7 +93,7 @@ fn load_reads_what_an_operator_has_set() {
 fn what_load_refuses_is_named_by_file_line_and_column() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("OPTIONS.toml");
-    for (text, place, told) in [
+    for (text, place, named) in [
         ("\n\n  memtable_bytes = = 3", "line 3, column 20", "no TOML"),
         (
             "sync = \"always\"\n  memtable_byte = 3",
@@ -130,7 +131,7 @@ fn what_load_refuses_is_named_by_file_line_and_column() {
             error.contains(&format!("{path}: {place}: ")),
             "{text}: {error}"
         );
-        assert!(error.contains(told), "{text}: {error}");
+        assert!(error.contains(named), "{text}: {error}");
     }
     fs::write(&file, b"sync = \"\xff\"").unwrap();
     let error = Options::load(dir.path()).unwrap_err().to_string();
@@ -171,11 +172,11 @@ fn an_open_that_contradicts_the_file_says_so() {
         }
         other => panic!("{other:?}"),
     }
-    // What is published says so too.
+    // The published statistics have it too.
     let json = store.stats().to_json();
     let back: siltstone::Stats = serde_json::from_str(&json).unwrap();
     assert_eq!(back.option_differences, store.stats().option_differences);
-    // What changes while the store is open is compared as it is then.
+    // Options that change while the store is open are compared with their new values.
     store.set_option("memtable_bytes", "1 MiB").unwrap();
     let own = KeyspaceOptions {
         block_bytes: Some(32 << 10),
@@ -202,14 +203,14 @@ fn options_of_a_keyspace_that_is_not_there_are_reported_until_it_is_created() {
     let json = store.stats().to_json();
     let back: siltstone::Stats = serde_json::from_str(&json).unwrap();
     assert_eq!(back.options_of_no_keyspace, ["typo"]);
-    // It is no mistake if it was only early.
+    // If the keyspace is created later, it gets these options.
     let late = store.create_keyspace("typo").unwrap();
     assert_eq!(late.options().level_factor, 5);
     assert_eq!(store.stats().options_of_no_keyspace, [""; 0]);
     store.close().unwrap();
 }
 
-/// What a keyspace once got from the file is its own from then on, as the documents say.
+/// The store keeps what a keyspace once got from the file, as the guide says.
 #[test]
 fn options_of_a_keyspace_outlive_the_file_until_they_are_unset() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ fn an_open_that_follows_the_file_says_nothing() {
         assert!(emitted(&store, &events).is_empty());
         store.close().unwrap();
     }
-    // What only the program sets contradicts nothing.
+    // An option that only the program sets contradicts nothing.
     fs::write(dir.path().join("OPTIONS.toml"), "").unwrap();
     let options = Options {
         sync: SyncMode::Always,
@@ -263,15 +264,15 @@ fn a_file_that_cannot_be_read_is_no_error_of_the_open() {
     fs::write(dir.path().join("OPTIONS.toml"), "sync = sometimes\n").unwrap();
     let (store, events) = open(dir.path(), Options::default());
     let stats = store.stats();
-    let said = stats.options_file_error.unwrap();
+    let message = stats.options_file_error.unwrap();
     let path = dir.path().join("OPTIONS.toml").display().to_string();
     assert!(
-        said.starts_with(&format!("{path}: line 1, column 8: ")),
-        "{said}"
+        message.starts_with(&format!("{path}: line 1, column 8: ")),
+        "{message}"
     );
     assert!(stats.option_differences.is_empty());
     match &emitted(&store, &events)[..] {
-        [Event::OptionsUnreadable { error, .. }] => assert_eq!(error.to_string(), said),
+        [Event::OptionsUnreadable { error, .. }] => assert_eq!(error.to_string(), message),
         other => panic!("{other:?}"),
     }
     store.close().unwrap();

@@ -1,26 +1,22 @@
-//! Which tables a seek opens, and what of a table is read: a seek leaves out the tables that it
-//! knows to be covered by a range delete, a cursor leaves out filters, and whether a key is there
-//! is answered without its value.
+//! Which tables a seek opens, and which parts of a table are read: a seek does not open a table
+//! that a range delete covers, a cursor does not read filters, and `contains_key` does not read
+//! values.
 
 mod common;
 
-use std::collections::BTreeMap;
-
-use common::{Dice, Disk, key, small};
-use siltstone::{Cursor, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store};
-use siltstone_storage::sim::{self, SimConfig};
+use common::history::{Change, Habits, World, simulate};
+use common::{Disk, key, small};
+use siltstone::{Cursor, ErrorKind, IterOptions, Keyspace, Options, Store};
 use siltstone_storage::{OpKind, Runtime, Storage};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// Keys of a store of some ten tables.
+/// The number of keys, which are in some ten tables.
 const COUNT: u64 = 5000;
 
 fn value(i: u64) -> Vec<u8> {
     vec![i as u8; 100]
 }
 
-/// A store whose keys are in one level, and whose tables are all closed.
+/// A store whose keys are in one level.
 struct Place {
     disk: Disk,
     store: Store,
@@ -70,7 +66,7 @@ impl Place {
         self.keyspace.delete_range(&key(from), &key(to)).unwrap();
     }
 
-    /// How many tables a new cursor opens, starting with all of them closed.
+    /// How many tables a seek of a new cursor opens if all of them are closed.
     fn opened_by(&self, options: IterOptions, seek: impl FnOnce(&mut Cursor)) -> u64 {
         let mut cursor = self.keyspace.cursor(options).unwrap();
         self.opened_by_this(&mut cursor, seek)
@@ -125,7 +121,7 @@ fn a_seek_opens_only_the_table_in_which_it_ends() {
             stands(cursor, Some(0));
         });
         assert_eq!(opened, 1 + flushed, "last");
-        // From the one to the other and back.
+        // From the first to the last and back.
         let opened = place.opened_by(all(), |cursor| {
             cursor.seek_to_first().unwrap();
             cursor.next().unwrap();
@@ -140,7 +136,7 @@ fn a_seek_opens_only_the_table_in_which_it_ends() {
 #[test]
 fn a_range_that_is_wholly_covered_opens_nothing() {
     let place = Place::new();
-    // Two range deletes that meet, and neither covers all.
+    // Two adjacent range deletes, neither of which covers everything.
     place.delete(1, COUNT / 2);
     place.delete(COUNT / 2, COUNT - 1);
     let nowhere = |way: &str, options: IterOptions, seek: fn(&mut Cursor)| {
@@ -191,7 +187,7 @@ fn what_a_range_delete_does_not_hide_is_found() {
             cursor.prev().unwrap();
             stands(cursor, Some(0));
         });
-        // The range delete is too new for this reader.
+        // This reader is older than the range delete.
         let mut old = place.keyspace.cursor_at(&before, all()).unwrap();
         place.opened_by_this(&mut old, |cursor| {
             cursor.seek(key(2000)).unwrap();
@@ -205,9 +201,8 @@ fn what_a_range_delete_does_not_hide_is_found() {
 }
 
 #[test]
-fn a_table_that_is_covered_in_part_is_looked_into() {
-    // In each table some keys, whichever it begins and ends with, lie under the range delete, which
-    // begins or ends within it.
+fn a_table_that_is_covered_in_part_is_searched() {
+    // The range deletes begin and end at many positions within the tables.
     let place = Place::new();
     for from in (0..COUNT - 1000).step_by(330) {
         let copy = Place::opened(place.disk.kill(), small());
@@ -230,174 +225,45 @@ fn a_table_that_is_covered_in_part_is_looked_into() {
     }
 }
 
-struct World {
-    disk: Disk,
-    store: Store,
-    keyspace: Keyspace,
-    model: Model,
-    snapshots: Vec<(Snapshot, Model)>,
-    dice: Dice,
-}
-
-/// Keys of the model.
-const KEYS: u64 = 600;
-
-impl World {
-    fn key(&mut self) -> Vec<u8> {
-        key(self.dice.below(KEYS))
-    }
-
-    fn change(&mut self) {
-        match self.dice.below(100) {
-            0..50 => {
-                let start = self.dice.below(KEYS);
-                for i in start..start + self.dice.below(40) {
-                    let value = vec![self.dice.below(256) as u8; 200];
-                    self.keyspace.put(&key(i), &value).unwrap();
-                    self.model.insert(key(i), value);
-                }
-            }
-            50..55 => {
-                let key = self.key();
-                self.keyspace.delete(&key).unwrap();
-                self.model.remove(&key);
-            }
-            55..75 => {
-                let start = self.dice.below(KEYS);
-                let width = [30, 150, KEYS][self.dice.below(3) as usize];
-                let (start, end) = (key(start), key(start + 1 + self.dice.below(width)));
-                self.keyspace.delete_range(&start, &end).unwrap();
-                self.model.retain(|k, _| *k < start || *k >= end);
-            }
-            75..82 => self.keyspace.flush().unwrap(),
-            82..86 => self.keyspace.compact_range(None, None).unwrap(),
-            86..90 => {
-                let pairs: Model = (0..1 + self.dice.below(6))
-                    .map(|i| (self.key(), vec![b'i', i as u8]))
-                    .collect();
-                let borrowed: Vec<(&[u8], &[u8])> =
-                    pairs.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-                let hooks = self.store.core_for_tests();
-                common::ingest(&self.disk, &hooks, &self.keyspace, &borrowed);
-                self.model.extend(pairs);
-            }
-            90..96 => {
-                let snapshot = self.store.snapshot();
-                self.snapshots.push((snapshot, self.model.clone()));
-            }
-            _ if self.snapshots.len() > 2 => {
-                self.snapshots.swap_remove(0);
-            }
-            _ => {}
-        }
-    }
-
-    /// One seek within some bounds, and a few steps from there.
-    fn probe(&mut self) {
-        if self.dice.below(3) > 0 {
-            self.store.core_for_tests().close_tables();
-        }
-        let (a, b) = (self.key(), self.key());
-        let (lower, upper) = match self.dice.below(4) {
-            0 => (None, None),
-            1 => (Some(a), None),
-            2 => (None, Some(b)),
-            _ => (Some(a.clone().min(b.clone())), Some(a.max(b))),
-        };
-        let options = IterOptions {
-            lower: lower.clone(),
-            upper: upper.clone(),
-            ..all()
-        };
-        let which = self.dice.below(self.snapshots.len() as u64 + 1) as usize;
-        let (mut cursor, model) = match self.snapshots.get(which) {
-            Some((snapshot, model)) => {
-                let cursor = self.keyspace.cursor_at(snapshot, options);
-                (cursor.unwrap(), model.clone())
-            }
-            None => (self.keyspace.cursor(options).unwrap(), self.model.clone()),
-        };
-        let within = |k: &[u8]| {
-            lower.as_deref().is_none_or(|l| k >= l) && upper.as_deref().is_none_or(|u| k < u)
-        };
-        let keys: Vec<_> = model.keys().filter(|k| within(k)).cloned().collect();
-        let place = self.key();
-        let (what, mut at) = match self.dice.below(4) {
-            0 => {
-                cursor.seek_to_first().unwrap();
-                ("first", Some(0))
-            }
-            1 => {
-                cursor.seek_to_last().unwrap();
-                ("last", keys.len().checked_sub(1))
-            }
-            2 => {
-                cursor.seek(&place).unwrap();
-                ("seek", Some(keys.partition_point(|k| *k < place)))
-            }
-            _ => {
-                cursor.seek_for_prev(&place).unwrap();
-                let after = keys.partition_point(|k| *k <= place);
-                ("back", after.checked_sub(1))
-            }
-        };
-        for step in 0..6 {
-            let wanted = at.and_then(|at| keys.get(at));
-            let found = cursor.valid().then(|| (cursor.key(), cursor.value()));
-            let wanted = wanted.map(|k| (&k[..], &model[k][..]));
-            let number = cursor.number();
-            assert_eq!(found, wanted, "{what} {place:?}, step {step}, at {number}");
-            if wanted.is_none() {
-                break;
-            }
-            at = match self.dice.below(2) {
-                0 => {
-                    cursor.next().unwrap();
-                    at.map(|at| at + 1)
-                }
-                _ => {
-                    cursor.prev().unwrap();
-                    at.and_then(|at| at.checked_sub(1))
-                }
-            };
-        }
-    }
-}
+const HABITS: &[(u64, Change)] = &[
+    (50, Change::PutRun),
+    (5, Change::Delete),
+    (20, Change::DeleteRange),
+    (7, Change::Flush),
+    (4, Change::Compact),
+    (4, Change::Ingest),
+    (6, Change::Snapshot),
+    (4, Change::DropSnapshot),
+];
 
 #[test]
 fn seeks_with_closed_tables_show_what_the_model_does() {
-    for seed in 0..30 {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 8_000_000,
-            ..SimConfig::new(seed)
+    simulate(30, |rt, seed| {
+        let habits = Habits {
+            keys: (0..600).map(key).collect(),
+            options: |_| small(),
+            gap_mins: &[2],
+            changes: HABITS,
+            run_max: 150,
         };
-        let outcome = sim::run(config, move |rt| {
-            let dice = Dice::new(seed);
-            let disk = Disk::new(&rt);
-            let store = disk.open_with(small());
-            store.core_for_tests().set_gap_min(2);
-            let mut world = World {
-                keyspace: store.default_keyspace().unwrap(),
-                disk,
-                store,
-                model: Model::new(),
-                snapshots: Vec::new(),
-                dice,
-            };
-            for _ in 0..25 {
-                for _ in 0..8 {
-                    world.change();
-                }
-                for _ in 0..20 {
-                    world.probe();
+        let mut world = World::new(&rt, seed, habits);
+        for _ in 0..25 {
+            for _ in 0..8 {
+                world.change();
+            }
+            for _ in 0..5 {
+                let bounds = world.bounds();
+                let mut readers = world.old_readers();
+                readers.push(world.reader(bounds));
+                for reader in &mut readers {
+                    if world.dice.below(3) > 0 {
+                        world.store.core_for_tests().close_tables();
+                    }
+                    world.walk(reader, 6);
                 }
             }
-        });
-        if let Err(failure) = outcome.result {
-            panic!("seed {seed}: {failure}");
         }
-    }
+    });
 }
 
 /// Where the sections of a table begin.
@@ -429,7 +295,7 @@ fn cursors_read_no_filters() {
     });
     let by_cursor = reads(&place.disk) - before;
     assert_eq!(place.keyspace.iter().unwrap().count() as u64, COUNT);
-    // A lookup needs the filter, and says what is wrong with it.
+    // A lookup needs the filter, and its error names it.
     let lookups: [fn(&Keyspace) -> siltstone::Error; 4] = [
         |k| k.get(key(7)).unwrap_err(),
         |k| k.contains_key(key(7)).unwrap_err(),

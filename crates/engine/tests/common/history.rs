@@ -1,11 +1,11 @@
-//! Random histories of a keyspace beside a model, and readers that walk through it: the loop that
-//! the tests of cursors share.
+//! What the tests of cursors share: random histories of a keyspace beside a model, and readers that
+//! walk through it.
 //!
-//! A test says with [`Habits`] what its histories are made of. [`World::change`] does one thing to
-//! the keyspace and to the model, a [`Reader`] seeks and steps with one cursor and compares every
-//! entry that it stands on with the model as it was at the cursor's number.
+//! [`Habits`] describe the histories of a test. [`World::change`] makes one change to the keyspace
+//! and to the model. A [`Reader`] seeks and steps with one cursor, and compares every entry on
+//! which it stands with the model as it was at the cursor's number.
 //!
-//! `SILT_SEED=N` plays one seed, and with `SILT_COUNT` that many seeds from there on.
+//! `SILT_SEED=N` plays one seed; with `SILT_COUNT=M`, it plays M seeds starting from that one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -42,14 +42,36 @@ pub fn simulate(seeds: u64, story: impl Fn(Runtime, u64) + Clone + Send + 'stati
     }
 }
 
+/// All keys of a cursor, and the moves of its sources that it took, forward and then backward. The
+/// keys are ascending in both.
+pub fn both_ways(cursor: &mut Cursor) -> [(Vec<Vec<u8>>, u64); 2] {
+    let moves = [cursor.moves_for_tests()];
+    let mut forward = Vec::new();
+    cursor.seek_to_first().unwrap();
+    while cursor.valid() {
+        forward.push(cursor.key().to_vec());
+        cursor.next().unwrap();
+    }
+    let moves = [moves[0], cursor.moves_for_tests()];
+    let mut backward = Vec::new();
+    cursor.seek_to_last().unwrap();
+    while cursor.valid() {
+        backward.push(cursor.key().to_vec());
+        cursor.prev().unwrap();
+    }
+    backward.reverse();
+    let end = cursor.moves_for_tests();
+    [(forward, moves[1] - moves[0]), (backward, end - moves[1])]
+}
+
 /// One kind of change to the keyspace.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     Put,
     Delete,
-    /// A stretch of neighbouring keys is put, as one batch or one by one.
+    /// Neighbouring keys are put, as one batch or one by one.
     PutRun,
-    /// A stretch of neighbouring keys is deleted, as one batch or one by one.
+    /// Neighbouring keys are deleted, as one batch or one by one.
     DeleteRun,
     /// Puts, deletes and range deletes of the same few keys in one batch over two keyspaces.
     Batch,
@@ -62,7 +84,7 @@ pub enum Change {
     Ingest,
     Snapshot,
     DropSnapshot,
-    /// A reader that outlives what comes.
+    /// A reader is kept over the changes that follow.
     KeepReader,
     DropReader,
     /// A sealed memtable that is not flushed until [`Change::Release`].
@@ -73,21 +95,21 @@ pub enum Change {
     Recreate,
 }
 
-/// What a history is made of.
+/// What the random histories of a test are like.
 #[derive(Clone)]
 pub struct Habits {
     /// The keys, ascending.
     pub keys: Vec<Vec<u8>>,
     pub options: fn(&mut Dice) -> Options,
-    /// Of how many hidden entries cursors make a gap: one of these for each open.
+    /// The number of hidden entries of which cursors make a gap: one of these for each open.
     pub gap_mins: &'static [u64],
-    /// How often what is done, as shares of their sum.
+    /// The kinds of changes, each with its share of them.
     pub changes: &'static [(u64, Change)],
     /// The most neighbouring keys that one change touches.
     pub run_max: u64,
 }
 
-/// A keyspace, its model, and what was kept of its past.
+/// A keyspace and its model, with snapshots and readers of their past.
 pub struct World {
     pub disk: Disk,
     pub store: Store,
@@ -96,10 +118,11 @@ pub struct World {
     pub dice: Dice,
     pub snapshots: Vec<(Snapshot, Model)>,
     pub readers: Vec<Reader>,
-    /// Batches write to it as well; nobody looks into it.
+    /// Batches write to this keyspace as well; nothing reads it.
     other: Keyspace,
     habits: Habits,
-    /// A sealed memtable is kept from being flushed: what waits for flushes would wait for ever.
+    /// A sealed memtable is kept from being flushed, so a call that waits for flushes would never
+    /// return.
     is_held: bool,
     /// Ends of earlier range deletes.
     ends: Vec<Vec<u8>>,
@@ -142,7 +165,7 @@ impl World {
         self.store.core_for_tests().set_gap_min(min);
     }
 
-    /// Counts the gaps of this open. The history ends with it, or goes on with another open.
+    /// Adds the gaps and the jumps of this open to the sums. It must be called once for each open.
     pub fn count(&mut self) {
         let stats = self.store.stats();
         self.gaps += stats.counter("gap_count");
@@ -303,7 +326,7 @@ impl World {
                 }
             }
             Change::Hold if !self.is_held => {
-                // With the next ingest, a memtable between runs.
+                // With the next ingest there is a memtable between runs.
                 let hooks = self.store.core_for_tests();
                 self.is_held = hooks.seal_and_hold(&self.keyspace).unwrap();
             }
@@ -433,7 +456,7 @@ impl World {
         }
     }
 
-    /// Where a seek goes: to a key, to a bound, or next to one of these.
+    /// The target of a seek: a key, a bound, or something next to one of these.
     pub fn place(&mut self, options: &IterOptions) -> Vec<u8> {
         let bound = match self.dice.below(6) {
             0 => options.lower.clone(),
@@ -474,7 +497,7 @@ impl World {
             .collect()
     }
 
-    /// Has a reader seek and step some times.
+    /// Lets a reader seek or step `steps` times.
     pub fn walk(&mut self, reader: &mut Reader, steps: u64) {
         for _ in 0..steps {
             let place = self.place(&reader.options);
@@ -482,8 +505,8 @@ impl World {
         }
     }
 
-    /// All readers look: new ones, those of snapshots, and those that were kept, of which some are
-    /// refreshed.
+    /// Lets all readers look: new ones, those of snapshots, and those that were kept, some of which
+    /// are refreshed.
     pub fn read(&mut self) {
         let bounds = self.bounds();
         let mut now = [self.reader(IterOptions::default()), self.reader(bounds)];
@@ -507,11 +530,11 @@ impl World {
     }
 }
 
-/// A cursor with the model of what it shows.
+/// A cursor, with the model of what it must show.
 pub struct Reader {
     pub cursor: Cursor,
     pub options: IterOptions,
-    /// Its keyspace was dropped: it cannot be refreshed.
+    /// Its keyspace was dropped, so it cannot be refreshed.
     is_of_dropped: bool,
     shown: Model,
     /// The key where it stands.
@@ -533,10 +556,10 @@ impl Reader {
         }
     }
 
-    /// Seeks to `place` one way or the other, or steps, and compares.
+    /// Makes a random seek, to `place` if it needs a target, or a step, and compares.
     pub fn step(&mut self, place: Vec<u8>, dice: &mut Dice) {
         let after = |at: &Vec<u8>| (Bound::Excluded(at.clone()), Bound::Unbounded);
-        let (told, stand) = match (dice.below(12), &self.at) {
+        let (done, stand) = match (dice.below(12), &self.at) {
             (0..4, Some(at)) => {
                 self.cursor.next().unwrap();
                 ("next".into(), self.shown.range(after(at)).next())
@@ -546,14 +569,14 @@ impl Reader {
                 ("prev".into(), self.shown.range(..at.clone()).next_back())
             }
             (8 | 0 | 1 | 2, _) => {
-                let told = format!("seek {}", short(&place));
+                let done = format!("seek {}", short(&place));
                 self.cursor.seek(&place).unwrap();
-                (told, self.shown.range(place..).next())
+                (done, self.shown.range(place..).next())
             }
             (9 | 3 | 4 | 5, _) => {
-                let told = format!("seek_for_prev {}", short(&place));
+                let done = format!("seek_for_prev {}", short(&place));
                 self.cursor.seek_for_prev(&place).unwrap();
-                (told, self.shown.range(..=place).next_back())
+                (done, self.shown.range(..=place).next_back())
             }
             (10 | 6, _) => {
                 self.cursor.seek_to_first().unwrap();
@@ -564,14 +587,13 @@ impl Reader {
                 ("last".into(), self.shown.iter().next_back())
             }
         };
-        self.story.push(told);
+        self.story.push(done);
         compare(&self.cursor, stand, &self.story);
         self.at = stand.map(|(key, _)| key.clone());
     }
 
-    /// Goes over everything, forward and backward; the moves of its sources for each.
-    pub fn scan(&mut self) -> [u64; 2] {
-        let moves = [self.cursor.moves_for_tests()];
+    /// Scans everything, forward and backward, and compares.
+    pub fn scan(&mut self) {
         self.story.push("scan".into());
         self.cursor.seek_to_first().unwrap();
         for entry in &self.shown {
@@ -579,7 +601,6 @@ impl Reader {
             self.cursor.next().unwrap();
         }
         compare(&self.cursor, None, &self.story);
-        let moves = [moves[0], self.cursor.moves_for_tests()];
         self.cursor.seek_to_last().unwrap();
         for entry in self.shown.iter().rev() {
             compare(&self.cursor, Some(entry), &self.story);
@@ -587,11 +608,9 @@ impl Reader {
         }
         compare(&self.cursor, None, &self.story);
         self.at = None;
-        let end = self.cursor.moves_for_tests();
-        [moves[1] - moves[0], end - moves[1]]
     }
 
-    /// Goes on to the keyspace as it is now.
+    /// Refreshes the cursor, and compares with the model as it is now.
     pub fn refresh(&mut self, model: &Model) {
         let before = self.cursor.number();
         self.cursor.refresh().unwrap();
@@ -616,7 +635,7 @@ fn within(model: &Model, options: &IterOptions) -> Model {
     shown
 }
 
-/// Bytes as a message shows them; a key may have 65,535.
+/// Bytes for a message, shortened: a key may have 65,535.
 fn short(bytes: &[u8]) -> String {
     let start = bytes[..bytes.len().min(60)].escape_ascii();
     format!("{start} ({} bytes)", bytes.len())
@@ -628,12 +647,12 @@ fn compare(cursor: &Cursor, wanted: Option<(&Vec<u8>, &Vec<u8>)>, story: &[Strin
     if shown == wanted {
         return;
     }
-    let said = |pair: Option<(&[u8], &[u8])>| pair.map(|(k, v)| (short(k), short(v)));
+    let text = |pair: Option<(&[u8], &[u8])>| pair.map(|(k, v)| (short(k), short(v)));
     panic!(
         "at number {}: the cursor stands on {:?}, the model on {:?}, after {}",
         cursor.number(),
-        said(shown),
-        said(wanted),
+        text(shown),
+        text(wanted),
         story.join(", ")
     );
 }
