@@ -79,7 +79,7 @@ impl TableFolder {
         &self.storage
     }
 
-    /// The same folder; what opens a file in it takes descriptors back from a store's tables.
+    /// The same folder, with calls that may close files of a store's tables for a descriptor.
     pub(crate) fn wrapped(&self, descriptors: &Arc<Descriptors>) -> TableFolder {
         TableFolder::on(descriptors.wrap(self.storage.clone()), self.epoch)
     }
@@ -137,13 +137,13 @@ impl TableFile {
         &self.folder
     }
 
-    /// Reads the table whole, every block and every section, and refuses what
-    /// [`crate::Store::ingest`] would refuse: for callers that would create a store or a keyspace
-    /// for it first.
+    /// Reads the whole table, every block and every section, and refuses what
+    /// [`crate::Store::ingest`] would refuse. Call this before you create a store or a keyspace for
+    /// the table.
     ///
     /// # Errors
-    /// `NotFound` if it is not there; `InvalidArgument` or `Corruption` for a file that cannot be
-    /// ingested; I/O.
+    /// `NotFound` if there is no such file; `InvalidArgument` or `Corruption` for a file that
+    /// cannot be ingested; I/O.
     pub fn verify(&self) -> Result<()> {
         crate::ingest_check::verify(&*self.folder.storage, &self.name, 0, self)?;
         Ok(())

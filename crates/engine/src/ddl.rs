@@ -119,7 +119,7 @@ pub(crate) fn create(
     };
     let mut lead = core.queue.lead();
     let number = lead.next_seq;
-    // Asked again: the leader before may have poisoned the store, and its numbers must not be
+    // Checked again: the previous leader may have poisoned the store, and its numbers must not be
     // published with this one.
     let prepared = core
         .health
@@ -186,7 +186,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     core.health.check_manifest()?;
     keyspace.check()?;
     let mut lead = core.queue.lead();
-    // Asked again, as in `create`.
+    // Checked again, as in `create`.
     if let Err(error) = core.health.check_manifest() {
         lead.finish();
         return Err(error);

@@ -17,7 +17,7 @@ use siltstone_table::TableError;
 
 use crate::version::meta::ShowKey;
 
-/// What a user can do when files of an open store were removed.
+/// The advice for files of an open store that were removed.
 pub(crate) const REMOVED_ADVICE: &str = "something else removed files of the store: stop what does \
     that, close the store, and put the files back from a copy or a checkpoint";
 
@@ -185,13 +185,13 @@ impl Error {
         self
     }
 
-    /// The same error with the bytes of its file that are lost with it, from `start` up to `end`.
+    /// The same error with the bytes of its file that are lost, from `start` on and before `end`.
     pub fn over(mut self, start: u64, end: u64) -> Error {
         Arc::make_mut(&mut self.inner).range = Some((start, end));
         self
     }
 
-    /// The same error with the keys that may be lost with it, as a range for people.
+    /// The same error with the keys that may be lost, as a range in readable form.
     pub fn keys(mut self, keys: impl fmt::Display) -> Error {
         Arc::make_mut(&mut self.inner).keys = Some(keys.to_string());
         self
@@ -229,7 +229,7 @@ impl Error {
         self
     }
 
-    /// The same error in other words: those of the storage stay in [`Error::storage`].
+    /// The same error with another message. [`Error::storage`] still has that of the storage.
     pub(crate) fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Error {
         Arc::make_mut(&mut self.inner).message = message.into();
         self
@@ -255,13 +255,13 @@ impl Error {
         self.inner.offset
     }
 
-    /// The bytes of the file that are lost with what is wrong, as start and end, where they are
-    /// known: a damaged block cannot be read at all.
+    /// The start and the end of the bytes of the file that are lost, where they are known: of a
+    /// damaged block nothing can be read.
     pub fn byte_range(&self) -> Option<(u64, u64)> {
         self.inner.range
     }
 
-    /// The keys that may be lost with it, as a range for people, where they are known.
+    /// The keys that may be lost, as a range in readable form, where they are known.
     pub fn key_range(&self) -> Option<&str> {
         self.inner.keys.as_deref()
     }

@@ -64,9 +64,8 @@ pub trait EventListener: Send + Sync + 'static {
     fn on_event(&self, event: &Event);
 }
 
-/// Something that happened in an open store. Of what an open does, only its failures are emitted,
-/// damage in the log that it passed over, and what the file of options in the store's folder sets
-/// that is not in force.
+/// Something that happened in an open store. The open itself emits its failures, damage in the log
+/// that it passed over, and contradictions to the file of options in the store's folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -173,14 +172,14 @@ pub enum Event {
         /// What is damaged, and where.
         error: Error,
     },
-    /// The open discarded whole records of the log behind one that is torn or damaged, in a store that
-    /// was not closed. Losing power does that to what was never synced. If the power did not fail,
-    /// the file is damaged, and what was acknowledged is missing.
+    /// The store was not closed, and the open discarded whole records of the log behind one that is
+    /// torn or damaged. A power loss can cause this for records that were never synced. If the
+    /// power did not fail, the file is damaged, and acknowledged writes are missing.
     #[non_exhaustive]
     LogRecordsDiscarded {
-        /// The file of the log in which history ends.
+        /// The log file in which the replay ended.
         file: String,
-        /// Where it ends, in bytes from the file's beginning.
+        /// Where it ended, in bytes from the file's beginning.
         offset_bytes: u64,
         /// What lies there instead of a record.
         found: String,
@@ -222,7 +221,7 @@ pub enum Event {
         value: Option<Value>,
     },
     /// The store was opened for writing, and options in force contradict the file `OPTIONS.toml` in
-    /// its folder: the program did not pass what [`crate::Options::load`] returns.
+    /// its folder: the program did not pass the result of [`crate::Options::load`].
     #[non_exhaustive]
     OptionsDiffer {
         /// Each option, with the value in force and the value in the file.
@@ -235,9 +234,9 @@ pub enum Event {
         error: Error,
     },
     /// The store was opened for writing, and the file `OPTIONS.toml` in its folder has options for
-    /// keyspaces whose names no keyspace of the store has yet. Either a name is mistyped, or the
-    /// keyspace is created later: with these options, if the program passed what
-    /// [`crate::Options::load`] returns.
+    /// keyspaces that the store does not have yet. Either a name is mistyped, or the keyspace will
+    /// be created later. It then gets these options if the program passed the result of
+    /// [`crate::Options::load`].
     #[non_exhaustive]
     OptionsOfNoKeyspace {
         /// The names in the file.

@@ -17,7 +17,7 @@ use crate::stats::Stats;
 
 /// Hands the present figures to the installed recorder.
 pub(crate) fn feed(core: &Core) {
-    // The recorder gets no figures of `space`, which would take a listing of the folders.
+    // The recorder gets no figures of `space`: they would take a listing of the folders.
     let stats = crate::stats::collect(core, SpaceStats::default());
     record(&core.storages.manifest.describe(), &stats);
 }

@@ -308,8 +308,8 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
     let mut lead = core.queue.lead();
     let done = (|| -> std::result::Result<_, Failed> {
         let prepared = (|| {
-            // Asked again: the leader before may have poisoned the store, and its numbers must not
-            // be published with these.
+            // Checked again: the previous leader may have poisoned the store, and its numbers must
+            // not be published with these.
             core.health.check()?;
             for part in parts {
                 lead.rotate(core, &part.keyspace)?;

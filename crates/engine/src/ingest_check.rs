@@ -24,7 +24,7 @@ pub(crate) fn verify(
     read(storage, name, id).map_err(|error| error.in_file(file.shown()))
 }
 
-/// Refuses a file that does not end as tables do: it is damaged only if it ever was a table.
+/// Refuses a file that does not end as tables do. It is only damaged if it ever was a table.
 fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
     let (len, mut end) = (file.len(), MAGIC.map(|_| 0));
     let is_long_enough = len >= FOOTER_BYTES as u64;
@@ -39,7 +39,8 @@ fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
         _ => format!("a file of {len} bytes with another end"),
     };
     Err(
-        // As for other damage: a table that was cut off cannot be told from what never was one.
+        // The same error as for damage: a table that was cut off looks like a file that never was
+        // one.
         Error::new(
             ErrorKind::Corruption,
             "a file cannot be ingested: it is no table, or not a whole one",

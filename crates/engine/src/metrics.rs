@@ -175,9 +175,9 @@ pub(crate) struct Metrics {
     pub(crate) ingest_count: Counter,
     pub(crate) ingest_bytes: Counter,
     pub(crate) discarded_log_bytes: Counter,
-    /// Damaged parts of the log that nothing needed, and that the open passed over.
+    /// Damaged parts of the log that were not needed, and that the open passed over.
     pub(crate) passed_log_damage_count: Counter,
-    /// Bytes between the first damage in them and the log's start.
+    /// Bytes from the first damage in them to the log's start.
     pub(crate) passed_log_damage_bytes: Counter,
     pub(crate) stats_unpublished_count: Counter,
     pub(crate) get_time: Histogram,

@@ -1,16 +1,16 @@
 //! The options of an open store, compared with the file `OPTIONS.toml` in its folder.
 //!
-//! An operator sets options in that file with `silt options`, and every command of `silt` follows
-//! it. A program follows it only if it passes [`Options::load`] to [`crate::Store::open`]. Where it
-//! passes something else, what the operator set is not in force. That is no error, because the
-//! program may know better, but nobody should have to guess: an open for writing reads the file,
-//! and what contradicts it is traced, emitted as [`Event::OptionsDiffer`], and part of
-//! [`crate::Stats`]. So is a keyspace that the file has options for and the store does not have:
-//! its name may be a mistake, or the keyspace may be created later, with these options.
+//! An operator sets options in that file with `silt options`, and every command of `silt` uses it.
+//! A program uses it only if it passes [`Options::load`] to [`crate::Store::open`]. If it passes
+//! other options, those of the operator are not in force. That is no error, because it may be
+//! intended, but it must be visible: an open for writing reads the file, and what contradicts it is
+//! traced, emitted as [`Event::OptionsDiffer`], and part of [`crate::Stats`]. The same goes for a
+//! keyspace in the file that the store does not have: its name may be a mistake, or the keyspace
+//! may be created later, with these options.
 //!
-//! Invariants: only what the file sets can differ. The file never keeps a store from being opened:
-//! if it cannot be read, that is reported in the same three ways. The error begins with the path of
-//! the file.
+//! Invariants: only options that the file sets can differ. The file never keeps a store from being
+//! opened: if it cannot be read, that is reported in the same three ways. The error begins with the
+//! path of the file.
 //!
 //! Threading: the file is read once, by the open; comparing takes no lock.
 
@@ -68,7 +68,7 @@ pub(crate) fn read(storage: &dyn Storage) -> Read {
     read.map_err(|error| error.context(format!("{}/{OPTIONS}", storage.describe())))
 }
 
-/// Whether an option says what one open does, and nothing about the store.
+/// Whether an option is about one open only, and not about the store.
 fn is_of_one_open(setting: &Setting) -> bool {
     ["create_if_missing", "error_if_exists"].contains(&setting.name)
 }
@@ -115,7 +115,7 @@ fn of_store(in_force: &Options, file: &OptionsFile) -> Vec<OptionDifference> {
     let set = |setting: &&Setting| file.names.contains(setting.name) && !is_of_one_open(setting);
     let compare = |setting: &Setting| {
         let value = setting.value(in_force);
-        // An empty folder means the one that the store has, which is the file's: it was created so.
+        // An empty folder means the one that was chosen when the store was created.
         let is_open = setting.unit == "folder" && value == Value::Text(String::new());
         (!is_open).then(|| difference(None, setting, &value, &setting.value(&file.options)))?
     };
@@ -142,7 +142,7 @@ pub(crate) fn failure(core: &Core) -> Option<&Error> {
     core.options_file.as_ref().err()
 }
 
-/// Reports what contradicts the file, once the store is open for writing.
+/// Traces and emits what contradicts the file. Called once the store is open for writing.
 pub(crate) fn report(core: &Core) {
     if let Some(error) = failure(core) {
         tracing::warn!(%error, "the file {OPTIONS} in the store's folder cannot be read");

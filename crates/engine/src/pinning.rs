@@ -80,9 +80,9 @@ pub(crate) const NO_POSITION: u64 = u64::MAX;
 /// that is before this position. A position is a word that orders as positions do
 /// (`log::Position::to_u64`).
 ///
-/// The leader reads the end of the log and pins it before it appends, and nobody else appends.
-/// Whoever computes where the log is to start reads the log's end first and the pins then: a pin
-/// that it does not see yet is that end or a later position.
+/// The leader reads the end of the log and pins it before it appends, and nobody else appends. A
+/// task that computes where the log must start reads the log's end first and the pins after that: a
+/// pin that it does not see yet is that end or a later position.
 pub(crate) struct FirstPosition(AtomicU64);
 
 impl FirstPosition {
@@ -109,8 +109,8 @@ impl FirstPosition {
     }
 }
 
-/// Where the log must start for everything that is pinned. `end` gives the log's end, and `pinned`,
-/// which is called after it, all that is pinned.
+/// Where the log must start for everything that is pinned. `end` returns the log's end; `pinned`,
+/// which is called after it, returns all pinned positions.
 pub(crate) fn log_start<I: IntoIterator<Item = u64>>(
     end: impl FnOnce() -> u64,
     pinned: impl FnOnce() -> I,

@@ -31,11 +31,11 @@ const BYTES_MAX: u64 = 64 << 20;
 /// On a full disk, room below this is left to those who need it, in bytes.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// Counting the files takes at most one part in this many of the time.
+/// A count of the files is repeated when this many times as long has passed as it took.
 const COUNT_SHARE: u32 = 1000;
 
-/// The space that the files take, from one publication to the next. Counting lists the store's
-/// folders, which takes tens of milliseconds where there are ten thousand tables.
+/// The space that the files take, kept from one publication to the next. Counting lists the store's
+/// folders, which takes tens of milliseconds for ten thousand tables.
 #[derive(Default)]
 pub(crate) struct Counted {
     space: SpaceStats,
@@ -70,8 +70,8 @@ pub struct PublishedStats {
     pub every_ms: u64,
     /// The writer's version of siltstone.
     pub version: String,
-    /// As [`crate::Store::stats`] returns them. Only `space` may be older: the files are counted
-    /// again when a thousand times as long has passed as the last count took.
+    /// The statistics, as [`crate::Store::stats`] returns them. Only `space` may be older: the
+    /// files are counted again when a thousand times as long has passed as the last count took.
     #[serde(serialize_with = "in_full")]
     pub stats: Stats,
 }

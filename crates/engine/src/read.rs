@@ -98,7 +98,7 @@ enum Answer {
     Value,
 }
 
-/// Where a value is copied to; `None` if only its presence is asked for.
+/// The buffer for a value; `None` if only its presence matters.
 type Out<'a> = Option<&'a mut Vec<u8>>;
 
 /// Copies the value of `key` at `number` (or now) into `value`.
@@ -114,8 +114,8 @@ pub(crate) fn get_into(
     look_up(core, keyspace, key, number, Some(value))
 }
 
-/// Whether there is a value of `key` now. Values are neither copied nor, in the memtables, in
-/// mapped blocks and in large blocks without compression, read.
+/// Whether there is a value of `key` now. The value is not copied. In memtables, in mapped blocks
+/// and in large blocks without compression, it is not even read.
 pub(crate) fn contains(core: &Core, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
     look_up(core, keyspace, key, None, None)
 }
@@ -307,7 +307,7 @@ fn ask_table(
     value: Out<'_>,
 ) -> Result<Answer> {
     let reader = core.tables.reader_to_get(handle)?;
-    let reader = reader.as_ref().expect("it gives an open one");
+    let reader = reader.as_ref().expect("it is open now");
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(Answer::Unknown);
     };

@@ -109,7 +109,7 @@ impl Snapshot {
     }
 }
 
-/// The same moment once more: old versions are kept until the last one is dropped.
+/// A clone is a snapshot of the same moment. Old versions are kept until the last clone is dropped.
 impl Clone for Snapshot {
     fn clone(&self) -> Snapshot {
         // The number is registered as long as `self` lives, so no job can have passed it (V6).

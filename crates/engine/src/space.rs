@@ -1,15 +1,14 @@
-//! The space that a store's files take on disk, by what they are for.
+//! The space that a store's files take on disk, by their purpose.
 //!
-//! What `du` shows of a store's folders is more than its tables: the log's segments that are live,
-//! those prepared to be written next and those kept to be recycled; the reserves for a full disk;
-//! the manifest. All of it is counted here from the folders' listings, so that the sum is what is
-//! there.
+//! A store's folders have more than tables: log segments that are live, prepared, or kept to be
+//! recycled; the reserves for a full disk; manifests. All files are counted here from the listings
+//! of the folders, so that the sum is what `du` shows.
 //!
-//! Invariants: every file that a listing gives is counted once. Nothing is changed, no lease is
-//! needed, and a folder that cannot be listed counts as empty.
+//! Invariants: every file in a listing is counted once. Nothing is changed, no lease is needed, and
+//! a folder that cannot be listed counts as empty.
 //!
-//! Threading: a pure function of the listings, but for the log's live segments, which a writer may
-//! begin or end meanwhile.
+//! Threading: a pure function of the listings, except that a writer may begin or end a live log
+//! segment meanwhile.
 
 use std::ops::RangeInclusive;
 
@@ -48,25 +47,25 @@ impl Space {
 #[serde(default)]
 #[non_exhaustive]
 pub struct SpaceStats {
-    /// Tables, obsolete ones that readers hold or that await their deletion included.
+    /// Tables, including obsolete ones that readers hold or that are about to be deleted.
     pub tables: Space,
-    /// Log segments that a replay would read, the one being written included. Space that is written
-    /// ahead in them counts.
+    /// Log segments that a replay would read, including the current one and the space that was
+    /// reserved in it.
     pub log_live: Space,
     /// Log segments that are ready to be written next.
     pub log_prepared: Space,
-    /// Obsolete log segments that are kept to be recycled, or await their deletion.
+    /// Obsolete log segments that are kept to be recycled, or about to be deleted.
     pub log_pooled: Space,
-    /// Space kept for opening the store on a full disk.
+    /// Space that is reserved for opening the store on a full disk.
     pub reserves: Space,
     /// Manifests.
     pub manifests: Space,
-    /// Everything else in the store's folders: small files of the store, and files of others.
+    /// Everything else in the store's folders: small files of the store, and other files.
     pub others: Space,
 }
 
 impl SpaceStats {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> Space {
         self.parts()
             .into_iter()
@@ -74,7 +73,7 @@ impl SpaceStats {
             .fold(Space::default(), Space::plus)
     }
 
-    /// The parts with their names, for people.
+    /// The parts, with readable names.
     pub fn parts(&self) -> [(&'static str, Space); 7] {
         [
             ("tables", self.tables),
@@ -88,7 +87,7 @@ impl SpaceStats {
     }
 }
 
-/// What an open for reading looks at: the storages below what it keeps in memory, and the segments
+/// The folders of an open for reading, below the files that it keeps in memory, and the segments
 /// that it replayed.
 pub(crate) struct Below {
     pub(crate) storages: Storages,

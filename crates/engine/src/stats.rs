@@ -54,11 +54,12 @@ pub struct KeyspaceStats {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stats {
-    /// `good`, or why the store takes no writes. See `jobs_failing`, too.
+    /// `good`, or why the store takes no writes. See also `jobs_failing`.
     pub health: String,
-    /// The published sequence number: every entry up to it can be read. It counts nothing, because
-    /// every open for writing goes on about 2^28 above the last one, lest a number is given twice.
-    /// The counter `put_count` counts the entries that were written, `batch_count` the batches.
+    /// The published sequence number: every entry up to it can be read. It is not a count, because
+    /// every open for writing continues about 2^28 above the last number, so that none is given
+    /// twice. The counter `put_count` counts the entries that were written, `batch_count` the
+    /// batches.
     pub published: u64,
     /// Snapshots held, and the oldest one's number.
     pub snapshot_count: u64,
@@ -92,19 +93,19 @@ pub struct Stats {
     pub pinned_table_count: u64,
     /// Bytes of their files.
     pub pinned_table_bytes: u64,
-    /// Why a job failed, the last time that one did since the store was opened. Jobs run again, so
-    /// this may be long past: see `jobs_failing`.
+    /// The error of the last job that failed since the store was opened. Jobs run again, so this
+    /// may be long past: see `jobs_failing`.
     pub last_job_error: Option<String>,
-    /// Why flushes or compactions fail, if the last three of either have failed. The store takes
-    /// writes as long as it has memory for them (`health` may be good), and writers wait then.
+    /// Why flushes or compactions fail, if the last three of either have failed. `health` may still
+    /// be `good`: the store takes writes as long as it has memory for them, and then writers wait.
     pub jobs_failing: Option<String>,
     /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was
     /// when the store was opened for writing.
     pub option_differences: Vec<OptionDifference>,
-    /// Why that file could not be read, if it could not; begins with its path.
+    /// Why that file could not be read, if it could not. The text begins with its path.
     pub options_file_error: Option<String>,
-    /// Keyspaces that the file has options for, and that the store does not have yet: the name is
-    /// mistyped, or the keyspace is still to be created.
+    /// The keyspaces in the file that the store does not have yet: a name is mistyped, or the
+    /// keyspace will be created later.
     pub options_of_no_keyspace: Vec<String>,
 }
 
@@ -216,7 +217,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
     levels
 }
 
-/// The present statistics, with `space` as the caller has counted it.
+/// The present statistics, with the space that the caller has counted.
 pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
     let (m, cache) = (&core.metrics, &core.tables.cache);
     let counters = [

@@ -1,9 +1,9 @@
-//! Storages and runtimes: what a store asks of the outside world, and what [`crate::check`],
-//! [`crate::repair`] and [`crate::Components`] take.
+//! Storages and runtimes: a store's interface to the outside world, and the arguments of
+//! [`crate::check`], [`crate::repair`] and [`crate::Components`].
 //!
-//! [`FileStorage`] is a folder, [`MemoryStorage`] one in memory, for tests. [`Runtime::threads`] is
-//! the runtime of the operating system. The types are defined in the crate `siltstone_storage`,
-//! which programs need not name.
+//! [`FileStorage`] is a folder; [`MemoryStorage`] is one in memory, for tests. [`Runtime::threads`]
+//! is the runtime of the operating system. These types are defined in the crate
+//! `siltstone_storage`, on which programs need not depend.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! The files of tables that are open.
 //!
-//! What it is: a [`TableFile`] is a table's file as everybody reads it: the reader that gets share,
-//! readers that cursors hold, and jobs. It has a descriptor of the system only while it is used: at
-//! most as many of them as [`Descriptors`] allows have one at a time, and one that lost its
-//! descriptor opens the file again for its next read. So the number of open files is bounded
-//! whatever holds readers, and when everything is in use, files are opened, read and closed.
+//! A [`TableFile`] is the file of a table, shared by all that read it: the reader that gets use,
+//! readers that cursors hold, and jobs. It does not always have a descriptor of the system:
+//! [`Descriptors`] bounds how many have one at a time, and a file that lost its descriptor is
+//! opened again for the next read. So the number of open files is bounded, however many readers are
+//! held. If all are in use, each read opens and closes its file.
 //!
-//! A map outlives the descriptor that it was made with, and counts for nothing here.
+//! A map does not need the descriptor that it was made with, so it does not count here.
 //!
-//! Invariants: a table has at most one [`TableFile`] for each way of opening it at a time (the
-//! handle's business); a file that is read stays open until that read is over, so there may be as
-//! many more open for a moment as there are threads that read.
+//! Invariants: a table has at most one [`TableFile`] for each way of opening it at a time (its
+//! handle sees to that). A file stays open until the reads that use it end, so as many files more
+//! than the bound may be open for a moment as there are threads that read.
 //!
 //! Threading: a read takes one atomic load; opening takes the file's lock over I/O.
 
@@ -28,10 +28,10 @@ use crate::descriptors::{Descriptors, Held};
 /// See the module.
 pub(crate) struct TableFiles {
     runtime: Runtime,
-    /// One of [`Descriptors::wrap`]: its opens take descriptors back from other tables.
+    /// Wrapped by [`Descriptors::wrap`]: its opens may close files of other tables.
     storage: Arc<dyn Storage>,
     descriptors: Arc<Descriptors>,
-    /// The store was closed: the next one that opens it may delete any table.
+    /// The store was closed, so a later open of it may delete any table.
     closed: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl TableFiles {
         }
     }
 
-    /// From now on a file that is missing is no damage.
+    /// From now on, a missing file is not damage.
     pub(crate) fn set_closed(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -76,7 +76,7 @@ impl TableFiles {
         Ok(opened)
     }
 
-    /// A descriptor for a file.
+    /// Opens a descriptor.
     fn open_now(&self, name: &str, direct: bool) -> Result<Arc<dyn ReadFile>> {
         let opened = if direct {
             self.storage.open_direct(name)
@@ -95,10 +95,10 @@ impl TableFiles {
 
 /// A descriptor.
 struct Opened {
-    // Dropped before `_held`: what is not counted any more is closed.
+    // Dropped before `_held`, so that it is counted until it is closed.
     file: Arc<dyn ReadFile>,
     _held: Held,
-    /// The map is this one's.
+    /// The file's map was made with this descriptor.
     is_mapped: AtomicBool,
 }
 
@@ -111,23 +111,23 @@ pub(crate) struct TableFile {
     len: u64,
     opened: ArcSwapOption<Opened>,
     opening: Mutex<()>,
-    /// Used since the clock's hand passed.
+    /// Used since the clock's hand passed it.
     used: AtomicBool,
     map: ArcSwapOption<Map>,
 }
 
 impl TableFile {
-    /// Whether it was used since it was asked last.
+    /// Whether it was used since the last call.
     pub(crate) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Gives its descriptor back, at once or after the reads that use it.
+    /// Closes its descriptor, now or when the reads that use it end.
     pub(crate) fn close(&self) {
         self.opened.store(None);
     }
 
-    /// The descriptor, opened again if it was closed.
+    /// The descriptor, which is opened again if it was closed.
     fn opened(&self) -> Result<Arc<Opened>> {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl TableFile {
         }
         let file = self.files.open_now(&self.name, self.direct);
         let file = file.map_err(|error| match error.kind {
-            // A reader holds it, so nobody may have deleted it.
+            // While a reader holds the table, the store does not delete it.
             StorageErrorKind::NotFound => StorageError::new(
                 StorageErrorKind::Removed,
                 error.op,
@@ -183,7 +183,7 @@ impl ReadFile for TableFile {
         self.opened()?.file.read_ranges(ranges)
     }
 
-    /// The advice goes to what is there; nothing is opened for it.
+    /// Advises the descriptor and the map that are there. Nothing is opened for it.
     fn advise(&self, access: Access, offset: u64, len: u64) {
         let opened = self.opened.load_full();
         let with_map = opened
@@ -221,7 +221,7 @@ mod tests {
 
     const EPOCH: Epoch = Epoch(0);
 
-    /// `count` files, each of one byte that is its number, and a bound on those that are open.
+    /// `count` files, each with its number as its only byte, of which `open_max` may be open.
     fn files_of(count: u8, open_max: u64) -> (MemoryStorage, Vec<Arc<TableFile>>) {
         let runtime = Runtime::threads();
         let memory = MemoryStorage::new(&runtime);
@@ -277,7 +277,7 @@ mod tests {
         for (n, file) in all.iter().enumerate() {
             assert_eq!(usize::from(read(file).unwrap()), n);
         }
-        assert!(open_count(&all) <= 10, "and it stays so");
+        assert!(open_count(&all) <= 10, "the bound stays lowered");
         while descriptors.give_back() {}
         assert_eq!(open_count(&all), 0, "the last one too");
         for (n, file) in all.iter().enumerate() {
@@ -313,8 +313,7 @@ mod tests {
         run.result.unwrap();
     }
 
-    /// A creation, too, takes descriptors back from tables: it failed, while the reads of tables
-    /// closed others.
+    /// Creating a file failed, while opening a table closed others.
     #[test]
     fn whatever_opens_a_file_takes_descriptors_back_from_tables() {
         let (memory, all) = files_of(6, u64::MAX / 2);
@@ -337,7 +336,7 @@ mod tests {
             assert_eq!(descriptors.retried_count() - retried, 1, "call {call}");
             memory.set_open_max(100, 100);
         }
-        // Where no table has one to give back, the call fails, and nothing was made.
+        // If no table has a descriptor, the call fails, and creates nothing.
         while descriptors.give_back() {}
         memory.set_open_max(100, 0);
         let error = storage.create(EPOCH, "toomany").err().unwrap();

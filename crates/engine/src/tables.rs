@@ -1,13 +1,13 @@
 //! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
 //!
-//! What it is: a [`TableHandle`] is shared by all views that name a table; it opens its reader when
-//! it is first asked, without the table's filter until a lookup of a key needs that, and may lose
-//! it again when more than `open_tables_max` are open (a clock over
-//! handles). Tables of levels 0 and 1, which most reads ask, do not count for this and are not
-//! closed for it: their filters and indexes stay in memory. Files are another matter: readers and
-//! jobs share a table's [`TableFile`], and [`Descriptors`] bounds how many of those have a
-//! descriptor. [`TableSet`] knows every handle that lives; a handle that nothing holds any more
-//! means that neither a view nor a job names the table, and [`TableSet::sweep`] deletes the file.
+//! A [`TableHandle`] is shared by all views that name a table. It opens its reader at the first
+//! use, without the table's filter until a lookup of a key needs it, and closes it again when more
+//! than `open_tables_max` are open (a clock over handles). Tables of levels 0 and 1, which most
+//! reads use, do not count for this and are not closed for it: their filters and indexes stay in
+//! memory. Open files are bounded apart from that: readers and jobs share a table's [`TableFile`],
+//! and [`Descriptors`] bounds how many of these have a descriptor. [`TableSet`] has all handles. If
+//! nothing holds a handle, then neither a view nor a job names the table, and [`TableSet::sweep`]
+//! deletes the file.
 //!
 //! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
 //! handle without holders is obsolete; destructors make no storage calls.
@@ -41,7 +41,7 @@ pub(crate) struct TableHandle {
     pub(crate) meta: Arc<TableMeta>,
     reader: ArcSwapOption<TableReader>,
     opening: Mutex<()>,
-    /// Its file while somebody reads it, through the page cache and past it.
+    /// Its file while it is read, through the page cache and past it.
     files: [Mutex<Weak<TableFile>>; 2],
     /// Used since the clock's hand passed.
     used: AtomicBool,
@@ -82,11 +82,11 @@ pub(crate) struct TableSet {
     events: Arc<Events>,
     storage: Arc<dyn Storage>,
     files: Arc<TableFiles>,
-    /// What bounds the files of tables that are open.
+    /// Bounds the files of tables that are open.
     pub(crate) descriptors: Arc<Descriptors>,
     options: ReaderOptions,
     direct_io: DirectIo,
-    /// The most readers that stay open of tables below level 1.
+    /// The most open readers of tables below level 1.
     open_max: usize,
     /// How often a table was opened and a reader closed: a miss of a filter and index, and an eviction.
     opened: AtomicU64,
@@ -185,7 +185,7 @@ impl TableSet {
         handle
     }
 
-    /// The open reader of a table, perhaps without its filter.
+    /// The reader of a table, which is opened if needed, perhaps without its filter.
     #[inline]
     pub(crate) fn reader(
         &self,
@@ -201,7 +201,7 @@ impl TableSet {
         self.open(handle, false)
     }
 
-    /// The same with its filter, for lookups of keys.
+    /// The reader of a table with its filter, for lookups of keys.
     #[inline]
     pub(crate) fn reader_to_get(
         &self,
@@ -219,7 +219,7 @@ impl TableSet {
         self.open(handle, true)
     }
 
-    /// The reader of a table if it is open; it is not opened for this.
+    /// The reader of a table, if it is open.
     pub(crate) fn reader_if_open(&self, handle: &TableHandle) -> Guard<Option<Arc<TableReader>>> {
         handle.reader.load()
     }
@@ -236,7 +236,7 @@ impl TableSet {
         handle: &Arc<TableHandle>,
     ) -> Result<Arc<TableReader>> {
         let reader = self.reader_to_get(handle)?;
-        Ok(reader.as_ref().expect("it gives an open one").clone())
+        Ok(reader.as_ref().expect("it is open now").clone())
     }
 
     /// Opens a table, or reads the filter of one that was opened without.
@@ -302,7 +302,7 @@ impl TableSet {
         Ok(Guard::from_inner(Some(reader)))
     }
 
-    /// A table's file, past the page cache or not: the one that others read, if anybody does.
+    /// A table's file, past the page cache if `direct`. Other readers of the table share it.
     fn file(
         &self,
         handle: &TableHandle,
@@ -317,7 +317,7 @@ impl TableSet {
         Ok(file)
     }
 
-    /// The store is closed: from now on tables may be deleted by whoever opens it next.
+    /// The store is closed. From now on, a later open of it may delete tables.
     pub(crate) fn set_closed(&self) {
         self.files.set_closed();
     }
@@ -359,12 +359,12 @@ impl TableSet {
     }
 
     /// Deletes the files of tables that nothing holds any more, and returns how many it deleted.
-    /// Sweeps wait for each other, so when this returns, everything that nothing held before the
-    /// call is deleted, even if another task's sweep had begun on it.
+    /// Sweeps wait for each other. So when this returns, every table that nothing held before the
+    /// call is deleted, even if the sweep of another task had begun with it.
     ///
-    /// `in_doubt` is asked after the tables that nothing holds were found: while the manifest is in
-    /// doubt it may name what no view does (a keyspace whose drop failed has left the map), so
-    /// nothing is deleted.
+    /// `in_doubt` is called after the tables that nothing holds were found. While the manifest is
+    /// in doubt, it may name tables that no view names (a keyspace whose drop failed has left the
+    /// map), so nothing is deleted.
     pub(crate) fn sweep(&self, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
         let _sweeping = self.sweeping.lock();
         let mut names = std::mem::take(&mut *self.doomed.lock());
@@ -393,7 +393,7 @@ impl TableSet {
         }
         let mut deleted = 0;
         for name in names {
-            // The storage's guard remembers what could not be deleted.
+            // The guard of the folder repeats a deletion that fails.
             if self.storage.delete(epoch, &name).is_ok() {
                 deleted += 1;
                 self.events.tell(|| Event::TableDeleted { name });

@@ -41,8 +41,7 @@ impl TestHooks {
         rotated
     }
 
-    /// A batch of this store whose keyspaces are named by number, dropped ones and such as never
-    /// were included.
+    /// A batch of this store with keyspaces by number, which may be dropped or never have existed.
     pub fn batch_of(&self, body: BatchBody) -> Batch {
         Batch::of_session(self.core.session, body)
     }
@@ -233,13 +232,13 @@ impl TestHooks {
         self.core.gap_min.store(hidden.max(1), Ordering::Relaxed);
     }
 
-    /// The gaps that the keyspace remembers.
+    /// The number of gaps of the keyspace.
     pub fn gap_count(&self, keyspace: &Keyspace) -> usize {
         let keyspace = self.core.keyspace_by_id(keyspace.id());
         keyspace.map_or(0, |keyspace| keyspace.gaps.count())
     }
 
-    /// Closes the readers of all tables, as right after an open. Cursors keep those that they have.
+    /// Closes the readers of all tables, as right after an open. Cursors keep theirs.
     pub fn close_tables(&self) {
         self.core.tables.close_all();
     }

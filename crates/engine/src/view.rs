@@ -45,7 +45,7 @@ pub(crate) struct MemSource {
     last: AtomicU64,
     /// A job holds it (set and cleared under the schedule lock).
     pub(crate) flushing: AtomicBool,
-    /// How many of its flushes in a row made tables that were rejected.
+    /// How many of its flushes in a row had their tables rejected.
     pub(crate) rejections: AtomicU32,
     /// Tests keep it from being flushed, as a redirected run would stay out.
     pub(crate) held: AtomicBool,
@@ -92,7 +92,7 @@ impl MemSource {
         }
     }
 
-    /// Where the part of the log begins that it needs, if it needs any.
+    /// Where the part of the log that it needs begins; `None` if it needs none.
     pub(crate) fn first_position(&self) -> Option<Position> {
         Some(self.first_position.position())
             .filter(|word| *word != NO_POSITION)
@@ -289,7 +289,7 @@ pub(crate) struct KeyspaceCore {
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
     settings: ArcSwap<Settings>,
-    /// Where cursors found nothing alive.
+    /// Intervals in which cursors found nothing alive.
     pub(crate) gaps: Gaps,
     /// Held while the view is replaced; never over I/O.
     pub(crate) change: Mutex<()>,

@@ -790,7 +790,7 @@ fn work_for_a_dropped_keyspace_has_not_failed() {
     assert_eq!(store.stats().health, "good");
 }
 
-/// A batch knows keyspaces by their numbers; the message has the name, as that of every other call.
+/// A batch has the numbers of its keyspaces. The message has the name, as in every other call.
 #[test]
 fn a_batch_for_a_dropped_keyspace_names_it() {
     let place = Place::new();
@@ -806,7 +806,7 @@ fn a_batch_for_a_dropped_keyspace_names_it() {
         written.to_string(),
         keyspace.get(b"k").unwrap_err().to_string()
     );
-    // The names of many dropped keyspaces are not kept; the number is named then.
+    // Only the names of the last dropped keyspaces are kept. Then the message has the number.
     for i in 0..70 {
         let name = format!("keyspace-{i}");
         store.create_keyspace(&name).unwrap();
@@ -818,7 +818,8 @@ fn a_batch_for_a_dropped_keyspace_names_it() {
     assert!(error.to_string().contains(&number), "{error}");
 }
 
-/// `default` can be dropped like every other keyspace, and stays away until it is created again.
+/// `default` can be dropped like every other keyspace, and does not exist until it is created
+/// again.
 #[test]
 fn a_store_without_keyspaces_says_so() {
     let place = Place::new();
@@ -839,8 +840,8 @@ fn a_store_without_keyspaces_says_so() {
     store.close().unwrap();
 }
 
-/// The folder of an open store is removed: reads and flushes say that files are missing, and the
-/// statistics say that flushes fail.
+/// The folder of an open store is removed: reads and flushes fail with an error that names a
+/// missing file, and the statistics show that flushes fail.
 #[test]
 fn a_folder_that_is_removed_under_an_open_store() {
     let place = Place::filled();

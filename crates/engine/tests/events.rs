@@ -73,8 +73,8 @@ macro_rules! of {
     };
 }
 
-/// After a kill one record of the log is damaged: the whole ones behind it are discarded, and whoever
-/// listens hears of them. A log that is whole, or only ends in a torn record, says nothing.
+/// After a kill one record of the log is damaged: the whole records behind it are discarded, with
+/// an event. A log that is whole, or only ends in a torn record, causes no event.
 #[test]
 fn records_that_an_open_discards_are_named() {
     play(|rt| {
@@ -92,7 +92,8 @@ fn records_that_an_open_discards_are_named() {
             let store = open(&killed, small(), recorder.clone());
             let events = recorder.take(&rt);
             let bytes = store.stats().counter("discarded_log_bytes");
-            let found = of!(events, Event::LogRecordsDiscarded { file, offset_bytes, record_count, record_bytes, .. }
+            let found = of!(events,
+                Event::LogRecordsDiscarded { file, offset_bytes, record_count, record_bytes, .. }
                 => (file.clone(), *offset_bytes, *record_count, *record_bytes));
             assert_eq!(found.iter().map(|f| f.3).sum::<u64>(), bytes);
             let left = store.default_keyspace().unwrap().iter().unwrap().count();

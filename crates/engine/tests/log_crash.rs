@@ -145,14 +145,14 @@ fn power_loss_at_every_call_leaves_a_prefix_with_everything_synced() {
                 let count = run.ends.iter().filter(|e| **e <= end).count();
                 shorter += usize::from(count > known.synced && count < known.appended);
                 if n % 13 == 0 {
-                    // A recovery begins a chain of its own, and loses power before its edit.
+                    // A recovery begins a new chain, and loses power before its edit.
                     let next = start(&run.runtime, &image, 4096);
                     let again = image.crash(CrashPolicy::Seeded(n));
                     assert_eq!(
                         verify(&run, &again, &known, &format!("{context}, twice")),
                         end
                     );
-                    // Writers are let in behind that edit, which names the new chain.
+                    // Writers are admitted after that edit, which names the new chain.
                     append(&next, 100_000, 50).unwrap();
                     next.sync_all().unwrap();
                     append(&next, 100_001, 50).unwrap();

@@ -295,7 +295,7 @@ fn segments_begin_small_and_grow() {
     );
 }
 
-/// What was written ahead goes: the prepared segment, the pool, and the space behind the records.
+/// Reserved space is given back: the prepared segment, the pool, and the space behind the records.
 #[test]
 fn a_log_is_cut_behind_its_records() {
     let (runtime, storage) = memory();
@@ -314,7 +314,7 @@ fn a_log_is_cut_behind_its_records() {
     assert_eq!(left.len(), 1, "{left:?}");
     let kept = u64::from(end.offset).next_multiple_of(4 << 10).max(8 << 10);
     assert_eq!(left[0].len, kept, "{left:?}");
-    // It could go on: a record that comes all the same lies in a segment of its own.
+    // The log can still be used: another record goes to a new segment.
     let more = append(&log, 301, 1000).unwrap();
     assert!(more.segment > end.segment);
 }

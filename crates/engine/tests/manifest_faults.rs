@@ -224,8 +224,8 @@ fn an_open_that_fails_at_each_call_of_its_manifest() {
     );
 }
 
-/// While the process has no descriptor left, a manifest cannot be written anew, and nothing is in
-/// doubt: no file was opened. It used to poison the store.
+/// While the process has no descriptor left, a new manifest cannot be written. Nothing is in doubt,
+/// because no file was opened. This poisoned the store.
 #[test]
 fn a_roll_without_descriptors_poisons_nothing_and_is_made_later() {
     for kind in [OpKind::Replace, OpKind::Create] {

@@ -216,8 +216,8 @@ fn measure() {
     check(&store, &options, "after a scan over them");
 }
 
-/// A memtable that was made larger for a large value is given back when it is flushed: whoever waits
-/// for that finds no memory of it any more.
+/// A memtable that was made larger for a large value is freed when it is flushed: after waiting for
+/// that, its memory is no longer counted.
 #[test]
 fn oversized_memtables_are_given_back() {
     const MEMTABLE_BYTES: u64 = 1 << 20;

@@ -68,6 +68,10 @@ fn load_reads_what_an_operator_has_set() {
     assert_eq!(Options::load(&store).unwrap(), Options::default());
     fs::create_dir(&store).unwrap();
     assert_eq!(Options::load(&store).unwrap(), Options::default());
+    // A folder may have a name like a file's.
+    let folder = dir.path().join("folder.toml");
+    fs::create_dir(&folder).unwrap();
+    assert_eq!(Options::load(&folder).unwrap(), Options::default());
     // No folder can be below a file.
     let below = dir.path().join("file/s");
     fs::write(dir.path().join("file"), "sync = \"always\"\n").unwrap();
@@ -94,7 +98,11 @@ fn what_load_refuses_is_named_by_file_line_and_column() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("OPTIONS.toml");
     for (text, place, named) in [
-        ("\n\n  memtable_bytes = = 3", "line 3, column 20", "no TOML"),
+        (
+            "\n\n  memtable_bytes = = 3",
+            "line 3, column 20",
+            "not TOML",
+        ),
         (
             "sync = \"always\"\n  memtable_byte = 3",
             "line 2, column 3",

@@ -102,8 +102,8 @@ fn a_leader_that_panics_in_its_sync() {
     panics_in(OpKind::Sync);
 }
 
-/// Others wait for the lead itself while the leader panics: they asked whether the store is sound
-/// before they queued up.
+/// A leader panics while another call, which had checked the store's health before it queued up,
+/// waits to lead.
 fn panics_before_others(call: OpKind) {
     type Work = fn(&Store) -> siltstone::Result<()>;
     let works: [(&str, Work); 4] = [

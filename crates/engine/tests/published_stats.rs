@@ -22,7 +22,7 @@ fn in_simulation(f: impl FnOnce(siltstone_storage::Runtime) + Send + 'static) {
 }
 
 /// Counting the files of the store takes at most a thousandth of the time, however long a listing of
-/// its folder takes. Everything else that is published is of the moment.
+/// its folder takes. Everything else that is published is current.
 #[test]
 fn files_are_not_counted_for_each_publication() {
     in_simulation(|rt| {
@@ -33,7 +33,7 @@ fn files_are_not_counted_for_each_publication() {
         let published = || read_published_stats_from(&disk.memory).unwrap();
         let slow = Fault::Delay(Duration::from_millis(20));
         disk.faults.add(Rule::on(OpKind::List, slow).for_good());
-        // The count that is found to be slow.
+        // This count is slow.
         rt.sleep(Duration::from_secs(2));
         let lists = || disk.faults.counts().of(OpKind::List);
         let (before, old) = (lists(), published());

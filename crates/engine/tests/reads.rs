@@ -49,7 +49,7 @@ fn habits() -> Habits {
     }
 }
 
-/// Some keys in any order, some of them twice, some that were never written.
+/// Some keys in any order, some of them twice, and some that were never written.
 fn some_keys(world: &mut World) -> Vec<Vec<u8>> {
     let count = [0, 1, 3, 40, 300][world.dice.below(5) as usize];
     let mut keys: Vec<Vec<u8>> = Vec::new();
@@ -155,7 +155,7 @@ fn cursors_stand_where_the_model_does_also_after_refresh() {
     });
 }
 
-/// Some changes, also of what a reader stands on and of what is near it.
+/// Some changes, also of the key on which a reader stands and of those near it.
 fn change_around(world: &mut World, reader: &Reader) {
     for _ in 0..world.dice.below(30) {
         world.change();

@@ -226,8 +226,8 @@ fn concurrent_writers_share_groups() {
     assert_eq!(stats.counter("put_count"), 12_000);
 }
 
-/// An open took a store whose tables have another format version: writes went in, no read was
-/// answered, and no table could be compacted.
+/// A store whose tables have another format version could be opened and written, but not read or
+/// compacted.
 #[test]
 fn a_store_with_tables_of_another_format_is_refused_and_left_as_it_is() {
     let runtime = Runtime::threads();
@@ -248,7 +248,7 @@ fn a_store_with_tables_of_another_format_is_refused_and_left_as_it_is() {
         .into_iter()
         .find(|(name, _)| name.ends_with(".tbl"))
         .unwrap();
-    // Version 1, with the footer's checksum made right.
+    // Version 1, with the footer's checksum corrected.
     let mut bytes = memory.read_small(&table).unwrap();
     let footer = bytes.len() - siltstone_table::footer::FOOTER_BYTES;
     bytes[footer + 48] = 1;

@@ -1,12 +1,12 @@
 //! The TOML file of settings, which belongs to the user.
 //!
-//! At its top the file has the store's settings and the defaults of its keyspaces. Below them a
-//! table `[keyspaces.NAME]` sets what one keyspace has instead. [`Options::to_toml`] writes every
-//! setting with a comment above it: its meaning, unit, default, range, and whether it may change
-//! while the store is open.
+//! The file begins with the store's settings and the defaults of its keyspaces. Below them a table
+//! `[keyspaces.NAME]` sets what one keyspace has instead. [`Options::to_toml`] writes every setting
+//! with a comment above it: its meaning, unit, default, range, and whether it may change while the
+//! store is open.
 //!
-//! Invariants: what was written reads back as the same options. An unknown name is refused with the
-//! nearest known one, and every refusal names the line and the column.
+//! Invariants: what was written reads back as the same options. The error for an unknown name has
+//! the nearest known one, and every error in a line has the line and the column.
 //!
 //! Threading: pure functions, but for [`Options::load`], which reads one file.
 
@@ -23,24 +23,24 @@ use super::{KeyspaceOptions, Options, SETTINGS, Scope, Value};
 use crate::error::{Error, Result};
 use crate::names::OPTIONS;
 
-/// A longer file is refused: every setting with its comment takes some 10 KB.
+/// A longer file is refused. All settings with their comments take some 10 KB.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a file of options says.
+/// The contents of a file of options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OptionsFile {
-    /// Its options; what it does not set has its default.
+    /// Its options. Those that it does not set have their defaults.
     pub(crate) options: Options,
-    /// The names that it sets at its top.
+    /// The names of the options that it sets outside of `[keyspaces]`.
     pub(crate) names: BTreeSet<&'static str>,
 }
 
-/// The text of a file of options, for looking up where something stands in it.
+/// The text of a file of options, in which errors are located.
 #[derive(Clone, Copy)]
 struct Source<'a>(&'a str);
 
 impl Source<'_> {
-    /// The error with its line and column in front.
+    /// The error, with its line and column in front.
     fn locate(self, span: Range<usize>, error: Error) -> Error {
         let before = &self.0.as_bytes()[..span.start.min(self.0.len())];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
@@ -54,7 +54,7 @@ impl Source<'_> {
         error.context(format!("line {line}, column {column}"))
     }
 
-    /// What stands there.
+    /// The text in this span.
     fn text(self, span: Range<usize>) -> String {
         self.0.get(span).unwrap_or_default().to_string()
     }
@@ -77,9 +77,9 @@ impl Source<'_> {
         let is_number = matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_));
         known.ok_or_else(|| {
             let text = self.text(value.span());
-            // The setting itself says which numbers it takes.
-            let own = is_number.then(|| super::refuse_number(name, &text));
-            own.flatten().unwrap_or_else(|| {
+            // The error of the setting says which numbers it takes.
+            let refused = is_number.then(|| super::refuse_number(name, &text));
+            refused.flatten().unwrap_or_else(|| {
                 Error::invalid_argument(format!("option {name} is impossible"))
                     .expected(
                         "a number that is not negative, true or false, a text, or a list of these",
@@ -91,7 +91,7 @@ impl Source<'_> {
 
     fn table<'t, 'i>(self, what: &str, value: &'t Spanned<DeValue<'i>>) -> Result<&'t DeTable<'i>> {
         value.get_ref().as_table().ok_or_else(|| {
-            let error = Error::invalid_argument(format!("`{what}` is no table"))
+            let error = Error::invalid_argument(format!("`{what}` is not a table"))
                 .expected(format!("[{what}] and lines below it"))
                 .found(self.text(value.span()));
             self.locate(value.span(), error)
@@ -104,7 +104,7 @@ impl OptionsFile {
     pub(crate) fn parse(text: &str) -> Result<OptionsFile> {
         let source = Source(text);
         let table = DeTable::parse(text).map_err(|e| {
-            let message = format!("the options are no TOML: {}", e.message());
+            let message = format!("the options are not TOML: {}", e.message());
             source.locate(e.span().unwrap_or(0..0), Error::invalid_argument(message))
         })?;
         let mut file = OptionsFile::default();
@@ -149,10 +149,10 @@ impl OptionsFile {
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(Error::invalid_argument("the file of options is too long")
                 .expected(format!("at most {FILE_BYTES_MAX} bytes"))
-                .advice("look at what is in the file: every setting takes some 10 KB"));
+                .advice("look at what is in the file: all settings together take some 10 KB"));
         }
         let text = std::str::from_utf8(bytes).map_err(|e| {
-            Error::invalid_argument("the file of options is no UTF-8")
+            Error::invalid_argument("the file of options is not UTF-8")
                 .at(e.valid_up_to() as u64)
                 .advice("write the file as UTF-8")
         })?;
@@ -160,7 +160,7 @@ impl OptionsFile {
     }
 }
 
-/// What is wrong in a file of options, with what to do about it.
+/// The error of a file of options, with advice.
 pub(crate) fn file_is_wrong(error: Error) -> Error {
     let mend = "mend the line by hand, or delete the file: the data needs none of it, and what \
                 the file does not set has its default";
@@ -210,25 +210,26 @@ impl Options {
     /// # siltstone::Result::Ok(())
     /// ```
     ///
-    /// # Errors `InvalidArgument`, with the line and the column, for text that is no TOML, unknown
-    /// names (with the nearest known one) and impossible values; and for values that contradict
-    /// each other.
+    /// # Errors
+    /// `InvalidArgument`, with the line and the column, for text that is not TOML, unknown names
+    /// (with the nearest known one) and impossible values; and for values that contradict each
+    /// other.
     pub fn from_toml(text: &str) -> Result<Options> {
         Ok(OptionsFile::parse(text)?.options)
     }
 
-    /// Reads the options that an operator keeps in the file `OPTIONS.toml` in a store's folder,
-    /// which `silt options` writes and every command of `silt` follows. What the file does not set
-    /// has its default. [`crate::Store::open`] never reads the file by itself: pass it what this
-    /// returns.
+    /// Reads the options that an operator keeps in the file `OPTIONS.toml` in a store's folder.
+    /// `silt options` writes this file, and every command of `silt` uses it. Options that the file
+    /// does not set have their defaults. [`crate::Store::open`] does not read the file by itself:
+    /// pass it the result of this call.
     ///
-    /// A store keeps options of single keyspaces: what a table `[keyspaces.NAME]` of the file has
-    /// set once stays in force when it is taken out of the file, until
-    /// [`crate::Keyspace::unset_options`] (`silt options -k NAME --unset OPTION`) takes it away.
+    /// A store keeps the options of single keyspaces: what a table `[keyspaces.NAME]` of the file
+    /// has set once stays in force when it is removed from the file, until
+    /// [`crate::Keyspace::unset_options`] (`silt options -k NAME --unset OPTION`) removes it.
     ///
-    /// `path` is the store's folder. If the folder has no such file, or is not there yet, the
-    /// options are the defaults. `path` may also name a file: one that is there is read, and a path
-    /// that ends with `.toml` must be there.
+    /// `path` is the store's folder. If the folder has no such file, or does not exist yet, the
+    /// options are the defaults. `path` may also be a file that exists. A path that ends with
+    /// `.toml` must exist.
     ///
     /// ```
     /// use siltstone::{Options, Store, SyncMode};
@@ -241,13 +242,15 @@ impl Options {
     /// # siltstone::Result::Ok(())
     /// ```
     ///
-    /// # Errors As [`Options::from_toml`], with the file's path in front; `NotFound` for a missing
-    /// file that was named; `InvalidArgument` for a file of more than 1 MiB or that is no UTF-8;
+    /// # Errors
+    /// As [`Options::from_toml`], with the file's path in front; `NotFound` for a missing path that
+    /// ends with `.toml`; `InvalidArgument` for a file that has more than 1 MiB or is not UTF-8;
     /// I/O.
     pub fn load(path: impl AsRef<Path>) -> Result<Options> {
         let path = path.as_ref();
-        let is_named = path.is_file() || path.extension().is_some_and(|e| e == "toml");
-        let file = match is_named && !path.is_dir() {
+        let is_toml = path.extension().is_some_and(|e| e == "toml");
+        let is_named = path.is_file() || is_toml && !path.is_dir();
+        let file = match is_named {
             true => path.to_path_buf(),
             false => path.join(OPTIONS),
         };

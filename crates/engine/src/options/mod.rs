@@ -49,15 +49,16 @@ pub enum Verify {
     Always,
 }
 
-/// How much of the tables of a flush is read back and compared with the memtable before the log lets go of what was flushed.
-/// Checksums cover what was encoded; this finds an entry that was encoded wrongly.
+/// How much of the tables of a flush is read back and compared with the memtable before the log may
+/// drop what was flushed. Checksums cover what was encoded; this finds an entry that was encoded
+/// wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushVerify {
     /// Nothing.
     None,
-    /// Of each table at most 16 blocks: the first, the last, and others that are drawn at random;
-    /// and all range deletes. A fault in every block is always found, one in a single block of many
-    /// rarely.
+    /// All range deletes and, of each table, at most 16 blocks: the first, the last, and others
+    /// that are drawn at random. A fault in every block is always found, one in a single block of
+    /// many rarely.
     Sample,
     /// Every entry, and whether a lookup finds it. A flush then takes three to four times as long.
     All,
@@ -72,7 +73,8 @@ pub enum Compression {
     Lz4,
     /// Zstandard: smaller, and slower in both directions.
     ///
-    /// The level is 1 (fast) to 19 (small). In text: `zstd:9`, and `zstd` for zstd's own default, 3.
+    /// The level is 1 (fast) to 19 (small). In text: `zstd:9`, and `zstd` for zstd's own default,
+    /// 3.
     Zstd(u8),
 }
 
@@ -187,10 +189,10 @@ macro_rules! settings_table {
             #[doc = ""]
             #[doc = concat!($krange, " A keyspace may have its own.")]
             pub $k: $ktype, )+
-            /// What single keyspaces are to have instead, by name: set when the store is opened, or
-            /// when the keyspace is created. The store keeps it, as it keeps what
-            /// [`crate::Keyspace::set_options`] sets: it stays in force after an open without it,
-            /// until [`crate::Keyspace::unset_options`] takes it away.
+            /// Options of single keyspaces, by name. They are set when the store is opened, or when
+            /// the keyspace is created. The store keeps them, as it keeps those of
+            /// [`crate::Keyspace::set_options`]: they stay in force after an open without them,
+            /// until [`crate::Keyspace::unset_options`] removes them.
             pub keyspaces: BTreeMap<String, KeyspaceOptions>,
         }
 
@@ -311,13 +313,13 @@ settings_table! {
         verify: Verify = Verify::Once, "mode",
             "`\"once\"` or `\"always\"`; default `\"once\"`.",
             choice("\"once\" or \"always\""), AtOpen("open tables remember what they verified");
-        /// How much of each flushed table is read back and compared with the memtable before the log lets go of it: nothing, a
-        /// bounded number of blocks, or every entry.
+        /// How much of each flushed table is read back and compared with the memtable before the
+        /// log may drop its entries: nothing, a bounded number of blocks, or every entry.
         flush_verify: FlushVerify = FlushVerify::Sample, "mode",
             "`\"none\"`, `\"sample\"` or `\"all\"`; default `\"sample\"`.",
             choice("\"none\", \"sample\" or \"all\""), WhileOpen;
-        /// The full size of a log segment: the first one has 256 KiB, and each one twice the size
-        /// of the one before it, up to this. A larger batch gets a segment of its own.
+        /// The full size of a log segment. The first one has 256 KiB, and each further one twice
+        /// the size of the one before it, up to this. A larger batch gets a segment of its own.
         log_segment_bytes: u64 = 64 << 20, "bytes",
             "From 64 KiB to 2 GiB; default 64 MiB.",
             within(64 << 10, 2 << 30), AtOpen("the next segments are prepared already");
@@ -342,15 +344,16 @@ settings_table! {
         block_cache_bytes: u64 = 64 << 20, "bytes",
             "From 0 B to 1024 TiB; default 64 MiB.",
             within(0, 1 << 50), AtOpen("the cache's shards are sized once");
-        /// Memory for memtables, cached blocks, filters and indexes of open tables and buffers of jobs, all together; 0: as much as these are given one
-        /// by one. Over it the cache shrinks first, then tables below level 1 are closed, then the largest memtable is flushed early; what is
-        /// needed all the same is used, and told.
+        /// Memory for memtables, cached blocks, filters and indexes of open tables and buffers of
+        /// jobs, all together; 0: as much as these are given one by one. Over it the cache shrinks
+        /// first, then tables below level 1 are closed, then the largest memtable is flushed early.
+        /// Memory that is needed beyond that is used, and counted.
         memory_bytes_max: u64 = 0, "bytes",
             "From 0 B to 1024 TiB; default 0.",
             within(0, 1 << 50), WhileOpen;
-        /// The most tables below level 1 whose filters and indexes stay in memory; those of the
-        /// tables above stay besides. How many files are open is bounded otherwise: by half of what
-        /// the process may open. Tables beyond that are opened for each read.
+        /// The most tables below level 1 whose filters and indexes stay in memory, in addition to
+        /// those of all tables above. This does not bound open files: half of what the process may
+        /// open does. Tables beyond that are opened for each read.
         open_tables_max: u32 = 4096, "tables",
             "From 16 to 1048576 tables; default 4096.",
             within(16, 1 << 20), AtOpen("the cache of open tables is sized once");

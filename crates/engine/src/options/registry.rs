@@ -92,7 +92,7 @@ pub struct Setting {
     pub scope: Scope,
     /// What it may be.
     pub limits: Limits,
-    /// The sentence of its rustdoc about range and default, which a test compares with these.
+    /// The sentence of its rustdoc about range and default. A test compares it with these.
     #[cfg(test)]
     pub(super) documented: &'static str,
     pub(super) meaning: &'static str,
@@ -120,8 +120,7 @@ pub fn setting(name: &str) -> Result<&'static Setting> {
         .ok_or_else(|| unknown(name, SETTINGS.iter().map(|s| s.name)))
 }
 
-/// The refusal of a number that no setting takes, negative or with a fraction, by a setting whose
-/// values are numbers.
+/// The error for a number that is negative or has a fraction, if the setting's values are numbers.
 pub(super) fn refuse_number(name: &str, found: &str) -> Option<Error> {
     let setting = setting(name).ok()?;
     matches!(setting.default_value(), Value::Number(_))
@@ -136,9 +135,9 @@ pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> E
         .filter(|(d, k)| *d <= k.len() / 2);
     let error = Error::invalid_argument(format!("there is no option `{name}`"));
     match nearest {
-        // A table for one keyspace, as people write it.
+        // A common mistake in the name of a keyspace's table.
         _ if name == "keyspace" => {
-            error.advice("a table `[keyspaces.NAME]` sets what one keyspace has of its own")
+            error.advice("a table `[keyspaces.NAME]` sets the options of one keyspace")
         }
         Some((_, nearest)) => error.advice(format!("did you mean `{nearest}`?")),
         None => error.advice("`silt options` lists all of them"),
@@ -211,7 +210,7 @@ impl Setting {
         }
     }
 
-    /// All about it in a few sentences: its meaning, unit, default and range, and when it may
+    /// The setting in a few sentences: its meaning, unit, default and range, and when it may
     /// change.
     pub fn description(&self) -> String {
         let change = match self.change {
@@ -229,7 +228,7 @@ impl Setting {
 
     pub(super) fn refuse(&self, found: &Value) -> Error {
         let advice = match (self.unit, found) {
-            // A number in digits is out of the range, anything else has a wrong unit.
+            // A number in digits is out of range; a text has a wrong unit.
             ("bytes", Value::Text(text)) if text.starts_with(|c: char| c.is_ascii_digit()) => {
                 format!(
                     "write a whole number of bytes, or one with a unit: {}",

@@ -25,8 +25,8 @@ fn unusual() -> Options {
     options
 }
 
-/// The fields of `Options` say in their rustdoc what `silt options` prints: a literal there,
-/// because no macro can compute it.
+/// The rustdoc of the fields of `Options` has the range and the default that `silt options` prints.
+/// It is a literal, because no macro can compute it.
 #[test]
 fn the_documentation_of_each_field_has_its_range_and_default() {
     for s in SETTINGS {
@@ -39,7 +39,7 @@ fn the_documentation_of_each_field_has_its_range_and_default() {
             ("folder", _) => "empty".to_string(),
             (_, text) => text,
         };
-        // Marks of code and quotes are a matter of taste, and so is the first letter.
+        // Backticks, quotes and the case of the first letter may differ.
         let plain = |text: &str| text.replace(['`', '"'], "").to_lowercase();
         let default = match default.as_str() {
             "\"0 B\"" => "0",
@@ -113,7 +113,7 @@ fn toml_reads_back_what_it_wrote() {
 
 #[test]
 fn bad_toml_is_refused_with_what_to_do() {
-    for (text, told) in [
+    for (text, named) in [
         ("memtable_bytes", "line 1"),
         ("\n\nmemtable_bytes = = 3", "line 3"),
         ("memtable_byte = 3", "did you mean `memtable_bytes`"),
@@ -145,7 +145,7 @@ fn bad_toml_is_refused_with_what_to_do() {
     ] {
         let error = Options::from_toml(text).expect_err(text);
         assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
-        assert!(error.to_string().contains(told), "{text}: {error}");
+        assert!(error.to_string().contains(named), "{text}: {error}");
     }
 }
 

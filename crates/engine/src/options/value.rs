@@ -41,7 +41,7 @@ macro_rules! from_integers {
             fn from(number: $integer) -> Value {
                 match u64::try_from(number) {
                     Ok(number) => Value::Number(number),
-                    // No setting takes it: the error shows it as it was given.
+                    // No setting takes it, and the error shows it as it was written.
                     Err(_) => Value::Text(number.to_string()),
                 }
             }

@@ -271,8 +271,8 @@ pub fn table(disk: &Disk, hooks: &TestHooks, pairs: &[(&[u8], &[u8])]) -> TableM
     table_of(disk, hooks, &puts)
 }
 
-/// Writes a table that can be ingested: number 0 in the file, synced, and so is its name. A key
-/// without a value is a delete.
+/// Writes a table that can be ingested: its entries have the number 0, and the file and its name
+/// are synced. A key without a value is a delete.
 pub fn table_of(disk: &Disk, hooks: &TestHooks, entries: &[(&[u8], Option<&[u8]>)]) -> TableMeta {
     let id = hooks.new_table_id();
     let name = format!("00000000-{id:08x}-0000-00000.tbl");
