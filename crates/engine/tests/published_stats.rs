@@ -21,8 +21,8 @@ fn in_simulation(f: impl FnOnce(siltstone_storage::Runtime) + Send + 'static) {
     outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Counting the files of the store takes at most a thousandth of the time, however long a listing of
-/// its folder takes. Everything else that is published is current.
+/// Counting the files of the store takes at most a thousandth of the time, however long a listing
+/// of its folder takes. Everything else that is published is current.
 #[test]
 fn files_are_not_counted_for_each_publication() {
     in_simulation(|rt| {
