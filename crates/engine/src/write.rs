@@ -398,7 +398,7 @@ fn commit(
     let first = leader.next_seq;
     core.reserve_numbers(first + count - 1)?;
     // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
-    // the log that is not above it.
+    // the log that is not above the pin.
     let before = core.log.end();
     for need in needs.iter() {
         need.source.pin_log(before);

@@ -73,8 +73,8 @@ pub enum Compression {
     Lz4,
     /// Zstandard: smaller, and slower in both directions.
     ///
-    /// The level is 1 (fast) to 19 (small). In text: `zstd:9`, and `zstd` for zstd's own default,
-    /// 3.
+    /// The level is 1 (fast) to 19 (small). In text this is `zstd:9`; `zstd` alone has zstd's own
+    /// default level, which is 3.
     Zstd(u8),
 }
 
