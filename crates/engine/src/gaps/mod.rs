@@ -64,7 +64,8 @@ use siltstone_storage::Runtime;
 
 use shared::SharedGaps;
 
-/// A cursor looks for a gap whenever it has stepped over at most this many more hidden entries.
+/// In a run of hidden entries, a cursor looks for a gap each time it has stepped over this many
+/// more, or sooner if fewer make a gap.
 pub(crate) const LOOK_EVERY: u64 = 4;
 
 /// A cursor leaves a gap behind when it has stepped over this many hidden entries in a row.

@@ -61,7 +61,7 @@ impl SharedGaps {
         Some(gap.clone())
     }
 
-    /// Has leaders invalidate what comes to life, unless all of them do so already. `with_quiet`
+    /// Makes leaders invalidate what comes to life, unless all of them do so already. `with_quiet`
     /// calls its argument while nobody can begin to lead, with the published number if nobody leads
     /// now.
     pub(crate) fn arm(&self, with_quiet: impl FnOnce(&mut dyn FnMut(Option<u64>))) {
