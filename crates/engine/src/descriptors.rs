@@ -48,7 +48,8 @@ pub(crate) struct Descriptors {
     /// The most descriptors that tables have while the process has enough.
     most: usize,
     clock: Mutex<Clock>,
-    /// The number of descriptors that tables have, including those that are closed when a read ends.
+    /// The number of descriptors that tables have, including those that are closed when a read
+    /// ends.
     held: AtomicUsize,
     closed_count: AtomicU64,
     retried_count: AtomicU64,
@@ -108,8 +109,8 @@ impl Descriptors {
     /// closed and the call is repeated.
     ///
     /// # Errors
-    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor, and no read ended in
-    /// time that had one.
+    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor, and no read ended
+    /// in time that had one.
     pub(crate) fn retry<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         let mut waits = 0;
         for _ in 0..RETRIES_MAX {
@@ -166,8 +167,8 @@ impl Descriptors {
         }
     }
 
-    /// Closes half of the open files of tables, at least one, and lowers the bound to the other half
-    /// for a while. False if none is open.
+    /// Closes half of the open files of tables, at least one, and lowers the bound to the other
+    /// half for a while. False if none is open.
     pub(crate) fn give_back(&self) -> bool {
         let now = self.runtime.now();
         let mut clock = self.clock.lock();

@@ -107,8 +107,8 @@ impl Guard {
         names.into_iter().filter(is_gone).collect()
     }
 
-    /// Makes a call, unless an earlier one has failed. `is_harmless` says whether this failure of the
-    /// call changed nothing, so that it may be repeated.
+    /// Makes a call, unless an earlier one has failed. `is_harmless` says whether this failure of
+    /// the call changed nothing, so that it may be repeated.
     fn once<T>(
         &self,
         is_harmless: impl Fn(&StorageError) -> bool,

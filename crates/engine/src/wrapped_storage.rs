@@ -1,9 +1,9 @@
 //! A storage around another one.
 //!
-//! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do something
-//! before and after it: [`crate::guard`] remembers what failed, and [`crate::descriptors`] repeats a
-//! call that found no descriptor. So each call is forwarded in one place, and a new call of
-//! [`Storage`] is given its [`Call`] here.
+//! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do
+//! something before and after it: [`crate::guard`] remembers what failed, and
+//! [`crate::descriptors`] repeats a call that found no descriptor. So each call is forwarded in one
+//! place, and a new call of [`Storage`] is given its [`Call`] here.
 //!
 //! Threading: as the wrapper.
 

@@ -9,8 +9,9 @@
 //! an atomic with acquire and release, which is what `arc_swap` promises at least.
 //!
 //! Each of these changes was tried by hand and makes a test fail: the leader publishes before it
-//! invalidates; the flag is set outside the mutex of the queue, or while somebody leads as if nobody
-//! did; a watch is given whatever was invalidated; the reader loads the map before its number.
+//! invalidates; the flag is set outside the mutex of the queue, or while somebody leads as if
+//! nobody did; a watch is given whatever was invalidated; the reader loads the map before its
+//! number.
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 

@@ -97,8 +97,9 @@ fn every_call_that_the_guide_names_is_there() {
     cursor.prev().unwrap();
 
     let built = {
-        calls! { made: "TableBuilder" => TableBuilder::new(&out, "other", TableOptions::default()); }
-        let mut builder = TableBuilder::new(&out, "built", TableOptions::default()).unwrap();
+        let own = TableOptions::default;
+        calls! { made: "TableBuilder" => TableBuilder::new(&out, "other", own()); }
+        let mut builder = TableBuilder::new(&out, "built", own()).unwrap();
         builder.put("stork", "4").unwrap();
         builder.finish().unwrap()
     };

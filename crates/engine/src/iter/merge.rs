@@ -161,8 +161,8 @@ impl<C: EntryCursor> MergeCursor<C> {
         self.order = order;
     }
 
-    /// Puts the moved current child back into its place. Every step of a scan ends here: as a call it
-    /// costs a scan 5 % of its time.
+    /// Puts the moved current child back into its place. Every step of a scan ends here: as a call
+    /// it costs a scan 5 % of its time.
     #[inline(always)]
     fn settle(&mut self) {
         let first = self.order[0];
