@@ -93,7 +93,7 @@ fn a_close_deletes_again() {
 /// was flushed. No edit named its table, and the next open deleted it.
 #[test]
 fn the_table_of_a_keyspace_that_is_dropped_before_its_edit_is_deleted() {
-    play(|rt| {
+    simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
         for name in ["first", "second"] {
