@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Ended, SILT, files, numbered_store, on, silt, silt_with};
 
@@ -318,17 +319,78 @@ fn tables_that_cannot_be_ingested_create_nothing() {
     assert!(!new.exists());
     on("ingest", &store, &[path(&bad), "-k", "birds"]).failed(3);
     assert_eq!(silt(["keyspace", "list", path(&store)]).fine(), "default\n");
-    // An export that was killed leaves a part of a table.
-    let out = dir.path().join("out");
-    on("export", &store, &[path(&out)]).fine();
+}
+
+/// The tables of an export that was killed between two of them were taken for all of it: a second
+/// export said only that they were there, and an ingest took them in.
+#[test]
+fn an_export_that_was_killed_is_neither_repeated_nor_ingested() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, new) = (dir.path().join("s"), dir.path().join("new"));
+    on("options", &store, &["--set", "table_bytes=65536"]).fine();
+    numbered_store(&store, 30_000);
+    // An export that is done before it is killed is tried again.
+    let killed = (0..50).find_map(|round| {
+        let out = dir.path().join(format!("out{round}"));
+        let mut child = Command::new(SILT)
+            .args([OsStr::new("export"), store.as_os_str(), out.as_os_str()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        while !out.join("default-00001.table").exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        let is_done = child.wait().unwrap().success();
+        assert_eq!(files(&out, "-unfinished.export").is_empty(), is_done);
+        (!is_done).then_some(out)
+    });
+    let out = killed.expect("an export that takes longer than a kill");
     let table = out.join("default-00000.table");
-    let whole = fs::read(&table).unwrap();
-    fs::write(&table, &whole[..whole.len() / 2]).unwrap();
-    let said = on("export", &store, &[path(&out)]).failed(3);
-    assert!(
-        said.contains("no whole table") && said.contains("give the command again"),
-        "{said}"
-    );
+    assert!(table.exists());
+    for said in [
+        on("export", &store, &[path(&out)]).failed(3),
+        on("ingest", &new, &[path(&out)]).failed(3),
+        on("ingest", &new, &[path(&table)]).failed(3),
+    ] {
+        for word in [
+            "was cut off",
+            "default-unfinished.export",
+            "give the export again",
+        ] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+    assert!(!new.exists());
+    // Another export into the folder is none of its business, but the folder is not whole.
+    on("export", &store, &[path(&out), "--name", "other"]).fine();
+    on("ingest", &new, &[path(&out)]).failed(3);
+    // As it says.
+    for file in fs::read_dir(&out).unwrap().map(|e| e.unwrap().path()) {
+        fs::remove_file(file).unwrap();
+    }
+    on("export", &store, &[path(&out)]).fine();
+    assert!(files(&out, ".export").is_empty());
+    on("ingest", &new, &[path(&out)]).fine();
+    assert_eq!(on("count", &new, &[]).fine(), "30000\n");
+}
+
+/// An export that fails leaves neither tables nor its mark.
+#[test]
+fn an_export_that_fails_leaves_no_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, out) = (dir.path().join("s"), dir.path().join("out"));
+    numbered_store(&store, 3_000);
+    fs::create_dir(&out).unwrap();
+    let limited: Ended = Command::new("sh")
+        .args(["-c", "ulimit -f 1; exec \"$0\" export \"$1\" \"$2\""])
+        .args([OsStr::new(SILT), store.as_os_str(), out.as_os_str()])
+        .output()
+        .unwrap()
+        .into();
+    limited.failed(3);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+    on("export", &store, &[path(&out)]).fine();
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn what_is_exported_is_ingested() {
     assert_eq!(said["entry_count"], 100, "{said}");
     assert_eq!(said["tables"][0]["smallest_key"], "key 000100");
     assert_eq!(said["tables"][0]["name"], "some-00000.table");
-    let said = on("export", &store, &[o, "--from", "x"]).fine();
+    let said = on("export", &store, &[o, "--from", "x", "--name", "none"]).fine();
     assert!(said.contains("nothing to export"), "{said}");
     // An exported table is looked into as any other.
     let said = on("dump", &out.join("some-00000.table"), &[]).fine();

@@ -57,7 +57,10 @@ pub struct IngestArgs {
     silt export birds.silt -k sightings out --prefix 2026-\n  \
     silt export birds.silt out --from m --to n --name middle\n\n\
     Writes what the keyspace holds now as tables NAME-00000.table, ... in key order, without deletes and older versions, which `silt ingest` takes into any store and \
-    `silt dump` prints. Nothing in the folder is replaced.\n\n{FORMS_HELP}"))]
+    `silt dump` prints. Nothing in the folder is replaced. While an export runs, the file \
+    NAME-unfinished.export lies beside its tables. If it was killed, the file stays, and neither \
+    `silt ingest` nor another export accepts these tables: delete them with the file, and export \
+    again.\n\n{FORMS_HELP}"))]
 pub struct ExportArgs {
     /// Store and keyspace.
     #[command(flatten)]

@@ -1,14 +1,9 @@
 //! `silt export`: a range of a keyspace as tables.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-
-use siltstone::{BUILT_TABLE_SUFFIX, Error, ErrorKind, TableFolder};
-use siltstone_storage::StorageErrorKind;
+use siltstone::TableFolder;
 use siltstone_storage::name::is_object_name;
-use siltstone_table::footer::MAGIC;
 
+use super::unfinished::Mark;
 use super::{bounds, open_keyspace};
 use crate::args::ExportArgs;
 use crate::failure::{Failure, Outcome};
@@ -42,16 +37,21 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
     }
     let (store, keyspace) = open_keyspace(&args.store)?;
     let folder = TableFolder::create(&args.folder)?;
-    let tables = keyspace.export(range, &folder, name).map_err(|error| {
-        if is_new {
-            // Only if nothing is in it.
-            let _ = std::fs::remove_dir(&args.folder);
+    let exported = Mark::create(&args.folder, name).and_then(|mark| {
+        match keyspace.export(range, &folder, name) {
+            Ok(tables) => mark.delete().map(|()| tables),
+            Err(error) => {
+                mark.abandon();
+                let context = format!("exporting into {}", args.folder.display());
+                Err(error.context(context).into())
+            }
         }
-        match error.storage().map(|e| e.kind) {
-            Some(StorageErrorKind::AlreadyExists) => in_the_way(&args.folder, &error, name),
-            _ => error.context(format!("exporting into {}", args.folder.display())),
-        }
-    })?;
+    });
+    if exported.is_err() && is_new {
+        // This succeeds only if nothing is in it.
+        let _ = std::fs::remove_dir(&args.folder);
+    }
+    let tables = exported?;
     store.close()?;
     let entries = tables.iter().map(|t| t.entry_count).sum::<u64>();
     let file_bytes = tables.iter().map(|t| t.file_bytes).sum::<u64>();
@@ -94,44 +94,4 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
     }
     out.finish()?;
     Ok(Outcome::Fine)
-}
-
-/// A table of this name that does not end as tables do, because its export was cut off.
-fn unfinished(folder: &Path, name: &str) -> Option<PathBuf> {
-    let ends_as_tables = |path: &Path| {
-        let mut end = [0; MAGIC.len()];
-        let read = File::open(path).and_then(|mut file| {
-            file.seek(SeekFrom::End(-(MAGIC.len() as i64)))?;
-            file.read_exact(&mut end)
-        });
-        read.is_ok() && end == MAGIC
-    };
-    (0..=99_999)
-        .map(|number| folder.join(format!("{name}-{number:05}{BUILT_TABLE_SUFFIX}")))
-        .take_while(|path| path.is_file())
-        .find(|path| !ends_as_tables(path))
-}
-
-/// The refusal of an export over a file that is there.
-fn in_the_way(folder: &Path, error: &Error, name: &str) -> Error {
-    let file = error.file().unwrap_or(name);
-    let file = folder.join(Path::new(file).file_name().unwrap_or_default());
-    if let Some(unfinished) = unfinished(folder, name) {
-        let message = format!(
-            "{} is there already, and {} is no whole table: an export to this folder was cut off",
-            file.display(),
-            unfinished.display()
-        );
-        return Error::new(ErrorKind::InvalidArgument, message).advice(format!(
-            "delete the tables of that export, {}, and give the command again",
-            folder.join(format!("{name}-*.table")).display()
-        ));
-    }
-    let message = format!(
-        "{} is there already, and an export replaces nothing",
-        file.display()
-    );
-    Error::new(ErrorKind::InvalidArgument, message).advice(format!(
-        "export into another folder, or give the tables another name than `{name}` with --name"
-    ))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use siltstone::{BUILT_TABLE_SUFFIX, IngestMode, Keyspace, TableFile};
 
-use super::{keyspace_or_new, open_for};
+use super::{keyspace_or_new, open_for, unfinished};
 use crate::args::IngestArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -108,11 +108,13 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
 fn tables_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let found = fs::metadata(path).map_err(|e| Failure::file(path, &e))?;
     if !found.is_dir() {
+        unfinished::refuse(path)?;
         return Ok(vec![path.to_path_buf()]);
     }
     let mut tables = Vec::new();
     for entry in fs::read_dir(path).map_err(|e| Failure::file(path, &e))? {
         let entry = entry.map_err(|e| Failure::file(path, &e))?;
+        unfinished::refuse(&entry.path())?;
         if entry
             .file_name()
             .to_string_lossy()

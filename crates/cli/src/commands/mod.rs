@@ -20,6 +20,7 @@ pub mod put;
 pub mod repair;
 pub mod scan;
 pub mod stats;
+mod unfinished;
 
 use std::fs;
 use std::io;
