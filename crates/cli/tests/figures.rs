@@ -182,6 +182,34 @@ fn keyspaces_of_tools_are_shown_by_their_names_only() {
     );
 }
 
+/// It ended at once, with exit code 3, when it was started before the program that makes the store.
+#[test]
+fn watching_waits_for_a_store_that_is_not_there_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let mut child = Command::new(SILT)
+        .args(["stats", store.to_str().unwrap(), "--watch=0.1", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("there is no store yet; waiting"), "{said}");
+    assert!(!store.exists());
+    numbered_store(&store, 10);
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let figures: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    assert_eq!(figures["keyspaces"][0]["name"], "default", "{line}");
+    // Without --watch nothing is waited for.
+    on("stats", &dir.path().join("none"), &[]).failed(3);
+}
+
 #[test]
 fn watching_ends_with_its_reader() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,8 +227,7 @@ fn watching_ends_with_its_reader() {
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     // What is wrong from the start is an error.
-    let missing = dir.path().join("missing");
-    on("stats", &missing, &["--watch"]).failed(3);
+    on("stats", &store, &["--watch", "-k", "nobody"]).failed(3);
 }
 
 #[test]

@@ -18,7 +18,9 @@ pub struct FiguresArgs {
     /// As JSON, a line each time.
     #[arg(long)]
     pub json: bool,
-    /// Look again every so many seconds (1 if none are given), until interrupted: a live screen on a terminal, else a block or line each time.
+    /// Look again every so many seconds (1 if none are given), until interrupted: a live screen on
+    /// a terminal, else a block or line each time. A store that is not there yet is waited for, up
+    /// to 60 seconds.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<Duration>,
 }

@@ -3,10 +3,10 @@
 mod rates;
 mod source;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use siltstone::stall::Cause;
-use siltstone::{KeyspaceStats, LevelStats, Space, Stats};
+use siltstone::{ErrorKind, KeyspaceStats, LevelStats, Space, Stats};
 
 use super::{is_own, no_keyspace};
 use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
@@ -55,16 +55,20 @@ fn json(sample: &Sample) -> serde_json::Value {
 /// How one sample is shown.
 type Print<'a> = &'a dyn Fn(&mut Out, &Sample, Option<&Rates>) -> Result<(), Failure>;
 
+/// How long `--watch` waits for a store that is not there yet, and how often it looks for it.
+const STORE_PATIENCE: Duration = Duration::from_secs(60);
+const STORE_LOOK: Duration = Duration::from_millis(100);
+
 /// Shows figures once, or again and again.
 fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
-    let mut last = figures(args)?;
+    let patience = args.watch.map_or(Duration::ZERO, |_| STORE_PATIENCE);
+    let mut last = first_figures(args, patience)?;
     let Some(every) = args.watch else {
         let mut out = Out::new();
         print(&mut out, &last, None)?;
         out.finish()?;
         return Ok(Outcome::Fine);
     };
-    // What cannot be the first time is an error; later it may pass.
     let screen = on_terminal() && !args.json;
     let mut rates = None;
     let mut failed: Option<Failure> = None;
@@ -102,6 +106,39 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
                 failed = None;
             }
             Err(failure) => failed = Some(failure),
+        }
+    }
+}
+
+/// The first figures of a store. An error ends the command here, while a later one may pass. Only a
+/// store that is not there yet is waited for: `--watch` is often started before the program that
+/// creates the store.
+fn first_figures(args: &FiguresArgs, patience: Duration) -> Result<Sample, Failure> {
+    let start = Instant::now();
+    let is_there = || args.store.join("CURRENT").exists();
+    let mut is_said = false;
+    loop {
+        let was_there = is_there();
+        match figures(args) {
+            Err(Failure::Store(error))
+                if error.kind() == ErrorKind::NotFound
+                    && !was_there
+                    && start.elapsed() < patience =>
+            {
+                if !is_said {
+                    eprintln!(
+                        "silt: {}: there is no store yet; waiting up to {} s for it (end with \
+                         Ctrl-C)",
+                        args.store.display(),
+                        patience.as_secs()
+                    );
+                    is_said = true;
+                }
+            }
+            found => return found,
+        }
+        while !is_there() && start.elapsed() < patience {
+            std::thread::sleep(STORE_LOOK);
         }
     }
 }
