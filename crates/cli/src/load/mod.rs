@@ -76,7 +76,7 @@ impl MultiLine {
 
 impl AddAssign for MultiLine {
     fn add_assign(&mut self, more: MultiLine) {
-        self.records += more.records;
+        self.records = self.records.saturating_add(more.records);
         let count = |lines: Option<Lines>| lines.map_or(0, |lines| lines.count);
         if count(more.longest) > count(self.longest) {
             self.longest = more.longest;
@@ -114,8 +114,8 @@ pub struct Tally {
 
 impl AddAssign for Tally {
     fn add_assign(&mut self, more: Tally) {
-        self.records += more.records;
-        self.entry_bytes += more.entry_bytes;
+        self.records = self.records.saturating_add(more.records);
+        self.entry_bytes = self.entry_bytes.saturating_add(more.entry_bytes);
         self.multi_line += more.multi_line;
         self.left_out += more.left_out;
     }
@@ -134,9 +134,9 @@ pub struct LeftOut {
 
 impl AddAssign for LeftOut {
     fn add_assign(&mut self, more: LeftOut) {
-        self.records += more.records;
-        self.lines += more.lines;
-        self.bytes += more.bytes;
+        self.records = self.records.saturating_add(more.records);
+        self.lines = self.lines.saturating_add(more.lines);
+        self.bytes = self.bytes.saturating_add(more.bytes);
     }
 }
 

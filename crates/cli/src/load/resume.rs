@@ -222,12 +222,15 @@ impl Found {
         if value["version"] != VERSION {
             return None;
         }
+        let offset = value["offset"].as_u64()?;
+        // Every record and every line has a byte. What counts on from here cannot overflow.
+        let count = |name: &str| value[name].as_u64().filter(|count| *count <= offset);
         Some(Found {
             how: value["how"].as_str()?.to_string(),
-            offset: value["offset"].as_u64()?,
+            offset,
             place: Place {
-                records: value["records"].as_u64()?,
-                lines: value["lines"].as_u64()?,
+                records: count("records")?,
+                lines: count("lines")?,
                 next: NextElement::of_code(value["next_element"].as_u64()?)?,
             },
             digest: value["digest"].as_str()?.to_string(),
@@ -251,5 +254,57 @@ impl Found {
                 },
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> serde_json::Value {
+        serde_json::json!({
+            "version": VERSION, "offset": 40, "records": 3, "lines": 4, "next_element": 0,
+            "digest": "", "how": "", "loaded_records": 2, "loaded_bytes": 20,
+            "multi_line_records": 1, "longest_first_line": 1, "longest_line_count": 2,
+            "left_out_records": 1, "left_out_line_count": 1, "left_out_bytes": 9,
+        })
+    }
+
+    #[test]
+    fn entries_that_cannot_be_are_refused_and_huge_counts_do_not_overflow() {
+        let read = |entry: &serde_json::Value| Found::read(entry.to_string().as_bytes());
+        assert_eq!(read(&entry()).unwrap().place.lines, 4);
+        for name in [
+            "version",
+            "offset",
+            "records",
+            "lines",
+            "next_element",
+            "left_out_bytes",
+        ] {
+            for wrong in [serde_json::json!(-1), serde_json::json!("x")] {
+                let mut entry = entry();
+                entry[name] = wrong;
+                assert!(read(&entry).is_none(), "{name}");
+            }
+        }
+        let mut huge = entry();
+        for name in ["records", "lines"] {
+            huge[name] = u64::MAX.into();
+            assert!(read(&huge).is_none(), "{name}");
+            huge[name] = 1.into();
+        }
+        for name in [
+            "loaded_records",
+            "loaded_bytes",
+            "multi_line_records",
+            "left_out_bytes",
+        ] {
+            huge[name] = u64::MAX.into();
+        }
+        let tally = read(&huge).unwrap().tally;
+        let mut sum = tally;
+        sum += tally;
+        assert_eq!(sum.records, u64::MAX);
     }
 }
