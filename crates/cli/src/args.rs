@@ -27,8 +27,8 @@ use crate::log::Words;
 ///
 /// A store is a folder. One process writes to it at a time, or several read it.
 /// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump),
-/// data lost (repair), records left out (load --skip-bad) or values that are no JSON (scan),
-/// 2 wrong usage, 3 failed, 130 and 143 a load that SIGINT or SIGTERM stopped.
+/// data lost (repair), input left out (load) or values that are not JSON (scan), 2 wrong usage,
+/// 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (load).
 #[derive(Debug, Parser)]
 #[command(
     name = "silt",
@@ -169,7 +169,7 @@ impl FormArgs {
     }
 }
 
-/// The most that is to be printed.
+/// Reads the value of `--limit`.
 fn limit(text: &str) -> Result<u64, String> {
     let wrong = |_| "expected a number, 0 or more; without --limit there is no bound".to_string();
     text.parse().map_err(wrong)

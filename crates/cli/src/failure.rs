@@ -16,9 +16,9 @@ pub enum Outcome {
     NotFound,
     /// `check` or `dump` found damage, or `repair` could not bring everything back.
     Damaged,
-    /// `load --skip-bad` left bad records out.
+    /// `load` left bad records out, or bytes after compressed data.
     LeftOut,
-    /// `scan --json` printed what should be JSON and is none.
+    /// `scan --json` printed keys or values that should be JSON and are not.
     NoJson,
 }
 
@@ -101,8 +101,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The error as somebody who gave one command needs it: a program's store goes on by itself once
-/// there is room, a command has ended.
+/// The error with advice for a command line: the store of a running program goes on by itself once
+/// there is room, but a command has ended and must be given again.
 pub fn of_a_command(error: &siltstone::Error) -> siltstone::Error {
     let advice = error.advice_text().unwrap_or_default();
     match advice.split_once("; the store goes on by itself") {

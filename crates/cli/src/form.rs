@@ -152,10 +152,10 @@ fn push_base64(line: &mut Vec<u8>, bytes: &[u8]) {
     line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
 }
 
-/// Bytes that are JSON.
+/// Bytes as JSON.
 ///
 /// # Errors
-/// Where they are not.
+/// Where they are not JSON.
 pub fn json(bytes: &[u8]) -> Result<&serde_json::value::RawValue, String> {
     serde_json::from_slice(bytes).map_err(|e| format!("it is no JSON: {e}"))
 }

@@ -251,8 +251,8 @@ fn load_text(args: &LoadArgs, flags: &Flags, text: &[u8]) {
     assert_eq!(read(flags, args, text, 3, None), whole, "another buffer");
     let Some(whole) = whole else { return };
     let at = whole.ends.len() / 2;
-    // No load goes on at the end of the input, behind a bad record that reached it: the next step
-    // ends it. An array that was cut off there would be told a second time.
+    // No load goes on at the end of the input, after a bad record that reached it: the next step
+    // ends it. An array that was cut off there would be reported a second time.
     let is_over = |end: u64| end == whole.end && whole.records[at].is_err();
     if let Some(&middle) = whole.ends.get(at)
         && whole.count <= COMPARED_RECORDS as u64

@@ -2,9 +2,9 @@
 //!
 //! What it is: one binary over the library; its code is a library too, so that a fuzzer can call its parsers ([`fuzzing`]). `args` says what can be
 //! asked, `commands` answers, `demo` shows the whole store at work, `report` draws what it measured, `form` decides how bytes look, `output`
-//! where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`), data lost
-//! (`repair`), records left out (`load --skip-bad`) or values that are no JSON (`scan`), 2 wrong
-//! usage, 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (`load` closes the store before).
+//! where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`), data
+//! lost (`repair`), input left out (`load`) or values that are not JSON (`scan`), 2 wrong usage, 3
+//! failed, 130 and 143 stopped by SIGINT and SIGTERM (`load`, which closes the store first).
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
 //! a command that only reads never creates a store.

@@ -44,7 +44,7 @@ impl fmt::Display for Signal {
 
 impl std::error::Error for Signal {}
 
-/// The signals that came.
+/// Receives the signals.
 pub struct Signals {
     /// The number of the last signal, 0 before the first.
     came: Arc<AtomicUsize>,

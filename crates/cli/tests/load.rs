@@ -280,7 +280,7 @@ fn with<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [first, more].concat()
 }
 
-/// The count of records that a field of the JSON says.
+/// The object that a command printed.
 fn said(ended: &Ended) -> serde_json::Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}: {ended:?}"))
 }

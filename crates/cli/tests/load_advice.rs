@@ -1,4 +1,4 @@
-//! What `load` says about inputs and flags that fit, but hardly as they were meant.
+//! What `load` says about inputs and flags that fit together but may not be what was meant.
 
 mod common;
 

@@ -362,7 +362,7 @@ fn an_export_that_was_killed_is_neither_repeated_nor_ingested() {
         }
     }
     assert!(!new.exists());
-    // Another export into the folder is none of its business, but the folder is not whole.
+    // Another export into the folder works, but the folder is still not whole.
     on("export", &store, &[path(&out), "--name", "other"]).fine();
     on("ingest", &new, &[path(&out)]).failed(3);
     // As it says.

@@ -18,8 +18,8 @@ pub struct FiguresArgs {
     /// As JSON, a line each time.
     #[arg(long)]
     pub json: bool,
-    /// Look again every so many seconds (1 if none are given), until interrupted: a live screen on
-    /// a terminal, else a block or line each time. A store that is not there yet is waited for, up
+    /// Look again every SECONDS (1 if none are given), until interrupted: a live screen on a
+    /// terminal, else a block or line each time. A store that is not there yet is waited for, up
     /// to 60 seconds.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<Duration>,
@@ -91,7 +91,8 @@ pub struct CompactArgs {
 #[command(
     after_help = "Example:\n  silt checkpoint birds.silt /backup/birds-monday.silt\n\n\
     The new folder is a store of its own, all keyspaces at one moment. On the same file system tables are linked, not copied: it takes moments and next to no \
-    space. The settings file goes with it. A program that has the store open makes checkpoints with Store::checkpoint.\n\n\
+    space. The settings file goes with it. A program that has the store open makes checkpoints \
+    with Store::checkpoint.\n\n\
     Tables are not verified: damage in one is in the checkpoint too, so run `silt check` on what \
     you rely on. The store is opened for writing: the command needs write access to its folder, \
     and nobody else may have it open. It need not be compacted first; what is in the log only is \
@@ -117,13 +118,13 @@ pub struct CheckpointArgs {
     silt options new.silt --set log_dir=/fast/new-log\n  \
     silt options birds.silt --unset compression\n  \
     silt options birds.silt --write\n\n\
-    Settings are printed as TOML, each with its meaning, unit, default and range, and behind the \
-    value in force where it comes from: the default, the file OPTIONS.toml in the store's \
-    folder, or the store, which keeps what is set for a keyspace.\n\n\
+    Settings are printed as TOML, each with its meaning, unit, default and range. Behind the value \
+    in force stands its source: the default, the file OPTIONS.toml in the store's folder, or the \
+    store, which keeps what is set for a keyspace.\n\n\
     --set and --unset change the file, which all commands follow; the user's comments in it stay, \
     and a setting that has its default again is taken out. With -k they change the file and what \
-    the store keeps for the keyspace, so that the change is in force at once. They print what is in \
-    force then. Values are TOML, words need no quotes.\n\n\
+    the store keeps for the keyspace, so that the change is in force at once. Both print what is \
+    in force then. Values are TOML; words need no quotes.\n\n\
     A program follows the file if it opens the store with Options::load. Before a store is there, \
     its folder is created for the file.")]
 pub struct OptionsArgs {
@@ -151,9 +152,9 @@ pub struct OptionsArgs {
 #[command(after_help = "Examples:\n  \
     silt check words.silt\n  \
     silt check words.silt --json | jq .problems\n\n\
-    Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage (each is named by file and offset) or OPTIONS.toml \
-    cannot be read, 3 if the store \
-    could not be looked at: there is none, it is open elsewhere, or its format is newer.")]
+    Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage, which is named \
+    by file and offset, or if OPTIONS.toml cannot be read, and 3 if the store could not be looked \
+    at: there is none, it is open elsewhere, or its format is newer.")]
 pub struct CheckArgs {
     /// The store's folder.
     pub store: PathBuf,
@@ -221,8 +222,9 @@ pub enum KeyspaceCommand {
     silt keyspace list words.silt\n  \
     silt keyspace list words.silt --json | jq -r '.[] | [.name, .table_file_bytes] | @tsv'\n\n\
     On a terminal each keyspace is shown with its sizes. Elsewhere each line is a name, for \
-    scripts; --json gives the sizes there too. Entries of tables are counted with their older versions and deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold what \
-    interrupted loads need to go on; --all lists them too.")]
+    scripts; --json gives the sizes there too. Entries of tables are counted with their older \
+    versions and deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold \
+    what interrupted loads need to go on; --all lists them too.")]
 pub struct KeyspaceListArgs {
     /// The store's folder.
     pub store: PathBuf,
@@ -234,7 +236,7 @@ pub struct KeyspaceListArgs {
     pub json: bool,
 }
 
-/// What is wrong with the name of a keyspace that has no `-k` before it.
+/// Refuses the name of a keyspace that stands without `-k`.
 fn needs_flag(_: &str) -> Result<String, String> {
     Err("the keyspace is given with -k NAME".to_string())
 }
@@ -256,9 +258,9 @@ pub struct KeyspaceCreateArgs {
 /// Arguments of `keyspace drop`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  silt keyspace drop birds.silt -k sightings\n\nIt asks first; --yes answers. The \
-    keyspace `default` can be dropped like any other; `put`, `load` and `keyspace create` make it \
-    again, empty."
+    after_help = "Example:\n  silt keyspace drop birds.silt -k sightings\n\n\
+    It asks first; --yes answers. The keyspace `default` can be dropped like any other; `put`, \
+    `load` and `keyspace create` make it again, empty."
 )]
 pub struct KeyspaceDropArgs {
     /// The store's folder.

@@ -132,11 +132,11 @@ pub struct LoadArgs {
     /// Longest record in bytes; a longer one is bad (csv, tsv, jsonl, json, lines).
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = max_record)]
     pub max_record: u64,
-    /// Most lines that a quoted field may go on over behind the line in which its quote opens; if
-    /// it goes on further, its quote counts as one that never closes (csv).
+    /// The most lines that a quoted field may go on over after the line in which its quote opens;
+    /// if it goes on further, its quote counts as one that never closes (csv).
     #[arg(long, value_name = "LINES", default_value_t = QUOTED_LINES)]
     pub max_quoted_lines: u64,
-    /// The same in bytes of these further lines (csv).
+    /// The most bytes of a quoted field in these further lines (csv).
     #[arg(long, value_name = "BYTES", default_value_t = QUOTED_BYTES)]
     pub max_quoted_bytes: u64,
     /// Take the input's bytes as they stand: decompress and decode nothing, and do not refuse what

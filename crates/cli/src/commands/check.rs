@@ -58,17 +58,17 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     });
     bar.finish_and_clear();
     let report = report?;
-    let strangers = strangers(&args.store, &report);
+    let absent = absent_keyspaces(&args.store, &report);
     let mut out = Out::new();
     if args.json {
         let mut value = json(&report, |file| path_of(&storages, file));
-        value["options_without_keyspace"] = strangers.into();
+        value["options_without_keyspace"] = absent.into();
         outln!(out, "{value}")?;
         out.finish()?;
         return Ok(outcome(&report));
     }
     print(&mut out, &report)?;
-    for name in strangers {
+    for name in absent {
         outln!(
             out,
             "options   {OPTIONS_FILE} has settings for `{}`, which is no keyspace of the store",
@@ -115,16 +115,16 @@ fn advised(problem: &Error) -> Error {
     }
 }
 
-/// The keyspaces that are shown: one that tools keep for themselves only if something is wrong in
-/// it.
+/// The keyspaces that are shown. One that tools keep for themselves is shown only if something is
+/// wrong in it.
 fn shown(report: &CheckReport) -> impl Iterator<Item = &KeyspaceCheck> {
     let all = report.keyspaces.iter();
     all.filter(|k| !is_own(&k.name) || k.problem_count > 0)
 }
 
 /// Keyspaces that the settings file names and the store does not have.
-fn strangers(store: &Path, report: &CheckReport) -> Vec<String> {
-    // A file that cannot be read is one of the problems.
+fn absent_keyspaces(store: &Path, report: &CheckReport) -> Vec<String> {
+    // The report has a file that cannot be read among its problems.
     let Ok(file) = OptionsFile::read(store) else {
         return Vec::new();
     };
@@ -136,7 +136,7 @@ fn strangers(store: &Path, report: &CheckReport) -> Vec<String> {
     }
 }
 
-/// Where a file of the store lies, or, if it is missing, belongs.
+/// The path of a file of the store; if the file is missing, where it belongs.
 fn path_of(storages: &Storages, file: &str) -> PathBuf {
     let places = [&storages.manifest, &storages.log, &storages.tables];
     let mut paths = places.map(|place| Path::new(&place.location()).join(file));
@@ -179,8 +179,10 @@ fn json(report: &CheckReport, path: impl Fn(&str) -> PathBuf) -> serde_json::Val
     let log = report.log.as_ref().map(|log| {
         serde_json::json!({
             "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,
-            "entry_count": log.entry_count, "end_segment": log.end.segment, "end_offset": log.end.offset, "stop": log.stop, "closed": log.closed,
-            "is_torn": log.is_torn, "discarded_record_count": log.discarded_record_count, "discarded_bytes": log.discarded_bytes,
+            "entry_count": log.entry_count, "end_segment": log.end.segment,
+            "end_offset": log.end.offset, "stop": log.stop, "closed": log.closed,
+            "is_torn": log.is_torn, "discarded_record_count": log.discarded_record_count,
+            "discarded_bytes": log.discarded_bytes,
         })
     });
     serde_json::json!({

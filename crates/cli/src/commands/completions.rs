@@ -1,11 +1,11 @@
-//! `silt completions`: completions of a shell, answered by the program itself.
+//! `silt completions`: completions for a shell, which the program itself finds.
 //!
-//! The script that a shell loads asks `silt` at each tab, with the words typed so far and the
-//! shell's name in the environment variable [`VARIABLE`]. So names of settings are always those of
-//! this version, and keyspaces are those of the store on the line.
+//! The script that a shell loads runs `silt` at each tab, with the words typed so far and the
+//! shell's name in the environment variable [`VARIABLE`]. So the names of settings are always those
+//! of this version, and the keyspaces are those of the store on the line.
 //!
-//! Invariants: nothing is changed, and no lease is taken: a store that a writer has open is
-//! completed too. What cannot be read has no completions, and says nothing.
+//! Invariants: nothing is changed, and no lease is taken, so that keyspaces of a store that a
+//! writer has open are completed too. What cannot be read has no completions and gives no message.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -21,10 +21,11 @@ use crate::args::{Args, CompletionsArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::Out;
 
-/// The environment variable with which a shell asks.
+/// The environment variable that a script sets when it needs completions.
 const VARIABLE: &str = "SILT_COMPLETE";
 
-/// Changes of zsh's script: behind a candidate that ends with `=` its value follows, and no space.
+/// Replacements in zsh's script, so that no space is added after a candidate that ends with `=`:
+/// its value follows.
 const ZSH_UNSPACED: [(&str, &str); 3] = [
     ("local -a other=()", "local -a other=() open=()"),
     (
@@ -39,13 +40,14 @@ const ZSH_UNSPACED: [(&str, &str); 3] = [
     ),
 ];
 
-/// A script in a folder of zsh's functions is loaded by the first tab, and completes it too.
+/// Zsh loads a script in a folder of functions at the first tab. These lines complete that tab,
+/// too.
 const ZSH_AUTOLOAD: &str = "if [ \"$funcstack[1]\" = \"_silt\" ]; then
     _clap_dynamic_completer_silt \"$@\"
 fi
 ";
 
-/// Answers a shell that asks for completions, and ends the process then.
+/// If a script needs completions, prints them and ends the process.
 pub fn answer() {
     CompleteEnv::with_factory(command).var(VARIABLE).complete();
 }
@@ -74,13 +76,13 @@ pub fn run(args: &CompletionsArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// The command line, with what completes the values that only the program knows.
+/// The command line, with completers for the values that only the program can find.
 fn command() -> Command {
     completed(Args::command())
 }
 
 fn completed(command: Command) -> Command {
-    // The name of a keyspace that is created is not there yet.
+    // The keyspace that `keyspace create` names is not there yet.
     let is_create = command.get_name() == "create";
     let with = |arg: Arg, complete: fn(&OsStr) -> Vec<CompletionCandidate>| {
         arg.add(ArgValueCompleter::new(complete))

@@ -32,7 +32,7 @@ const BATCH_RECORDS: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bad records that are named under `--skip-bad`; the others are only counted.
 const NAMED_BAD: u64 = 10;
-/// How long a load runs at least before its rates are worth a word.
+/// A load that took less time than this has no rates in its output.
 const RATED: Duration = Duration::from_millis(100);
 
 /// Runs the command.
@@ -256,13 +256,13 @@ struct Load<'a> {
     keyspace: &'a Keyspace,
     resume: Option<Resume>,
     batch: Batch,
-    /// What is in the batch, and what was left out since the last one.
+    /// What is in the batch, and what was left out since the last batch was written.
     batched: Tally,
     sync: bool,
     start_offset: u64,
-    /// What this run did, without the batch.
+    /// What this run did, without what is in the batch.
     done: Tally,
-    /// What runs before it did, which were interrupted.
+    /// What the interrupted runs before this one did.
     earlier: Tally,
     /// The input: what messages call it, how much of it was read, and how it was decoded.
     name: &'a str,
@@ -270,7 +270,7 @@ struct Load<'a> {
     /// Bytes that follow the compressed data, see [`Input::trailing`].
     trailing: &'a Cell<u64>,
     signals: &'a Signals,
-    /// What was read of the input is not what it holds.
+    /// Whether what was read may differ from what the input holds, see [`Untrusted`].
     is_untrusted: bool,
     decoded: Option<&'a str>,
     bar: &'a ProgressBar,

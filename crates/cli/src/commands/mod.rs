@@ -47,8 +47,8 @@ const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// Keyspaces whose names begin so are kept by tools for themselves.
 pub const OWN_PREFIX: &str = "silt.";
 
-/// Refuses to create a keyspace whose name is one of those that tools keep for themselves: it
-/// would be shown nowhere.
+/// Refuses the name of a new keyspace if it is one of those that tools keep for themselves: the
+/// keyspace would not be shown.
 ///
 /// # Errors
 /// Wrong usage.
@@ -63,7 +63,7 @@ fn refuse_own_name(name: &str) -> Result<(), Failure> {
     }
 }
 
-/// What a store's `OPTIONS.toml` says.
+/// The file `OPTIONS.toml` of a store.
 pub struct OptionsFile {
     /// The options; what the file does not set has its default.
     pub options: Options,
@@ -75,7 +75,7 @@ impl OptionsFile {
     /// Reads the file in a store's folder.
     ///
     /// # Errors
-    /// It cannot be read, or asks for what cannot be.
+    /// It cannot be read, or has a setting that is not possible.
     pub fn read(path: &Path) -> Result<OptionsFile, Failure> {
         let file = path.join(OPTIONS_FILE);
         let text = match fs::read(&file) {
@@ -108,8 +108,8 @@ impl OptionsFile {
         names.filter(|name| document.contains_key(name)).collect()
     }
 
-    /// Options for a few changes: little memory and a small log, because a disk that is nearly full
-    /// should not keep anybody from removing something. What the file sets holds all the same.
+    /// Options for a few changes: little memory and a small log, so that something can be removed
+    /// from a store on a disk that is nearly full. What the file sets stays in force.
     pub fn small(&self, create: bool) -> Options {
         let mut options = Options {
             create_if_missing: create,
@@ -128,7 +128,7 @@ impl OptionsFile {
     }
 }
 
-/// The options that a store's `OPTIONS.toml` asks for; the defaults if there is none.
+/// The options in a store's `OPTIONS.toml`; the defaults if there is none.
 ///
 /// # Errors
 /// As [`OptionsFile::read`].
@@ -136,8 +136,8 @@ fn options_of(path: &Path) -> Result<Options, Failure> {
     Ok(OptionsFile::read(path)?.options)
 }
 
-/// Whether a keyspace is one that tools keep for themselves: it is shown only to those who ask for
-/// it by its name.
+/// Whether a keyspace is one that tools keep for themselves: it is shown only if a command names
+/// it.
 pub fn is_own(name: &str) -> bool {
     name.starts_with(OWN_PREFIX)
 }
@@ -150,7 +150,8 @@ fn keyspace_of(store: &Store, name: &str) -> Result<Keyspace, Failure> {
     })
 }
 
-/// A keyspace, created if it is not there, which is said: the name may have been mistyped.
+/// A keyspace, which is created if it is not there. The output says so, because the name may have
+/// been mistyped.
 fn keyspace_or_new(store: &Store, name: &str, json: bool) -> Result<Keyspace, Failure> {
     match store.keyspace(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -200,11 +201,12 @@ fn open_or_create(path: &Path) -> Result<Opened, Failure> {
     open(path, OptionsFile::read(path)?.small(true))
 }
 
-/// Opens a store, created if it is not there, to write to these keyspaces, which are created later.
+/// Opens a store, created if it is not there, for a command that creates these keyspaces if they
+/// are not there.
 ///
 /// # Errors
-/// As [`open_or_create`]; wrong usage for a store that would be created for a keyspace that cannot
-/// be.
+/// As [`open_or_create`]; wrong usage if there is no store and a keyspace has a name that is
+/// refused.
 fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
     if !path.join("CURRENT").exists() {
         keyspaces
@@ -301,11 +303,12 @@ fn tell_discarded(store: &Store) {
     }
 }
 
-/// Damage in a part of the log that is not needed keeps nobody from opening the store.
+/// Warns of damage in a part of the log that is not needed: a store opens in spite of it.
 fn tell_passed(store: &Store) {
     if store.stats().counter("passed_log_damage_count") > 0 {
         eprintln!(
-            "silt: the log is damaged in a part that is not needed, because tables hold what was in it; `silt check` shows where, and the next write begins a new log"
+            "silt: the log is damaged in a part that is not needed, because tables hold what was \
+             in it; `silt check` shows where, and the next write begins a new log"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! A store that a command opened to change it, which is closed however the command ends.
 //!
-//! A store that was closed knows where its log ends, so that damage at the log's end is found. A
-//! command that fails must leave that behind as well as one that succeeds.
+//! A close records where the log ends, so that damage at the log's end is found later. A command
+//! that fails must close the store as well as one that succeeds.
 
 use std::ops::Deref;
 
@@ -13,7 +13,7 @@ use crate::failure::of_a_command;
 pub struct Opened(Option<Store>);
 
 impl Opened {
-    /// Takes care of the close.
+    /// Takes over the store, to close it.
     pub fn new(store: Store) -> Opened {
         Opened(Some(store))
     }

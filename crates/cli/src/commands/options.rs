@@ -1,9 +1,9 @@
 //! `silt options`: the settings of a store: which values are in force, where each comes from, and
 //! changes to them.
 //!
-//! What is set lies in two places: in the file `OPTIONS.toml` in the store's folder, which is the
-//! operator's, and, for a single keyspace, in the store itself, which takes over what the file says
-//! of the keyspace when it is opened for writing.
+//! Settings are kept in two places: in the file `OPTIONS.toml` in the store's folder, which is the
+//! operator's, and, for a single keyspace, in the store itself, which takes over what the file sets
+//! for the keyspace when it is opened for writing.
 //!
 //! Invariants: the file is replaced whole, and only by settings that can be. A change of a
 //! keyspace's settings is made in both places, so that what `--unset` takes away is gone.
@@ -91,7 +91,7 @@ fn named(store: &Store, name: &str) -> Result<Keyspace, Failure> {
 /// The changes that the arguments ask for.
 ///
 /// # Errors
-/// Names that are not there, and what is no pair.
+/// A name is not that of a setting, or an argument of `--set` is no pair.
 pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
     let is_chosen = args.store.join("CURRENT").exists();
     let mut set = Vec::new();
@@ -123,8 +123,8 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
 }
 
 /// Opens the store, which takes over what the changed file sets for its keyspaces, and takes away
-/// what it has stored of the settings to unset. The store is given back open, so that nobody else
-/// opens it with the file as it was.
+/// what it has stored of the settings to unset. The store is returned open, so that no other
+/// process opens it before the changed file is in place.
 fn change_keyspace(
     args: &OptionsArgs,
     name: &str,

@@ -1,6 +1,6 @@
 //! `silt man`: manual pages, made of the definition of the command line.
 //!
-//! Each command has a page of its own with the whole synopsis, options with their values. Examples
+//! Each command has a page of its own, whose synopsis has every option with its value. Examples
 //! keep their lines, however narrow the screen is, because they are there to be copied.
 
 use std::fs;
@@ -17,7 +17,7 @@ use crate::output::Out;
 /// Runs the command.
 pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
     let mut command = Args::command();
-    // Gives every command the options that count for all, and its whole name.
+    // Adds the options that all commands have to each command, and its whole name.
     command.build();
     match &args.folder {
         None => {

@@ -263,7 +263,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
 fn space(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     let total = stats.space.total();
     if total.file_count == 0 {
-        // Figures of a writer that does not count it.
+        // The figures are of a writer that does not count the files.
         return Ok(());
     }
     let size = |s: Space| {

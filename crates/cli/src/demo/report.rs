@@ -179,9 +179,9 @@ fn headlines(told: &Told<'_>) -> Vec<Headline> {
                 n => times(n),
             },
             match delays {
-                0 => "over the whole run, the killed writers too".to_string(),
+                0 => "over the whole run, the killed writers included".to_string(),
                 _ => format!(
-                    "{} in all, over the whole run, the killed writers too",
+                    "{} in all, over the whole run, the killed writers included",
                     nanos(waited * 1000)
                 ),
             },

@@ -39,8 +39,8 @@ pub enum Shape {
     Spread,
 }
 
-/// The shape of JSON; `is_json`: it is said to be JSON, and not JSON lines, so that an array alone
-/// in one line is no line.
+/// The shape of JSON. `is_json` is set if the format is JSON and not JSON lines: then an array that
+/// is alone in one line is an array of records, and not a record.
 ///
 /// # Errors
 /// Those of the input.
@@ -84,18 +84,28 @@ struct Scanner {
     is_escaped: bool,
     /// The last byte outside of strings that is no white space; a quote stands for a string.
     last: u8,
-    /// Bytes of the element so far.
-    len: usize,
 }
 
-/// What the next bytes of an element came to.
+/// What the next bytes of an element are.
 enum Scanned {
-    /// It goes on behind them.
+    /// All of them belong to it, and it goes on.
     More,
-    /// It ends behind so many of them.
+    /// It ends after this number of them.
     End(usize),
-    /// It cannot be JSON from so many of them on.
+    /// It cannot be JSON after this number of them, and why.
     Broken(usize, &'static str),
+}
+
+/// What one byte of an element is.
+enum Followed {
+    /// It belongs to the element, which goes on.
+    More,
+    /// It is the last byte of the element.
+    Last,
+    /// It is the first byte after the element, which is a scalar.
+    After,
+    /// The element cannot be JSON with it, and why.
+    Broken(&'static str),
 }
 
 impl Scanner {
@@ -103,7 +113,7 @@ impl Scanner {
         let mut i = 0;
         while i < chunk.len() {
             if self.in_string && !self.is_escaped {
-                // Over what changes nothing at once.
+                // All other bytes of a string change nothing.
                 match memchr::memchr3(b'"', b'\\', b'\n', &chunk[i..]) {
                     Some(over) => i += over,
                     None => break,
@@ -111,46 +121,40 @@ impl Scanner {
             }
             let byte = chunk[i];
             match self.follow(byte) {
-                Ok(false) => {}
-                Ok(true) => return Scanned::End(i + 1),
-                // A scalar ends before the byte behind it.
-                Err("") => return Scanned::End(i),
-                Err(what) => {
-                    self.len += i;
-                    return Scanned::Broken(i, what);
-                }
+                Followed::More => {}
+                Followed::Last => return Scanned::End(i + 1),
+                Followed::After => return Scanned::End(i),
+                Followed::Broken(what) => return Scanned::Broken(i, what),
             }
             i += 1;
         }
-        self.len += chunk.len();
         Scanned::More
     }
 
-    /// Follows a byte: whether the element ends with it, what is wrong with it, or nothing if a
-    /// scalar ended before it.
-    fn follow(&mut self, byte: u8) -> Result<bool, &'static str> {
+    /// Follows a byte.
+    fn follow(&mut self, byte: u8) -> Followed {
         if self.in_string {
             match byte {
                 _ if std::mem::take(&mut self.is_escaped) && byte != b'\n' => {}
                 b'\\' => self.is_escaped = true,
                 b'"' => {
                     self.in_string = false;
-                    return Ok(self.depth == 0);
+                    return self.closed();
                 }
-                b'\n' => return Err("a text is still open at the end of its line"),
+                b'\n' => return Followed::Broken("a text is still open at the end of its line"),
                 _ => {}
             }
-            return Ok(false);
+            return Followed::More;
         }
         let before = self.last;
         let in_array = self.arrays & 1 == 1;
         match byte {
             b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' if self.depth == 0 && before != 0 => {
-                return Err("");
+                return Followed::After;
             }
-            b' ' | b'\t' | b'\r' | b'\n' => return Ok(false),
+            b' ' | b'\t' | b'\r' | b'\n' => return Followed::More,
             _ if before == b'"' && !b":,]}".contains(&byte) => {
-                return Err("something follows the closing quote of a text");
+                return Followed::Broken("something follows the closing quote of a text");
             }
             b'{' | b'[' => {
                 let fits = match before {
@@ -159,40 +163,49 @@ impl Scanner {
                     _ => false,
                 };
                 if !fits {
-                    return Err("an opening bracket stands where none can be");
+                    return Followed::Broken("an opening bracket stands where none can be");
                 }
                 if self.depth == MAX_DEPTH {
-                    return Err("it is nested too deeply");
+                    return Followed::Broken("it is nested too deeply");
                 }
                 self.depth += 1;
                 self.arrays = self.arrays << 1 | u128::from(byte == b'[');
             }
             b'}' | b']' => {
                 if self.depth == 0 || in_array != (byte == b']') {
-                    return Err("a closing bracket closes none");
+                    return Followed::Broken("a closing bracket closes none");
                 }
                 self.depth -= 1;
                 self.arrays >>= 1;
                 self.last = byte;
-                return Ok(self.depth == 0);
+                return self.closed();
             }
             b'"' => self.in_string = true,
             _ => {}
         }
         self.last = byte;
-        Ok(false)
+        Followed::More
+    }
+
+    /// What a byte is that closes a bracket or a string.
+    fn closed(&self) -> Followed {
+        match self.depth {
+            0 => Followed::Last,
+            _ => Followed::More,
+        }
     }
 }
 
-/// Looks for the next element behind a broken one.
+/// Looks for the next element after a broken one.
 enum Search {
-    /// A line with this many blanks and then the opening byte; or with fewer and the end of the
-    /// array. And how many bytes there were since the last line end and with it, if these are
-    /// blanks but for it.
+    /// A line that begins with `indent` blanks and the opening byte, or with fewer blanks and the
+    /// closing bracket of the array. `kept` is the number of bytes since the last line end, that
+    /// one included, as long as only blanks follow it, else 0.
     Line { indent: usize, kept: usize },
-    /// The closing byte, a comma and the opening one; how many of these were found.
+    /// The closing byte, a comma and the opening byte. The number of these that were found.
     Pair(u8),
-    /// Any byte that is no blank, after a comma; for elements without brackets and quotes.
+    /// Any byte that is no blank after a comma, for elements without brackets and quotes. Whether
+    /// the comma was found.
     Comma(bool),
 }
 
@@ -239,7 +252,7 @@ impl Search {
         false
     }
 
-    /// How many of the last bytes the next element is to be read with: its line's blanks.
+    /// The number of the last bytes that are read again with the next element: its line's blanks.
     fn kept(&self) -> usize {
         match self {
             Search::Line { kept, .. } => *kept,
@@ -256,7 +269,7 @@ enum Next {
     End,
     /// The end of the input, within the array.
     CutOff,
-    /// Something behind the array that is no array.
+    /// Something after the array that is no array.
     Stray,
     /// A comma, at this offset, where none can be, and why.
     Comma(u64, &'static str),
@@ -322,7 +335,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// An array whose elements are read so, of at most `limit` bytes each.
+    /// An array whose elements have at most `limit` bytes each and are read by `element`.
     ///
     /// # Errors
     /// Those of the input.
@@ -384,8 +397,9 @@ impl Array {
     }
 
     /// What follows the element that is the next `len` bytes: the first byte after it that is no
-    /// blank, and how many blanks there are; or nothing at the end of the input. Too many blanks
-    /// count as a comma: the next record tells.
+    /// blank, and how many blanks there are; or nothing at the end of the input. More than
+    /// [`BLANK_BYTES`] blanks count as a comma; the next record begins with a look at what is
+    /// there.
     fn follower(source: &mut Source<'_>, len: usize) -> io::Result<(Option<u8>, usize)> {
         let mut seen = len;
         loop {

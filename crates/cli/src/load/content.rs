@@ -7,14 +7,13 @@
 /// The number of bytes that are looked at.
 pub const SAMPLE_BYTES: usize = 4 << 10;
 
-/// The bytes that tell whether another member or frame follows.
+/// The number of bytes that decide whether another member or frame follows.
 pub const MAGIC_BYTES: usize = 4;
 
 const GZIP: &[u8] = b"\x1f\x8b\x08";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
-/// Whether a skippable frame begins here, as RFC 8878 has them, and the length of its content if
-/// it is known.
+/// Whether a skippable frame of RFC 8878 begins here, and the length of its content if it is known.
 fn skippable(start: &[u8]) -> Option<Option<u32>> {
     let [0x50..=0x5f, 0x2a, 0x4d, 0x18, rest @ ..] = start else {
         return None;
@@ -23,8 +22,8 @@ fn skippable(start: &[u8]) -> Option<Option<u32>> {
 }
 
 /// Whether bytes begin as zstd does: with a frame, or with skippable frames before it, as `pzstd`
-/// writes them. The frames of lz4 are skippable in the same way; what follows these frames tells,
-/// if it lies within the bytes.
+/// writes them. lz4 has the same skippable frames: what follows them decides, if it lies within the
+/// bytes.
 fn is_zstd(start: &[u8]) -> bool {
     let mut rest = start;
     let mut is_skipped = false;
@@ -101,7 +100,7 @@ impl Encoding {
         }
     }
 
-    /// Its name, as `iconv` knows it.
+    /// Its name for `iconv`.
     pub fn name(self) -> &'static str {
         match self {
             Encoding::Utf16Le => "UTF-16LE",
@@ -159,8 +158,8 @@ pub struct Refusal {
     pub what: String,
     /// What it should be.
     pub expected: &'static str,
-    /// The shell command that makes text of `FILE`; none if it can be loaded as it is by somebody
-    /// who says its format.
+    /// The shell command that makes text of `FILE`; none if it can be loaded as it is with
+    /// `--format`.
     pub convert: Option<String>,
     /// The format that this gives, if it is not the input's own.
     pub format: Option<&'static str>,
@@ -177,8 +176,8 @@ impl Refusal {
     }
 }
 
-/// Where a kind of file has which bytes, what it is called, what makes text of it, and of which
-/// format.
+/// A kind of file: the offset of the bytes that it is recognised by, these bytes, its name, the
+/// command that makes text of it, and the format of that text, if it is not the input's own.
 type Kind = (
     usize,
     &'static [u8],
@@ -261,8 +260,8 @@ const KINDS: [Kind; 14] = [
 /// The part of a spreadsheet, which is a zip archive, that lies at its beginning.
 const SPREADSHEET_PART: &[u8] = b"[Content_Types].xml";
 
-/// Why text that begins with this sample is refused, if it is; `is_guess`: nobody said that it has
-/// its format. An input that was decompressed comes here as what it is then.
+/// Why text that begins with this sample is refused, if it is. `is_guess` is set if `--format` was
+/// not given. The sample of a compressed input is taken after it was decompressed.
 pub fn refused(sample: &[u8], is_guess: bool) -> Option<Refusal> {
     if let Some(twice) = Compression::of(sample) {
         let name = twice.name();

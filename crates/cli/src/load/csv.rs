@@ -123,7 +123,7 @@ impl Scanner {
         (used + more, ended)
     }
 
-    /// The record is too long; `open`: within quotes.
+    /// The record is too long. `open` is set if it became so within quotes.
     fn spoil_long(&mut self, open: bool) {
         let limit = self.limits.record_bytes;
         if open {
@@ -139,7 +139,7 @@ impl Scanner {
     }
 
     /// Within quotes: whether the field goes on too far if the byte at this place belongs to it.
-    /// Asked at each quote and line end, so that the answer does not depend on the buffer.
+    /// Called at each quote and line end, so that the result does not depend on the buffer.
     fn goes_too_far(&mut self, at: usize) -> bool {
         let Some(end) = self.quote_line_end else {
             return false;
@@ -245,11 +245,12 @@ pub struct Csv {
     /// Of the value.
     pub value: Maker,
     fields: Vec<Range<usize>>,
-    /// Bytes that each record so far has in its only column; none before the first record.
+    /// The [`OTHER_DELIMITERS`] that each record so far has in its only column; none before the
+    /// first record.
     in_all: Option<Vec<u8>>,
 }
 
-/// What else stands between columns where commas do not.
+/// The delimiters that are common beside the comma.
 const OTHER_DELIMITERS: [u8; 3] = [b';', b'\t', b'|'];
 
 impl Csv {

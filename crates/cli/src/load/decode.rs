@@ -1,6 +1,6 @@
 //! An input as the bytes that are cut into records: decompressed, and in UTF-8 where it was UTF-16.
 //!
-//! Invariants: every byte that can be decoded is given before an error is; what is cut off or
+//! Invariants: every byte that can be decoded is returned before an error is; what is cut off or
 //! damaged is an error, never an early end. Memory does not depend on what the bytes decode to: the
 //! buffers have fixed sizes, and zstd refuses windows over 128 MiB.
 
@@ -28,8 +28,8 @@ pub struct Decoded<'a> {
     pub encoding: Option<Encoding>,
     /// How much of the undecoded input was read.
     pub read: Rc<Cell<u64>>,
-    /// The number of bytes behind the compressed data that are neither compressed data nor a padding
-    /// of zeros. It is known once the end of the input was read.
+    /// The number of bytes after the compressed data that are neither compressed data nor a
+    /// padding of zeros. It is known once the end of the input was read.
     pub trailing: Rc<Cell<u64>>,
 }
 
@@ -79,7 +79,7 @@ pub enum Expected {
     Fixed,
     /// Text.
     Text {
-        /// Whether nobody said of which format.
+        /// Whether the format was not given by `--format`.
         is_guess: bool,
     },
 }
@@ -174,8 +174,8 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// An input whose first bytes are known. They are read again, and after them what stopped the
-/// reading of them, if something did.
+/// An input whose first bytes were read ahead. Reads return these bytes first, then the error that
+/// stopped the reading ahead, if there was one.
 struct Sampled<'a> {
     sample: Cursor<Vec<u8>>,
     rest: Box<dyn Read + 'a>,
@@ -184,7 +184,7 @@ struct Sampled<'a> {
 
 impl<'a> Sampled<'a> {
     /// # Errors
-    /// Not a byte can be read.
+    /// The first read fails.
     fn new(mut rest: Box<dyn Read + 'a>) -> io::Result<Sampled<'a>> {
         let mut sample = Vec::with_capacity(SAMPLE_BYTES);
         // What came before an error is in the sample.
@@ -252,7 +252,7 @@ impl<'a> Peeked<'a> {
         Ok(&self.head[self.unread.clone()])
     }
 
-    /// Reads to the end: how many bytes follow, or none if all of them are zeros.
+    /// Reads to the end and returns the number of bytes that follow, or 0 if all of them are zeros.
     fn trailing(&mut self) -> io::Result<u64> {
         let (mut len, mut is_zero) = (0, true);
         loop {

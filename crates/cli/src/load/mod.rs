@@ -38,12 +38,12 @@ pub struct Pair {
     pub lines: Option<Lines>,
 }
 
-/// Lines that lie one behind the other.
+/// Consecutive lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines {
     /// The first, counted from 1.
     pub first: u64,
-    /// How many.
+    /// Their number.
     pub count: u64,
 }
 
@@ -57,14 +57,14 @@ impl fmt::Display for Lines {
 /// Records whose quotes make them go on over several lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MultiLine {
-    /// How many.
+    /// Their number.
     pub records: u64,
     /// The first of those that have the most lines.
     pub longest: Option<Lines>,
 }
 
 impl MultiLine {
-    /// What a record that was read is of it.
+    /// What one record with these lines adds.
     pub fn of(lines: Option<Lines>) -> MultiLine {
         let longest = lines.filter(|lines| lines.count > 1);
         MultiLine {
@@ -108,7 +108,7 @@ pub struct Tally {
     pub entry_bytes: u64,
     /// Those of them that go on over several lines.
     pub multi_line: MultiLine,
-    /// What is not.
+    /// What was left out.
     pub left_out: LeftOut,
 }
 
@@ -150,8 +150,8 @@ impl fmt::Display for LeftOut {
 }
 
 impl BadRecord {
-    /// Where it is and what is wrong with it; `of`: what its line and byte are counted in, if that
-    /// is not the input as it stands.
+    /// Where it is and what is wrong with it. `of` follows the byte: it says what line and byte are
+    /// counted in, if that is not the input as it stands.
     pub fn describe(&self, of: &str) -> String {
         let line = self.line.map(|line| format!(" (line {line})"));
         format!(
@@ -181,9 +181,8 @@ pub enum Step {
     End,
 }
 
-/// A reader of records. It keeps nothing from one record to the next
-/// that decides what becomes of a record but what its flags said, so that a load may begin anywhere
-/// between two records.
+/// A reader of records. Nothing that it keeps from one record to the next decides what becomes of a
+/// record, so that a load may begin anywhere between two records.
 pub trait Records {
     /// Reads the next record into `pair`.
     ///
@@ -191,8 +190,8 @@ pub trait Records {
     /// Those of the input.
     fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step>;
 
-    /// A byte that looks as if it stood between columns, and is not taken for that: all records
-    /// that were read have one column, and this byte in it.
+    /// A byte that may stand between columns but is not the delimiter: all records that were read
+    /// have one column, which contains this byte.
     fn other_delimiter(&self) -> Option<u8> {
         None
     }

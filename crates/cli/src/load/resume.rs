@@ -148,8 +148,8 @@ impl Resume {
         Ok(Some(stopped))
     }
 
-    /// Adds to a batch where the load stands once the batch is written: at the mark, and having
-    /// done what `tally` says, this run and earlier ones together.
+    /// Adds to a batch where the load stands once the batch is written: at the mark. `tally` is
+    /// what this run and the earlier ones have done by then.
     ///
     /// # Errors
     /// Those of the store.

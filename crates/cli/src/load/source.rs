@@ -35,12 +35,12 @@ pub enum NextElement {
 }
 
 impl NextElement {
-    /// As it is kept for an interrupted load.
+    /// The number that stands for it in the entry of an interrupted load.
     pub fn code(self) -> u64 {
         self as u64
     }
 
-    /// What has this code.
+    /// The value that has this number.
     pub fn of_code(code: u64) -> Option<NextElement> {
         let all = [NextElement::Any, NextElement::Comma, NextElement::Nothing];
         all.into_iter().find(|next| next.code() == code)

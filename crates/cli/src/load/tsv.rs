@@ -70,7 +70,7 @@ impl Tsv {
         Ok(Cow::Owned(bytes))
     }
 
-    /// Reads the record that holds the names of the columns; if it cannot, what came instead.
+    /// Reads the record that holds the names of the columns, or returns the step that came instead.
     ///
     /// # Errors
     /// Those of the input.

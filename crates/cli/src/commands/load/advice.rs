@@ -1,9 +1,9 @@
-//! Command lines that load what this one does not, for messages: they work when they are followed.
+//! Command lines for messages: they load an input that the present command line does not load.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A word as a shell reads it.
+/// A word in the quotes that a shell needs for it, if it needs any.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -12,7 +12,8 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The command's words with a format, and the file's name made `-` if its text is to be piped in.
+/// The words of the command line with this format. If text is piped in, `-` stands in place of the
+/// file's name.
 fn command(words: &[OsString], format: &str, piped: Option<&Path>) -> String {
     let mut text = "silt".to_string();
     let mut has_format = false;

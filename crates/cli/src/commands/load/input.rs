@@ -1,4 +1,4 @@
-//! Where records come from: a file, or standard input; and of which format its name says it is.
+//! Where records come from: a file or standard input; and the format that its name implies.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::load::content::Refusal;
 use crate::load::decode::{Decoded, Expected, Undecodable, Untrusted, decoded};
 use crate::signals::Signals;
 
-/// A format, and who says so.
+/// A format, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guess {
     /// The format.
@@ -25,7 +25,7 @@ pub struct Guess {
     pub from: GuessedFrom,
 }
 
-/// What says of which format an input is.
+/// Where the format of an input comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuessedFrom {
     /// The flag.
@@ -64,7 +64,7 @@ fn is_compressed(ending: &str) -> bool {
 /// The format of the input.
 ///
 /// # Errors
-/// Its name has an ending that says nothing.
+/// Its name has an unknown ending.
 pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
     let guessed = |format, from| Ok(Guess { format, from });
     if let Some(format) = args.format {
@@ -106,7 +106,8 @@ pub struct Input {
     pub name: String,
     /// How its bytes were decoded, in words.
     pub decoded: Option<String>,
-    /// How many bytes follow compressed data that are none of it, once the end was read.
+    /// The number of bytes that follow the compressed data and do not belong to it. It is known
+    /// once the end was read.
     pub trailing: Rc<Cell<u64>>,
     /// What it is called where interrupted loads are kept; none if it cannot be read again.
     pub identity: Option<Vec<u8>>,
@@ -169,8 +170,9 @@ impl Input {
     }
 }
 
-/// A file of which all is read that it held when it was opened. One that gets shorter meanwhile
-/// (it is emptied in place, as `logrotate` does with `copytruncate`) is an error, not an end.
+/// A file that is read at least to the length that it had when it was opened. If it gets shorter
+/// meanwhile (`logrotate` empties a file in place with `copytruncate`), reading fails instead of
+/// ending there.
 struct Whole {
     file: File,
     /// The length at the beginning, and how far the file was read; none if it is no regular file.
@@ -232,7 +234,7 @@ fn decode(
     })
 }
 
-/// The error that an input gets whose content is nothing that can be loaded, with what does it.
+/// The error for an input whose content cannot be loaded, with a command that loads it.
 pub fn refuse(args: &LoadArgs, format: Format, name: &str, refusal: &Refusal) -> Failure {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Refusal { what, expected, .. } = refusal;

@@ -33,7 +33,8 @@ pub struct Flags {
     parts: Parts,
 }
 
-/// A reader of records, and the format that it reads: of JSON, the content says which.
+/// A reader of records, and the format that it reads. The content of JSON decides whether it is
+/// read as an array or as lines.
 pub struct Reader {
     /// The reader.
     pub records: Box<dyn Records>,
@@ -124,7 +125,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// The flags that decide what becomes of a record, in words; `format`: of the reader.
+    /// The flags that decide what becomes of a record, in words. `format` is the reader's.
     pub fn describe(&self, args: &LoadArgs, format: Format) -> String {
         let mut text = format!("--format {}", name_of(format));
         let mut flag = |name: &str, value: Option<&str>| {
@@ -278,7 +279,7 @@ fn no_header(name: &str) -> Failure {
     ))
 }
 
-/// JSON that goes on over lines.
+/// The refusal of JSON whose values go on over several lines.
 fn spread(args: &LoadArgs, name: &str) -> Failure {
     let refusal = Refusal {
         what: "JSON whose values go on over several lines".to_string(),
@@ -289,7 +290,7 @@ fn spread(args: &LoadArgs, name: &str) -> Failure {
     input::refuse(args, Format::Jsonl, name, &refusal)
 }
 
-/// Why the input is read as lines, for messages about ranges of bytes that are none.
+/// Why the input is read as lines, for messages about a text that is no range of bytes.
 fn by_lines(args: &LoadArgs) -> String {
     match input::guess(args) {
         Ok(guess) if guess.from != GuessedFrom::Flag => format!(
@@ -300,7 +301,7 @@ fn by_lines(args: &LoadArgs) -> String {
     }
 }
 
-/// The name of a format, as `--format` knows it.
+/// The name of a format, as `--format` takes it.
 pub fn name_of(format: Format) -> &'static str {
     match format {
         Format::Csv => "csv",

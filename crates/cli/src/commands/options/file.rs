@@ -26,7 +26,7 @@ impl Changes<'_> {
     /// The options and the text of a file with these changes.
     ///
     /// # Errors
-    /// Text that is no file of options; settings and values that cannot be.
+    /// The text is no file of options, or a setting or a value is not possible.
     pub fn apply(&self, text: &str) -> Result<(Options, String), Failure> {
         let mut options = Options::from_toml(text)?;
         let mut document: DocumentMut = text
@@ -85,7 +85,7 @@ impl Changes<'_> {
             take_out(Some(document.as_table_mut()), name, leftover);
             return Ok(());
         };
-        // For the name: what keyspaces cannot have is refused.
+        // Refuses the name of a setting that keyspaces cannot have.
         KeyspaceOptions::default().unset(name)?;
         let Some(own) = options.keyspaces.get_mut(keyspace) else {
             return Ok(());
@@ -101,7 +101,7 @@ impl Changes<'_> {
     }
 }
 
-/// What an argument says of a setting: a value as in TOML, or a word without quotes.
+/// The value in an argument of `--set`: as in TOML, or a word without quotes.
 fn value_of(name: &str, text: &str) -> Result<Value, Failure> {
     let Ok(value) = text.parse::<toml_edit::Value>() else {
         return Ok(text.into());
@@ -109,7 +109,7 @@ fn value_of(name: &str, text: &str) -> Result<Value, Failure> {
     if let Some(value) = of_toml(&value) {
         return Ok(value);
     }
-    // A setting whose values are numbers says itself which ones it takes.
+    // The error of a setting whose values are numbers names the numbers that it takes.
     if matches!(
         setting(name).map_err(usage)?.default_value(),
         Value::Number(_)
@@ -170,7 +170,7 @@ fn section_or_new<'a>(
         .ok_or_else(|| no_table(&format!("keyspaces.{keyspace}")))
 }
 
-/// Puts a setting in, in the place of an old value of it and with that one's comments.
+/// Puts a setting in. It takes the place and the comments of an old value.
 fn put_in(table: &mut dyn TableLike, name: &str, value: &str) {
     let mut value: toml_edit::Value = value.parse().unwrap_or_else(|_| value.into());
     match table.get_mut(name).and_then(Item::as_value_mut) {

@@ -104,18 +104,18 @@ pub struct InForce {
     rows: Vec<Row>,
     /// What single keyspaces have of their own.
     own: Vec<(String, Vec<Row>)>,
-    /// What else there is to say.
+    /// Notes for the user.
     notes: Vec<String>,
 }
 
-/// What a store that could be read says.
+/// What was read of a store.
 struct Stored {
     /// Keyspaces, and what the store keeps for each.
     keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
 impl InForce {
-    /// Looks at a store's folder, whose file says this.
+    /// Reads the store in a folder; `file` is the folder's file of options.
     pub fn find(
         path: &Path,
         file: &OptionsFile,
@@ -312,7 +312,7 @@ impl InForce {
     }
 }
 
-/// Log and tables lie where the store was created, whatever the file says.
+/// The folders of log and tables are those that the store was created with, whatever the file says.
 fn created(path: &Path, rows: &mut [Row]) {
     let Ok(storages) = Storages::find(path) else {
         return;
@@ -332,7 +332,7 @@ fn created(path: &Path, rows: &mut [Row]) {
     }
 }
 
-/// A live writer says which of its options contradict the file.
+/// Takes over the options of a live writer that contradict the file, from its published statistics.
 fn of_process(path: &Path, rows: &mut [Row]) {
     let Ok(published) = read_published_stats(path) else {
         return;
@@ -351,25 +351,26 @@ fn of_process(path: &Path, rows: &mut [Row]) {
     }
 }
 
-/// The settings of a keyspace: what the store keeps for it, over which the file's part for it comes
-/// when the store is opened for writing, over the store's settings.
+/// The settings of a keyspace. What the store keeps for it (`kept`) comes before the store's
+/// settings. What the file sets for it (`in_file`) comes before both, once the store is opened for
+/// writing.
 fn of_keyspace(
     options: &Options,
     names: &[&str],
-    wished: Option<&KeyspaceOptions>,
+    in_file: Option<&KeyspaceOptions>,
     kept: &KeyspaceOptions,
 ) -> Vec<Row> {
     let defaults = options.keyspace_defaults();
     let in_force = kept.over(&defaults).all_set();
-    let wished_value = |setting: &Setting| setting.keyspace_value(wished?);
+    let value_in_file = |setting: &Setting| setting.keyspace_value(in_file?);
     settings()
         .iter()
         .filter_map(|setting| {
             let value = setting.keyspace_value(&in_force)?;
             let kept_value = setting.keyspace_value(kept);
-            let wished = wished_value(setting).filter(|w| kept_value.as_ref() != Some(w));
-            let (value, source) = match (wished, &kept_value) {
-                (Some(wished), _) => (wished, Source::FileForKeyspace),
+            let in_file = value_in_file(setting).filter(|w| kept_value.as_ref() != Some(w));
+            let (value, source) = match (in_file, &kept_value) {
+                (Some(in_file), _) => (in_file, Source::FileForKeyspace),
                 (None, Some(_)) => (value, Source::Keyspace),
                 (None, None) if value != setting.value(options) => (value, Source::GivesWay),
                 (None, None) if names.contains(&setting.name) => (value, Source::File),
@@ -384,7 +385,7 @@ fn of_keyspace(
         .collect()
 }
 
-/// Text in lines that fit.
+/// Breaks text into lines of at most [`WIDTH`] characters.
 fn broken(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -187,9 +187,10 @@ impl Sample {
                     if Instant::now() >= deadline {
                         return Err(error
                             .advice(
-                                "its writer has published no statistics: it has opened the store \
-                                 only just, its setting stats_publish_ms is 0, or its disk is \
-                                 full; look again in a moment, or close it, or set stats_publish_ms",
+                                "its writer has published no statistics: it opened the store a \
+                                 moment ago, or its setting stats_publish_ms is 0, or its disk is \
+                                 full; try again in a moment, or close it, or set \
+                                 stats_publish_ms",
                             )
                             .into());
                     }
