@@ -12,16 +12,43 @@ use std::os::unix::fs::FileExt;
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::storage::{Epoch, Lease, SharedLease};
 
-/// A held lock; dropping it closes the file, which ends the lock.
+/// A locked file. Dropping it ends the lock.
+///
+/// The end of the lock is asked for, because closing the file ends it only if no other descriptor
+/// leads to the same open file description. A process that another thread starts at this moment has
+/// such a descriptor until its `exec`: a store that was closed could not be opened again at once.
+struct Locked {
+    file: File,
+    /// The process that locked it. A child of a `fork` shares the lock, and must not end it.
+    pid: u32,
+}
+
+impl Locked {
+    fn new(file: File) -> Locked {
+        let pid = std::process::id();
+        Locked { file, pid }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if std::process::id() == self.pid {
+            // If it fails, the lock ends when the last descriptor is closed.
+            let _ = set_lock(&self.file, Lock::None);
+        }
+    }
+}
+
+/// A held lock.
 pub(super) struct FileLease {
     epoch: Epoch,
-    file: File,
+    locked: Locked,
 }
 
 impl FileLease {
     /// The locked file.
     pub(super) fn file(&self) -> &File {
-        &self.file
+        &self.locked.file
     }
 }
 
@@ -33,19 +60,19 @@ impl Lease for FileLease {
 
 /// A held share of the lock.
 pub(super) struct FileSharedLease {
-    file: Option<File>,
+    locked: Option<Locked>,
 }
 
 impl FileSharedLease {
     /// The locked file, if there is one.
     pub(super) fn file(&self) -> Option<&File> {
-        self.file.as_ref()
+        self.locked.as_ref().map(|locked| &locked.file)
     }
 }
 
 impl SharedLease for FileSharedLease {
     fn is_held(&self) -> bool {
-        self.file.is_some()
+        self.locked.is_some()
     }
 }
 
@@ -78,15 +105,14 @@ fn parse_epoch(text: &str) -> Option<u64> {
 /// Locks `file` (opened for reading and writing) and gives the lease its epoch: one above the last one written
 /// there, so that names which hold an epoch differ from open to open.
 pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
-    match try_lock(&file, Lock::Exclusive) {
+    match set_lock(&file, Lock::Exclusive) {
         Ok(()) => {}
         Err(e) if is_refusal(&e) => {
-            // With a share of the lock to be had, it is readers that keep the writer out.
-            let detail = if try_lock(&file, Lock::Shared).is_ok() {
-                format!(
-                    "readers have it open ({}); close them first",
-                    processes_with(&file)
-                )
+            // If a share of the lock can be had, readers keep the writer out.
+            let detail = if set_lock(&file, Lock::Shared).is_ok() {
+                let readers = processes_with(&file);
+                drop(Locked::new(file));
+                format!("readers have it open ({readers}); close them first")
             } else {
                 format!("another writer holds it ({})", holder(&file))
             };
@@ -99,9 +125,9 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
         }
         Err(e) => return Err(StorageError::from_io("lease", shown, &e)),
     }
-    let epoch = parse_epoch(&read_text(&file))
-        .unwrap_or(0)
-        .saturating_add(1);
+    let locked = Locked::new(file);
+    let file = &locked.file;
+    let epoch = parse_epoch(&read_text(file)).unwrap_or(0).saturating_add(1);
     // A full disk must not forbid an open that may be about to free space: the text is then missing, no more.
     match file
         .write_all_at(text(epoch).as_bytes(), 0)
@@ -113,14 +139,14 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     }
     Ok(FileLease {
         epoch: Epoch(epoch),
-        file,
+        locked,
     })
 }
 
 /// Takes a share of the lock of `file` (opened for reading; `None` where there is none and nobody can write).
 pub(super) fn share(file: Option<File>, shown: &str) -> Result<FileSharedLease> {
     if let Some(file) = &file {
-        match try_lock(file, Lock::Shared) {
+        match set_lock(file, Lock::Shared) {
             Ok(()) => {}
             Err(e) if is_refusal(&e) => {
                 let detail = format!("a writer holds it ({})", holder(file));
@@ -134,7 +160,9 @@ pub(super) fn share(file: Option<File>, shown: &str) -> Result<FileSharedLease> 
             Err(e) => return Err(StorageError::from_io("lease_shared", shown, &e)),
         }
     }
-    Ok(FileSharedLease { file })
+    Ok(FileSharedLease {
+        locked: file.map(Locked::new),
+    })
 }
 
 /// Whether a lock was refused because somebody else has it.
@@ -183,17 +211,19 @@ fn processes_with(file: &File) -> String {
 enum Lock {
     Exclusive,
     Shared,
+    None,
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[allow(unsafe_code)]
-fn try_lock(file: &File, wanted: Lock) -> io::Result<()> {
+fn set_lock(file: &File, wanted: Lock) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: an all-zero flock is a valid value; the fields that matter are set below.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = match wanted {
         Lock::Exclusive => libc::F_WRLCK as _,
         Lock::Shared => libc::F_RDLCK as _,
+        Lock::None => libc::F_UNLCK as _,
     };
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = 0;
@@ -211,11 +241,12 @@ fn try_lock(file: &File, wanted: Lock) -> io::Result<()> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn try_lock(file: &File, wanted: Lock) -> io::Result<()> {
+fn set_lock(file: &File, wanted: Lock) -> io::Result<()> {
     use rustix::fs::FlockOperation;
     let operation = match wanted {
         Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
         Lock::Shared => FlockOperation::NonBlockingLockShared,
+        Lock::None => FlockOperation::Unlock,
     };
     // flock belongs to the open file description, too.
     rustix::fs::flock(file, operation).map_err(io::Error::from)
@@ -224,6 +255,39 @@ fn try_lock(file: &File, wanted: Lock) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process that another thread starts has the descriptors of this one until its `exec`. A
+    /// lock that it inherited so outlived its holder.
+    #[test]
+    fn a_lock_ends_though_another_descriptor_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        let open = || {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            options.open(&path).unwrap()
+        };
+        let lease = take(open(), "LOCK").unwrap();
+        let inherited = lease.file().try_clone().unwrap();
+        assert!(take(open(), "LOCK").is_err());
+        drop(lease);
+        let shared = share(Some(open()), "LOCK").unwrap();
+        let also_inherited = shared.file().unwrap().try_clone().unwrap();
+        // A refusal keeps no share either.
+        let refused = open();
+        let refused_clone = refused.try_clone().unwrap();
+        assert!(take(refused, "LOCK").is_err());
+        drop(shared);
+        drop(take(open(), "LOCK").unwrap());
+        // The lock of another process, as a child of a `fork` has it, stays.
+        let mut lease = take(open(), "LOCK").unwrap();
+        let parents = lease.file().try_clone().unwrap();
+        lease.locked.pid = lease.locked.pid.wrapping_add(1);
+        drop(lease);
+        assert!(take(open(), "LOCK").is_err());
+        drop((inherited, also_inherited, refused_clone, parents));
+        drop(take(open(), "LOCK").unwrap());
+    }
 
     #[test]
     fn text_is_fixed_and_parses() {
