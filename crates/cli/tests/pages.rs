@@ -138,7 +138,8 @@ fn fish_completes_settings_and_keyspaces() {
 
 /// A zsh within a zsh, because only a terminal completes: at the first tab the script is loaded
 /// from a folder of functions. What is completed without a choice stands on the line then, which is
-/// printed.
+/// printed. The terminal echoes what is typed, so the words that the outer zsh waits for are typed
+/// in two parts.
 #[test]
 fn zsh_completes_settings_and_keyspaces() {
     let tried = Tried::new("zsh");
@@ -158,8 +159,8 @@ fn zsh_completes_settings_and_keyspaces() {
         let script = format!(
             "zmodload zsh/zpty; zpty w zsh -f -i\n\
              zpty -w w 'PROMPT=; fpath=($PWD $fpath); autoload -U compinit; compinit -D -u'\n\
-             zpty -w w 'show() {{ print -r -- \"LINE<$BUFFER>\"; exit }}; zle -N show'\n\
-             zpty -w w 'bindkey \"^X\" show; print REA''DY'\n\
+             zpty -w w 'show() {{ print -r -- \"LI\"\"NE<$BUFFER>\"; exit }}; zle -N show'\n\
+             zpty -w w 'bindkey \"^X\" show; print REA\"\"DY'\n\
              zpty -r -m w all '*READY*'\n\
              zpty -n -w w $'{typed}\\t\\x18'\n\
              zpty -r -m w all '*LINE<*>*'; print -r -- \"$all\""
