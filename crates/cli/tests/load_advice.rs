@@ -150,3 +150,45 @@ fn ranges_that_are_none_name_the_format_and_who_chose_it() {
         "{said}"
     );
 }
+
+/// Two members of one name made an object of which readers of JSON keep only one.
+#[test]
+fn values_whose_members_would_have_one_name_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let json = b"{\"id\":1,\"home\":{\"city\":\"A\"},\"work\":{\"city\":\"B\"}}\n";
+    let run = |value: &str, more: &[&str]| {
+        let args = ["-f", "jsonl", "--key", "id", "--value", value];
+        load(&store, &[&args[..], more].concat(), json)
+    };
+    for (value, name) in [("/home/city,/work/city", "city"), ("id,id", "id")] {
+        let said = run(value, &[]).failed(2);
+        let both = value.replace(',', " and ");
+        assert!(said.contains(&format!("{both} would both")), "{said}");
+        assert!(said.contains(&format!("`{name}`")), "{said}");
+        assert!(said.contains("--value rest or --value whole"), "{said}");
+        assert!(!store.exists());
+    }
+    // A layout has names of its own.
+    run("id,id", &["--value-as", "a:u8,b:u8"]).fine();
+    assert_eq!(on("get", &store, &["1", "--hex"]).fine(), "0101\n");
+}
+
+/// A number too large for a float became an infinity, with exit code 0.
+#[test]
+fn numbers_too_large_for_a_float_are_bad_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let csv = b"a,1e39\nb,inf\nc,1e38\n";
+    let args = ["-f", "csv", "--value", "2", "--value-as", "v:f32"];
+    let ended = load(&store, &[&args[..], &["--skip-bad"]].concat(), csv);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let expected = "`1e39` is no f32 for the field `v`: it is too large";
+    assert!(ended.err.contains(expected), "{ended:?}");
+    assert_eq!(
+        on("scan", &store, &["--value-as", "v:f32"]).fine(),
+        "b\tinf\nc\t1e38\n"
+    );
+    let said = on("put", &store, &["k", "1e400", "--value-as", "v:f64"]).failed(2);
+    assert!(said.contains("it is too large"), "{said}");
+}

@@ -179,6 +179,9 @@ impl Field {
             )
         };
         let number = || std::str::from_utf8(text).map(str::trim).unwrap_or("");
+        // Digits that give infinity are a number that does not fit; the word `inf` means itself.
+        let is_too_large =
+            |is_infinite: bool| is_infinite && number().contains(|c: char| c.is_ascii_digit());
         let value = match (self.kind, self.width) {
             (Kind::Unsigned, Some(width)) => {
                 let n: u128 = number().parse().map_err(|_| wrong(""))?;
@@ -197,10 +200,16 @@ impl Field {
             }
             (Kind::Float, Some(4)) => {
                 let n: f32 = number().parse().map_err(|_| wrong(""))?;
+                if is_too_large(n.is_infinite()) {
+                    return Err(wrong(": it is too large"));
+                }
                 n.to_bits().into()
             }
             (Kind::Float, _) => {
                 let n: f64 = number().parse().map_err(|_| wrong(""))?;
+                if is_too_large(n.is_infinite()) {
+                    return Err(wrong(": it is too large"));
+                }
                 n.to_bits().into()
             }
             (Kind::Bytes, width) => {
@@ -440,6 +449,19 @@ mod tests {
         let signed = Layout::parse("x:i8").unwrap();
         assert!(signed.parse_record("128", false).is_err());
         assert!(signed.parse_record("-129", false).is_err());
+        // These became infinities without a word.
+        let floats = Layout::parse("x:f32,y:f64be").unwrap();
+        for (wrong, word) in [
+            ("1e39,0", "no f32 for the field `x`: it is too large"),
+            ("-3.5e38,0", "no f32 for the field `x`: it is too large"),
+            ("0,1e400", "no f64 for the field `y`: it is too large"),
+        ] {
+            let said = floats.parse_record(wrong, false).unwrap_err();
+            assert!(said.contains(word), "{wrong}: {said}");
+        }
+        for said in ["inf,-inf", "Infinity,+inf", "3.4028235e38,1e308", "1e-60,1e-400"] {
+            assert!(floats.parse_record(said, false).is_ok(), "{said}");
+        }
         for wrong in [
             "",
             "id",

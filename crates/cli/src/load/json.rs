@@ -278,6 +278,11 @@ impl JsonLines {
         if !value.is_plain() && !matches!(value_from, ValueFrom::Parts(_)) {
             return Err("--value-as wants members: give --value POINTERS".to_string());
         }
+        if let ValueFrom::Parts(parts) = &value_from
+            && value.is_plain()
+        {
+            refuse_equal_names(parts)?;
+        }
         Ok(JsonLines {
             key_from,
             value_from,
@@ -370,6 +375,23 @@ impl JsonLines {
         self.value
             .make(texts.iter().map(|t| t.as_bytes()), &mut pair.value)
     }
+}
+
+/// Refuses pointers that would give one object the same name twice: readers of JSON keep one of the
+/// two values and drop the other.
+fn refuse_equal_names(parts: &[Pointer]) -> Result<(), String> {
+    for (i, second) in parts.iter().enumerate() {
+        if let Some(first) = parts[..i].iter().find(|p| p.name() == second.name()) {
+            return Err(format!(
+                "--value makes an object of several members, and {} and {} would both be called \
+                 `{}` in it; name only one of them, or use --value rest or --value whole",
+                first.text,
+                second.text,
+                second.name()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn push_object<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (&'a str, &'a str)>) {

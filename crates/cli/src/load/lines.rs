@@ -28,7 +28,7 @@ impl Records for Lines {
     fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step> {
         let begin = Begin::of(source);
         let limit = match self.parts {
-            None => MAX_KEY_BYTES,
+            None => self.limit.min(MAX_KEY_BYTES),
             Some(_) => self.limit,
         };
         let Some(line) = source.line(limit)? else {
@@ -38,9 +38,9 @@ impl Records for Lines {
         let range = match line {
             Line::Whole(range) => range,
             Line::Long(len) => {
-                let what = match self.parts {
-                    None => key_too_long(len),
-                    Some(_) => record_too_long(len, limit),
+                let what = match len > self.limit as u64 {
+                    true => record_too_long(len, self.limit),
+                    false => key_too_long(len),
                 };
                 return Ok(begin.bad(source, what));
             }
@@ -118,7 +118,7 @@ mod tests {
             parts: None,
             key: Maker::plain(b""),
             value: Maker::plain(b""),
-            limit: 100,
+            limit: 1 << 20,
         }
     }
 
@@ -185,8 +185,16 @@ mod tests {
             all(&mut by, b"x\ny", 4),
             [pair(b"000000000001", b"x"), pair(b"000000000002", b"y")]
         );
-        let long = [b'x'; 101];
-        let found = all(&mut by, &long, 4);
-        assert!(found[0].as_ref().unwrap_err().what.contains("--max-record"));
+        // The limit of records is that of lines whose key is the whole line, too.
+        for parts in [by.parts.take(), None] {
+            let mut limited = Lines {
+                parts,
+                limit: 100,
+                ..lines()
+            };
+            let found = all(&mut limited, &[b'x'; 101], 4);
+            assert!(found[0].as_ref().unwrap_err().what.contains("--max-record"));
+            assert!(all(&mut limited, &[b'x'; 100], 4)[0].is_ok());
+        }
     }
 }
