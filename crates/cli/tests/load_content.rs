@@ -530,7 +530,14 @@ fn json_of_every_shape() {
             ended.out.contains("left out 1 bad record ("),
             "{name}: {ended:?}"
         );
-        assert_eq!(on("count", &store, &["-k", "bad"]).fine(), "49\n", "{name}");
+        // In one line nothing shows where the next element begins.
+        let is_one_line = ["b.json", "e.json"].contains(&name);
+        let left = if is_one_line { "24\n" } else { "49\n" };
+        assert_eq!(on("count", &store, &["-k", "bad"]).fine(), left, "{name}");
+        let is_said = ended
+            .err
+            .contains("all that follows belongs to this bad record");
+        assert_eq!(is_said, is_one_line, "{name}: {ended:?}");
         // A file that was cut off.
         fs::write(&file, &text[..text.len() - 8]).unwrap();
         let args = [file.to_str().unwrap(), "--key", "id", "-k", "cut"];

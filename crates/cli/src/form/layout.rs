@@ -459,7 +459,12 @@ mod tests {
             let said = floats.parse_record(wrong, false).unwrap_err();
             assert!(said.contains(word), "{wrong}: {said}");
         }
-        for said in ["inf,-inf", "Infinity,+inf", "3.4028235e38,1e308", "1e-60,1e-400"] {
+        for said in [
+            "inf,-inf",
+            "Infinity,+inf",
+            "3.4028235e38,1e308",
+            "1e-60,1e-400",
+        ] {
             assert!(floats.parse_record(said, false).is_ok(), "{said}");
         }
         for wrong in [

@@ -6,10 +6,13 @@
 //! so an element that lost a quote or a bracket is noticed soon. An element counts only if a comma
 //! or the closing bracket follows it; a comma without an element is a bad record of its own.
 //!
-//! After a bad record reading goes on where the next element seems to begin. If the element begins
-//! its line, this is the next line that begins with the same blanks and the same bracket as the
-//! array's elements do. If it does not, this is after the next `},{` that is followed by the name
-//! with which the array's first element begins.
+//! An element that is balanced and followed so costs only itself, whatever is wrong with it. Of
+//! another one nobody knows where it ends, and the objects within it must not become records. Then
+//! reading goes on only where the layout shows the next element (see [`style`]): at a line that
+//! begins with the same blanks and the same bracket as the elements do. Where the layout shows
+//! nothing, as in an array that is one line, the rest of the input is part of the bad record.
+
+mod style;
 
 use std::io;
 
@@ -18,15 +21,13 @@ use serde::de::IgnoredAny;
 use super::json::JsonLines;
 use super::source::{NextElement, Source};
 use super::{Begin, Pair, Records, Step, record_too_long};
+use style::Style;
 
 /// How much of the input its shape is read from.
 const SHAPE_BYTES: usize = 64 << 10;
 
 /// The most white space after an element that is read to find what follows it.
 const BLANK_BYTES: usize = 64 << 10;
-
-/// The deepest nesting that `serde_json` reads.
-const MAX_DEPTH: u32 = 128;
 
 /// How the values of an input lie in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +75,40 @@ pub fn shape(source: &mut Source<'_>, is_json: bool) -> io::Result<Shape> {
     })
 }
 
-/// Follows the bytes of one element.
+/// Open brackets, as whether each of them is `[`: a bit each, the innermost last.
 #[derive(Default)]
+struct Brackets {
+    depth: usize,
+    bits: Vec<u64>,
+}
+
+impl Brackets {
+    fn open(&mut self, is_array: bool) {
+        let (word, bit) = (self.depth / 64, self.depth % 64);
+        if word == self.bits.len() {
+            self.bits.push(0);
+        }
+        self.bits[word] = self.bits[word] & !(1 << bit) | u64::from(is_array) << bit;
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        self.depth -= 1;
+    }
+
+    fn in_array(&self) -> bool {
+        match self.depth.checked_sub(1) {
+            Some(at) => self.bits[at / 64] >> (at % 64) & 1 == 1,
+            None => false,
+        }
+    }
+}
+
+/// Follows the bytes of one element.
 struct Scanner {
-    /// Open brackets, and which of them are `[`: one bit each, the innermost last.
-    depth: u32,
-    arrays: u128,
+    open: Brackets,
+    /// The most brackets that may be open: each takes a byte, so a longer element has too many.
+    most_open: usize,
     in_string: bool,
     is_escaped: bool,
     /// The last byte outside of strings that is no white space; a quote stands for a string.
@@ -109,6 +138,17 @@ enum Followed {
 }
 
 impl Scanner {
+    /// For an element of at most `limit` bytes.
+    fn new(limit: usize) -> Scanner {
+        Scanner {
+            open: Brackets::default(),
+            most_open: limit,
+            in_string: false,
+            is_escaped: false,
+            last: 0,
+        }
+    }
+
     fn scan(&mut self, chunk: &[u8]) -> Scanned {
         let mut i = 0;
         while i < chunk.len() {
@@ -147,9 +187,9 @@ impl Scanner {
             return Followed::More;
         }
         let before = self.last;
-        let in_array = self.arrays & 1 == 1;
+        let in_array = self.open.in_array();
         match byte {
-            b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' if self.depth == 0 && before != 0 => {
+            b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' if self.open.depth == 0 && before != 0 => {
                 return Followed::After;
             }
             b' ' | b'\t' | b'\r' | b'\n' => return Followed::More,
@@ -165,18 +205,16 @@ impl Scanner {
                 if !fits {
                     return Followed::Broken("an opening bracket stands where none can be");
                 }
-                if self.depth == MAX_DEPTH {
-                    return Followed::Broken("it is nested too deeply");
+                if self.open.depth == self.most_open {
+                    return Followed::Broken("it has more open brackets than it may have bytes");
                 }
-                self.depth += 1;
-                self.arrays = self.arrays << 1 | u128::from(byte == b'[');
+                self.open.open(byte == b'[');
             }
             b'}' | b']' => {
-                if self.depth == 0 || in_array != (byte == b']') {
+                if self.open.depth == 0 || in_array != (byte == b']') {
                     return Followed::Broken("a closing bracket closes none");
                 }
-                self.depth -= 1;
-                self.arrays >>= 1;
+                self.open.close();
                 self.last = byte;
                 return self.closed();
             }
@@ -189,7 +227,7 @@ impl Scanner {
 
     /// What a byte is that closes a bracket or a string.
     fn closed(&self) -> Followed {
-        match self.depth {
+        match self.open.depth {
             0 => Followed::Last,
             _ => Followed::More,
         }
@@ -202,11 +240,11 @@ enum Search {
     /// closing bracket of the array. `kept` is the number of bytes since the last line end, that
     /// one included, as long as only blanks follow it, else 0.
     Line { indent: usize, kept: usize },
-    /// The closing byte, a comma and the opening byte. The number of these that were found.
-    Pair(u8),
     /// Any byte that is no blank after a comma, for elements without brackets and quotes. Whether
     /// the comma was found.
     Comma(bool),
+    /// The end of the input: nothing shows where an element begins.
+    End,
 }
 
 impl Search {
@@ -226,28 +264,15 @@ impl Search {
                 }
                 _ => {}
             },
-            Search::Pair(found) => {
-                let close = match open {
-                    b'[' => b']',
-                    b'{' => b'}',
-                    other => other,
-                };
-                match byte {
-                    b' ' | b'\t' | b'\r' | b'\n' => {}
-                    _ if byte == open && *found == 2 => {
-                        *found = 0;
-                        return true;
-                    }
-                    _ if byte == close => *found = 1,
-                    b',' if *found == 1 => *found = 2,
-                    _ => *found = 0,
-                }
-            }
             Search::Comma(found) => match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => {}
                 b',' => *found = true,
-                _ => return *found,
+                _ if *found => return true,
+                // What follows may lie within it.
+                b'{' | b'[' | b'"' => *self = Search::End,
+                _ => {}
             },
+            Search::End => {}
         }
         false
     }
@@ -256,15 +281,15 @@ impl Search {
     fn kept(&self) -> usize {
         match self {
             Search::Line { kept, .. } => *kept,
-            Search::Pair(_) | Search::Comma(_) => 0,
+            Search::Comma(_) | Search::End => 0,
         }
     }
 }
 
 /// What comes next in an array.
 enum Next {
-    /// An element, and the blanks before it if it begins its line.
-    Element(Option<usize>),
+    /// An element.
+    Element,
     /// The end of the input, behind the array's.
     End,
     /// The end of the input, within the array.
@@ -274,58 +299,6 @@ enum Next {
     /// A comma, at this offset, where none can be, and why.
     Comma(u64, &'static str),
 }
-
-/// How the elements of an array begin.
-struct Style {
-    /// Their first byte: a bracket or a quote. None: they have neither.
-    open: Option<u8>,
-    /// The blanks before them, if the second one begins a line.
-    indent: Option<usize>,
-    /// What the first one begins with: its bracket and, of an object, the first name.
-    start: Vec<u8>,
-}
-
-impl Style {
-    /// Of the array whose opening bracket was just read.
-    fn of(source: &mut Source<'_>) -> io::Result<Style> {
-        let sample = source.peek(SHAPE_BYTES)?;
-        let text = sample.trim_ascii_start();
-        let first = match Scanner::default().scan(text) {
-            Scanned::End(end) => Some(text[end..].trim_ascii_start()),
-            _ => None,
-        };
-        let is_name = first.is_some_and(|behind| behind.starts_with(b":"));
-        let open = match text.first() {
-            // An object that lost its bracket.
-            Some(b'"') if is_name => Some(b'{'),
-            Some(open @ (b'{' | b'[' | b'"')) => Some(*open),
-            Some(b':' | b'}' | b',' | b']') | None => Some(b'{'),
-            Some(_) => None,
-        };
-        let name = text.strip_prefix(b"{\"").and_then(|name| {
-            let end = name.iter().position(|b| b"\"\\\n".contains(b))?;
-            (name[end] == b'"' && end <= MAX_NAME_BYTES).then(|| &text[..end + 3])
-        });
-        let start = match name {
-            Some(name) => name.to_vec(),
-            None => open.into_iter().collect(),
-        };
-        let indent = first.and_then(|behind| {
-            let behind = behind.strip_prefix(b",")?;
-            let blanks = behind.len() - behind.trim_ascii_start().len();
-            let line_end = memchr::memrchr(b'\n', &behind[..blanks])?;
-            Some(blanks - line_end - 1)
-        });
-        Ok(Style {
-            open,
-            indent,
-            start,
-        })
-    }
-}
-
-/// The longest name by which the next element is looked for.
-const MAX_NAME_BYTES: usize = 256;
 
 /// See the module. The source stands behind the array's opening bracket.
 pub struct Array {
@@ -353,12 +326,10 @@ impl Array {
 
     /// Reads over what lies between elements.
     fn reach_element(&mut self, source: &mut Source<'_>) -> io::Result<Next> {
-        // The blanks before the next byte, if it begins its line.
-        let mut indent = None;
         // Where the comma is that the next byte follows.
         let mut comma = None;
         loop {
-            indent = blanks(source)?.or(indent);
+            blanks(source)?;
             let expected = source.place.next;
             match source.rest().first() {
                 None if expected == NextElement::Nothing => return Ok(Next::End),
@@ -367,7 +338,6 @@ impl Array {
                     comma = Some(source.offset());
                     source.consume(1);
                     source.place.next = NextElement::Any;
-                    indent = None;
                 }
                 Some(b',') => {
                     let at = source.offset();
@@ -388,10 +358,9 @@ impl Array {
                         Some(b'[') => source.consume(1),
                         Some(_) => return Ok(Next::Stray),
                     }
-                    indent = None;
                 }
                 Some(_) if expected == NextElement::Comma => return Ok(Next::Stray),
-                Some(_) => return Ok(Next::Element(indent)),
+                Some(_) => return Ok(Next::Element),
             }
         }
     }
@@ -416,17 +385,13 @@ impl Array {
         }
     }
 
-    /// Reads on to where the next element seems to begin; `found`: see [`Search::Pair`].
-    fn resume(
-        &mut self,
-        source: &mut Source<'_>,
-        indent: Option<usize>,
-        found: u8,
-    ) -> io::Result<()> {
-        let mut search = match (indent, self.style.open) {
-            (_, None) => Search::Comma(false),
-            (Some(indent), _) => Search::Line { indent, kept: 0 },
-            (None, _) => Search::Pair(found),
+    /// Reads on to where the next element begins, after a record of which `what` is wrong; to the
+    /// end of the input, which is then said behind `what`, if nothing shows where that is.
+    fn resume(&mut self, source: &mut Source<'_>, what: &str) -> io::Result<String> {
+        let mut search = match (self.style.open, self.style.indent) {
+            (None, _) => Search::Comma(false),
+            (Some(_), Some(indent)) => Search::Line { indent, kept: 0 },
+            (Some(_), None) => Search::End,
         };
         let open = self.style.open.unwrap_or_default();
         let mut searched = 0;
@@ -439,18 +404,18 @@ impl Array {
             searched = search.kept();
             consume(source, end - searched);
             if found.is_some() {
-                let start = &self.style.start;
-                if !matches!(search, Search::Pair(_)) || source.peek(start.len())? == start {
-                    return Ok(());
-                }
-                // It is an object within an element, most likely.
-                searched = 1;
-                continue;
+                return Ok(what.to_string());
             }
             if !source.fill()? {
                 consume(source, searched);
                 source.place.next = NextElement::Nothing;
-                return Ok(());
+                return Ok(match search {
+                    Search::End => format!(
+                        "{what}; as nothing shows where the next element begins, all that follows \
+                         belongs to this bad record"
+                    ),
+                    _ => what.to_string(),
+                });
             }
         }
     }
@@ -475,21 +440,16 @@ fn consume(source: &mut Source<'_>, len: usize) {
     source.consume(len);
 }
 
-/// Reads over white space: how much of it lies behind the last line end in it, if there is one.
-fn blanks(source: &mut Source<'_>) -> io::Result<Option<usize>> {
-    let mut behind = None;
+/// Reads over white space.
+fn blanks(source: &mut Source<'_>) -> io::Result<()> {
     loop {
         let rest = source.rest();
         let is_blank = |b: &u8| b" \t\r\n".contains(b);
         let len = rest.iter().position(|b| !is_blank(b)).unwrap_or(rest.len());
-        behind = match memchr::memrchr(b'\n', &rest[..len]) {
-            Some(at) => Some(len - at - 1),
-            None => behind.map(|n| n + len),
-        };
         let ends = len < rest.len();
         consume(source, len);
         if ends || !source.fill()? {
-            return Ok(behind);
+            return Ok(());
         }
     }
 }
@@ -498,8 +458,8 @@ impl Records for Array {
     fn next(&mut self, source: &mut Source<'_>, pair: &mut Pair) -> io::Result<Step> {
         let next = self.reach_element(source)?;
         let begin = Begin::of(source);
-        let indent = match next {
-            Next::Element(indent) => indent,
+        match next {
+            Next::Element => {}
             Next::End => return Ok(Step::End),
             Next::Comma(offset, what) => {
                 source.place.records += 1;
@@ -515,14 +475,13 @@ impl Records for Array {
             }
             Next::Stray => {
                 source.place.records += 1;
-                // The bracket before it may be the closing one of an element.
-                self.resume(source, self.style.indent, 1)?;
                 let what = "the array ends before it, and no other one follows";
-                return Ok(bad(begin, source, what.to_string()));
+                let what = self.resume(source, what)?;
+                return Ok(bad(begin, source, what));
             }
-        };
+        }
         let first = source.rest()[0];
-        let mut scanner = Scanner::default();
+        let mut scanner = Scanner::new(self.limit);
         // What of the rest was scanned, and what of the element is longer than allowed and gone.
         let (mut seen, mut dropped) = (0, 0);
         let (len, broken) = loop {
@@ -544,24 +503,24 @@ impl Records for Array {
         let skipped = if dropped + len <= self.limit { 1 } else { len };
         if let Some(what) = broken {
             consume(source, skipped);
-            self.resume(source, indent, 0)?;
-            return Ok(bad(begin, source, format!("it is no JSON: {what}")));
+            let what = self.resume(source, &format!("it is no JSON: {what}"))?;
+            return Ok(bad(begin, source, what));
         }
         match Array::follower(source, len)? {
             (Some(b',' | b']'), _) => {}
             // The input ends before the array does. A bracket too many may be why.
             (None, _) if self.style.open.is_none_or(|open| open == first) => {}
             (follower, blanks) => {
+                let what = "it is no JSON: neither a comma nor the array's end follows it";
                 if follower.is_some() && follower == self.style.open {
                     // The next element.
                     consume(source, len + blanks);
                     source.place.next = NextElement::Any;
-                } else {
-                    consume(source, skipped);
-                    self.resume(source, indent, 0)?;
+                    return Ok(bad(begin, source, what.to_string()));
                 }
-                let what = "it is no JSON: neither a comma nor the array's end follows it";
-                return Ok(bad(begin, source, what.to_string()));
+                consume(source, skipped);
+                let what = self.resume(source, what)?;
+                return Ok(bad(begin, source, what));
             }
         }
         consume(source, len);
