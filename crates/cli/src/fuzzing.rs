@@ -169,7 +169,10 @@ fn read(
     from: Option<(u64, Place)>,
 ) -> Option<Read> {
     let mut source = Source::with_buffer(text, buffer);
-    let mut records = flags.reader(args, &mut source, "fuzzed").ok()?.records;
+    let mut records = flags
+        .reader(args, &mut source, "fuzzed", (None, None))
+        .ok()?
+        .records;
     if let Some((offset, place)) = from {
         let there = source.skip_to(offset, &mut |_| ());
         assert!(there.expect("memory"), "a place between two records");

@@ -102,7 +102,6 @@ fn another_delimiter_in_every_line_is_hinted_at() {
         assert_eq!(hint(&[], &format!("{input}3\n")), "");
         assert_eq!(hint(&[], &format!("{input}3{delimiter},\n")), "");
     }
-    assert_eq!(hint(&[], ""), "");
 }
 
 #[test]
@@ -171,7 +170,8 @@ fn values_whose_members_would_have_one_name_are_refused() {
     }
     // A layout has names of its own.
     run("id,id", &["--value-as", "a:u8,b:u8"]).fine();
-    assert_eq!(on("get", &store, &["1", "--hex"]).fine(), "0101\n");
+    let shown = on("get", &store, &["1", "--value-as", "a:u8,b:u8"]).fine();
+    assert_eq!(shown, "1\t1\n");
 }
 
 /// A number too large for a float became an infinity, with exit code 0.
@@ -191,4 +191,101 @@ fn numbers_too_large_for_a_float_are_bad_records() {
     );
     let said = on("put", &store, &["k", "1e400", "--value-as", "v:f64"]).failed(2);
     assert!(said.contains("it is too large"), "{said}");
+}
+
+#[test]
+fn an_archive_is_said_to_be_one_before_flags_are_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("s"), dir.path().join("a.zip"));
+    fs::write(&file, b"PK\x03\x04\0").unwrap();
+    for flags in [&["--header"][..], &["--key", "id"]] {
+        let args = [&[file.to_str().unwrap()], flags].concat();
+        let said = on("load", &store, &args).failed(3);
+        assert!(said.contains("it is a zip archive"), "{said}");
+    }
+    fs::write(&file, b"text\n").unwrap();
+    let args = [file.to_str().unwrap(), "--header"];
+    let said = on("load", &store, &args).failed(2);
+    assert!(said.contains("--header means nothing"), "{said}");
+}
+
+/// A command that fails before `| silt load` gave 0 records and no word about it.
+#[test]
+fn an_empty_standard_input_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let ended = load(&store, &["-f", "csv"], b"");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("it is empty: 0 bytes came"), "{ended:?}");
+    let ended = load(&store, &["-f", "csv"], b"\n");
+    assert_eq!(ended.err, "", "{ended:?}");
+}
+
+#[test]
+fn a_keyspace_that_load_creates_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let run = |args: &[&str]| load(&store, &[&["-f", "csv"], args].concat(), b"a,1\n").fine();
+    assert!(run(&["-k", "new"]).contains("created keyspace `new`\n"));
+    assert!(!run(&["-k", "new"]).contains("created"));
+    assert!(!run(&[]).contains("created"));
+    assert!(run(&["-k", "other", "--json"]).starts_with('{'));
+}
+
+/// A line with several bad elements counted once for each of them.
+#[test]
+fn lines_left_out_are_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    let args = ["-f", "json", "--key", "id", "--skip-bad", "--json"];
+    let elements = vec!["{\"x\":1}"; 50].join(",");
+    let array = format!("[{elements},\n{elements},{{\"id\":1}},{{\"x\":1}}\n]\n");
+    let ended = load(&store, &args, array.as_bytes());
+    let said: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(said["bad_record_count"], 101, "{said}");
+    assert_eq!(said["left_out_line_count"], 2, "{said}");
+    assert_eq!(said["total"]["left_out_line_count"], 2, "{said}");
+}
+
+/// One place had three byte counts, and the records before it two.
+#[test]
+fn a_place_has_one_count_of_bytes_and_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("s"), dir.path().join("a.csv"));
+    let good = "id,name,v\nx,\"y\"z,1\n1,a,x\n";
+    fs::write(&file, format!("{good}2,\"b,y\n3,c,z\n")).unwrap();
+    let path = file.to_str().unwrap();
+    let said = on("load", &store, &[path, "--header"]).failed(3);
+    assert!(said.contains("at byte 10: text follows"), "{said}");
+    fs::write(
+        &file,
+        format!("{}2,\"b,y\n3,c,z\n", good.replace("x,\"y\"z,1\n", "")),
+    )
+    .unwrap();
+    let said = on("load", &store, &[path, "--header", "--restart"]).failed(3);
+    assert!(said.contains("at byte 16: the quote"), "{said}");
+    assert!(
+        said.contains("store: 1 record, 4 B of keys and values, from 16 B"),
+        "{said}"
+    );
+    let said = on("load", &store, &[path, "--header"]).err;
+    assert!(said.contains("stopped after 1 record (16 B)"), "{said}");
+    assert!(said.contains("from 0 B of input"), "{said}");
+}
+
+/// What the end of a load called records, and where the next one says that it stopped.
+#[test]
+fn a_stopped_load_tells_good_records_from_bad_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    // Text that ends within a character ends the load.
+    let text = "\u{feff}1,a\n\"2\"x,b\n3,c\n";
+    let mut bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    bytes.push(b'4');
+    let args = ["-f", "csv", "--skip-bad", "--input-name", "rows"];
+    let said = load(&store, &args, &bytes).err;
+    assert!(said.contains("stays in the store: 2 records,"), "{said}");
+    let said = load(&store, &args, &bytes).err;
+    let expected = "stopped after 2 records and 1 bad record that it left out (15 B)";
+    assert!(said.contains(expected), "{said}");
 }

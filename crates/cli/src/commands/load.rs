@@ -18,7 +18,7 @@ use siltstone::{Keyspace, Options, Store, WriteOptions};
 
 use crate::args::LoadArgs;
 use crate::failure::{Failure, Outcome, of_a_command};
-use crate::load::decode::Untrusted;
+use crate::load::decode::{HalfCharacter, Untrusted};
 use crate::load::resume::Resume;
 use crate::load::source::Source;
 use crate::load::{MultiLine, Pair, Records, Step, Tally};
@@ -39,13 +39,20 @@ const RATED: Duration = Duration::from_millis(100);
 pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     // The input first: a wrong path or flag must not leave an empty store behind.
     let guess = input::guess(args)?;
-    let flags = readers::Flags::of(args, guess.format)?;
     let in_signals = |e: std::io::Error| Failure::io("signal handlers", &e);
     let signals = Rc::new(Signals::new().map_err(in_signals)?);
+    let flags = readers::Flags::of(args, guess.format).map_err(|wrong| {
+        // Flags that do not fit the format of a file that is no text at all, such as an archive,
+        // are not what is wrong.
+        match guess.from != input::GuessedFrom::Flag && args.file.is_file() {
+            true => Input::open(args, guess, &signals).err().unwrap_or(wrong),
+            false => wrong,
+        }
+    })?;
     let input = Input::open(args, guess, &signals)?;
     let bar = progress_bar(input.len);
     let mut source = Source::new(input.bytes);
-    let mut reader = flags.reader(args, &mut source, &input.name)?;
+    let mut reader = flags.reader(args, &mut source, &input.name, input.undone)?;
     let format = readers::name_of(reader.format);
     if !args.json {
         let decoded = input.decoded.as_ref().map(|how| format!(", {how}"));
@@ -69,7 +76,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     };
     let store = super::open(&args.store.store, options)?;
     signals.watch().map_err(in_signals)?;
-    let keyspace = store.open_keyspace(&args.store.keyspace)?;
+    let keyspace = super::keyspace_or_new(&store, &args.store.keyspace, args.json)?;
     let how = flags.describe(args, reader.format);
     let resume = match &input.identity {
         None => None,
@@ -103,11 +110,11 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     let mut load = Load {
         store: &store,
         keyspace: &keyspace,
-        resume,
         batch: Batch::new(),
         batched: Tally::default(),
         sync: args.sync,
-        start_offset: source.offset(),
+        start_offset: resume.as_ref().map_or(0, Resume::offset),
+        resume,
         done: Tally::default(),
         earlier,
         name: &input.name,
@@ -116,6 +123,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         signals: &signals,
         is_untrusted: false,
         decoded: input.decoded.as_deref(),
+        without_halves: input::without_halves(args, reader.format, input.undone),
         bar: &bar,
     };
     let start = Instant::now();
@@ -186,6 +194,12 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         }
     }
     out.finish()?;
+    if input.read.get() == 0 && input.is_stdin {
+        eprintln!(
+            "silt: {}: it is empty: 0 bytes came; did the command before it fail?",
+            input.name
+        );
+    }
     if let Some(byte) = reader.records.other_delimiter() {
         let shown = match byte {
             b'\t' => "a tab".to_string(),
@@ -273,6 +287,8 @@ struct Load<'a> {
     /// Whether what was read may differ from what the input holds, see [`Untrusted`].
     is_untrusted: bool,
     decoded: Option<&'a str>,
+    /// The command that loads the input without the halves of characters in it, if it may have any.
+    without_halves: Option<String>,
     bar: &'a ProgressBar,
 }
 
@@ -331,11 +347,20 @@ impl Load<'_> {
                         bad.describe(of)
                     )));
                 }
-                Ok(Step::End) => return self.write(source, true),
+                Ok(Step::End) => {
+                    source.mark();
+                    return self.write(source, true);
+                }
                 Err(error) => {
                     self.write(source, false)?;
                     self.is_untrusted = Untrusted::is(&error);
-                    return Err(Failure::input(name, &error));
+                    let failure = Failure::input(name, &error);
+                    return Err(match &self.without_halves {
+                        Some(command) if HalfCharacter::is(&error) => Failure::Other(format!(
+                            "{failure}; `{command}` leaves such characters out"
+                        )),
+                        _ => failure,
+                    });
                 }
             }
         }
@@ -370,7 +395,8 @@ impl Load<'_> {
 
     /// What this run did. Rates of a run that was over at once would mean nothing.
     fn summary(&self, source: &Source<'_>, time: Duration) -> String {
-        let read = source.offset() - self.start_offset;
+        // A bad record that ends the load is not counted: the next load reads it again.
+        let read = source.mark_offset().saturating_sub(self.start_offset);
         let mut text = format!(
             "{}, from {} of input, in {}",
             loaded(&self.done),

@@ -20,7 +20,7 @@ use serde::de::IgnoredAny;
 
 use super::json::JsonLines;
 use super::source::{NextElement, Source};
-use super::{Begin, Pair, Records, Step, record_too_long};
+use super::{BadRecord, Begin, LeftOut, Pair, Records, Step, record_too_long};
 use style::Style;
 
 /// How much of the input its shape is read from.
@@ -425,11 +425,11 @@ impl Array {
 /// lie.
 fn bad(begin: Begin, source: &Source<'_>, what: String) -> Step {
     let mut step = begin.bad(source, what);
-    if let Step::Bad(bad) = &mut step
-        && bad.left_out.bytes > 0
+    if let Step::Bad(BadRecord { left_out, .. }) = &mut step
+        && left_out.bytes > 0
         && source.last_byte() != b'\n'
     {
-        bad.left_out.lines += 1;
+        *left_out = LeftOut::of_record(begin.line, left_out.lines + 1, left_out.bytes);
     }
     step
 }

@@ -151,6 +151,40 @@ impl Encoding {
     }
 }
 
+/// A shell command that makes text of an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Convert {
+    /// With `FILE` in place of the input.
+    pub command: String,
+    /// Whether it can read the input from a pipe; then `-` takes the place of `FILE`.
+    pub reads_pipe: bool,
+}
+
+impl Convert {
+    /// A command that reads files and pipes.
+    pub fn filter(command: impl Into<String>) -> Convert {
+        Convert {
+            command: command.into(),
+            reads_pipe: true,
+        }
+    }
+
+    /// The command that decompresses, for any of the two compressions.
+    pub fn decompress(compression: Compression) -> Convert {
+        Convert::filter(format!("{} -dc FILE", compression.name()))
+    }
+
+    /// The command that decodes and leaves out what is half a character.
+    pub fn decode_whole(encoding: Encoding) -> Convert {
+        Convert::filter(format!("iconv -c -f {} -t UTF-8 FILE", encoding.name()))
+    }
+
+    /// The command that decodes.
+    pub fn decode(encoding: Encoding) -> Convert {
+        Convert::filter(format!("iconv -f {} -t UTF-8 FILE", encoding.name()))
+    }
+}
+
 /// Why an input is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -158,102 +192,167 @@ pub struct Refusal {
     pub what: String,
     /// What it should be.
     pub expected: &'static str,
-    /// The shell command that makes text of `FILE`; none if it can be loaded as it is with
-    /// `--format`.
-    pub convert: Option<String>,
+    /// The shell commands that make text of it, one behind the other; none if it can be loaded as
+    /// it is with `--format`.
+    pub convert: Vec<Convert>,
     /// The format that this gives, if it is not the input's own.
     pub format: Option<&'static str>,
+    /// What must be put into the commands first; empty if nothing must be.
+    pub note: &'static str,
 }
 
 impl Refusal {
-    fn of(what: &str, convert: &str, format: Option<&'static str>) -> Refusal {
+    fn of(what: &str, convert: Convert, format: Option<&'static str>) -> Refusal {
         Refusal {
             what: what.to_string(),
             expected: "text",
-            convert: Some(convert.to_string()),
+            convert: vec![convert],
             format,
+            note: "",
+        }
+    }
+
+    /// The same of what an input is once it was decompressed and decoded so: the commands do this
+    /// first.
+    #[must_use]
+    pub fn after(
+        mut self,
+        compression: Option<Compression>,
+        encoding: Option<Encoding>,
+    ) -> Refusal {
+        if !self.convert.is_empty() {
+            let first = compression.map(Convert::decompress);
+            let first = first.into_iter().chain(encoding.map(Convert::decode));
+            self.convert.splice(0..0, first);
+        }
+        self
+    }
+}
+
+/// A kind of file that is no text.
+struct Kind {
+    /// The bytes that it is recognised by, and their offset.
+    at: usize,
+    magic: &'static [u8],
+    what: &'static str,
+    /// The command that makes text of it, see [`Convert`].
+    command: &'static str,
+    reads_pipe: bool,
+    /// The format of that text, if it is not the input's own.
+    format: Option<&'static str>,
+    /// See [`Refusal::note`].
+    note: &'static str,
+}
+
+impl Kind {
+    /// One whose command reads pipes, too.
+    const fn filter(
+        at: usize,
+        magic: &'static [u8],
+        what: &'static str,
+        command: &'static str,
+    ) -> Kind {
+        Kind {
+            at,
+            magic,
+            what,
+            command,
+            reads_pipe: true,
+            format: None,
+            note: "",
+        }
+    }
+
+    /// One whose command needs a file.
+    const fn file(magic: &'static [u8], what: &'static str, command: &'static str) -> Kind {
+        Kind {
+            reads_pipe: false,
+            ..Kind::filter(0, magic, what, command)
+        }
+    }
+
+    const fn with(mut self, format: Option<&'static str>, note: &'static str) -> Kind {
+        self.format = format;
+        self.note = note;
+        self
+    }
+
+    fn refusal(&self) -> Refusal {
+        let convert = Convert {
+            command: self.command.to_string(),
+            reads_pipe: self.reads_pipe,
+        };
+        Refusal {
+            note: self.note,
+            ..Refusal::of(self.what, convert, self.format)
         }
     }
 }
 
-/// A kind of file: the offset of the bytes that it is recognised by, these bytes, its name, the
-/// command that makes text of it, and the format of that text, if it is not the input's own.
-type Kind = (
-    usize,
-    &'static [u8],
-    &'static str,
-    &'static str,
-    Option<&'static str>,
-);
+/// What `ssconvert` makes of a spreadsheet.
+const OFFICE: Kind = Kind::file(
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+    "an Office document",
+    "ssconvert --export-type=Gnumeric_stf:stf_csv FILE fd://1",
+)
+.with(Some("csv"), "");
 
 const KINDS: [Kind; 14] = [
-    (0, b"\xfd7zXZ\0", "compressed with xz", "xz -dc FILE", None),
-    (
-        4,
-        b"1AY&SY",
-        "compressed with bzip2",
-        "bzip2 -dc FILE",
-        None,
-    ),
-    (
+    Kind::filter(0, b"\xfd7zXZ\0", "compressed with xz", "xz -dc FILE"),
+    Kind::filter(4, b"1AY&SY", "compressed with bzip2", "bzip2 -dc FILE"),
+    Kind::filter(
         4,
         b"\x17\x72\x45\x38\x50\x90",
         "compressed with bzip2",
         "bzip2 -dc FILE",
-        None,
     ),
-    (0, LZ4, "compressed with lz4", "lz4 -dc FILE", None),
-    (
-        0,
-        b"\x1f\x9d",
-        "compressed with compress",
-        "gzip -dc FILE",
+    Kind::filter(0, LZ4, "compressed with lz4", "lz4 -dc FILE"),
+    Kind::filter(0, b"\x1f\x9d", "compressed with compress", "gzip -dc FILE"),
+    Kind::file(b"PK\x03\x04", "a zip archive", "unzip -p FILE MEMBER").with(
         None,
+        "with the name of one file in the archive for MEMBER (`unzip -l` lists them)",
     ),
-    (0, b"PK\x03\x04", "a zip archive", "unzip -p FILE", None),
-    (
-        0,
+    Kind::file(
         b"7z\xbc\xaf\x27\x1c",
         "a 7z archive",
-        "7z e -so FILE",
+        "7z e -so FILE MEMBER",
+    )
+    .with(
         None,
+        "with the name of one file in the archive for MEMBER (`7z l` lists them)",
     ),
-    (257, b"ustar", "a tar archive", "tar -xOf FILE", None),
-    (
-        0,
+    Kind::filter(257, b"ustar", "a tar archive", "tar -xOf FILE MEMBER").with(
+        None,
+        "with the name of one file in the archive for MEMBER (`tar -tf` lists them)",
+    ),
+    Kind::file(
         b"PAR1",
         "a Parquet file",
-        "duckdb -csv -c \"from 'FILE'\"",
-        Some("csv"),
-    ),
-    (
-        0,
+        "duckdb -csv -c \"from read_parquet(FILE)\"",
+    )
+    .with(Some("csv"), ""),
+    Kind::file(
         b"SQLite format 3\0",
         "an SQLite database",
-        "sqlite3 -csv FILE 'select * from TABLE'",
+        "sqlite3 -csv FILE 'select * from \"TABLE\"'",
+    )
+    .with(
         Some("csv"),
+        "with the name of a table for TABLE (`sqlite3 FILE .tables` lists them)",
     ),
-    (
-        0,
-        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-        "an Office document",
-        "ssconvert --export-type=Gnumeric_stf:stf_csv FILE fd://1",
-        Some("csv"),
-    ),
-    (0, b"%PDF-", "a PDF", "pdftotext FILE -", Some("lines")),
-    (
+    OFFICE,
+    Kind::filter(0, b"%PDF-", "a PDF", "pdftotext FILE -").with(Some("lines"), ""),
+    Kind::filter(
         0,
         b"\xff\xfe\0\0",
         "UTF-32",
         "iconv -f UTF-32 -t UTF-8 FILE",
-        None,
     ),
-    (
+    Kind::filter(
         0,
         b"\0\0\xfe\xff",
         "UTF-32",
         "iconv -f UTF-32 -t UTF-8 FILE",
-        None,
     ),
 ];
 
@@ -264,39 +363,33 @@ const SPREADSHEET_PART: &[u8] = b"[Content_Types].xml";
 /// not given. The sample of a compressed input is taken after it was decompressed.
 pub fn refused(sample: &[u8], is_guess: bool) -> Option<Refusal> {
     if let Some(twice) = Compression::of(sample) {
-        let name = twice.name();
-        let convert = format!("{name} -dc FILE");
-        return Some(Refusal::of("compressed twice", &convert, None));
+        let convert = Convert::decompress(twice);
+        return Some(Refusal::of("compressed twice", convert, None));
     }
     let is_kind = |kind: &&Kind| {
-        let (at, magic, ..) = **kind;
-        sample.get(at..).is_some_and(|s| s.starts_with(magic))
-            && (!magic.starts_with(b"1AY") || sample.starts_with(b"BZh"))
+        let found = sample.get(kind.at..);
+        found.is_some_and(|s| s.starts_with(kind.magic))
+            && (!kind.magic.starts_with(b"1AY") || sample.starts_with(b"BZh"))
     };
-    if let Some(&(_, magic, what, convert, format)) = KINDS.iter().find(is_kind) {
-        if magic == b"PK\x03\x04" && memchr::memmem::find(sample, SPREADSHEET_PART).is_some() {
-            let convert = "ssconvert --export-type=Gnumeric_stf:stf_csv FILE fd://1";
-            return Some(Refusal::of("an Office document", convert, Some("csv")));
-        }
-        return Some(Refusal::of(what, convert, format));
+    if let Some(kind) = KINDS.iter().find(is_kind) {
+        let is_spreadsheet =
+            kind.magic == b"PK\x03\x04" && memchr::memmem::find(sample, SPREADSHEET_PART).is_some();
+        return Some(if is_spreadsheet { &OFFICE } else { kind }.refusal());
     }
     if Encoding::marked(sample).is_some() {
         return None;
     }
     if let Some(encoding) = Encoding::unmarked(sample) {
-        let name = encoding.name();
-        return Some(Refusal::of(
-            &format!("{name} without a byte-order mark"),
-            &format!("iconv -f {name} -t UTF-8 FILE"),
-            None,
-        ));
+        let what = format!("{} without a byte-order mark", encoding.name());
+        return Some(Refusal::of(&what, Convert::decode(encoding), None));
     }
     if is_guess && memchr::memchr(0, sample).is_some() {
         return Some(Refusal {
             what: "binary data".to_string(),
             expected: "text",
-            convert: None,
+            convert: Vec::new(),
             format: None,
+            note: "",
         });
     }
     None
@@ -309,7 +402,7 @@ pub fn refused_lines(sample: &[u8]) -> Option<Refusal> {
     (is_one_line && returns > 1).then(|| {
         Refusal::of(
             "text whose lines end in carriage returns alone",
-            "tr '\\r' '\\n' < FILE",
+            Convert::filter("tr '\\r' '\\n' < FILE"),
             None,
         )
     })

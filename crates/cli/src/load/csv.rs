@@ -20,7 +20,7 @@ use std::ops::Range;
 use super::make::{KeyFrom, Maker, ValueFrom, lacks};
 use super::source::Source;
 use super::{Begin, Lines, Pair, Records, Step};
-use crate::output::count;
+use crate::output::plural;
 
 /// How long records and their quoted fields may be.
 #[derive(Clone, Copy, Debug)]
@@ -93,12 +93,10 @@ impl Scanner {
         self.cut = self.quote_line_end;
     }
 
-    /// The quote that opened last does not close where it should; `why` says how this shows.
-    fn spoil_open(&mut self, why: &str) {
+    /// The quote that opened last does not close where it should; `how` says how this shows.
+    fn spoil_open(&mut self, how: &str) {
         let line = self.quote_lines + 1;
-        self.spoil(format!(
-            "the quote that opens in line {line} never closes: {why}"
-        ));
+        self.spoil(format!("the quote that opens in line {line} {how}"));
     }
 
     /// Follows the next bytes of the record: how many belong to it, its line end included, and whether it ended with them. One that is too long is
@@ -128,7 +126,8 @@ impl Scanner {
         let limit = self.limits.record_bytes;
         if open {
             self.spoil_open(&format!(
-                "its record has more than {limit} bytes (--max-record allows more)"
+                "does not close within the {limit} bytes that a record may have; if the record is \
+                 longer than that, --max-record allows more"
             ));
         } else {
             self.quote_line_end = None;
@@ -146,14 +145,15 @@ impl Scanner {
         };
         if self.lines - self.quote_lines > self.limits.quoted_lines {
             self.spoil_open(&format!(
-                "it would go on over more than {} lines (--max-quoted-lines allows more)",
-                count(self.limits.quoted_lines)
+                "does not close within {}; if the field is longer than that, --max-quoted-lines \
+                 allows more",
+                plural(self.limits.quoted_lines, "further line")
             ));
         } else if (at + 1).saturating_sub(end) as u64 > self.limits.quoted_bytes {
             self.spoil_open(&format!(
-                "it would go on over more than {} bytes of further lines \
-                 (--max-quoted-bytes allows more)",
-                count(self.limits.quoted_bytes)
+                "does not close within {} of further lines; if the field is longer than that, \
+                 --max-quoted-bytes allows more",
+                plural(self.limits.quoted_bytes, "byte")
             ));
         }
         self.cut.is_some()
@@ -226,8 +226,8 @@ impl Scanner {
         } else {
             let line = self.lines + 1;
             self.spoil_open(&format!(
-                "text follows the next quote, in line {line} (a quote within quotes is written \
-                 twice)"
+                "never closes: text follows the next quote, in line {line} (a quote within quotes \
+                 is written twice)"
             ));
         }
     }
@@ -300,7 +300,7 @@ impl Csv {
         };
         if !ended && self.scanner.state == State::Quoted {
             self.scanner
-                .spoil_open("it is still open at the end of the input");
+                .spoil_open("never closes: it is still open at the end of the input");
         }
         if let Some(len) = self.scanner.cut {
             source.consume(len);

@@ -58,6 +58,31 @@ impl fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
+/// The error of text that contains half a character, or ends with one.
+#[derive(Debug)]
+pub struct HalfCharacter(String);
+
+impl HalfCharacter {
+    fn error(text: String) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, HalfCharacter(text))
+    }
+
+    /// Whether this is the error.
+    pub fn is(error: &io::Error) -> bool {
+        error
+            .get_ref()
+            .is_some_and(|inner| inner.is::<HalfCharacter>())
+    }
+}
+
+impl fmt::Display for HalfCharacter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for HalfCharacter {}
+
 impl Decoded<'_> {
     /// How it was decoded, in words; none if it is given as it stands.
     pub fn how(&self) -> Option<String> {
@@ -137,7 +162,7 @@ pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<
             // What is damaged may decode to anything.
             return Err(match input.error {
                 Some(error) => Undecodable::Io(error),
-                None => Undecodable::Refused(refusal),
+                None => Undecodable::Refused(refusal.after(decoded.compression, None)),
             });
         }
         if let Some(encoding) = Encoding::marked(input.sample()) {
@@ -145,6 +170,7 @@ pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<
             input = Sampled::new(Box::new(Utf16::new(input, encoding)))?;
         }
         if let Some(refusal) = refused_lines(input.sample()) {
+            let refusal = refusal.after(decoded.compression, decoded.encoding);
             return Err(Undecodable::Refused(refusal));
         }
     }
@@ -460,10 +486,7 @@ impl<R: Read> Utf16<R> {
         self.base = at;
         if let Some(wrong) = wrong {
             let name = self.encoding.name();
-            self.end = Some(Err(format!(
-                "its text is {name} and {wrong}, at byte {at}; `iconv -c -f {name} -t UTF-8` \
-                 leaves such characters out"
-            )));
+            self.end = Some(Err(format!("its text is {name} and {wrong}, at byte {at}")));
         } else if len == 0 {
             self.end = Some(Ok(()));
         }
@@ -477,7 +500,7 @@ impl<R: Read> Read for Utf16<R> {
             match &self.end {
                 Some(Ok(())) => return Ok(0),
                 Some(Err(text)) => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, text.clone()));
+                    return Err(HalfCharacter::error(text.clone()));
                 }
                 None => self.decode()?,
             }

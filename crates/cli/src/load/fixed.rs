@@ -74,11 +74,7 @@ impl Records for Fixed {
                     found.len(),
                     self.record_bytes
                 ),
-                left_out: LeftOut {
-                    records: 1,
-                    lines: 0,
-                    bytes: found.len() as u64,
-                },
+                left_out: LeftOut::of_record(0, 0, found.len() as u64),
             }));
         }
         let record = source.bytes(found);

@@ -126,17 +126,38 @@ impl AddAssign for Tally {
 pub struct LeftOut {
     /// Bad records.
     pub records: u64,
-    /// Line ends in them, and the end of a last line that has none.
+    /// Lines that they lie in. A line in which several of them lie is counted once.
     pub lines: u64,
     /// Their bytes, line ends included.
     pub bytes: u64,
+    /// The first and the last of the lines, by which sums know one that both parts have.
+    pub first_line: Option<u64>,
+    /// See `first_line`.
+    pub last_line: Option<u64>,
+}
+
+impl LeftOut {
+    /// One bad record with this number of lines from `first_line` on.
+    fn of_record(first_line: u64, lines: u64, bytes: u64) -> LeftOut {
+        LeftOut {
+            records: 1,
+            lines,
+            bytes,
+            first_line: (lines > 0).then_some(first_line),
+            last_line: (lines > 0).then(|| first_line + lines - 1),
+        }
+    }
 }
 
 impl AddAssign for LeftOut {
     fn add_assign(&mut self, more: LeftOut) {
         self.records = self.records.saturating_add(more.records);
-        self.lines = self.lines.saturating_add(more.lines);
+        let is_shared = more.first_line.is_some() && more.first_line == self.last_line;
+        let more_lines = more.lines.saturating_sub(is_shared.into());
+        self.lines = self.lines.saturating_add(more_lines);
         self.bytes = self.bytes.saturating_add(more.bytes);
+        self.first_line = self.first_line.or(more.first_line);
+        self.last_line = more.last_line.or(self.last_line);
     }
 }
 
@@ -219,11 +240,11 @@ impl Begin {
             line: Some(self.line),
             offset: self.offset,
             what,
-            left_out: LeftOut {
-                records: 1,
-                lines: source.place.lines + 1 - self.line,
-                bytes: source.offset() - self.offset,
-            },
+            left_out: LeftOut::of_record(
+                self.line,
+                source.place.lines + 1 - self.line,
+                source.offset() - self.offset,
+            ),
         })
     }
 

@@ -108,6 +108,11 @@ impl Resume {
         self.found.as_ref().map(|f| f.tally).unwrap_or_default()
     }
 
+    /// The offset of the input at which an earlier load stopped; 0 if there was none.
+    pub fn offset(&self) -> u64 {
+        self.found.as_ref().map_or(0, |f| f.offset)
+    }
+
     /// Takes the input to where an earlier load stopped: what it left, in words, if there was one.
     ///
     /// # Errors
@@ -121,9 +126,14 @@ impl Resume {
         let Some(found) = &self.found else {
             return Ok(None);
         };
+        // What was loaded and what was left out, as the end of that load counted them.
+        let left_out = match found.tally.left_out.records {
+            0 => String::new(),
+            bad => format!(" and {} that it left out", plural(bad, "bad record")),
+        };
         let stopped = format!(
-            "an earlier load of {name} stopped after {} ({})",
-            plural(found.place.records, "record"),
+            "an earlier load of {name} stopped after {}{left_out} ({})",
+            plural(found.tally.records, "record"),
             bytes(found.offset)
         );
         if found.how != self.how {
@@ -180,6 +190,7 @@ impl Resume {
             "left_out_records": tally.left_out.records,
             "left_out_line_count": tally.left_out.lines,
             "left_out_bytes": tally.left_out.bytes,
+            "left_out_last_line": tally.left_out.last_line,
         });
         batch.put(&own, &self.key, value.to_string().as_bytes())?;
         self.own = Some(own);
@@ -251,6 +262,10 @@ impl Found {
                     records: value["left_out_records"].as_u64()?,
                     lines: value["left_out_line_count"].as_u64()?,
                     bytes: value["left_out_bytes"].as_u64()?,
+                    // Only what follows is added to it.
+                    first_line: None,
+                    // Earlier builds did not write it.
+                    last_line: value["left_out_last_line"].as_u64(),
                 },
             },
         })

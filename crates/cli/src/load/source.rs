@@ -124,6 +124,11 @@ impl<'a> Source<'a> {
         self.mark_hasher = None;
     }
 
+    /// Bytes before the mark.
+    pub fn mark_offset(&self) -> u64 {
+        self.mark_offset
+    }
+
     /// The mark.
     pub fn marked(&mut self) -> Mark {
         self.hash_to_mark();

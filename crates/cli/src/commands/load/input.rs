@@ -12,7 +12,7 @@ use std::rc::Rc;
 use super::advice;
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
-use crate::load::content::Refusal;
+use crate::load::content::{Compression, Convert, Encoding, Refusal};
 use crate::load::decode::{Decoded, Expected, Undecodable, Untrusted, decoded};
 use crate::signals::Signals;
 
@@ -106,9 +106,13 @@ pub struct Input {
     pub name: String,
     /// How its bytes were decoded, in words.
     pub decoded: Option<String>,
+    /// How it was compressed, and how its text was encoded.
+    pub undone: (Option<Compression>, Option<Encoding>),
     /// The number of bytes that follow the compressed data and do not belong to it. It is known
     /// once the end was read.
     pub trailing: Rc<Cell<u64>>,
+    /// Whether it is standard input.
+    pub is_stdin: bool,
     /// What it is called where interrupted loads are kept; none if it cannot be read again.
     pub identity: Option<Vec<u8>>,
 }
@@ -128,7 +132,7 @@ impl Input {
             let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(fail)?);
             let whole = Whole::of(file, signals.clone()).map_err(fail)?;
             let decoded = decode(args, guess, &name, whole)?;
-            return Ok(Input::of(decoded, None, name, named));
+            return Ok(Input::of(decoded, None, name, named, true));
         }
         let fail = |e: io::Error| Failure::file(path, &e);
         let file = File::open(path).map_err(fail)?;
@@ -149,7 +153,7 @@ impl Input {
         let whole = Whole::of(file, signals.clone()).map_err(fail)?;
         let decoded = decode(args, guess, &name, whole)?;
         let len = meta.is_file().then_some(meta.len());
-        Ok(Input::of(decoded, len, name, identity))
+        Ok(Input::of(decoded, len, name, identity, false))
     }
 
     fn of(
@@ -157,9 +161,12 @@ impl Input {
         len: Option<u64>,
         name: String,
         identity: Option<Vec<u8>>,
+        is_stdin: bool,
     ) -> Input {
         Input {
             decoded: decoded.how(),
+            undone: (decoded.compression, decoded.encoding),
+            is_stdin,
             bytes: decoded.bytes,
             read: decoded.read,
             trailing: decoded.trailing,
@@ -200,10 +207,14 @@ impl Read for Whole {
             // What was read after the file had been cut may be anything.
             let now = self.file.metadata()?.len();
             if now < *len || read == 0 && *at < *len && !buffer.is_empty() {
-                let end = now.min(*at);
+                let found = match now < *len {
+                    true => format!("now has {now}"),
+                    // It grew again before its length was read.
+                    false => format!("ended at byte {at}"),
+                };
                 return Err(Untrusted::error(format!(
-                    "the file got shorter while it was read: it began with {len} bytes and ended \
-                     at {end}; load a copy of it that nothing changes (--restart loads this file \
+                    "the file got shorter while it was read: it began with {len} bytes and \
+                     {found}; load a copy of it that nothing changes (--restart loads this file \
                      as it is now from its start)"
                 )));
             }
@@ -234,21 +245,42 @@ fn decode(
     })
 }
 
+/// The command line that loads text without the halves of characters in it; none if the input is
+/// not decoded.
+pub fn without_halves(
+    args: &LoadArgs,
+    format: Format,
+    (compression, encoding): (Option<Compression>, Option<Encoding>),
+) -> Option<String> {
+    let decode = Convert::decode_whole(encoding?);
+    let convert: Vec<Convert> = compression.map(Convert::decompress).into_iter().collect();
+    let convert = [convert, vec![decode]].concat();
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let format = super::readers::name_of(format);
+    Some(advice::piped(&convert, &args.file, &words, format))
+}
+
 /// The error for an input whose content cannot be loaded, with a command that loads it.
 pub fn refuse(args: &LoadArgs, format: Format, name: &str, refusal: &Refusal) -> Failure {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Refusal { what, expected, .. } = refusal;
     let format_name = refusal.format.unwrap_or(super::readers::name_of(format));
-    Failure::Other(match &refusal.convert {
-        Some(convert) => format!(
-            "{name}: it is {what}, expected {expected}; `{}` loads it (--raw takes it as it \
-             stands)",
-            advice::piped(convert, &args.file, &words, format_name)
-        ),
-        None => format!(
+    Failure::Other(match &refusal.convert[..] {
+        [] => format!(
             "{name}: it is {what}, expected {expected}; for records of one length give --format \
              fixed --record BYTES --key A..B; `{}` loads it as it is",
             advice::as_it_is(&words, format_name)
         ),
+        convert => {
+            let note = match refusal.note {
+                "" => String::new(),
+                note => format!(", {note},"),
+            };
+            format!(
+                "{name}: it is {what}, expected {expected}; `{}`{note} loads it (--raw takes it \
+                 as it stands)",
+                advice::piped(convert, &args.file, &words, format_name)
+            )
+        }
     })
 }

@@ -8,7 +8,7 @@ use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
 use crate::form::Form;
 use crate::load::array::{self, Array, Shape};
-use crate::load::content::Refusal;
+use crate::load::content::{Compression, Convert, Encoding, Refusal};
 use crate::load::csv::{Csv, Limits};
 use crate::load::fixed::Fixed;
 use crate::load::json::{JsonLines, Pointer};
@@ -120,7 +120,7 @@ impl Flags {
         };
         // What else cannot be shows when the reader is made; here of no input.
         if !flags.header {
-            flags.reader(args, &mut Source::new(&b""[..]), "")?;
+            flags.reader(args, &mut Source::new(&b""[..]), "", (None, None))?;
         }
         Ok(flags)
     }
@@ -174,6 +174,7 @@ impl Flags {
         args: &LoadArgs,
         source: &mut Source<'_>,
         name: &str,
+        undone: (Option<Compression>, Option<Encoding>),
     ) -> Result<Reader, Failure> {
         let maker = |form: &Option<Form>, join: &[u8]| Maker {
             form: form.clone().unwrap_or(Form::Text),
@@ -240,7 +241,7 @@ impl Flags {
                         format = Format::Json;
                         Box::new(Array::new(lines, self.limit, source).map_err(in_error)?)
                     }
-                    Shape::Spread => return Err(spread(args, name)),
+                    Shape::Spread => return Err(spread(args, name, undone)),
                 }
             }
             Parts::Lines(parts) => Box::new(Lines {
@@ -280,13 +281,19 @@ fn no_header(name: &str) -> Failure {
 }
 
 /// The refusal of JSON whose values go on over several lines.
-fn spread(args: &LoadArgs, name: &str) -> Failure {
+fn spread(
+    args: &LoadArgs,
+    name: &str,
+    (compression, encoding): (Option<Compression>, Option<Encoding>),
+) -> Failure {
     let refusal = Refusal {
         what: "JSON whose values go on over several lines".to_string(),
         expected: "a value a line, or an array",
-        convert: Some("jq -c . FILE".to_string()),
+        convert: vec![Convert::filter("jq -c . FILE")],
         format: Some("jsonl"),
+        note: "",
     };
+    let refusal = refusal.after(compression, encoding);
     input::refuse(args, Format::Jsonl, name, &refusal)
 }
 
