@@ -202,6 +202,8 @@ fn an_archive_is_said_to_be_one_before_flags_are_looked_at() {
         let args = [&[file.to_str().unwrap()], flags].concat();
         let said = on("load", &store, &args).failed(3);
         assert!(said.contains("it is a zip archive"), "{said}");
+        // As lines it would be refused for its flags.
+        assert!(said.contains("--format FORMAT`, with"), "{said}");
     }
     fs::write(&file, b"text\n").unwrap();
     let args = [file.to_str().unwrap(), "--header"];

@@ -241,8 +241,7 @@ pub fn lacks(column: usize, found: usize, number: u64) -> String {
     let mut text = format!("column {} is asked for, and it has {found}", column + 1);
     if number == 1 {
         text.push_str(
-            "; as this is the first record, compare --key, --value and --delimiter with the input \
-             before others like it are left out",
+            "; as this is the first record, compare --key, --value and --delimiter with the input",
         );
     }
     text

@@ -264,7 +264,12 @@ pub fn without_halves(
 pub fn refuse(args: &LoadArgs, format: Format, name: &str, refusal: &Refusal) -> Failure {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Refusal { what, expected, .. } = refusal;
-    let format_name = refusal.format.unwrap_or(super::readers::name_of(format));
+    let format_name = match refusal.format {
+        Some(name) => name,
+        // The name of an archive says nothing about the text in it.
+        None if super::readers::Flags::of(args, format).is_err() => "FORMAT",
+        None => super::readers::name_of(format),
+    };
     Failure::Other(match &refusal.convert[..] {
         [] => format!(
             "{name}: it is {what}, expected {expected}; for records of one length give --format \
