@@ -67,11 +67,7 @@ impl Keyspace {
     /// or I/O as a write. Nothing has changed then. (After `Poisoned` or I/O they may be in force
     /// when the store is opened again.)
     pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
-        self.check()?;
-        crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
-            own.merge(options);
-            Ok(())
-        })
+        self.change_options(options, &[])
     }
 
     /// Lets these options, by name, follow the store's again. Only this removes what was set for
@@ -82,9 +78,20 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::set_options`].
     pub fn unset_options(&self, names: &[&str]) -> Result<()> {
+        self.change_options(&KeyspaceOptions::default(), names)
+    }
+
+    /// Both in one edit: has the options `unset` follow the store's again, and then sets what `set`
+    /// sets. Only the result must be possible.
+    ///
+    /// # Errors
+    /// As [`Keyspace::set_options`].
+    pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
         crate::settings::set_keyspace(self.core(), &self.keyspace, |own| {
-            names.iter().try_for_each(|name| own.unset(name))
+            unset.iter().try_for_each(|name| own.unset(name))?;
+            *own = crate::settings::merged(self.name(), own, set, None)?;
+            Ok(())
         })
     }
 

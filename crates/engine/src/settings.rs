@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::memtable::ArenaPool;
+use crate::names::OPTIONS;
 use crate::options::{Change, KeyspaceOptions, KeyspaceSettings, Options, Value, setting};
 use crate::planted::{self, Bug};
 use crate::stall::Limits;
@@ -213,22 +214,77 @@ pub(crate) fn set_keyspace(
     Ok(())
 }
 
-/// Keeps what the options of this open wish for single keyspaces. Without room for that it counts all the same, until the store is closed.
+/// The options of a keyspace: what it has (`kept`), and over it what is to be set (`wished`), which
+/// comes from the file `OPTIONS.toml` where `in_file` has it too.
+///
+/// # Errors
+/// `InvalidArgument` if two of these options contradict each other. The error names both, and
+/// where each of them comes from.
+pub(crate) fn merged(
+    name: &str,
+    kept: &KeyspaceOptions,
+    wished: &KeyspaceOptions,
+    in_file: Option<&KeyspaceOptions>,
+) -> Result<KeyspaceOptions> {
+    let mut own = kept.clone();
+    own.merge(wished);
+    let Some((lower, low, upper, high)) = own.contradiction() else {
+        own.validate()?;
+        return Ok(own);
+    };
+    let origin = |option: &str| -> Result<(String, bool)> {
+        let setting = setting(option)?;
+        let Some(value) = setting.keyspace_value(wished) else {
+            return Ok(("kept by the store".to_string(), true));
+        };
+        let is_in_file = in_file.and_then(|own| setting.keyspace_value(own)) == Some(value);
+        let origin = match is_in_file {
+            true => format!("set in {OPTIONS}"),
+            false => "set by the caller".to_string(),
+        };
+        Ok((origin, false))
+    };
+    let ((lower_origin, lower_is_kept), (upper_origin, upper_is_kept)) =
+        (origin(lower)?, origin(upper)?);
+    let mut advice = format!("raise {upper} or lower {lower}");
+    let all_kept = [(lower, lower_is_kept), (upper, upper_is_kept)];
+    for (option, _) in all_kept.iter().filter(|(_, is_kept)| *is_kept) {
+        advice += &format!(
+            "; `silt options STORE -k {name} --unset {option}` takes away the {option} that the \
+             store keeps"
+        );
+    }
+    let error = Error::invalid_argument(format!(
+        "two options of the keyspace `{name}` contradict each other"
+    ))
+    .expected(format!(
+        "a value of {upper} of at least {low}, the value of {lower} ({lower_origin})"
+    ))
+    .found(format!("{high} ({upper_origin})"))
+    .advice(advice);
+    Err(match in_file.is_some() {
+        true => error.in_file(OPTIONS),
+        false => error,
+    })
+}
+
+/// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
+/// all the same until the store is closed.
 pub(crate) fn keep_wishes(core: &Core) -> Result<()> {
     for (name, own) in &core.live.load_full().keyspaces {
         let map = core.keyspaces.load_full();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
         };
+        let file = core.options_file.as_ref().ok().and_then(Option::as_ref);
+        let in_file = file.and_then(|file| file.options.keyspaces.get(name));
         let kept = set_keyspace(core, keyspace, |kept| {
-            kept.merge(own);
+            *kept = merged(name, kept, own, in_file)?;
             Ok(())
         });
         match kept {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                let mut wished = keyspace.pin_settings().own.clone();
-                wished.merge(own);
-                wished.validate()?;
+                let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
                 keyspace.set_settings(Settings::new(wished, &core.live.load_full(), &core.arenas));
             }
             result => result.map_err(|e| e.context(format!("the options of keyspace `{name}`")))?,

@@ -124,7 +124,8 @@ pub struct CheckpointArgs {
     --set and --unset change the file, which all commands follow; the user's comments in it stay, \
     and a setting that has its default again is taken out. With -k they change the file and what \
     the store keeps for the keyspace, so that the change is in force at once. Both print what is \
-    in force then. Values are TOML; words need no quotes.\n\n\
+    in force then. A store that cannot be read keeps its file as it is. Values are TOML; words \
+    need no quotes.\n\n\
     A program follows the file if it opens the store with Options::load. Before a store is there, \
     its folder is created for the file.")]
 pub struct OptionsArgs {

@@ -181,7 +181,11 @@ fn no_keyspace(name: &str, all: &[String]) -> Error {
 /// # Errors
 /// As [`Store::open_read_only`].
 fn open_to_read(path: &Path) -> Result<Store, Failure> {
-    let options = options_of(path)?;
+    open_to_read_with(path, &options_of(path)?)
+}
+
+/// As [`open_to_read`], with other options than those of the store's file.
+fn open_to_read_with(path: &Path, options: &Options) -> Result<Store, Failure> {
     told(patiently(&|| Store::open_read_only(path, options.clone())))
 }
 

@@ -13,15 +13,15 @@ mod show;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use siltstone::{Error, ErrorKind, Keyspace, Store};
+use siltstone::{Error, ErrorKind, Keyspace, Options, Store};
 
 use super::opened::Opened;
 use super::{OPTIONS_FILE, OptionsFile, keyspace_of};
 use crate::args::OptionsArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, outln};
+use crate::output::{Out, one_line, outln};
 use file::Changes;
 use show::InForce;
 
@@ -47,21 +47,26 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
         false => text,
     };
     let changed = OptionsFile { options, text };
-    // Before the file: what the store refuses must not stand there.
-    let store = match &args.keyspace {
-        Some(name) if is_change => Some(change_keyspace(args, name, &changed, &changes)?),
-        _ => None,
-    };
-    write(&args.store, &changed.text)?;
-    if let Some(store) = store {
-        store.close()?;
-    }
+    let find = || InForce::find(&args.store, &changed, args.keyspace.as_deref());
     if !is_change {
+        Staged::new(&args.store, &changed.text)?.put_in_place()?;
         return Ok(Outcome::Fine);
     }
+    let found = match &args.keyspace {
+        // A store that cannot be read with the changed file is told of before the file is changed.
+        None => {
+            let found = find()?;
+            Staged::new(&args.store, &changed.text)?.put_in_place()?;
+            found
+        }
+        Some(name) => {
+            change_keyspace(args, name, &changed, &changes)?;
+            find().map_err(|failure| is_made(&failure))?
+        }
+    };
     let mut names: Vec<&str> = changes.unset.clone();
     names.extend(changes.set.iter().map(|(name, _)| *name));
-    let found = InForce::find(&args.store, &changed, args.keyspace.as_deref())?.only(&names);
+    let found = found.only(&names);
     print(|out| found.print_brief(out, args.json))
 }
 
@@ -115,6 +120,11 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
     for name in &unset {
         siltstone::setting(name).map_err(usage)?;
     }
+    if let Some((name, _)) = set.iter().find(|(name, _)| unset.contains(name)) {
+        return Err(Failure::Usage(format!(
+            "{name} cannot be both set and unset: leave out `--set {name}=...` or `--unset {name}`"
+        )));
+    }
     Ok(Changes {
         keyspace: args.keyspace.as_deref(),
         set,
@@ -122,17 +132,44 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
     })
 }
 
-/// Opens the store, which takes over what the changed file sets for its keyspaces, and takes away
-/// what it has stored of the settings to unset. The store is returned open, so that no other
-/// process opens it before the changed file is in place.
+/// Changes the settings of a keyspace in the store, in one step, and in the file.
 fn change_keyspace(
     args: &OptionsArgs,
     name: &str,
     changed: &OptionsFile,
     changes: &Changes<'_>,
-) -> Result<Opened, Failure> {
-    let options = changed.small(false);
-    let store = super::open(&args.store, options).map_err(|failure| match failure {
+) -> Result<(), Failure> {
+    let mut options = changed.small(false);
+    // The open would set them before what is to be unset is gone, which they may contradict.
+    let wished = options.keyspaces.remove(name).unwrap_or_default();
+    // It stays open, so that no other process opens it before the changed file is in place.
+    let store = open_to_change(args, name, options)?;
+    let keyspace = named(&store, name)?;
+    // What the store refuses must not stand in the file, and where the file cannot be written, the
+    // store must not have the change. (The open would delete a staged file.)
+    let staged = Staged::new(&args.store, &changed.text)?;
+    keyspace.change_options(&wished, &changes.unset)?;
+    staged.put_in_place().map_err(|failure| {
+        Failure::Other(format!(
+            "{failure}; the store keeps the change of the keyspace `{}` already, but the file may \
+             be as it was: give the command again",
+            one_line(name)
+        ))
+    })?;
+    store.close().map_err(|error| is_made(&error.into()))
+}
+
+/// The failure of a step after the change.
+fn is_made(failure: &Failure) -> Failure {
+    Failure::Other(format!(
+        "the change is made, in the store and in {OPTIONS_FILE}, but a step after it failed: \
+         {failure}"
+    ))
+}
+
+/// Opens the store to change what it keeps for a keyspace.
+fn open_to_change(args: &OptionsArgs, name: &str, options: Options) -> Result<Opened, Failure> {
+    super::open(&args.store, options).map_err(|failure| match failure {
         Failure::Store(error) if error.kind() == ErrorKind::Locked => error
             .advice(
                 "the store keeps its keyspaces' settings: close the store and give the command \
@@ -147,29 +184,58 @@ fn change_keyspace(
             ))
             .into(),
         failure => failure,
-    })?;
-    let keyspace = named(&store, name)?;
-    keyspace.unset_options(&changes.unset)?;
-    Ok(store)
+    })
 }
 
-/// Replaces the file; a crash leaves the old one or the new one. Where a link lies in its place,
-/// the file that the link leads to is replaced, and the link stays.
-fn write(store: &Path, text: &str) -> Result<(), Failure> {
-    let mut file = store.join(OPTIONS_FILE);
-    if file.is_symlink() {
-        file = fs::canonicalize(&file)
-            .map_err(|e| Failure::io(format!("{}, a link", file.display()), &e))?;
+/// The changed file, written and synced beside the old one. Dropped before it is in place, it is
+/// deleted.
+struct Staged {
+    new: PathBuf,
+    file: PathBuf,
+}
+
+impl Staged {
+    /// Writes the file. Where a link lies in its place, the file that the link leads to is to be
+    /// replaced, and the link stays.
+    fn new(store: &Path, text: &str) -> Result<Staged, Failure> {
+        let mut file = store.join(OPTIONS_FILE);
+        if file.is_symlink() {
+            file = fs::canonicalize(&file)
+                .map_err(|e| Failure::io(format!("{}, a link", file.display()), &e))?;
+        }
+        let folder = file.parent().unwrap_or(store);
+        let staged = Staged {
+            new: folder.join(".OPTIONS.toml.tmp"),
+            file: file.clone(),
+        };
+        let written = (|| {
+            fs::create_dir_all(folder)?;
+            let mut out = File::create(&staged.new)?;
+            out.write_all(text.as_bytes())?;
+            out.sync_all()
+        })();
+        match written {
+            Ok(()) => Ok(staged),
+            Err(error) => Err(Failure::Other(format!(
+                "{}: {error}; nothing was changed",
+                staged.new.display()
+            ))),
+        }
     }
-    let folder = file.parent().unwrap_or(store);
-    let new = folder.join(".OPTIONS.toml.tmp");
-    let replaced = (|| {
-        fs::create_dir_all(folder)?;
-        let mut out = File::create(&new)?;
-        out.write_all(text.as_bytes())?;
-        out.sync_all()?;
-        fs::rename(&new, &file)?;
-        File::open(folder)?.sync_all()
-    })();
-    replaced.map_err(|e| Failure::file(&file, &e))
+
+    /// Replaces the old file. A crash leaves the old one or the new one.
+    fn put_in_place(self) -> Result<(), Failure> {
+        let replaced = fs::rename(&self.new, &self.file).and_then(|()| {
+            let folder = self.file.parent().unwrap_or(Path::new("."));
+            File::open(folder)?.sync_all()
+        });
+        replaced.map_err(|e| Failure::file(&self.file, &e))
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // In place it has another name. What cannot be deleted is overwritten by the next change.
+        let _ = fs::remove_file(&self.new);
+    }
 }

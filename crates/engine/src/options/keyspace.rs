@@ -47,6 +47,17 @@ impl KeyspaceOptions {
                 setting.check_numbers(&(access.numbers)(self))?;
             }
         }
+        out_of_order(self.relations())
+    }
+
+    /// The first two of the options that are set that contradict each other: the lower name and
+    /// value, the upper name and value.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, u64, &'static str, u64)> {
+        self.relations().find(|(_, low, _, high)| high < low)
+    }
+
+    /// What must ascend, of the options that are set.
+    fn relations(&self) -> impl Iterator<Item = (&'static str, u64, &'static str, u64)> {
         let both =
             |lower, low: Option<u64>, upper, high: Option<u64>| Some((lower, low?, upper, high?));
         let (trigger, slowdown, stop) = (
@@ -65,7 +76,7 @@ impl KeyspaceOptions {
                 self.level1_bytes,
             ),
         ];
-        out_of_order(pairs.into_iter().flatten())
+        pairs.into_iter().flatten()
     }
 
     /// What counts for a keyspace that set this in a store with these defaults. Where a default does not fit what was set

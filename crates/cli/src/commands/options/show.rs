@@ -10,7 +10,7 @@ use siltstone::{
 };
 
 use super::{OPTIONS_FILE, outln};
-use crate::commands::{OptionsFile, is_own, no_keyspace, open_to_read};
+use crate::commands::{OptionsFile, is_own, no_keyspace, open_to_read_with};
 use crate::failure::Failure;
 use crate::output::{Out, one_line};
 
@@ -115,14 +115,14 @@ struct Stored {
 }
 
 impl InForce {
-    /// Reads the store in a folder; `file` is the folder's file of options.
+    /// Reads the store in a folder; `file` is the folder's file of options, as it is or is to be.
     pub fn find(
         path: &Path,
         file: &OptionsFile,
         keyspace: Option<&str>,
     ) -> Result<InForce, Failure> {
         let mut notes = Vec::new();
-        let stored = match open_to_read(path) {
+        let stored = match open_to_read_with(path, &file.options) {
             Ok(store) => {
                 let names = match keyspace {
                     Some(name) => vec![super::named(&store, name)?.name().to_string()],
