@@ -48,6 +48,95 @@ fn has_all(said: &str, words: &[&str]) {
 }
 
 #[test]
+fn a_folder_in_the_settings_that_the_store_does_not_have_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = two_keyspaces(dir.path());
+    fs::write(store.join("OPTIONS.toml"), "log_dir = \"/elsewhere\"\n").unwrap();
+    for said in [
+        damaged(&store),
+        on("get", &store, &["key 000001"]).failed(3),
+        on("put", &store, &["k", "v"]).failed(3),
+    ] {
+        has_all(
+            &said,
+            &["OPTIONS.toml", "log_dir", "remove the line", "/elsewhere"],
+        );
+        assert!(!said.contains("DIRECTORIES"), "{said}");
+    }
+    // The command can do what the advice says.
+    on("options", &store, &["--unset", "log_dir"]).fine();
+    on("check", &store, &[]).fine();
+    assert_eq!(on("count", &store, &[]).fine(), "100\n");
+    // So it is where another folder was recorded.
+    let dir = tempfile::tempdir().unwrap();
+    let store = split_store(dir.path());
+    on("check", &store, &[]).fine();
+    fs::write(store.join("OPTIONS.toml"), "table_dir = \"/elsewhere\"\n").unwrap();
+    let said = damaged(&store);
+    has_all(
+        &said,
+        &[
+            "OPTIONS.toml",
+            "table_dir",
+            "remove the line",
+            "DIRECTORIES",
+        ],
+    );
+}
+
+#[test]
+fn settings_that_contradict_what_the_store_keeps_are_named_with_their_origins() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = two_keyspaces(dir.path());
+    on(
+        "options",
+        &store,
+        &["-k", "other", "--set", "l0_trigger_count=30"],
+    )
+    .fine();
+    fs::write(
+        store.join("OPTIONS.toml"),
+        "[keyspaces.other]\nl0_slowdown_count = 20\n",
+    )
+    .unwrap();
+    assert_eq!(on("get", &store, &["-k", "other", "k"]).fine(), "v\n");
+    let copy = dir.path().join("copy");
+    for said in [
+        damaged(&store),
+        on("put", &store, &["k", "v"]).failed(3),
+        on("checkpoint", &store, &[copy.to_str().unwrap()]).failed(3),
+    ] {
+        has_all(
+            &said,
+            &[
+                "OPTIONS.toml",
+                "l0_trigger_count (kept by the store)",
+                "20 (set in OPTIONS.toml)",
+                "at least 30",
+                "-k other --unset l0_trigger_count",
+            ],
+        );
+    }
+    // A change that leads to settings that are possible can be made, and another one cannot.
+    let refused = on(
+        "options",
+        &store,
+        &["-k", "other", "--set", "l0_stop_count=25"],
+    );
+    has_all(&refused.failed(3), &["l0_trigger_count"]);
+    on(
+        "options",
+        &store,
+        &["-k", "other", "--unset", "l0_trigger_count"],
+    )
+    .fine();
+    on("check", &store, &[]).fine();
+    on("put", &store, &["k", "v"]).fine();
+    let shown = on("options", &store, &["-k", "other"]).fine();
+    has_all(&shown, &["l0_slowdown_count = 20  # set for the keyspace"]);
+}
+
+#[test]
 fn a_change_whose_file_cannot_be_written_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = two_keyspaces(dir.path());

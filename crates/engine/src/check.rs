@@ -21,6 +21,7 @@ use crate::log::Position;
 use crate::log::format::parse_segment_name;
 use crate::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::names::{self, Kind, Parts};
+use crate::options::KeyspaceOptions;
 use crate::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
 
 mod log;
@@ -223,7 +224,7 @@ pub fn check(
     if let Err(error) = state.check() {
         report.problems.push(error.in_file(report.manifest.clone()));
     }
-    check_options(storages.manifest, &mut report);
+    check_options(storages, &state, &mut report);
     let (ingested, passed) = check_log(storages.log, report.store_id, &state, &mut report)?;
     let log_problem_count = report.problems.len();
     check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
@@ -238,16 +239,38 @@ pub fn check(
     Ok(report)
 }
 
-/// Reports an `OPTIONS.toml` that cannot be read. It is no part of the data, and an open by a
-/// library does not need it, but `silt` and every program that reads it fails.
-fn check_options(root: &dyn Storage, report: &mut CheckReport) {
-    if let Err(error) = crate::options_differ::read(root)
-        // Something other than a file in its place is reported with the other names.
-        && error.storage().is_none()
+/// Reports what makes an open fail that follows `OPTIONS.toml`: a file that cannot be read, and
+/// settings that do not fit the store. The file is no part of the data, and an open by a library
+/// does not need it, but `silt` and every program that reads it fails.
+fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut CheckReport) {
+    let file = match crate::options_differ::read(storages.manifest) {
+        Ok(Some(file)) => file,
+        Ok(None) => return,
+        Err(error) => {
+            // Something other than a file in its place is reported with the other names.
+            if error.storage().is_none() {
+                let error = crate::options::file_is_wrong(error).in_file(names::OPTIONS);
+                report.problems.push(error);
+            }
+            return;
+        }
+    };
+    for (part, (name, wish)) in [storages.log, storages.tables]
+        .into_iter()
+        .zip(file.options.directories())
     {
-        report
-            .problems
-            .push(crate::options::file_is_wrong(error).in_file(names::OPTIONS));
+        let moved = crate::directories::moved_by_file(storages.manifest, part, name, wish);
+        report.problems.extend(moved);
+    }
+    // An open for writing has the store keep what the file sets for its keyspaces.
+    for keyspace in state.keyspaces.values() {
+        let Some(wished) = file.options.keyspaces.get(&keyspace.name) else {
+            continue;
+        };
+        let kept = KeyspaceOptions::from_stored(&keyspace.options);
+        let merged = kept
+            .and_then(|kept| crate::settings::merged(&keyspace.name, &kept, wished, Some(wished)));
+        report.problems.extend(merged.err());
     }
 }
 

@@ -21,7 +21,7 @@ use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErro
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{CURRENT_NAME, StoreId};
-use crate::names::{DIRECTORIES, OWNER, Parts};
+use crate::names::{DIRECTORIES, OPTIONS, OWNER, Parts};
 use crate::options::Options;
 use crate::recovery::LEASE;
 
@@ -182,7 +182,7 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
                 continue;
             }
             if wish != std::fs::canonicalize(&is).unwrap_or_else(|_| is.clone()) {
-                return Err(moved_by_option(name, &place, &is, &wish));
+                return Err(moved_by_option(&root, name, &is, &wish));
             }
         }
     }
@@ -268,15 +268,60 @@ pub(crate) fn refuse_within(storages: &Storages, folder: &Path, what: &str) -> R
 }
 
 #[cold]
-fn moved_by_option(name: &str, store: &str, is: &Path, wish: &Path) -> Error {
-    Error::invalid_argument(format!(
-        "option {name} cannot move what the store {store} has elsewhere already"
+fn moved_by_option(root: &dyn Storage, name: &str, is: &Path, wish: &Path) -> Error {
+    let store = root.location();
+    let part = match name {
+        "log_dir" => "the log lies",
+        _ => "the tables lie",
+    };
+    let file = crate::options_differ::read(root).ok().flatten();
+    let in_file = file.is_some_and(|file| {
+        let mut all = file.options.directories().into_iter();
+        let dir = all.find_map(|(option, dir)| (option == name).then_some(dir));
+        dir.and_then(|dir| wanted(Path::new(&store), dir))
+            .as_deref()
+            == Some(wish)
+    });
+    let error = Error::invalid_argument(format!(
+        "option {name} names another folder than the one where {part}: only the creation of a \
+         store follows it, and it moves no store"
     ))
     .expected(format!("{}, or no {name} at all", is.display()))
-    .found(wish.display())
-    .advice(format!(
-        "leave {name} out to open the store as it is; {DIRECTORIES} in its folder says where its parts are"
-    ))
+    .found(wish.display());
+    let recorded = match is == Path::new(&store) {
+        true => "all of that store lies in its folder".to_string(),
+        false => format!("{DIRECTORIES} in that folder says where the store's parts lie"),
+    };
+    if in_file {
+        error.in_file(OPTIONS).advice(format!(
+            "remove the line `{name}` from {store}/{OPTIONS}; {recorded}"
+        ))
+    } else {
+        error.advice(format!(
+            "leave {name} out to open the store {store} as it is; {recorded}"
+        ))
+    }
+}
+
+/// What is wrong where the file `OPTIONS.toml` names the folder `wish` for a part of the store in
+/// `root` that lies in `part`: no open that follows the file goes on then.
+pub(crate) fn moved_by_file(
+    root: &dyn Storage,
+    part: &dyn Storage,
+    name: &str,
+    wish: &Path,
+) -> Option<Error> {
+    let (root_path, is) = (
+        PathBuf::from(root.location()),
+        PathBuf::from(part.location()),
+    );
+    // Storages that are no folders are placed by whoever opens the store.
+    if !root_path.is_absolute() || !is.is_absolute() {
+        return None;
+    }
+    let wish = wanted(&root_path, wish)?;
+    let is = std::fs::canonicalize(&is).unwrap_or(is);
+    (wish != is).then(|| moved_by_option(root, name, &is, &wish))
 }
 
 /// A store's leases: that of its folder, and those of its other folders.

@@ -154,8 +154,9 @@ pub struct OptionsArgs {
     silt check words.silt\n  \
     silt check words.silt --json | jq .problems\n\n\
     Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage, which is named \
-    by file and offset, or if OPTIONS.toml cannot be read, and 3 if the store could not be looked \
-    at: there is none, it is open elsewhere, or its format is newer.")]
+    by file and offset, or if OPTIONS.toml cannot be read or does not fit the store, and 3 if the \
+    store could not be looked at: there is none, it is open elsewhere, a file of it may not be \
+    read, or its format is newer.")]
 pub struct CheckArgs {
     /// The store's folder.
     pub store: PathBuf,
