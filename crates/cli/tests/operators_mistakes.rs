@@ -199,3 +199,60 @@ fn a_setting_is_not_both_set_and_unset() {
     has_all(&said, &["compression cannot be both set and unset"]);
     assert!(!store.join("OPTIONS.toml").exists());
 }
+
+#[test]
+fn a_split_store_that_lost_both_pointers_is_not_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = split_store(dir.path());
+    let new = dir.path().join("new");
+    let lines = {
+        let said = fs::read_to_string(store.join("DIRECTORIES")).unwrap();
+        let (lines, _) = said.split_once("crc32c").unwrap();
+        format!("{lines}crc32c edited\n")
+    };
+    let current = fs::read(store.join("CURRENT")).unwrap();
+    for file in ["CURRENT", "DIRECTORIES"] {
+        fs::remove_file(store.join(file)).unwrap();
+    }
+    for said in [
+        damaged(&store),
+        on("repair", &store, &["--to", new.to_str().unwrap()]).failed(3),
+        on("count", &store, &[]).failed(3),
+        on("put", &store, &["k", "v"]).failed(3),
+    ] {
+        has_all(
+            &said,
+            &["DIRECTORIES", "log_dir in OPTIONS.toml", "OWNER", "5 lines"],
+        );
+        for line in lines.lines() {
+            has_all(&said, &[line]);
+        }
+        assert!(!said.contains("create a store"), "{said}");
+    }
+    assert!(!new.exists() && !store.join("CURRENT").exists());
+    // With these lines, and without CURRENT, a repair finds everything.
+    fs::write(store.join("DIRECTORIES"), lines).unwrap();
+    on("repair", &store, &["--to", new.to_str().unwrap()]);
+    assert_eq!(on("count", &new, &[]).fine(), "2000\n");
+    fs::write(store.join("CURRENT"), current).unwrap();
+    assert_eq!(on("count", &store, &[]).fine(), "2000\n");
+}
+
+#[test]
+fn a_manifest_without_its_pointer_is_no_place_for_a_new_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = split_store(dir.path());
+    for file in ["CURRENT", "DIRECTORIES", "OPTIONS.toml"] {
+        fs::remove_file(store.join(file)).unwrap();
+    }
+    for (command, args) in [("count", &[][..]), ("put", &["k", "v"])] {
+        let said = on(command, &store, args).failed(3);
+        has_all(&said, &["MANIFEST", "CURRENT"]);
+        assert!(!said.contains("create a store"), "{said}");
+    }
+    assert!(!store.join("CURRENT").exists());
+    // Settings alone are those of a store that is to be created.
+    let store = dir.path().join("new");
+    on("options", &store, &["--set", "background_tasks=3"]).fine();
+    on("put", &store, &["k", "v"]).fine();
+}

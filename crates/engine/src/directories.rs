@@ -155,8 +155,18 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
         Err(e) if e.kind == StorageErrorKind::NotFound => false,
         Err(e) => return Err(e.into()),
     };
-    let recorded = Directories::read(&root)?;
-    if is_store && recorded.is_none() {
+    let recorded = Directories::read(&root).map_err(|error| {
+        // A damaged file is written again with the same lines as a missing one.
+        let lines = match error.is_corruption() {
+            true => lost::refuse(&root, options).err(),
+            false => None,
+        };
+        match lines.as_ref().and_then(Error::advice_text) {
+            Some(advice) => error.advice(advice.to_string()),
+            None => error,
+        }
+    })?;
+    if recorded.is_none() {
         lost::refuse(&root, options)
             .map_err(|e| e.context(format!("finding the parts of the store {place}")))?;
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use arc_swap::ArcSwap;
-use siltstone_storage::{Epoch, Runtime};
+use siltstone_storage::{Epoch, Runtime, Storage};
 use siltstone_table::exec::Executor;
 
 use crate::batch::SessionId;
@@ -508,5 +508,37 @@ fn refuse_headless_data(storages: &Storages) -> Result<()> {
             return refuse(&object.name);
         }
     }
+    for object in storages.manifest.list()? {
+        if manifest::parse_manifest_name(&object.name).is_some()
+            && !may_be_of_a_creation(&*storages.manifest, &object.name)?
+        {
+            return refuse(&object.name);
+        }
+    }
     Ok(())
+}
+
+/// Whether a manifest that no `CURRENT` names may be what a creation left that was cut off. Such a
+/// manifest has the state of a new store and no edit, or is torn.
+fn may_be_of_a_creation(storage: &dyn Storage, name: &str) -> Result<bool> {
+    let file = storage.open(name)?;
+    let mut head = [0; manifest::format::HEADER_BYTES];
+    if file.len() < head.len() as u64 {
+        return Ok(true);
+    }
+    file.read_at(0, &mut head)?;
+    let read = manifest::format::decode_header(&head, name)
+        .and_then(|current| manifest::read_manifest(storage, &current));
+    match read {
+        Ok(read) => {
+            let state = &read.state;
+            let has_tables = state
+                .keyspaces
+                .values()
+                .any(|k| k.version.tables().next().is_some());
+            Ok(read.record_count <= 1 && state.keyspaces.len() <= 1 && !has_tables)
+        }
+        Err(error) if error.is_corruption() => Ok(true),
+        Err(error) => Err(error),
+    }
 }

@@ -19,8 +19,8 @@ use super::text::Directories;
 use super::{Folder, Owner, wanted};
 use crate::error::{Error, Result};
 use crate::log::format::parse_segment_name;
-use crate::manifest::{StoreId, read_current};
-use crate::names::{DIRECTORIES, OPTIONS};
+use crate::manifest::{StoreId, parse_manifest_name, read_current};
+use crate::names::{DESTROYED, DIRECTORIES, OPTIONS};
 use crate::options::Options;
 
 /// The advice where nothing says which folders the store had.
@@ -33,11 +33,13 @@ const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, p
 /// # Errors
 /// `Corruption` of `DIRECTORIES`; those of the storage.
 pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()> {
-    // A damaged pointer is reported by the code that reads it next.
-    let Ok(Some(current)) = read_current(root) else {
-        return Ok(());
+    let mut id = match read_current(root) {
+        Ok(Some(current)) => Some(current.store_id),
+        // The pointer is lost as well, and each OWNER has the id that stood there.
+        Ok(None) if holds_files_of_a_store(root)? => None,
+        // There is no store. A damaged pointer is reported by the code that reads it next.
+        _ => return Ok(()),
     };
-    let id = current.store_id;
     let root_path = PathBuf::from(root.location());
     let file = crate::options_differ::read(root).ok().flatten();
     let from_file = file.as_ref().map(|file| file.options.directories());
@@ -47,7 +49,8 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
         .iter()
         .any(|o| parse_segment_name(&o.name).is_some());
     let mut parts = [None, None];
-    let mut found = None;
+    let mut owned = Vec::new();
+    let mut lacks_log = None;
     for (i, part) in parts.iter_mut().enumerate() {
         let wishes = [given, from_file].into_iter().flatten();
         let wish = wishes
@@ -57,52 +60,81 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
             continue;
         };
         let shown = dir.display();
+        let file_dir = from_file.and_then(|all| wanted(&root_path, all[i].1));
+        let option = match file_dir.as_ref() == Some(&dir) {
+            true => format!("{name} in {OPTIONS}"),
+            false => format!("option {name}"),
+        };
         match FileStorage::open_existing(&dir) {
             Ok(_) if dir == root_path => continue,
-            Ok(storage) if is_owned(&storage, id) => {
-                found = Some(format!(
-                    "no such file, and {shown} ({name}), whose OWNER names this store"
-                ));
+            Ok(storage) if is_owned(&storage, &mut id, root) => {
+                owned.push(format!("{shown} ({option})"));
             }
             // The log cannot be in the store's folder, wherever else it may be.
             _ if i == 0 && !has_log => {
-                found.get_or_insert_with(|| {
-                    format!("no such file, no log in the store's folder, and {name} = {shown}")
-                });
+                lacks_log = Some(format!(
+                    "no such file, no log in the store's folder, and {shown} ({option})"
+                ));
             }
             _ => continue,
         }
         *part = Some(shown.to_string());
     }
-    match found {
-        Some(found) => Err(missing(id, &root.location(), parts, found)),
-        None => Ok(()),
+    let found = match owned.is_empty() {
+        true => lacks_log,
+        false => Some(format!(
+            "no such file, and an OWNER that names this store in {}",
+            owned.join(" and in ")
+        )),
+    };
+    match (id, found) {
+        (Some(id), Some(found)) => Err(missing(id, &root.location(), parts, found)),
+        _ => Ok(()),
     }
 }
 
-fn is_owned(storage: &FileStorage, id: StoreId) -> bool {
-    matches!(Owner::read(storage), Ok(Some(owner)) if owner.names(id))
+/// Whether the folder has files that only a store's own folder has, of a store that was not being
+/// destroyed.
+fn holds_files_of_a_store(root: &FileStorage) -> Result<bool> {
+    let all = root.list()?;
+    let is_destroyed = all.iter().any(|o| o.name == DESTROYED);
+    Ok(!is_destroyed && all.iter().any(|o| parse_manifest_name(&o.name).is_some()))
+}
+
+/// Whether the folder says that it belongs to the store `id`, or if that is not known, to the store
+/// in the folder `root`, whose id it is then.
+fn is_owned(storage: &FileStorage, id: &mut Option<StoreId>, root: &FileStorage) -> bool {
+    let Ok(Some(owner)) = Owner::read(storage) else {
+        return false;
+    };
+    match id {
+        Some(id) => owner.names(*id),
+        None => {
+            *id = owner.id_of_store_in(root);
+            id.is_some()
+        }
+    }
 }
 
 #[cold]
 fn missing(id: StoreId, place: &str, parts: [Option<String>; 2], found: String) -> Error {
     let [log, tables] = parts;
-    let what = match (&log, &tables) {
-        (Some(_), Some(_)) => "log and tables",
-        (None, Some(_)) => "tables",
-        _ => "log",
+    let (what, verb) = match (&log, &tables) {
+        (Some(_), Some(_)) => ("log and tables", "lie"),
+        (None, Some(_)) => ("tables", "lie"),
+        _ => ("log", "lies"),
     };
     let lines = Directories::new(id, log, tables).edited();
     let lines: Vec<String> = lines.lines().map(|line| format!("`{line}`")).collect();
     Error::corruption(
         DIRECTORIES,
-        format!("the file that says where the {what} of the store {place} lies is missing"),
+        format!("the file that says where the {what} of the store {place} {verb} is missing"),
     )
     .expected(format!("a file {DIRECTORIES} in the store's folder"))
     .found(found)
     .advice(format!(
         "put the file back from a copy, or write it with these {} lines: {}; if what lay in the \
-         other folder is lost for good, take its option out of {OPTIONS} and run `silt repair`",
+         other folder is lost for good, remove its line from {OPTIONS} and run `silt repair`",
         lines.len(),
         lines.join(", ")
     ))

@@ -320,6 +320,11 @@ impl Owner {
         let (place, root) = (storage.describe(), root.location());
         let error = if self.store_id != id {
             Error::invalid_argument(format!("the folder {place} belongs to another store"))
+    /// The id of the store that it names, if that store lies in the folder `root`.
+    pub(super) fn id_of_store_in(&self, root: &dyn Storage) -> Option<StoreId> {
+        (self.folder == root.location()).then_some(self.store_id)
+    }
+
                 .advice("name another folder; each store's log and tables need their own")
         } else if self.folder != own.folder {
             Error::invalid_argument(format!(
