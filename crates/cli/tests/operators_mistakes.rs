@@ -256,3 +256,30 @@ fn a_manifest_without_its_pointer_is_no_place_for_a_new_store() {
     on("options", &store, &["--set", "background_tasks=3"]).fine();
     on("put", &store, &["k", "v"]).fine();
 }
+
+#[test]
+fn an_emptied_file_of_directories_is_written_again_like_a_missing_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = split_store(dir.path());
+    let file = store.join("DIRECTORIES");
+    fs::write(&file, "").unwrap();
+    let said = damaged(&store);
+    has_all(
+        &said,
+        &["5 lines: `siltstone-directories 1`", "`crc32c edited`"],
+    );
+    let dumped = on("dump", &file, &[]);
+    assert_eq!(dumped.code, Some(1), "{dumped:?}");
+    has_all(&dumped.out, &["DAMAGED"]);
+    fs::write(&file, "junk\n").unwrap();
+    assert_eq!(on("dump", &file, &[]).code, Some(1));
+    let owner = dir.path().join("fast/OWNER");
+    on("dump", &owner, &[]).fine();
+    fs::write(&owner, "").unwrap();
+    assert_eq!(on("dump", &owner, &[]).code, Some(1));
+    fs::remove_file(&file).unwrap();
+    has_all(
+        &damaged(&store),
+        &["log and tables of the store", "lie is missing"],
+    );
+}

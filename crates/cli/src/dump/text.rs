@@ -1,7 +1,7 @@
 //! The small text files of a store's folder.
 
 use serde_json::json;
-use siltstone::inspect::purpose;
+use siltstone::inspect::{check_small, purpose};
 use siltstone::{Error, ErrorKind, Options};
 
 use super::Dump;
@@ -36,7 +36,7 @@ pub fn print(dump: &mut Dump<'_>, name: &str, text: &[u8]) -> Result<(), Failure
             .err()
             .map(|e| wrong(format!("it is no JSON: {e}")))
     } else {
-        None
+        check_small(name, text).err()
     };
     match error {
         Some(error) => dump.damage(&error, None),

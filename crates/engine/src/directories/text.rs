@@ -55,10 +55,13 @@ fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     }
     let mut bytes = vec![0; file.len() as usize];
     file.read_at(0, &mut bytes)?;
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(Some(text)),
-        Err(_) => Err(Error::corruption(place(), "the file is no text")),
-    }
+    text_of(&bytes, &place()).map(|text| Some(text.to_string()))
+}
+
+/// The text of a file's bytes; `place` is the file's name for the error.
+fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
+    std::str::from_utf8(bytes)
+        .map_err(|_| Error::corruption(place.to_string(), "the file is no text"))
 }
 
 /// A path that can stand on a line.
@@ -218,6 +221,14 @@ impl Directories {
         Ok(directories)
     }
 
+    /// Checks the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`Directories::read`].
+    pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
+        Directories::decode(text_of(bytes, DIRECTORIES)?).map(drop)
+    }
+
     /// What the store's folder says; `None` if everything lies in it.
     pub(crate) fn read(root: &dyn Storage) -> Result<Option<Directories>> {
         read_text(root, DIRECTORIES)?
@@ -278,21 +289,40 @@ impl Owner {
         let Some(text) = read_text(storage, OWNER)? else {
             return Ok(None);
         };
-        Owner::decode(&text).map(Some).ok_or_else(|| {
-            Error::corruption(
-                format!("{}/{OWNER}", storage.describe()),
-                "the file does not say whose the folder is",
-            )
+        Owner::decode(&text)
+            .map(Some)
+            .ok_or_else(|| Owner::unclear(format!("{}/{OWNER}", storage.describe())))
+    }
+
+    /// The error for a file that does not say whose the folder is.
+    #[cold]
+    fn unclear(place: String) -> Error {
+        Error::corruption(place, "the file does not say whose the folder is")
             .expected(format!(
                 "the lines `{OWNER_HEAD}`, `store ID`, `folder PATH`, `holds PARTS`"
             ))
             .advice("put the file back from a copy, or write these lines")
-        })
+    }
+
+    /// Checks the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`Owner::read`].
+    pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
+        match Owner::decode(text_of(bytes, OWNER)?) {
+            Some(_) => Ok(()),
+            None => Err(Owner::unclear(OWNER.to_string())),
+        }
     }
 
     /// Whether it names the store `id`, in any folder.
     pub(super) fn names(&self, id: StoreId) -> bool {
         self.store_id == id
+    }
+
+    /// The id of the store that it names, if that store lies in the folder `root`.
+    pub(super) fn id_of_store_in(&self, root: &dyn Storage) -> Option<StoreId> {
+        (self.folder == root.location()).then_some(self.store_id)
     }
 
     /// Whether it names the store `id` in this folder.
@@ -320,11 +350,6 @@ impl Owner {
         let (place, root) = (storage.describe(), root.location());
         let error = if self.store_id != id {
             Error::invalid_argument(format!("the folder {place} belongs to another store"))
-    /// The id of the store that it names, if that store lies in the folder `root`.
-    pub(super) fn id_of_store_in(&self, root: &dyn Storage) -> Option<StoreId> {
-        (self.folder == root.location()).then_some(self.store_id)
-    }
-
                 .advice("name another folder; each store's log and tables need their own")
         } else if self.folder != own.folder {
             Error::invalid_argument(format!(

@@ -22,10 +22,12 @@ pub use table::{BlockInfo, TableFile};
 
 use crate::build::BUILT_TABLE_SUFFIX;
 use crate::checkpoint::PARTIAL;
+use crate::directories::{Directories, Owner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::format::{self as log_format, parse_segment_name};
 use crate::manifest::format::{self as manifest_format, CURRENT_WORD};
 use crate::manifest::{CURRENT_NAME, parse_manifest_name};
+use crate::names::{DIRECTORIES, OWNER};
 use crate::options::KeyspaceOptions;
 use crate::reserve;
 use crate::version::StoredOptions;
@@ -131,6 +133,19 @@ pub fn purpose(name: &str) -> Option<&'static str> {
         _ if name.starts_with("LOCK.") => "what the process locks that has the store open",
         _ => return None,
     })
+}
+
+/// Checks the contents of a small file that has a [`purpose`]: `DIRECTORIES` or `OWNER`. Files of
+/// other names have no contents that an open depends on, or contents that others can check.
+///
+/// # Errors
+/// `Corruption` if the file is not what its name says; `Unsupported` if a later version wrote it.
+pub fn check_small(name: &str, bytes: &[u8]) -> Result<()> {
+    match name {
+        DIRECTORIES => Directories::check_bytes(bytes),
+        OWNER => Owner::check_bytes(bytes),
+        _ => Ok(()),
+    }
 }
 
 /// What was set for a keyspace, as names and values, what is not known here as its tag and hexadecimal digits.
