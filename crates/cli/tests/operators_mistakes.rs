@@ -283,3 +283,36 @@ fn an_emptied_file_of_directories_is_written_again_like_a_missing_one() {
         &["log and tables of the store", "lie is missing"],
     );
 }
+
+#[test]
+fn a_load_that_fails_after_its_last_record_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s");
+    for set in ["log_segment_bytes=65536", "compression=none"] {
+        on("options", &store, &["--set", set]).fine();
+    }
+    let input = dir.path().join("lines.txt");
+    let mut draw = Draw(7);
+    let lines: String = (0..5000)
+        .map(|n| format!("{n:06} {:060}\n", draw.below(u64::MAX)))
+        .collect();
+    fs::write(&input, lines).unwrap();
+    // Each segment of the log fits into 128 KiB, and the table that the load ends with does not.
+    let limited: Ended = Command::new("sh")
+        .args(["-c", "ulimit -f 256; exec \"$0\" load \"$1\" \"$2\""])
+        .args([OsStr::new(SILT), store.as_os_str(), input.as_os_str()])
+        .output()
+        .unwrap()
+        .into();
+    let said = limited.failed(3);
+    has_all(
+        &said,
+        &[
+            "all records were loaded",
+            "5,000 records",
+            "only closing the store",
+        ],
+    );
+    assert!(!said.contains("give the command again"), "{said}");
+    assert_eq!(on("count", &store, &[]).fine(), "5000\n");
+}

@@ -160,11 +160,15 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     let json = load.json(&source, time, format);
     let total = load.total();
     // To tables, so that the next command opens the store without a log to replay.
-    store.flush()?;
-    if let Some(resume) = load.resume {
-        resume.tidy(&store)?;
-    }
-    store.close()?;
+    let settled = store.flush().map_err(Failure::from);
+    let settled = settled.and_then(|()| match load.resume {
+        Some(resume) => resume.tidy(&store),
+        None => Ok(()),
+    });
+    let closed = store.close().map_err(Failure::from);
+    settled
+        .and(closed)
+        .map_err(|failure| unsettled(&failure, &summary))?;
     let mut out = Out::new();
     if args.json {
         outln!(out, "{json}")?;
@@ -224,6 +228,24 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         0 => Outcome::Fine,
         _ => Outcome::LeftOut,
     })
+}
+
+/// The failure of a load all of whose records are in the store, because only what follows them
+/// failed: tables of them, and the close.
+fn unsettled(failure: &Failure, summary: &str) -> Failure {
+    let why = match failure {
+        Failure::Store(error) if error.is_no_space() => {
+            let advice = error.advice_text().unwrap_or("free some space");
+            let advice = advice.split(';').next().unwrap_or_default();
+            let next = format!("{advice}; the next command that opens the store does the rest");
+            error.clone().advice(next).to_string()
+        }
+        failure => failure.to_string(),
+    };
+    Failure::Other(format!(
+        "all records were loaded and stay in the store: {summary}; only closing the store after \
+         them failed, and nothing needs to be loaded again: {why}"
+    ))
 }
 
 /// What is in the store, in words.
