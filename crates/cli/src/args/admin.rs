@@ -20,7 +20,8 @@ pub struct FiguresArgs {
     pub json: bool,
     /// Look again every SECONDS (1 if none are given), until interrupted: a live screen on a
     /// terminal, else a block or line each time. A store that is not there yet is waited for, up
-    /// to 60 seconds.
+    /// to 60 seconds. A look that opens the store itself keeps writers out, and the pause after it
+    /// is at least 20 times as long as the look.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<Duration>,
 }

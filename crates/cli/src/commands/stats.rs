@@ -88,11 +88,29 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
             Some(failure) if screen => outln!(out, "{failure}")?,
             Some(failure) => eprintln!("silt: {failure}"),
         }
+        // A look that fails holds nothing.
+        let held = failed.as_ref().map_or(last.held, |_| Duration::ZERO);
+        let pause = pause_after(held, every);
+        if pause > every {
+            let said = format!(
+                "the last look took {}, in which no writer could open the store: the next one \
+                 follows in {}",
+                duration(held),
+                duration(pause)
+            );
+            match args.json {
+                true => eprintln!("silt: {said}"),
+                false => outln!(out, "{said}")?,
+            }
+        }
         if !screen && !args.json {
             outln!(out)?;
         }
         out.finish()?;
-        next += every;
+        next = match pause > every {
+            true => Instant::now() + pause,
+            false => next + every,
+        };
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         // After a pause (a stopped process, a suspended machine) nothing is caught up on.
         next = next.max(Instant::now() - every);
@@ -108,6 +126,15 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
             Err(failure) => failed = Some(failure),
         }
     }
+}
+
+/// A look at a store that nobody has open reads its log and keeps writers out meanwhile. The pause
+/// after it is so many times as long as the look, so that writers mostly get in.
+const PAUSE_PER_LOOK: u32 = 20;
+
+/// How long to wait after a look that held the store so long, where one is wanted every `every`.
+fn pause_after(held: Duration, every: Duration) -> Duration {
+    every.max(held.saturating_mul(PAUSE_PER_LOOK))
 }
 
 /// The first figures of a store. An error ends the command here, while a later one may pass. Only a
@@ -438,4 +465,18 @@ fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_a_look_takes_the_rarer_it_is() {
+        let every = Duration::from_secs(1);
+        let look = Duration::from_millis;
+        assert_eq!(pause_after(look(0), every), every);
+        assert_eq!(pause_after(look(50), every), every);
+        assert_eq!(pause_after(look(700), every), Duration::from_secs(14));
+    }
 }

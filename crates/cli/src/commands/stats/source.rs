@@ -21,6 +21,8 @@ pub struct Sample {
     pub stats: Stats,
     /// Whose they are.
     pub source: Source,
+    /// How long the store was open for reading for them, which keeps writers out.
+    pub held: Duration,
 }
 
 /// Whose figures are shown.
@@ -153,6 +155,7 @@ impl Sample {
         Sample {
             stats: found.stats,
             source: Source::Published(by),
+            held: Duration::ZERO,
         }
     }
 
@@ -171,6 +174,7 @@ impl Sample {
             if let (true, Some(found)) = (fresh, &published) {
                 return Ok(Sample::published(found.clone()));
             }
+            let start = Instant::now();
             match open_to_read(store) {
                 Ok(opened) => {
                     let stats = opened.stats();
@@ -178,6 +182,7 @@ impl Sample {
                     return Ok(Sample {
                         stats,
                         source: Source::Opened(published.as_ref().map(Published::of)),
+                        held: start.elapsed(),
                     });
                 }
                 Err(Failure::Store(error)) if error.kind() == ErrorKind::Locked => {
