@@ -343,11 +343,14 @@ fn check_tables(
             found.table_count += 1;
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
-            // A table that cannot be opened is lost with all of its keys.
-            check_table(storage, &lengths, meta, report).unwrap_or_else(|error| {
+            if let Err(error) = check_table(storage, &lengths, meta, report) {
+                // A table that cannot be opened is lost with all of its keys.
                 let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
+                if is_denied(&error) {
+                    return Err(error);
+                }
                 report.problems.push(error);
-            });
+            }
             found.entry_count += report.entry_count - before.0;
             found.problem_count += (report.problems.len() - before.1) as u64;
             done_bytes += meta.file_bytes;
@@ -360,6 +363,13 @@ fn check_tables(
     }
     report.keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(())
+}
+
+/// Whether the error is that this process may not read a file. Nothing is known of the file then,
+/// so this is no damage, and the check fails.
+fn is_denied(error: &Error) -> bool {
+    let source = error.storage();
+    source.is_some_and(|e| e.kind == StorageErrorKind::PermissionDenied)
 }
 
 /// Checks one table; an error is one more problem of it.
@@ -378,7 +388,7 @@ fn check_table(
             }
             _ => Error::corruption(
                 meta.name.clone(),
-                "a table that the manifest, or an ingest in the log, names is missing",
+                "a table is missing that the manifest names, or an ingest in the log",
             )
             .expected(format!("a file of {} bytes", meta.file_bytes))
             .found("no such file")

@@ -378,7 +378,10 @@ impl From<StorageError> for Error {
             StorageErrorKind::Removed => (ErrorKind::Corruption, Some(REMOVED_ADVICE)),
             StorageErrorKind::PermissionDenied => (
                 ErrorKind::Io,
-                Some("check the owner and the permissions of the folder, and how it is mounted"),
+                Some(
+                    "check the owner and the permissions of the file and its folder, and how it is \
+                     mounted",
+                ),
             ),
             StorageErrorKind::TooManyOpen => (
                 ErrorKind::Io,

@@ -11,8 +11,9 @@ use siltstone::{
     Batch, Components, ErrorKind, IngestMode, Options, Store, TableBuilder, TableFolder,
     TableOptions, WriteOptions,
 };
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::memory::{CrashPolicy, MemoryStorage};
-use siltstone_storage::{Epoch, Runtime, Storage};
+use siltstone_storage::{Epoch, OpKind, Runtime, Storage, StorageErrorKind};
 
 fn options() -> Options {
     Options {
@@ -574,4 +575,24 @@ fn the_first_log_segment_is_missing_or_of_another_store() {
             "{error}"
         );
     }
+}
+
+/// A file that this process may not read may well be sound.
+#[test]
+fn a_file_that_may_not_be_read_is_no_damage() {
+    let (runtime, storage) = closed_store();
+    for suffix in [".tbl", ".log"] {
+        let faulty = FaultStorage::new(storage.clone(), &runtime);
+        let denied = Fault::Fail(StorageErrorKind::PermissionDenied);
+        faulty.add(Rule::on(OpKind::Open, denied).ending(suffix).for_good());
+        faulty.arm();
+        let error = check(&CheckStorages::on(&faulty), &mut |_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        let said = error.to_string();
+        assert!(
+            said.contains(suffix) && said.contains("permissions of the file"),
+            "{said}"
+        );
+    }
+    sound(&storage);
 }

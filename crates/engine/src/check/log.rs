@@ -51,7 +51,9 @@ pub(super) fn check_log(
             report.log = Some(log_check(&replayed, reading.entry_count, state.closed));
             passed = replayed.passed;
         }
-        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+        Err(error) if error.kind() == ErrorKind::Unsupported || super::is_denied(&error) => {
+            return Err(error);
+        }
         Err(error) => report.problems.push(error),
     }
     Ok((reading.ingested, passed))

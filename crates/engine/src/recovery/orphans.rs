@@ -65,7 +65,9 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
                 .expected("the table that the manifest names")
                 .found("no file of this name")
                 .advice(
-                    "put the file back from a copy, read what is left with a read-only open, or make a new store of it with `silt repair`",
+                    "put the file back from a copy, or make a new store of what is left with \
+                     `silt repair`; commands that only read, such as `silt get` and `silt scan`, \
+                     open the store without it",
                 ));
             }
         }
