@@ -596,3 +596,27 @@ fn a_file_that_may_not_be_read_is_no_damage() {
     }
     sound(&storage);
 }
+
+/// A store that was killed before anything came into its new log: the log is as empty without its
+/// header as with it. An open, a check and a repair judge that alike.
+#[test]
+fn an_empty_log_loses_nothing_with_its_header() {
+    for cut in [false, true] {
+        let (runtime, storage) = closed_store();
+        let _store = open(&runtime, &storage);
+        let storage = storage.kill();
+        let start = sound(&storage).log.unwrap().end.segment;
+        let name = segment_name(start);
+        let mut bytes = storage.read_small(&name).unwrap();
+        match cut {
+            true => bytes.clear(),
+            false => bytes[20] ^= 1,
+        }
+        replace(&storage, &name, &bytes);
+        let log = sound(&storage).log.unwrap();
+        assert_eq!((log.record_count, log.closed), (0, false));
+        let report = repaired(&runtime, &storage);
+        assert!(report.lost_nothing(), "{report}");
+        assert!(report.damage.is_empty(), "{report}");
+    }
+}

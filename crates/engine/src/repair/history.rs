@@ -137,6 +137,7 @@ pub(super) fn read(
         lost_tail: false,
         torn: None,
         unreadable_count: 0,
+        empty_start: None,
         reached_synced: false,
     };
     if numbers.first() != Some(&start) {
@@ -341,6 +342,10 @@ struct Reading<'a> {
     torn: Option<Error>,
     /// Segments behind the last record without a header.
     unreadable_count: u64,
+    /// The damaged header of the segment that the log starts with, which has no record. It lost
+    /// nothing unless something says that there were records, as an open and a check judge it: a
+    /// process or a power that ended before the first sync leaves such a segment.
+    empty_start: Option<Error>,
     /// What was read reached the place where the log ended when the store was closed.
     reached_synced: bool,
 }
@@ -371,15 +376,26 @@ impl Reading<'_> {
             }
             (Err(bad), last) => {
                 let of_ours = segment.next(at, salts);
-                if of_ours.is_some() || last.is_none() {
-                    self.damage.push(
-                        Error::corruption(
-                            segment_name(segment.number),
-                            "the header of a log segment is damaged",
-                        )
-                        .at(0)
-                        .found(bad),
-                    );
+                let error = Error::corruption(
+                    segment_name(segment.number),
+                    "the header of a log segment is damaged",
+                )
+                .at(0)
+                .found(bad);
+                match of_ours {
+                    // The segment that the log starts with: see `empty_start`.
+                    None if last.is_none()
+                        && segment.number == self.needed.segment
+                        && !self.closed =>
+                    {
+                        self.found.end = Position::new(segment.number, 0);
+                        self.found.stop = bad.to_string();
+                        self.found.first_is_missing = true;
+                        self.empty_start = Some(error);
+                        return Ok(());
+                    }
+                    None if last.is_some() => {}
+                    _ => self.damage.push(error),
                 }
                 match of_ours {
                     // Nothing of it is history: a segment that was made ready, or whose records are all lost.
@@ -541,6 +557,7 @@ impl Reading<'_> {
             });
         }
         self.lost_tail = false;
+        self.damage.extend(self.empty_start.take());
         self.damage.extend(self.torn.take());
         self.unreadable_count = 0;
         self.end_is_certain = true;
@@ -584,11 +601,15 @@ impl Reading<'_> {
         };
         // A close says how far the log went. Otherwise a missing start shows that there was more,
         // and so do two segments without a header: only one is prepared ahead of the log.
-        let nothing = self.found.first_is_missing && self.found.record_count == 0 && !self.closed;
+        let nothing = self.found.first_is_missing
+            && self.found.record_count == 0
+            && self.empty_start.is_none()
+            && !self.closed;
         let known = known || self.unreadable_count > 1 && !self.closed;
         self.found.is_broken |= known || nothing;
         self.end_is_certain |= self.closed;
         if self.lost_tail || known || nothing {
+            self.damage.extend(self.empty_start.take());
             self.damage.extend(self.torn.take());
             self.found.holes.push(LogHole {
                 before: end,
