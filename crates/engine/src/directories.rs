@@ -298,17 +298,17 @@ fn moved_by_option(root: &dyn Storage, name: &str, is: &Path, wish: &Path) -> Er
     ))
     .expected(format!("{}, or no {name} at all", is.display()))
     .found(wish.display());
-    let recorded = match is == Path::new(&store) {
-        true => "all of that store lies in its folder".to_string(),
-        false => format!("{DIRECTORIES} in that folder says where the store's parts lie"),
+    let why = match is == Path::new(&store) {
+        true => "the store keeps that part in its own folder".to_string(),
+        false => format!("{DIRECTORIES} in the store's folder says where its parts lie"),
     };
     if in_file {
         error.in_file(OPTIONS).advice(format!(
-            "remove the line `{name}` from {store}/{OPTIONS}; {recorded}"
+            "remove the line `{name}` from {store}/{OPTIONS}; {why}"
         ))
     } else {
         error.advice(format!(
-            "leave {name} out to open the store {store} as it is; {recorded}"
+            "leave {name} out to open the store {store} as it is; {why}"
         ))
     }
 }
