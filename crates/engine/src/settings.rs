@@ -255,7 +255,7 @@ pub(crate) fn merged(
         );
     }
     let error = Error::invalid_argument(format!(
-        "two options of the keyspace `{name}` contradict each other"
+        "option {upper} of the keyspace `{name}` contradicts its option {lower}"
     ))
     .expected(format!(
         "a value of {upper} of at least {low}, the value of {lower} ({lower_origin})"
