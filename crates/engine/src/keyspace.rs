@@ -269,9 +269,10 @@ impl Keyspace {
     /// only if the buffer is too small.
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// As [`Keyspace::get`]. The buffer is empty then.
     #[inline]
     pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
         self.check()?;
         read::get_into(self.core(), &self.keyspace, key.as_ref(), None, value)
     }

@@ -94,14 +94,15 @@ enum Answer {
     Unknown,
     /// The key has no value.
     Gone,
-    /// The value is in the buffer.
+    /// The value is in the buffer. (After the other answers, the buffer may hold a hidden one.)
     Value,
 }
 
 /// The buffer for a value; `None` if only its presence matters.
 type Out<'a> = Option<&'a mut Vec<u8>>;
 
-/// Copies the value of `key` at `number` (or now) into `value`.
+/// Copies the value of `key` at `number` (or now) into `value`, which is empty if there is none and
+/// if the read fails.
 #[inline]
 pub(crate) fn get_into(
     core: &Core,
@@ -111,7 +112,13 @@ pub(crate) fn get_into(
     value: &mut Vec<u8>,
 ) -> Result<bool> {
     value.clear();
-    look_up(core, keyspace, key, number, Some(value))
+    let found = look_up(core, keyspace, key, number, Some(&mut *value));
+    // A source copies a value before it is known whether a range delete of the same source hides
+    // it, and a read may fail in the middle of a value.
+    if !matches!(found, Ok(true)) {
+        value.clear();
+    }
+    found
 }
 
 /// Whether there is a value of `key` now. The value is not copied. In memtables, in mapped blocks

@@ -105,6 +105,38 @@ fn many_keys_at_once_read_as_single_ones() {
     });
 }
 
+/// A table has both a value that a snapshot needs and the range delete that hides it. The value was
+/// copied into the buffer, and stayed there when `get_into` answered that there is none.
+#[test]
+fn a_buffer_is_empty_when_there_is_no_value() {
+    let rt = Runtime::threads();
+    let store = Disk::new(&rt).open();
+    let keyspace = store.create_keyspace("k").unwrap();
+    let check_is_gone = |what: &str| {
+        let mut buffer = vec![1, 2];
+        assert!(!keyspace.get_into("b", &mut buffer).unwrap(), "{what}");
+        assert_eq!(buffer, b"", "{what}");
+    };
+    keyspace.put("b", "old value").unwrap();
+    let snapshot = store.snapshot();
+    keyspace.delete_range("a", "d").unwrap();
+    check_is_gone("in a memtable");
+    keyspace.flush().unwrap();
+    check_is_gone("in a table of level 0");
+    keyspace.compact_range(None, None).unwrap();
+    check_is_gone("in a table of a lower level");
+    let then = keyspace.get_at(&snapshot, "b").unwrap();
+    assert_eq!(then, Some(b"old value".to_vec()));
+
+    // Nor does an error leave anything in it.
+    let other = keyspace.clone();
+    store.close().unwrap();
+    let mut buffer = vec![1, 2];
+    let error = other.get_into("b", &mut buffer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    assert_eq!(buffer, b"");
+}
+
 #[test]
 fn many_keys_fail_as_one() {
     let rt = Runtime::threads();
