@@ -344,6 +344,12 @@ impl Core {
         })
     }
 
+    /// Syncs everything that is in the log.
+    pub(crate) fn sync_log(&self) -> Result<()> {
+        self.health.check_manifest()?;
+        self.sync_log_through(self.log.end())
+    }
+
     /// Syncs the log through `position`; poison is set before anybody is answered.
     pub(crate) fn sync_log_through(&self, position: Position) -> Result<()> {
         if self.log.synced() >= position {

@@ -441,9 +441,7 @@ impl Store {
     /// `Poisoned`: what was not synced before may be lost with the power.
     pub fn sync_log(&self) -> Result<()> {
         self.core.check_open()?;
-        self.core.health.check_manifest()?;
-        let end = self.core.log.end();
-        self.core.sync_log_through(end)
+        self.core.sync_log()
     }
 
     /// Flushes the memtables of all keyspaces and waits for it. What was written, or read, before the call survives a loss of power then,

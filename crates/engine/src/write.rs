@@ -36,7 +36,9 @@ use queue::{Crew, Queue};
 /// How a write wants to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Sync the log before the write is acknowledged, whatever the store's [`crate::SyncMode`] says.
+    /// Sync the log before the write is acknowledged, whatever the store's [`crate::SyncMode`]
+    /// says. That makes everything durable that was written before, too. A batch without entries
+    /// syncs just this, as [`Store::sync_log`](crate::Store::sync_log) does.
     pub sync: bool,
 }
 
@@ -104,10 +106,15 @@ impl WriteQueue {
     }
 }
 
-/// Writes one batch. When it returns, the batch is published, in the log, and synced if that was asked for.
+/// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
+/// asked for, it and everything before it is synced, even if the batch is empty.
 pub(crate) fn write(core: &Core, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
     if batch.is_empty() {
-        return core.health.check();
+        core.health.check()?;
+        return match options.sync {
+            true => core.sync_log(),
+            false => Ok(()),
+        };
     }
     let timed = count_puts(core, &batch);
     let sync = options.sync || core.sync_every_write;

@@ -2,8 +2,12 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock
 
 use std::path::Path;
+use std::sync::Arc;
 
-use siltstone::{Batch, Error, ErrorKind, Keyspace, Options, Result, Store, WriteOptions};
+use siltstone::{
+    Batch, Components, Error, ErrorKind, Keyspace, Options, Result, Store, SyncMode, WriteOptions,
+};
+use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
 const OPTIONS: WriteOptions = WriteOptions { sync: false };
 
@@ -214,6 +218,45 @@ fn one_batch_is_written_by_many_threads() {
         // Each write took the numbers of two entries.
         assert_eq!(store.stats().published - number, 40);
         assert_eq!(a.get("second").unwrap().unwrap(), vec![2; value_bytes]);
+    }
+}
+
+/// A batch without entries returned before it came to the sync that was asked for, so nothing that
+/// was written before was durable.
+#[test]
+fn a_synced_write_without_entries_syncs_what_came_before() {
+    let runtime = Runtime::threads();
+    let memory = MemoryStorage::new(&runtime);
+    let open = |memory: &MemoryStorage| {
+        let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+        let options = Options {
+            sync: SyncMode::Never,
+            ..Options::default()
+        };
+        Store::open_with(Components::on(storage, runtime.clone()), options).unwrap()
+    };
+    let store = open(&memory);
+    let keyspace = store.default_keyspace().unwrap();
+    let synced = WriteOptions { sync: true };
+    let writes: [&dyn Fn() -> Result<()>; 3] = [
+        &|| store.write(&Batch::new(), synced),
+        &|| {
+            let mut batch = Batch::new();
+            batch.delete_range(&keyspace, "x", "x")?;
+            store.write(&batch, synced)
+        },
+        &|| keyspace.delete_range_with("x", "x", synced),
+    ];
+    for (n, write) in writes.iter().enumerate() {
+        keyspace.put(format!("before {n}"), "").unwrap();
+        let syncs = store.stats().counter("log_sync_count");
+        store.write(&Batch::new(), OPTIONS).unwrap();
+        assert_eq!(store.stats().counter("log_sync_count"), syncs);
+        write().unwrap();
+        assert_eq!(store.stats().counter("log_sync_count"), syncs + 1, "{n}");
+        let found = open(&memory.crash(CrashPolicy::LoseUnsynced));
+        let found = keys(&found.default_keyspace().unwrap());
+        assert_eq!(found.len(), n + 1, "write {n}");
     }
 }
 
