@@ -543,10 +543,22 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
     core.guests.wait_until_gone();
     last();
     core.tables.set_closed();
+    let_go(core);
     core.events.end();
     // The lease goes when no task can write any more.
     let lease = core.lease.lock().take();
     drop(lease);
+}
+
+/// Lets go of what a closed store does not need any more and what its handles and cursors would
+/// keep else: the files of the log and the manifest, and the memtables that nobody reads.
+fn let_go(core: &Core) {
+    core.log.release();
+    core.manifest.lock().manifest.release();
+    for keyspace in core.keyspaces.load().by_id.values() {
+        keyspace.close(&core.tables);
+    }
+    core.arenas.release_kept();
 }
 
 /// Writes into the manifest where the log ends, so that a log which ends earlier is known to be

@@ -124,8 +124,8 @@ impl Drop for Closer {
 ///
 /// | value | keeps tasks and lease | keeps memory and files |
 /// | --- | --- | --- |
-/// | [`Store`] and its clones | yes | yes |
-/// | [`Keyspace`] and its clones | yes | yes |
+/// | [`Store`] and its clones | yes | all, until the store is closed |
+/// | [`Keyspace`] and its clones | yes | all, until the store is closed |
 /// | [`Range`](crate::Range) (of `range`, `prefix`, `iter` or a `for` loop) | until it is read from the back, or has ended | tables and memtables that it reads |
 /// | [`Cursor`](crate::Cursor) | no | tables and memtables that it reads |
 /// | [`Snapshot`] | no | old versions, while the store is open |
@@ -136,6 +136,12 @@ impl Drop for Closer {
 /// call [`Store::close`], which closes it at once; other handles then get `Closed`. A `Cursor` can
 /// go on after either. [`Store::close`] also syncs the log and returns what failed; dropping the
 /// last handle does neither, and loses nothing that a kill of the process would not lose.
+///
+/// A closed store has let go of the files of its log and its manifest and of its memtables, even if
+/// handles or cursors are left; a memtable that a cursor reads goes with the cursor. Until the last
+/// handle, `Range` and `Cursor` is dropped, these stay: the block cache, the tables that were
+/// open (as descriptors or maps, so the space of those that a later open deletes is not free yet),
+/// one descriptor for each folder of the store, and the memtables of a keyspace that was dropped.
 ///
 /// # `fork`
 ///

@@ -13,7 +13,7 @@
 //! Threading: views are immutable; replacing one needs the keyspace's `change` lock, under which no I/O happens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Mutex, Runtime};
@@ -280,11 +280,19 @@ impl KeyspaceView {
     }
 }
 
+/// A keyspace can be read and written.
+const LIVE: u8 = 0;
+/// It was dropped.
+const DROPPED: u8 = 1;
+/// Its store was closed.
+const CLOSED: u8 = 2;
+
 /// A keyspace as long as anybody has a handle on it.
 pub(crate) struct KeyspaceCore {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
-    dropped: AtomicBool,
+    /// [`LIVE`], [`DROPPED`] or [`CLOSED`].
+    state: AtomicU8,
     /// Whether the manifest has it: edits that build on it must not come before its own (RFC 1, section 7).
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
@@ -306,7 +314,7 @@ impl KeyspaceCore {
         Arc::new(KeyspaceCore {
             id,
             name: name.to_string(),
-            dropped: AtomicBool::new(false),
+            state: AtomicU8::new(LIVE),
             created: AtomicBool::new(false),
             view: ArcSwap::new(view),
             settings: ArcSwap::new(settings),
@@ -349,7 +357,7 @@ impl KeyspaceCore {
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
-        self.dropped.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) == DROPPED
     }
 
     pub(crate) fn is_created(&self) -> bool {
@@ -361,21 +369,50 @@ impl KeyspaceCore {
     }
 
     pub(crate) fn set_dropped(&self) {
-        self.dropped.store(true, Ordering::Release);
+        self.state.store(DROPPED, Ordering::Release);
+    }
+
+    /// Takes the memtables out of the view, because the store was closed and all its tasks have
+    /// ended. The log has what is in them, and a read that has pinned them goes on.
+    pub(crate) fn close(&self, tables: &TableSet) {
+        // The mark comes before the view, as for a drop: a read that pins the new view finds it.
+        let closed = self
+            .state
+            .compare_exchange(LIVE, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        let view = self.pin();
+        let is_empty = view.sealed_count == 0 && view.active().mem.is_empty();
+        if closed.is_err() || is_empty {
+            return;
+        }
+        // Without memory for an empty one, they stay until the last handle is dropped.
+        let Ok(mem) = crate::core::first_memtable(&self.settings()) else {
+            return;
+        };
+        self.replace_view(|view| {
+            let runs = |source: &Source| matches!(source, Source::Run(_));
+            let mut unsettled = view.unsettled();
+            unsettled.retain(runs);
+            let active = view.active();
+            let empty = MemSource::new(active.id, mem, active.lo);
+            unsettled.push(Source::Memtable(empty));
+            KeyspaceView::build(unsettled, view.version.clone(), tables, Some(view))
+        });
     }
 
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_dropped() {
-            Err(self.dropped_error())
-        } else {
-            Ok(())
+        match self.state.load(Ordering::Acquire) {
+            LIVE => Ok(()),
+            state => Err(self.refusal(state)),
         }
     }
 
     #[cold]
-    fn dropped_error(&self) -> Error {
-        crate::core::dropped_keyspace(&format!("`{}`", self.name))
+    fn refusal(&self, state: u8) -> Error {
+        match state {
+            CLOSED => crate::health::closed(),
+            _ => crate::core::dropped_keyspace(&format!("`{}`", self.name)),
+        }
     }
 }
 

@@ -397,3 +397,90 @@ fn readers_that_outlive_their_store_speak_of_no_damage() {
         }
     }
 }
+
+/// The files in `folder` that this process has open.
+#[cfg(target_os = "linux")]
+fn open_files(folder: &std::path::Path) -> Vec<String> {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = descriptors.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+    let inside = targets.filter_map(|target| Some(target.strip_prefix(folder).ok()?.to_owned()));
+    let names = inside.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Handles and cursors that outlived a close kept the log's and the manifest's files open and all
+/// memtables in memory.
+#[test]
+fn a_closed_store_lets_go_of_memtables_and_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let store = Store::open(&path, Options::default()).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    let empty = store.create_keyspace("empty").unwrap();
+    let held = |keyspace: &Keyspace| {
+        let stats = keyspace.store().stats();
+        let bytes = stats.keyspaces.iter().map(|k| k.memtable_bytes);
+        bytes.sum::<u64>()
+    };
+    let empty_bytes = held(&keyspace);
+    for n in 0..1000 {
+        keyspace.put(key(n), [7; 900]).unwrap();
+    }
+    let snapshot = store.snapshot();
+    keyspace.delete_range(key(0), key(900)).unwrap();
+    let options = siltstone::IterOptions::default;
+    let mut cursor = keyspace.cursor_at(&snapshot, options()).unwrap();
+    assert!(held(&keyspace) > empty_bytes + 900_000);
+    #[cfg(target_os = "linux")]
+    assert!(open_files(&path).len() >= 3, "log, manifest and lease");
+    store.close().unwrap();
+    assert_eq!(held(&keyspace), empty_bytes);
+    #[cfg(target_os = "linux")]
+    assert_eq!(open_files(&path), [] as [String; 0]);
+
+    // The cursor reads on in what it had.
+    for n in 0..1000 {
+        cursor.seek(key(n)).unwrap();
+        assert!(cursor.valid() && cursor.key() == key(n) && cursor.value() == [7; 900]);
+    }
+    // The other calls find the store closed, and no keyspace that is empty.
+    let closed = |error: siltstone::Error| assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    closed(cursor.refresh().unwrap_err());
+    for keyspace in [&keyspace, &empty] {
+        closed(keyspace.get(key(999)).unwrap_err());
+        closed(keyspace.put("k", "v").unwrap_err());
+        closed(keyspace.flush().unwrap_err());
+        closed(keyspace.properties().unwrap_err());
+        closed(keyspace.store().sync_log().unwrap_err());
+        closed(keyspace.iter().map(drop).unwrap_err());
+    }
+    let again = Store::open(&path, Options::default()).unwrap();
+    let again = again.default_keyspace().unwrap();
+    assert_eq!(again.get(key(999)).unwrap(), Some(vec![7; 900]));
+    assert_eq!(again.get(key(0)).unwrap(), None);
+}
+
+/// A read beside a close finds the value, or the store closed. It must not find the view without
+/// memtables that a close leaves.
+#[test]
+fn a_read_beside_a_close_misses_nothing() {
+    for _ in 0..50 {
+        let runtime = Runtime::threads();
+        let store = open_on(&MemoryStorage::new(&runtime), small()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        keyspace.put("k", "v").unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                loop {
+                    match keyspace.get("k") {
+                        Ok(value) => assert_eq!(value, Some(b"v".to_vec())),
+                        Err(error) => break error.kind(),
+                    }
+                }
+            });
+            keyspace.get("k").unwrap();
+            store.close().unwrap();
+            assert_eq!(reader.join().unwrap(), ErrorKind::Closed);
+        });
+    }
+}

@@ -248,6 +248,7 @@ pub(super) struct LiveSegment {
 #[derive(Default)]
 pub(super) struct Live {
     segments: VecDeque<LiveSegment>,
+    released: bool,
 }
 
 impl Live {
@@ -279,6 +280,16 @@ impl Live {
             .filter(|s| s.number <= number && !done(s.number, s.end))
             .filter_map(|s| s.file.clone())
             .collect()
+    }
+
+    /// Lets go of all files: nothing can be synced any more.
+    pub(super) fn release(&mut self) {
+        self.released = true;
+        self.segments.iter_mut().for_each(|s| s.file = None);
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.released
     }
 
     /// Everything below segment `number` is synced.

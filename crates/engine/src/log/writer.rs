@@ -26,6 +26,7 @@ use super::format::{
 use super::position::{AtomicPosition, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
 use crate::error::{Error, ErrorKind, Result};
+use crate::health::closed;
 use crate::planted::{self, Bug};
 use crate::version::LogStart;
 
@@ -105,7 +106,8 @@ pub struct LogStats {
 
 /// What `append` changes.
 struct Appender {
-    file: Arc<dyn WriteFile>,
+    /// `None` once the log was released.
+    file: Option<Arc<dyn WriteFile>>,
     number: u32,
     seed: RecordSeed,
     /// Where the next record goes.
@@ -120,9 +122,9 @@ impl Appender {
     fn as_live(&self) -> LiveSegment {
         LiveSegment {
             number: self.number,
-            len_bytes: self.file.len(),
+            len_bytes: self.file.as_ref().map_or(0, |file| file.len()),
             end: None,
-            file: Some(self.file.clone()),
+            file: self.file.clone(),
         }
     }
 }
@@ -246,7 +248,7 @@ impl LogWriter {
         file.append(&[&bytes])?;
         let capacity = file.len().min(MAX_SEGMENT_BYTES);
         Ok(Appender {
-            file,
+            file: Some(file),
             number: header.number,
             seed: RecordSeed::new(header.salt, header.number),
             offset: SEGMENT_HEADER_BYTES as u32,
@@ -280,6 +282,9 @@ impl LogWriter {
         self.check()?;
         let total = record_bytes(payload_bytes);
         let mut appender = self.appender.lock();
+        if appender.file.is_none() {
+            return Err(closed());
+        }
         let after = first_sequence
             .checked_add(sequence_count)
             .filter(|after| first_sequence >= appender.next_sequence && *after <= MAX_SEQUENCE + 1);
@@ -304,21 +309,20 @@ impl LogWriter {
         };
         let (header, checksum) = header.encode(appender.seed, appender.offset, parts);
         let padding = &[0u8; 8][..padding_bytes(payload_bytes)];
+        let file = appender.file.as_ref().expect("the log is not released");
         let written = if parts.len() <= INLINE_PARTS {
             let mut all: [&[u8]; INLINE_PARTS + 2] = [&[]; INLINE_PARTS + 2];
             all[0] = &header;
             all[1..=parts.len()].copy_from_slice(parts);
             all[parts.len() + 1] = padding;
             // An empty last part would be one more vector for the kernel.
-            appender
-                .file
-                .append(&all[..parts.len() + 1 + usize::from(!padding.is_empty())])
+            file.append(&all[..parts.len() + 1 + usize::from(!padding.is_empty())])
         } else {
             let mut all = Vec::with_capacity(parts.len() + 2);
             all.push(&header[..]);
             all.extend_from_slice(parts);
             all.push(padding);
-            appender.file.append(&all)
+            file.append(&all)
         };
         if let Err(error) = written {
             // The space is reserved, so this is no full disk that would pass; what is on the disk is unknown.
@@ -399,7 +403,13 @@ impl LogWriter {
         let done = |number, ends: Option<u32>| {
             ends.is_some_and(|ends| synced >= Position::new(number, ends))
         };
-        let files = self.live.lock().to_sync(end.segment, done);
+        let files = {
+            let live = self.live.lock();
+            if live.is_released() {
+                return Err(closed());
+            }
+            live.to_sync(end.segment, done)
+        };
         let skipped = if planted::is(Bug::SyncNewestSegmentOnly) {
             files.len().saturating_sub(1)
         } else {
@@ -537,14 +547,28 @@ impl LogWriter {
         let end = u64::from(appender.offset);
         // The cut keeps whole units of the medium.
         let kept = end.next_multiple_of(CUT_BYTES).max(least_bytes);
-        if self.synced.load() >= self.end.load() && appender.file.len() > kept {
+        let Some(file) = appender.file.clone() else {
+            return deleted;
+        };
+        if self.synced.load() >= self.end.load() && file.len() > kept {
             appender.capacity = end;
             // Behind the last record there are zeros then, and no old bytes of a recycled file.
-            appender.file.truncate_to_position()?;
-            appender.file.reserve(kept)?;
-            appender.file.sync()?;
+            file.truncate_to_position()?;
+            file.reserve(kept)?;
+            file.sync()?;
         }
         deleted
+    }
+
+    /// Lets go of all files. Appends, and syncs of what is not synced, fail with
+    /// [`ErrorKind::Closed`] from then on. Makes no storage call.
+    pub fn release(&self) {
+        // In the sync role: no sync that finds no files takes everything for synced.
+        let role = self.sync_role.lock();
+        self.live.lock().release();
+        drop(role);
+        self.appender.lock().file = None;
+        self.supply.lock().prepared = None;
     }
 
     /// Number of the oldest segment that is kept.

@@ -14,6 +14,7 @@ use super::format::{
 };
 use super::reader::{Recovered, read_current};
 use crate::error::{Error, ErrorKind, Result};
+use crate::health::closed;
 use crate::planted::{self, Bug};
 use crate::version::{Edit, StoreState};
 
@@ -92,7 +93,8 @@ pub struct ManifestWriter {
     storage: Arc<dyn Storage>,
     epoch: Epoch,
     current: Current,
-    file: Arc<dyn WriteFile>,
+    /// `None` once it was released; `failed` says so then.
+    file: Option<Arc<dyn WriteFile>>,
     /// Where the whole-state record ends.
     whole_end: u64,
     /// Where the last acknowledged edit ends.
@@ -192,7 +194,7 @@ impl ManifestWriter {
             storage,
             epoch,
             current,
-            file,
+            file: Some(file),
             whole_end: end,
             end,
             next: end,
@@ -242,12 +244,12 @@ impl ManifestWriter {
         self.make_room(end, edit.may_use_kept_space())?;
         let record = format::encode_record_header(self.current.number, self.next, &payload);
         let padding = (end - self.next) as usize - record.len() - payload.len();
-        let written = self
-            .file
+        let file = self.file()?;
+        let written = file
             .append(&[&record, &payload, &[0; format::ALIGN_BYTES][..padding]])
             .and_then(|()| match planted::is(Bug::EditIsNotSynced) {
                 true => Ok(()),
-                false => self.file.sync(),
+                false => file.sync(),
             });
         match written {
             Ok(()) => {
@@ -264,9 +266,11 @@ impl ManifestWriter {
     /// this succeeds or not: without its seal it is what it is while power is being lost, and the next record takes the seal's place.
     fn seal(&mut self) {
         let seal = format::encode_seal(self.current.number, self.end);
-        if self.end + seal.len() as u64 <= self.file.len() {
-            let _ = self.file.append(&[&seal]);
-            self.next = self.file.position();
+        if let Some(file) = &self.file
+            && self.end + seal.len() as u64 <= file.len()
+        {
+            let _ = file.append(&[&seal]);
+            self.next = file.position();
         }
     }
 
@@ -300,19 +304,21 @@ impl ManifestWriter {
     /// Makes sure that a record up to `end` needs no new space (M4).
     fn make_room(&mut self, end: u64, may_use_kept: bool) -> Result<()> {
         let kept = if may_use_kept { 0 } else { KEPT_BYTES };
-        if end + KEPT_BYTES <= self.file.len() {
+        let file = self.file()?;
+        if end + KEPT_BYTES <= file.len() {
             return Ok(());
         }
-        match self
-            .file
-            .reserve((end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES))
-        {
+        match file.reserve((end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES)) {
             Ok(()) => Ok(()),
             // No passing failure: nothing of ours may be written any more.
             Err(error) if error.kind == StorageErrorKind::Fenced => Err(self.poison(error.into())),
-            Err(_) if end + kept <= self.file.len() => Ok(()),
+            Err(_) if end + kept <= file.len() => Ok(()),
             Err(error) => Err(Error::from(error).context("the manifest cannot grow")),
         }
+    }
+
+    fn file(&self) -> Result<Arc<dyn WriteFile>> {
+        self.file.clone().ok_or_else(closed)
     }
 
     fn poison(&mut self, cause: Error) -> Error {
@@ -529,6 +535,13 @@ impl Manifest {
     /// Names of manifests that are no longer current: delete them, once nothing else needs doing first.
     pub fn take_obsolete(&mut self) -> Vec<String> {
         std::mem::take(&mut self.obsolete)
+    }
+
+    /// Lets go of the file. All later calls fail with `Closed`, or with the error that was there
+    /// before. Makes no storage call.
+    pub fn release(&mut self) {
+        self.writer.failed.get_or_insert_with(closed);
+        self.writer.file = None;
     }
 
     /// Writes the manifest anew from this length on, in bytes, instead of 4 MiB: for tests, which have no time for so many edits.
