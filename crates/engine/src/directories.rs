@@ -121,8 +121,30 @@ fn opening(path: &Path, error: siltstone_storage::StorageError) -> Error {
     Error::from(error).context(format!("opening the store {}", path.display()))
 }
 
+/// What to do where there is no store to open.
+pub(crate) fn no_store_advice(read_only: bool) -> &'static str {
+    match read_only {
+        true => "check the path, or create the store first (Store::open does)",
+        false => "check the path, or open with create_if_missing",
+    }
+}
+
 /// The parts of the store in the folder `path` for an open with these options, which may create it.
 pub(crate) fn for_open(path: &Path, options: &Options) -> Result<Storages> {
+    open_root(path, options, false)
+}
+
+/// The parts of the store in the folder `path` for an open for reading, which creates nothing.
+pub(crate) fn for_reading(path: &Path, options: &Options) -> Result<Storages> {
+    let options = Options {
+        create_if_missing: false,
+        error_if_exists: false,
+        ..options.clone()
+    };
+    open_root(path, &options, true)
+}
+
+fn open_root(path: &Path, options: &Options, read_only: bool) -> Result<Storages> {
     let opened = if options.create_if_missing {
         FileStorage::open_or_create(path)
     } else {
@@ -131,7 +153,7 @@ pub(crate) fn for_open(path: &Path, options: &Options) -> Result<Storages> {
     let root = opened.map_err(|e| {
         let error = opening(path, e);
         match error.kind() {
-            ErrorKind::NotFound => error.advice("check the path, or open with create_if_missing"),
+            ErrorKind::NotFound => error.advice(no_store_advice(read_only)),
             _ => error,
         }
     })?;

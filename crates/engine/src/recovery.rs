@@ -94,12 +94,14 @@ pub(crate) fn open(
     let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
     let (storages, guards) = guard::guard(&storages, &runtime, &health);
     let place = storages.manifest.describe();
+    let read_only = matches!(purpose, Purpose::Reading(..));
+    let may_create = options.create_if_missing && !read_only;
     let no_store = || {
         Error::not_found(format!("there is no store in {place}"))
-            .advice("check the path, or open with create_if_missing")
+            .advice(directories::no_store_advice(read_only))
     };
     // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
-    if !options.create_if_missing
+    if !may_create
         && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none())
     {
         refuse_headless_data(&storages)?;
@@ -119,13 +121,13 @@ pub(crate) fn open(
         })?;
     }
     let recovered = manifest::recover(&*storages.manifest)?;
-    if recovered.is_some() && options.error_if_exists {
+    if recovered.is_some() && options.error_if_exists && !read_only {
         return Err(
             Error::invalid_argument(format!("there is a store in {place} already"))
                 .advice("open it without error_if_exists, or use another folder"),
         );
     }
-    if recovered.is_none() && !options.create_if_missing {
+    if recovered.is_none() && !may_create {
         return Err(no_store());
     }
     let current = recovered.as_ref().map(|r| r.current.store_id);
@@ -207,7 +209,11 @@ pub(crate) fn open(
         runtime: runtime.clone(),
         store_id: log_store_id(store_id),
         options: LogOptions {
-            segment_bytes: options.log_segment_bytes,
+            segment_bytes: match read_only {
+                // Nothing is written to the new segment, which lies in memory.
+                true => crate::log::format::MIN_SEGMENT_BYTES,
+                false => options.log_segment_bytes,
+            },
             recycle_count: 4,
         },
         reserve: reserve::find(&*storages.log, reserve::LOG)?,

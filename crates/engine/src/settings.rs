@@ -129,6 +129,9 @@ pub(crate) fn present(core: &Core) -> Options {
 
 /// Changes one option of the store until it is closed.
 pub(crate) fn set_store(core: &Core, name: &str, value: &Value) -> Result<()> {
+    if core.health.is_read_only() {
+        return core.health.check();
+    }
     let setting = setting(name)?;
     if let Change::AtOpen(why) = setting.change {
         return Err(Error::invalid_argument(format!(

@@ -243,12 +243,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`]; `Locked` while a writer has the store; `Io` if the log holds more than fits.
     pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Store> {
-        let options = Options {
-            create_if_missing: false,
-            error_if_exists: false,
-            ..options
-        };
-        let storages = directories::for_open(path.as_ref(), &options)?;
+        let storages = directories::for_reading(path.as_ref(), &options)?;
         Store::open_read_only_with(Components::of(storages, Runtime::threads()), options)
     }
 
@@ -259,13 +254,6 @@ impl Store {
     pub fn open_read_only_with(components: Components, options: Options) -> Result<Store> {
         options.validate()?;
         let budget = ReplayBudget::of(&options);
-        let options = Options {
-            create_if_missing: false,
-            error_if_exists: false,
-            // Nothing is written to the log's new segment, which lies in memory.
-            log_segment_bytes: crate::log::format::MIN_SEGMENT_BYTES,
-            ..options
-        };
         let below = Storages {
             log: components.log,
             manifest: components.manifest,
@@ -420,7 +408,9 @@ impl Store {
         write(&self.core, Cow::Borrowed(body), options)
     }
 
-    /// The options as they are now, with what each keyspace has of its own: what [`Options::to_toml`] writes to open it like this again.
+    /// The options as they are now, with what each keyspace has of its own: what
+    /// [`Options::to_toml`] writes to open it like this again. A store that was opened for reading
+    /// has the options that were passed; it creates nothing, whatever they say.
     pub fn options(&self) -> Options {
         crate::settings::present(&self.core)
     }
@@ -430,7 +420,7 @@ impl Store {
     ///
     /// # Errors
     /// `InvalidArgument` for a name that is not there (with the nearest one), an option that cannot change while the store is open (with
-    /// the reason), or an impossible value; nothing has changed then.
+    /// the reason), or an impossible value; `ReadOnly`. Nothing has changed then.
     pub fn set_option(&self, name: &str, value: impl Into<Value>) -> Result<()> {
         self.core.check_open()?;
         crate::settings::set_store(&self.core, name, &value.into())

@@ -149,7 +149,15 @@ fn a_reader_reads_and_changes_nothing() {
 
         let mut batch = Batch::new();
         batch.put(&ks, b"x", b"y").unwrap();
-        let refused: [(&str, siltstone::Result<()>); 10] = [
+        let refused: [(&str, siltstone::Result<()>); 12] = [
+            ("set_option", store.set_option("log_bytes_max", "1 GiB")),
+            (
+                "set_options",
+                ks.set_options(&KeyspaceOptions {
+                    memtable_bytes: Some(1 << 20),
+                    ..KeyspaceOptions::default()
+                }),
+            ),
             ("put", ks.put(b"x", b"y")),
             ("delete", ks.delete(b"x")),
             ("delete_range", ks.delete_range(b"x", b"y")),
@@ -231,14 +239,41 @@ fn what_does_not_fit_in_memory_is_refused_by_name() {
     outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// A reader showed options that it had made for itself: it had a tiny log, and created nothing. The
+/// text of them was refused by `Options::from_toml`.
+#[test]
+fn a_reader_has_the_options_that_were_passed() {
+    let folder = tempfile::tempdir().unwrap();
+    Store::open(folder.path(), Options::default()).unwrap();
+    let creating = Options {
+        create_if_missing: true,
+        error_if_exists: true,
+        ..Options::default()
+    };
+    for options in [Options::default(), small(), creating] {
+        let store = Store::open_read_only(folder.path(), options.clone()).unwrap();
+        assert_eq!(store.options(), options);
+        let text = store.options().to_toml();
+        assert_eq!(Options::from_toml(&text).unwrap(), options);
+    }
+}
+
 #[test]
 fn where_there_is_no_store_none_is_made() {
     let folder = tempfile::tempdir().unwrap();
+    // It advised an option that an open for reading ignores.
+    let advises_to_create = |error: &siltstone::Error| {
+        let advice = error.advice_text().unwrap_or_default();
+        let right = advice.contains("Store::open") && !advice.contains("create_if_missing");
+        assert!(right, "{error}");
+    };
     let error = Store::open_read_only(folder.path().join("none"), Options::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+    advises_to_create(&error);
     assert!(!folder.path().join("none").exists());
     let error = Store::open_read_only(folder.path(), Options::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+    advises_to_create(&error);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
