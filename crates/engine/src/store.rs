@@ -87,12 +87,14 @@ fn tell_opened(core: &Core) {
 /// There is no keyspace of this name, only those with the names `known`.
 #[cold]
 fn no_such_keyspace<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Error {
-    let known: Vec<&str> = known.map(String::as_str).collect();
+    // A name may have any characters, a line feed too.
+    let shown = |name: &str| name.escape_debug().to_string();
+    let known: Vec<String> = known.map(|name| shown(name)).collect();
     let expected = match known.is_empty() {
         true => "nothing, because the store has no keyspaces".to_string(),
         false => format!("one of: {}", known.join(", ")),
     };
-    Error::not_found(format!("there is no keyspace `{name}`"))
+    Error::not_found(format!("there is no keyspace `{}`", shown(name)))
         .expected(expected)
         .advice("create it first (Store::open_keyspace does), or check the name")
 }

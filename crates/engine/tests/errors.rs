@@ -818,6 +818,61 @@ fn a_batch_for_a_dropped_keyspace_names_it() {
     assert!(error.to_string().contains(&number), "{error}");
 }
 
+/// A keyspace's name may have a line feed, which broke the message that lists the names.
+#[test]
+fn names_of_keyspaces_are_escaped() {
+    let place = Place::new();
+    let store = place.open();
+    store.create_keyspace("two\nlines").unwrap();
+    for name in ["nope", "no\npe"] {
+        let error = store.keyspace(name).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.expected_value(), Some("one of: default, two\\nlines"));
+        assert!(!error.to_string().contains("pe`\n"), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    }
+}
+
+/// The message had the advice to close the readers twice.
+#[test]
+fn a_store_with_readers_is_locked_with_one_advice() {
+    let place = Place::new();
+    place.open().close().unwrap();
+    let _reader = Store::open_read_only(place.path(), small()).unwrap();
+    let error = place.refused();
+    assert_eq!(error.kind(), ErrorKind::Locked);
+    let text = error.to_string();
+    assert!(text.contains("readers have it open"), "{text}");
+    assert_eq!(text.matches("close ").count(), 1, "{text}");
+}
+
+/// A number in a wrong form got the advice to stay within the limits, within which it was.
+#[test]
+fn a_number_in_a_wrong_form_is_told_so() {
+    let place = Place::new();
+    let store = place.open();
+    let advice = |value: &str| {
+        let error = store.set_option("stats_publish_ms", value).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        error.advice_text().unwrap().to_string()
+    };
+    for value in ["1 s", "1.5", "often", ""] {
+        let wanted = "write a whole number of milliseconds";
+        assert!(
+            advice(value).contains(wanted),
+            "{value:?}: {}",
+            advice(value)
+        );
+    }
+    for value in ["3600001", "99999999999999999999"] {
+        assert!(
+            advice(value).contains("limits"),
+            "{value:?}: {}",
+            advice(value)
+        );
+    }
+}
+
 /// `default` can be dropped like every other keyspace, and does not exist until it is created
 /// again.
 #[test]

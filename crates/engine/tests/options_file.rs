@@ -90,7 +90,13 @@ fn load_reads_what_an_operator_has_set() {
     assert_eq!(named.sync, SyncMode::Always);
     let missing = Options::load(dir.path().join("missing.toml")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
-    assert!(missing.to_string().contains("missing.toml"), "{missing}");
+    // It named OPTIONS.toml, a file that was never meant.
+    let text = missing.to_string();
+    assert!(
+        text.contains("missing.toml") && !text.contains("OPTIONS.toml"),
+        "{text}"
+    );
+    assert!(missing.advice_text().unwrap().contains("folder"), "{text}");
 }
 
 #[test]

@@ -255,8 +255,18 @@ impl Options {
             false => path.join(OPTIONS),
         };
         let io = |error: &std::io::Error| {
-            let error = siltstone_storage::StorageError::from_io("open", OPTIONS, error);
-            Error::from(error).context(format!("reading options from {}", file.display()))
+            let name = file.file_name().unwrap_or(file.as_os_str());
+            let name = name.to_string_lossy().into_owned();
+            let missing = is_missing(error);
+            let error = siltstone_storage::StorageError::from_io("open", &name, error);
+            let error = Error::from(error);
+            let error = error.context(format!("reading options from {}", file.display()));
+            match missing {
+                true => error.advice(
+                    "check the path, or pass the store's folder, which need not have the file",
+                ),
+                false => error,
+            }
         };
         let mut bytes = Vec::new();
         let read = std::fs::File::open(&file)

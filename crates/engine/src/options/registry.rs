@@ -159,6 +159,12 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
+/// Whether the text is a whole number, however large.
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
 impl Setting {
     /// What it means, in a sentence or two.
     pub fn meaning(&self) -> &'static str {
@@ -228,12 +234,15 @@ impl Setting {
 
     pub(super) fn refuse(&self, found: &Value) -> Error {
         let advice = match (self.unit, found) {
-            // A number in digits is out of range; a text has a wrong unit.
+            // A whole number is out of range; another text has the wrong form.
             ("bytes", Value::Text(text)) if text.starts_with(|c: char| c.is_ascii_digit()) => {
                 format!(
                     "write a whole number of bytes, or one with a unit: {}",
                     size_units()
                 )
+            }
+            (unit, Value::Text(text)) if self.limits.words.is_none() && !is_whole(text) => {
+                format!("write a whole number of {unit}, without a unit")
             }
             _ => format!("set {} within these limits", self.name),
         };

@@ -112,7 +112,7 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
             let detail = if set_lock(&file, Lock::Shared).is_ok() {
                 let readers = processes_with(&file);
                 drop(Locked::new(file));
-                format!("readers have it open ({readers}); close them first")
+                format!("readers have it open ({readers})")
             } else {
                 format!("another writer holds it ({})", holder(&file))
             };

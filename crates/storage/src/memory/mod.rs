@@ -531,7 +531,7 @@ impl Storage for MemoryStorage {
                 StorageErrorKind::LeaseHeld,
                 "lease",
                 name,
-                format!("{readers} reader(s) of this process hold it; close them first"),
+                format!("{readers} reader(s) of this process hold it"),
             ));
         }
         core.change(OpKind::Lease, Effect::Epoch);
