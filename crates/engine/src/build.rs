@@ -255,7 +255,8 @@ struct Open {
     name: String,
 }
 
-/// Builds tables that [`crate::Store::ingest`] takes. See the module.
+/// Builds tables that [`crate::Store::ingest`] takes, out of keys in ascending order. A table that
+/// reaches its size ends, and the next one begins.
 ///
 /// Cost: memory for one output buffer (2 MiB), one block, the index, and eight bytes a key of a table. Whatever is not finished by
 /// [`TableBuilder::finish`] leaves files behind; [`TableBuilder::abandon`] deletes them (dropping a builder does not).

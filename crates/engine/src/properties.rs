@@ -11,7 +11,7 @@ use crate::view::Source;
 /// A keyspace at a moment. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyspaceProperties {
-    /// The number by which batches name it.
+    /// Its number, which identifies it in its store and is never given again.
     pub id: u32,
     /// Its name.
     pub name: String,

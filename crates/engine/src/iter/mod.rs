@@ -45,7 +45,8 @@ enum State {
     Backward,
 }
 
-/// A position in a keyspace at one published number. See the module.
+/// A position in a keyspace as it was at one moment. It moves in key order, both ways, and shows
+/// for each key the newest value of that moment. [`Range`] is the same as a standard iterator.
 ///
 /// It is invalid until a seek, past either end, and after an error. It pins its view: obsolete
 /// tables stay on disk while it lives.
