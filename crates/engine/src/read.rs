@@ -441,3 +441,30 @@ fn ask_level_pinned(
         _ => Ok(Some(None)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use siltstone_storage::{MemoryStorage, Runtime, Storage};
+
+    use crate::{Components, ErrorKind, Options, Store};
+
+    /// A read may have found the store open before a close took the memtables away. It must find
+    /// the store closed then, and must not miss what was in them.
+    #[test]
+    fn a_read_that_a_close_overtakes_misses_nothing() {
+        let runtime = Runtime::threads();
+        let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&runtime));
+        let store = Store::open_with(Components::on(storage, runtime), Options::default()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        keyspace.put("k", "v").unwrap();
+        let (core, inner) = (keyspace.core(), keyspace.inner());
+        let read = || super::get_into(core, inner, b"k", None, &mut Vec::new());
+        assert!(read().unwrap());
+        store.close().unwrap();
+        assert_eq!(read().unwrap_err().kind(), ErrorKind::Closed);
+        let many = super::multi_get(core, inner, &["k"], None).unwrap_err();
+        assert_eq!(many.kind(), ErrorKind::Closed);
+    }
+}
