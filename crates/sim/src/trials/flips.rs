@@ -419,7 +419,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
                     .any(|(start, end)| (*start..*end).contains(&at))
             };
             let meets_named = |(start, part_end): &(u64, u64)| {
-                *start < hit.end && hit.first < *part_end && *part_end <= sound.named_bytes
+                hit.touches(*start..*part_end) && *part_end <= sound.named_bytes
             };
             just.refused = hit.damage == Damage::Gone
                 || is_named && parts.iter().any(meets_named)
@@ -433,11 +433,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             // The first record that does not stand any more, and where the records before it end.
             let own = |r: &LogRecord| r.start.segment == number;
             let start = sound.log_start;
-            let is_left = |r: &LogRecord| {
-                !own(r)
-                    || r.end <= hit.first
-                    || (u64::from(r.start.offset) >= hit.end && r.end <= hit.new_bytes)
-            };
+            let is_left = |r: &LogRecord| !own(r) || !hit.touches(u64::from(r.start.offset)..r.end);
             // Damage where nothing is needed is passed over, unless the segment ends before the log
             // start and the store was not closed: then the log behind it may be missing, too.
             let reaches_start = hit.damage != Damage::Gone && hit.new_bytes >= start.offset.into();

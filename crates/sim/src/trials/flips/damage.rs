@@ -4,6 +4,8 @@
 //!
 //! Threading: pure but for the storage that is damaged.
 
+use std::ops::Range;
+
 use siltstone_storage::{Epoch, MemoryStorage, Storage};
 use siltstone_table::footer::Footer;
 
@@ -166,8 +168,18 @@ pub(super) struct Hit {
     pub(super) first: u64,
     /// Behind the last byte that differs.
     pub(super) end: u64,
+    /// The parts that differ: pages that were swapped leave what lies between them as it was.
+    changed: Vec<Range<u64>>,
     pub(super) old_bytes: u64,
     pub(super) new_bytes: u64,
+}
+
+impl Hit {
+    /// Whether a byte of `range` differs.
+    pub(super) fn touches(&self, range: Range<u64>) -> bool {
+        let meets = |part: &Range<u64>| part.start < range.end && range.start < part.end;
+        self.changed.iter().any(meets)
+    }
 }
 
 impl std::fmt::Display for Hit {
@@ -232,6 +244,21 @@ fn change(rng: &mut Rng, kind: FileKind, name: &str, damage: Damage, bytes: &mut
     }
 }
 
+/// The parts in which two contents differ, ascending; what only the longer one has is a part.
+fn parts_that_differ(old: &[u8], new: &[u8]) -> Vec<Range<u64>> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for i in 0..old.len().max(new.len()) {
+        if old.get(i) == new.get(i) {
+            continue;
+        }
+        match parts.last_mut() {
+            Some(part) if part.end == i as u64 => part.end += 1,
+            _ => parts.push(i as u64..i as u64 + 1),
+        }
+    }
+    parts
+}
+
 /// Damages a file where it lies; `None` if the draw changed nothing.
 pub(super) fn hit(
     rng: &mut Rng,
@@ -245,23 +272,18 @@ pub(super) fn hit(
         .damage(name, |bytes| {
             let old = bytes.clone();
             change(rng, kind, name, damage, bytes);
-            let common = old.len().min(bytes.len());
-            let first = (0..common).find(|i| old[*i] != bytes[*i]);
-            let last = (0..common).rev().find(|i| old[*i] != bytes[*i]);
-            if first.is_none() && old.len() == bytes.len() {
+            let changed = parts_that_differ(&old, bytes);
+            let (Some(first), Some(last)) = (changed.first().cloned(), changed.last().cloned())
+            else {
                 return;
-            }
-            let end = if old.len() == bytes.len() {
-                last.map_or(common, |i| i + 1)
-            } else {
-                old.len().max(bytes.len())
             };
             hit = Some(Hit {
                 kind,
                 name: name.to_string(),
                 damage,
-                first: first.unwrap_or(common) as u64,
-                end: end as u64,
+                first: first.start,
+                end: last.end,
+                changed,
                 old_bytes: old.len() as u64,
                 new_bytes: bytes.len() as u64,
             });
