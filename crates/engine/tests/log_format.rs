@@ -286,7 +286,7 @@ fn what_makes_no_sense_under_a_good_checksum_is_refused() {
             Position::ZERO,
             1,
             ErrorKind::Corruption,
-            "bytes end in",
+            "an entry that is cut off",
         ),
         (
             1,
