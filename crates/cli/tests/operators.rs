@@ -9,27 +9,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Ended, SILT, files, numbered_store, on, silt, silt_with};
+use common::{Ended, SILT, files, numbered_store, on, silt, silt_with, split_store};
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A store with its log in `fast` and its tables in `wide` beside it.
-fn spread_store(dir: &Path) -> std::path::PathBuf {
-    let store = dir.join("s");
-    for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
-        let set = format!("{name}={}", dir.join(folder).display());
-        on("options", &store, &["--set", &set]).fine();
-    }
-    numbered_store(&store, 2000);
-    store
-}
-
 #[test]
 fn a_folder_that_is_not_mounted_is_named_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
-    let store = spread_store(dir.path());
+    let store = split_store(dir.path());
     for (folder, part) in [("fast", "log lies"), ("wide", "tables lie")] {
         let away = dir.path().join("away");
         fs::rename(dir.path().join(folder), &away).unwrap();
@@ -68,7 +57,7 @@ fn a_moved_store_with_a_relative_log_dir_is_explained_by_every_command() {
 #[test]
 fn a_lost_file_of_directories_is_missed_and_can_be_written_again() {
     let dir = tempfile::tempdir().unwrap();
-    let store = spread_store(dir.path());
+    let store = split_store(dir.path());
     let file = store.join("DIRECTORIES");
     fs::remove_file(&file).unwrap();
     let new = dir.path().join("new");

@@ -7,24 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Draw, Ended, SILT, numbered_store, on};
+use common::{Draw, Ended, SILT, numbered_store, on, split_store};
 
 /// A store of two keyspaces, `default` and `other`, closed.
 fn two_keyspaces(dir: &Path) -> PathBuf {
     let store = dir.join("s");
     numbered_store(&store, 100);
     on("put", &store, &["-k", "other", "k", "v"]).fine();
-    store
-}
-
-/// A store with its log in `fast` and its tables in `wide` beside it.
-fn split_store(dir: &Path) -> PathBuf {
-    let store = dir.join("s");
-    for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
-        let set = format!("{name}={}", dir.join(folder).display());
-        on("options", &store, &["--set", &set]).fine();
-    }
-    numbered_store(&store, 2000);
     store
 }
 

@@ -55,11 +55,12 @@ pub enum Format {
     Equal keys replace each other, so that `silt count` may tell less than the number of records. \
     Parts that hold the text of --join can make equal keys of different parts (a/b and c, a and \
     b/c): --key-as with a layout gives each part its own width.\n\n\
-    An element of a JSON array is a record if a comma or the end of the array follows it. After one \
-    that lost a quote or a bracket, --skip-bad goes on at the next line that begins with the same \
-    blanks and the same bracket as the elements do. Where the first 64 KiB of the array do not show \
-    such lines (it is one line, or what lies within elements begins lines in the same way), all \
-    that follows is part of the bad record: what lies within an element never becomes a record.\n\n\
+    An element of a JSON array is a record if a comma or the end of the array follows it. After \
+    one that lost a quote or a bracket, --skip-bad goes on at the next line that begins with the \
+    same blanks and the same bracket as the elements do. Where the first 64 KiB of the array do \
+    not show such lines (it is one line, or what lies within elements begins lines in the same \
+    way), all that follows is part of the bad record: what lies within an element never becomes a \
+    record.\n\n\
     What the input is: gzip and zstd are decompressed, UTF-8 and UTF-16 with a byte-order mark are \
     decoded, whatever the file is called. Lines and bytes in messages are then those of the \
     decoded text. Other compressed or binary files, UTF-16 without a mark, lines that end in \

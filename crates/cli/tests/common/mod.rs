@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The binary.
@@ -94,6 +94,17 @@ pub fn numbered(count: u64) -> Vec<u8> {
 pub fn numbered_store(store: &Path, count: u64) {
     let args = [OsStr::new("load"), store.as_os_str()];
     silt_with(args, &numbered(count)).fine();
+}
+
+/// A store with its log in `fast` and its tables in `wide` beside it.
+pub fn split_store(dir: &Path) -> PathBuf {
+    let store = dir.join("s");
+    for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
+        let set = format!("{name}={}", dir.join(folder).display());
+        on("options", &store, &["--set", &set]).fine();
+    }
+    numbered_store(&store, 2000);
+    store
 }
 
 /// Creates a keyspace as a tool does for itself: `silt` refuses names that begin with `silt.`.
