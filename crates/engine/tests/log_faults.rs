@@ -337,7 +337,16 @@ fn a_failed_deletion_is_told_and_tried_again() {
     assert!(log.poison_cause().is_none());
 }
 
-/// A segment got its new name, and the call that gave it failed: nobody listed that name, and the file stayed until the next open.
+/// The folder holds the segments that the log counts as live or pooled, and no other file.
+#[track_caller]
+fn assert_folder_holds_what_the_log_knows(log: &LogWriter, storage: &MemoryStorage) {
+    let (stats, files) = (log.stats(), storage.list().unwrap());
+    let known = stats.live_segment_count + stats.pooled_segment_count;
+    assert_eq!(files.len(), known, "{files:?}, {stats:?}");
+}
+
+/// A segment got its new name, and the call that gave it failed: nobody listed that name, and the
+/// file stayed until the next open.
 #[test]
 fn a_failed_recycling_leaves_no_file_behind() {
     let (runtime, storage) = memory();
@@ -363,10 +372,7 @@ fn a_failed_recycling_leaves_no_file_behind() {
     }
     let last = log.end().segment;
     log.obsolete(last).unwrap();
-    let stats = log.stats();
-    let left = storage.list().unwrap();
-    let known = stats.live_segment_count + stats.pooled_segment_count;
-    assert_eq!(left.len(), known, "{left:?}, {stats:?}");
+    assert_folder_holds_what_the_log_knows(&log, &storage);
     assert!(log.poison_cause().is_none());
     let (found, _) = read(&storage, last, log.synced()).unwrap();
     assert_eq!(found.numbers.last(), Some(&number));
@@ -394,16 +400,15 @@ fn a_failed_creation_leaves_no_file_behind() {
         }
         log.sync_all().unwrap();
         log.obsolete(0).unwrap();
-        let (stats, left) = (log.stats(), storage.list().unwrap());
-        let known = stats.live_segment_count + stats.pooled_segment_count;
-        assert_eq!(left.len(), known, "{fault:?}: {left:?}, {stats:?}");
+        assert_folder_holds_what_the_log_knows(&log, &storage);
     }
     assert!(log.poison_cause().is_none());
     let (found, _) = read(&storage, 1, log.synced()).unwrap();
     assert_eq!(found.numbers, (1..=number).collect::<Vec<_>>());
 }
 
-/// The last number that a segment can have: whoever needs one more is told so, nothing is poisoned, and what was appended is there.
+/// The last number that a segment can have: whoever needs one more is told so, nothing is poisoned,
+/// and what was appended is there.
 #[test]
 fn segment_numbers_are_used_up_and_nothing_is_lost() {
     let (runtime, storage) = memory();
