@@ -434,6 +434,7 @@ fn check_file(
     let options = ReaderOptions {
         verify: Verify::Always,
         map: false,
+        ..ReaderOptions::default()
     };
     let opened = TableReader::open(file, options);
     if let Ok(table) = &opened {

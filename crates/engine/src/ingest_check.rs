@@ -58,6 +58,7 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
     let options = ReaderOptions {
         verify: Verify::Always,
         map: false,
+        ..ReaderOptions::default()
     };
     let opened = storage.open(name)?;
     refuse_other_files(&*opened)?;

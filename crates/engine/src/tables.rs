@@ -85,6 +85,9 @@ pub(crate) struct TableSet {
     /// Bounds the files of tables that are open.
     pub(crate) descriptors: Arc<Descriptors>,
     options: ReaderOptions,
+    /// The next reader's key in the cache. Numbers of its own let a seed evict the same blocks
+    /// whatever else runs in the process.
+    next_reader_id: AtomicU64,
     direct_io: DirectIo,
     /// The most open readers of tables below level 1.
     open_max: usize,
@@ -130,7 +133,9 @@ impl TableSet {
                     Verify::Always => TableVerify::Always,
                 },
                 map: options.map_tables && options.direct_io != DirectIo::All,
+                id: None,
             },
+            next_reader_id: AtomicU64::new(0),
             direct_io: options.direct_io,
             open_max: options.open_tables_max as usize,
             opened: AtomicU64::new(0),
@@ -261,12 +266,16 @@ impl TableSet {
         }
         let reader = {
             let name = &handle.meta.name;
+            let options = ReaderOptions {
+                id: Some(self.next_reader_id.fetch_add(1, Ordering::Relaxed)),
+                ..self.options
+            };
             let opened = self
                 .file(handle, self.direct_io == DirectIo::All)
                 .map_err(TableError::from)
                 .and_then(|file| match to_get {
-                    true => TableReader::open(file, self.options),
-                    false => TableReader::open_without_filter(file, self.options),
+                    true => TableReader::open(file, options),
+                    false => TableReader::open_without_filter(file, options),
                 });
             let reader = opened.map_err(|e| {
                 let error = Error::from(e);

@@ -1,7 +1,7 @@
 //! One seed gives one trace of decisions and storage calls: run twice, in two processes, on both back ends; another seed gives another; and a clock
 //! that is read behind the runtime's back shows.
 
-use siltstone_sim::trials::{Trace, trace};
+use siltstone_sim::trials::{Trace, options_trial, trace};
 use siltstone_storage::Runtime;
 use siltstone_storage::sim::Backend;
 
@@ -39,6 +39,25 @@ fn one_seed_is_one_trace() {
     }
     assert!(stalls > 0, "no seed stalls");
     assert!(work > 10, "the seeds have {work} jobs");
+}
+
+/// What a seed does depends neither on the runs before it in its process nor on those beside it.
+/// (Cache keys came from one counter for the whole process, so that a seed evicted other blocks,
+/// and a failure that was found among others could not be repeated alone.)
+#[test]
+fn runs_share_nothing() {
+    for seed in 10..20 {
+        let first = options_trial(seed);
+        let beside = std::thread::scope(|scope| {
+            let others = [50, 51].map(|more| scope.spawn(move || options_trial(seed + more)));
+            let again = options_trial(seed);
+            for other in others {
+                other.join().expect("another seed");
+            }
+            again
+        });
+        assert_eq!(first, beside, "seed {seed}");
+    }
 }
 
 /// Run by the test below in a process of its own; does nothing otherwise.

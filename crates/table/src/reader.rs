@@ -52,6 +52,10 @@ pub struct ReaderOptions {
     pub verify: Verify,
     /// Whether to search in a map of the file, where the storage has maps.
     pub map: bool,
+    /// The number under which a cache keeps the table's blocks. Tables that share a cache, or a
+    /// lookup of many keys, need different ones. `None` takes one that no other table of the
+    /// process has; whoever must replay runs gives numbers of its own.
+    pub id: Option<u64>,
 }
 
 impl Default for ReaderOptions {
@@ -59,6 +63,7 @@ impl Default for ReaderOptions {
         ReaderOptions {
             verify: Verify::FirstTouch,
             map: true,
+            id: None,
         }
     }
 }
@@ -154,7 +159,7 @@ impl Bitmap {
     }
 }
 
-/// Ids of open tables, unique in the process: cache keys that are never used again.
+/// Ids of open tables that were given none.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// An open table.
@@ -343,11 +348,12 @@ impl TableReader {
             None => (None, false),
         };
         let map = map.filter(|map| map.len() as u64 >= footer.blocks_bytes);
+        let id = options
+            .id
+            .unwrap_or_else(|| NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        let reused = planted::is(Bug::CacheKeyIsReused);
         Ok(Arc::new(TableReader {
-            id: match planted::is(Bug::CacheKeyIsReused) {
-                true => NEXT_ID.fetch_add(1, Ordering::Relaxed) % 8,
-                false => NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            },
+            id: if reused { id % 8 } else { id },
             map,
             lacks_map,
             verify: match planted::is(Bug::BlockChecksumIsIgnored) {
@@ -366,7 +372,7 @@ impl TableReader {
         }))
     }
 
-    /// This open table's number, unique in the process: the key of its blocks in a cache.
+    /// This open table's number: the key of its blocks in a cache.
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -108,6 +108,7 @@ impl TableCursor {
                 let options = ReaderOptions {
                     verify: Verify::Always,
                     map: false,
+                    ..ReaderOptions::default()
                 };
                 Places::Index(TableReader::open(file.clone(), options)?)
             }

@@ -227,6 +227,7 @@ fn read_table(bytes: Vec<u8>) {
     let options = ReaderOptions {
         verify: Verify::Always,
         map: false,
+        ..ReaderOptions::default()
     };
     let Ok(table) = TableReader::open(file(bytes), options) else {
         return;

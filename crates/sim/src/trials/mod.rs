@@ -83,12 +83,13 @@ pub fn simulate<T: Send + 'static>(
     simulate_long(seed, STEPS, trial).0
 }
 
-/// As [`simulate`], with at most so many points; says how often tasks could have handed over, by kind of point.
+/// As [`simulate`], with at most so many points; says how often tasks could have handed over, by kind
+/// of point, and gives the digest of the whole schedule.
 fn simulate_long<T: Send + 'static>(
     seed: u64,
     max_steps: u64,
     trial: impl FnOnce(Runtime) -> Result<T, String> + Send + 'static,
-) -> (T, Counters) {
+) -> (T, Counters, u64) {
     let config = SimConfig {
         max_steps,
         ..SimConfig::new(seed)
@@ -98,17 +99,19 @@ fn simulate_long<T: Send + 'static>(
         in_force.take_along();
         trial(runtime).unwrap_or_else(|e| panic!("{e}"))
     });
-    let counters = outcome.counters;
-    (outcome.unwrap(), counters)
+    let (counters, digest) = (outcome.counters, outcome.digest);
+    (outcome.unwrap(), counters, digest)
 }
 
-/// As [`simulate`], and counts the points at which tasks could have handed over.
+/// As [`simulate`], and counts the points at which tasks could have handed over. The sum of digests
+/// is equal for two builds of the engine that do the same in the same order: a change of the code's
+/// structure alone must leave it as it is.
 fn simulate_counted(
     seed: u64,
     max_steps: u64,
     trial: impl FnOnce(Runtime) -> Result<Coverage, String> + Send + 'static,
 ) -> Coverage {
-    let (mut coverage, counters) = simulate_long(seed, max_steps, trial);
+    let (mut coverage, counters, digest) = simulate_long(seed, max_steps, trial);
     let points = [
         ("point.storage_call", Point::Yield),
         ("point.lock", Point::Lock),
@@ -121,6 +124,8 @@ fn simulate_counted(
         coverage.add_count(name, counters.at(point));
     }
     coverage.add_count("point.switches", counters.switches);
+    // A part of it, so that many of them can be added.
+    coverage.add_count("schedule.digests", digest & 0xFFFF_FFFF);
     coverage
 }
 

@@ -14,18 +14,22 @@ const WAYS: [ReaderOptions; 4] = [
     ReaderOptions {
         verify: Verify::FirstTouch,
         map: true,
+        id: None,
     },
     ReaderOptions {
         verify: Verify::FirstTouch,
         map: false,
+        id: None,
     },
     ReaderOptions {
         verify: Verify::Always,
         map: true,
+        id: None,
     },
     ReaderOptions {
         verify: Verify::Always,
         map: false,
+        id: None,
     },
 ];
 
