@@ -62,6 +62,7 @@ const REACHED: &[&str] = &[
     "memory.refused",
     "memtable.held",
     "closed.passed",
+    "closed.other_chain_refused",
     "closed.power_lost",
     "closed.refused",
     "multi_get.while_written",

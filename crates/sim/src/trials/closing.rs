@@ -3,15 +3,17 @@
 //!
 //! What it is: [`check_closed`] compares what a close left with what is left if power is lost right
 //! after it. Then it damages the log of copies at random places. A copy opens if and only if
-//! nothing was hit that is needed, and then holds everything; `check` finds every hit.
+//! nothing was hit that is needed, and then holds everything; `check` finds every hit. A copy whose
+//! manifest lost its last record does not open, and neither does one with a log segment of another
+//! copy that went its own way.
 //!
 //! Threading: one task.
 
 use siltstone::check::{CheckStorages, check};
-use siltstone::inspect::{LogFile, LogItem};
+use siltstone::inspect::{LogFile, LogItem, ManifestFile, ManifestItem};
 use siltstone::log::Position;
 use siltstone::log::format::{parse_segment_name, segment_name};
-use siltstone::manifest::recover;
+use siltstone::manifest::{manifest_name, recover};
 use siltstone::version::StoreState;
 use siltstone::{Components, Options, Store};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
@@ -99,6 +101,8 @@ pub(crate) fn check_closed(
             .map_err(|e| format!("{policy:?} after a close: {e}"))?;
     }
     coverage.add("closed.power_lost");
+    lose_last_edit(runtime, media)?;
+    swap_log_segment(runtime, media, coverage)?;
     for _ in 0..HITS {
         let copy = media.end_now(runtime, None);
         let mut segments: Vec<u32> = copy
@@ -168,6 +172,90 @@ pub(crate) fn check_closed(
                 }
                 coverage.add("closed.passed");
             }
+        }
+    }
+    Ok(())
+}
+
+/// The manifest of a closed store loses its last record and the seal behind it, as if a disk had
+/// never written them. `CURRENT` says how far it reached.
+fn lose_last_edit(runtime: &Runtime, media: &Media) -> Result<(), String> {
+    let copy = media.end_now(runtime, None);
+    let found = recover(copy.main()).map_err(|e| e.to_string())?;
+    let name = manifest_name(found.ok_or("there is no store")?.current.number);
+    let file = copy.main().open(&name).map_err(|e| e.to_string())?;
+    let mut manifest = ManifestFile::open(&*file).map_err(|e| e.to_string())?;
+    let mut last = None;
+    while let Some(item) = manifest.next_item() {
+        if let ManifestItem::Record(record) = item {
+            last = Some((record.offset, record.end));
+        }
+    }
+    let (start, end) = last.ok_or("a manifest without a record")?;
+    copy.main()
+        .damage(&name, |bytes| bytes[start as usize..].fill(0))
+        .map_err(|e| e.to_string())?;
+    let what = format!("{name} lost its last record, {start} to {end}, and what follows");
+    must_refuse(runtime, &copy, &what)
+}
+
+/// `check` finds damage, and an open names a file.
+fn must_refuse(runtime: &Runtime, copy: &Media, what: &str) -> Result<(), String> {
+    let storages = copy.storages();
+    let checked = check(&CheckStorages::of(&storages), &mut |_| {});
+    if checked
+        .map_err(|e| format!("{what}: check: {e}"))?
+        .is_sound()
+    {
+        return Err(format!("{what}: check finds nothing"));
+    }
+    match open(runtime, copy) {
+        Ok(_) => Err(format!("{what}: it opens")),
+        Err(error) if error.is_corruption() && error.file().is_some() => Ok(()),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}
+
+/// Two copies of a closed store go their own way, and one is given the other's log segment of the
+/// same name. All records are as long in both, so that nothing but the chain tells them apart.
+fn swap_log_segment(
+    runtime: &Runtime,
+    media: &Media,
+    coverage: &mut Coverage,
+) -> Result<(), String> {
+    let copies = [b'a', b'b'].map(|own| -> Result<Media, String> {
+        let copy = media.end_now(runtime, None);
+        let told = |e: siltstone::Error| format!("a copy goes its own way: {e}");
+        let store = open(runtime, &copy).map_err(told)?;
+        let keyspace = store.open_keyspace("chain").map_err(told)?;
+        keyspace.put(b"chain", [own; 8]).map_err(told)?;
+        drop(keyspace);
+        store.close().map_err(told)?;
+        Ok(copy)
+    });
+    let [one, other] = copies;
+    let (one, other) = (one?, other?);
+    let wanted = read(runtime, &one.end_now(runtime, None))?;
+    let start = state_of(one.main())?.log_start;
+    let name = segment_name(start.segment as u32);
+    let mut bytes = Vec::new();
+    let is_there = other.log().damage(&name, |theirs| bytes.clone_from(theirs));
+    if is_there.is_err() {
+        return Ok(());
+    }
+    let given = one.log().damage(&name, |ours| ours.clone_from(&bytes));
+    given.map_err(|e| e.to_string())?;
+    match open(runtime, &one) {
+        Err(error) if error.is_corruption() && error.file().is_some() => {
+            coverage.add("closed.other_chain_refused");
+        }
+        Err(error) => return Err(format!("{name} of another copy: {error}")),
+        Ok(store) => {
+            let found = contents(&store).map_err(|e| e.to_string())?;
+            found
+                .same_as(&wanted)
+                .map_err(|e| format!("{name} of another copy: {e}"))?;
+            coverage.add("closed.other_chain_not_needed");
         }
     }
     Ok(())
