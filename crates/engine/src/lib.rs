@@ -39,109 +39,69 @@
 
 #![deny(unsafe_code)]
 
-mod allocator;
-mod approximate;
-mod atomics;
+mod api;
 mod background;
-pub mod batch;
-mod budget;
-mod build;
-mod cache;
-pub mod check;
-mod checkpoint;
-pub mod compaction;
-mod core;
-mod ddl;
-mod descriptors;
-mod destroy;
-mod directories;
-pub mod error;
-mod event;
-mod export;
-#[cfg(feature = "metrics")]
-mod facade;
-mod flush;
-mod gaps;
-mod guard;
+mod catalog;
+mod commit;
+mod env;
+mod formats;
 pub mod guide;
-mod health;
-mod ingest;
-mod ingest_check;
-pub mod inspect;
-mod interval;
-mod iter;
-mod keyspace;
-pub mod log;
-pub mod manifest;
-#[allow(unsafe_code)] // An island: see the module for the argument.
-pub mod memtable;
-mod metrics;
+mod jobs;
 #[cfg(doctest)]
 mod must_not_compile;
-mod names;
-mod options;
-mod options_differ;
-mod overlay;
-mod pinning;
-mod properties;
-mod published;
-mod read;
-mod recovery;
-pub mod repair;
-mod reserve;
-mod seal;
-mod settings;
-mod snapshot;
-mod space;
-pub mod stall;
+mod services;
 mod stats;
 pub mod storage;
-mod store;
-mod table_files;
-mod tables;
-#[doc(hidden)]
-pub mod testing;
-mod verify;
-pub mod version;
-mod view;
-mod wrapped_storage;
-mod write;
+mod tools;
+mod tree;
+mod types;
+mod wal;
 
 #[cfg(feature = "planted")]
 #[doc(hidden)]
 pub use siltstone_storage::planted;
-#[cfg(not(feature = "planted"))]
-use siltstone_storage::planted;
 
-pub use approximate::{ApproximateSize, Estimate};
-pub use batch::Batch;
-pub use build::{
+pub use api::approximate::{ApproximateSize, Estimate};
+pub use api::batch::{self, Batch};
+pub use api::keyspace::Keyspace;
+pub use api::properties::KeyspaceProperties;
+pub use api::store::{Components, DEFAULT_KEYSPACE, Store};
+#[doc(hidden)]
+pub use api::testing;
+pub use api::verify::VerifyReport;
+pub use commit::stalls as stall;
+pub use commit::write::WriteOptions;
+pub use formats::directories::Storages;
+pub use formats::names::is_store_file;
+pub use formats::{log, manifest, version};
+pub use jobs::schedule::JobStats;
+pub use jobs::sides::SideStats;
+pub use services::checkpoint::CheckpointReport;
+pub use services::ingest::{IngestMode, IngestReport};
+pub use services::options_differ::OptionDifference;
+pub use services::table_builder::{
     BUILT_TABLE_SUFFIX, BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions,
 };
-pub use checkpoint::CheckpointReport;
-pub use compaction::place::SideStats;
-pub use compaction::schedule::JobStats;
-pub use destroy::DestroyReport;
-pub use directories::Storages;
-pub use error::{Error, ErrorKind, Result};
-pub use event::{Event, EventListener};
-pub use ingest::{IngestMode, IngestReport};
-pub use iter::{Cursor, IterOptions, Range, prefix_end};
-pub use keyspace::Keyspace;
-pub use metrics::{Histogram, LatencySummary};
-pub use names::is_store_file;
-pub use options::{
+pub use stats::published::{PublishedStats, read_published_stats, read_published_stats_from};
+pub use stats::space::{Space, SpaceStats};
+pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
+pub use tools::destroy::DestroyReport;
+pub use tools::{check, inspect, repair};
+pub use tree::iter::{Cursor, IterOptions, Range, prefix_end};
+pub use tree::memtable;
+pub use tree::read::PinnedValue;
+pub use tree::snapshot::Snapshot;
+pub use types::error::{self, Error, ErrorKind, Result};
+pub use types::event::{Event, EventListener};
+pub use types::metrics::{Histogram, LatencySummary};
+pub use types::options::{
     ByLevel, Change, Compression, DirectIo, FlushVerify, KeyspaceOptions, KeyspaceSettings,
     LevelTargets, Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting,
     settings,
 };
-pub use options_differ::OptionDifference;
-pub use properties::KeyspaceProperties;
-pub use published::{PublishedStats, read_published_stats, read_published_stats_from};
-pub use read::PinnedValue;
-pub use snapshot::Snapshot;
-pub use space::{Space, SpaceStats};
-pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
-pub use store::{Components, DEFAULT_KEYSPACE, Store};
-pub use verify::VerifyReport;
-pub use write::WriteOptions;
+
+/// What to merge next, and where it runs.
+pub mod compaction {
+    pub use crate::jobs::{schedule, sides as place};
+    pub use crate::tree::pick;
+}

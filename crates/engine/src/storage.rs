@@ -1,5 +1,5 @@
 //! Storages and runtimes: a store's interface to the outside world, and the arguments of
-//! [`crate::check`], [`crate::repair`] and [`crate::Components`].
+//! [`crate::tools::check`], [`crate::tools::repair`] and [`crate::Components`].
 //!
 //! [`FileStorage`] is a folder; [`MemoryStorage`] is one in memory, for tests. [`Runtime::threads`]
 //! is the runtime of the operating system. These types are defined in the crate

@@ -15,7 +15,7 @@
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
-#[path = "../src/gaps"]
+#[path = "../src/tree/gaps"]
 mod gaps {
     pub(crate) mod map;
     pub(crate) mod state;

@@ -13,7 +13,7 @@
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
-#[path = "../src/memtable/node.rs"]
+#[path = "../src/tree/memtable/node.rs"]
 mod node;
 
 use std::sync::atomic::Ordering;

@@ -9,7 +9,7 @@
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
-#[path = "../src/pinning.rs"]
+#[path = "../src/tree/pinning.rs"]
 mod pinning;
 
 mod atomics {

@@ -21,11 +21,11 @@ use siltstone_storage::Runtime;
 
 #[path = "common/stepping.rs"]
 mod atomics;
-#[path = "../../engine/src/pinning.rs"]
+#[path = "../../engine/src/tree/pinning.rs"]
 mod pinning;
-#[path = "../../engine/src/write/queue.rs"]
+#[path = "../../engine/src/commit/queue.rs"]
 mod queue;
-#[path = "../../engine/src/snapshot.rs"]
+#[path = "../../engine/src/tree/snapshot.rs"]
 mod snapshot;
 
 use pinning::{FirstPosition, Present};

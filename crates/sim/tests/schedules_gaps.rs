@@ -16,15 +16,15 @@ use siltstone_storage::Runtime;
 
 #[path = "common/stepping.rs"]
 mod atomics;
-#[path = "../../engine/src/gaps"]
+#[path = "../../engine/src/tree/gaps"]
 mod gaps {
     pub(crate) mod map;
     pub(crate) mod shared;
     pub(crate) mod state;
 }
-#[path = "../../engine/src/pinning.rs"]
+#[path = "../../engine/src/tree/pinning.rs"]
 mod pinning;
-#[path = "../../engine/src/write/queue.rs"]
+#[path = "../../engine/src/commit/queue.rs"]
 mod queue;
 
 use gaps::shared::SharedGaps;

@@ -1,0 +1,86 @@
+//! Export: what a snapshot sees of a key range, as tables that another store can ingest.
+//!
+//! Invariants: the tables hold one put a key and no deletes, all with number 0, and name no keyspace (RFC 3, section 5). A failed export
+//! deletes what it wrote, as far as the folder lets it.
+//!
+//! Threading: the caller's task; it holds a snapshot, no lock.
+
+use crate::api::keyspace::Keyspace;
+use crate::services::table_builder::{BuiltTable, TableBuilder, TableFolder, TableOptions};
+use crate::tree::iter::IterOptions;
+use crate::tree::snapshot::Snapshot;
+use crate::types::error::Result;
+use siltstone_storage::planted::{self, Bug};
+
+/// The store's state is looked at once for this many entries.
+const LOOK_EVERY: u64 = 4096;
+
+impl Keyspace {
+    /// Writes everything that the keyspace holds within the bounds of `range` now as tables `PREFIX-00000.table`, ... into `folder`: synced,
+    /// disjoint, in key order, ready for [`crate::Store::ingest`] of any store. None if there is nothing.
+    ///
+    /// Costs a scan of the range. The snapshot that it holds meanwhile keeps old versions from being dropped.
+    ///
+    /// # Errors
+    /// As [`Keyspace::cursor`] for reading and [`TableBuilder::finish`] for writing; what was written is deleted then.
+    pub fn export(
+        &self,
+        range: impl Into<IterOptions>,
+        folder: &TableFolder,
+        prefix: &str,
+    ) -> Result<Vec<BuiltTable>> {
+        let snapshot = self.store().snapshot();
+        self.export_at(&snapshot, range, folder, prefix)
+    }
+
+    /// The same, as `snapshot` sees it.
+    ///
+    /// # Errors
+    /// As [`Keyspace::export`]; `InvalidArgument` for a snapshot of another store.
+    pub fn export_at(
+        &self,
+        snapshot: &Snapshot,
+        range: impl Into<IterOptions>,
+        folder: &TableFolder,
+        prefix: &str,
+    ) -> Result<Vec<BuiltTable>> {
+        let newest;
+        let snapshot = match planted::is(Bug::ExportIgnoresSnapshot) {
+            true => {
+                newest = self.store().snapshot();
+                &newest
+            }
+            false => snapshot,
+        };
+        let mut cursor = self.cursor_at(
+            snapshot,
+            IterOptions {
+                values: true,
+                ..range.into()
+            },
+        )?;
+        let options = TableOptions::from(&self.inner().pin_settings().all);
+        let own = folder.wrapped(&self.core().tables.descriptors);
+        let mut builder = TableBuilder::new(&own, prefix, options)?;
+        let copied = (|| {
+            cursor.seek_to_first()?;
+            let mut count = 0u64;
+            while cursor.valid() {
+                builder.put(cursor.key(), cursor.value())?;
+                count += 1;
+                if count.is_multiple_of(LOOK_EVERY) {
+                    self.core().check_open()?;
+                }
+                cursor.next()?;
+            }
+            Ok(())
+        })();
+        match copied {
+            Ok(()) => builder.finish(),
+            Err(error) => {
+                builder.abandon();
+                Err(error)
+            }
+        }
+    }
+}

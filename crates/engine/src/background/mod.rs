@@ -1,0 +1,646 @@
+//! The store's own tasks: workers for jobs, one maintenance task, one for the interval's sync; starting, waiting for, and stopping them.
+//!
+//! What it is: `background_tasks` workers take work from the schedule. With two or more, the first takes flushes only, so that a long
+//! compaction never keeps a memtable from its flush. The maintenance task prepares log segments and arenas, raises the ceiling,
+//! bounds the log, keeps the memory budget, seals memtables whose range deletes would give space back, deletes what no view holds, publishes
+//! statistics, and leaves `NoSpace` when there is room again. It does slow things, so what has a time to keep is no part of it: the sync of
+//! `SyncMode::Interval` is a task of its own ([`crate::wal::interval`]).
+//!
+//! Invariants: tasks hold the core alive and end by themselves once `closing` is set; nothing waits for a task while it holds a lock that the
+//! task may want. Every loop here waits on a condition with a bound, so a missed event costs a delay, never a hang.
+//!
+//! Threading: runtime tasks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::{Instant, JoinHandle};
+
+use crate::env::health::closed;
+use crate::jobs::schedule::{self, Task};
+use crate::services::core::{Core, may_wait};
+use crate::services::seal::Watches;
+use crate::tree::view::Source;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::event::Event;
+use siltstone_storage::planted::{self, Bug};
+
+/// How long a task waits at most before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The running tasks.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    handles: Vec<JoinHandle<()>>,
+}
+
+/// Starts workers and maintenance.
+pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
+    crate::stats::published::forget_inherited(core);
+    let mut handles = Vec::new();
+    let workers = core.options.background_tasks;
+    let failed = |e: std::io::Error| {
+        Error::new(
+            ErrorKind::Io,
+            format!("a background task could not be started: {e}"),
+        )
+        .advice("raise the process's limit of threads")
+    };
+    for i in 0..workers {
+        let task_core = core.clone();
+        let flush_only = i == 0 && workers > 1;
+        let spawned = core
+            .runtime
+            .spawn(&format!("silt-worker-{i}"), move || {
+                worker(&task_core, flush_only)
+            })
+            .map_err(failed);
+        match spawned {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                // Those that have begun are waited for.
+                core.tasks.lock().handles = handles;
+                stop(core);
+                return Err(error);
+            }
+        }
+    }
+    let task_core = core.clone();
+    let maintenance = core
+        .runtime
+        .spawn("silt-maintenance", move || maintain(&task_core))
+        .map_err(failed);
+    let mut result = maintenance.map(|handle| handles.push(handle));
+    if result.is_ok()
+        && let Some(interval) = core.interval_sync.interval()
+    {
+        let task_core = core.clone();
+        let syncing = core
+            .runtime
+            .spawn("silt-sync", move || {
+                let run = || crate::wal::interval::run(&task_core, interval);
+                // The sync that it was in is of unknown outcome.
+                if let Err(error) = guarded(&task_core, || "the sync of the log".into(), run) {
+                    task_core
+                        .health
+                        .poison(&error.with_kind(ErrorKind::Poisoned));
+                }
+            })
+            .map_err(failed);
+        result = syncing.map(|handle| handles.push(handle));
+    }
+    core.tasks.lock().handles = handles;
+    if result.is_err() {
+        stop(core);
+    }
+    result
+}
+
+/// Panics in a row of one task, or of one keyspace's flushes or compactions, after which the store takes no more writes: what they do not do stays
+/// undone.
+const PANICS_MAX: u32 = LASTING_FAILURES;
+
+/// Runs `work`; a panic in it is an error that says so. In a simulated run a panic is the run's end, and the stack of a killed process is unwound
+/// to its end: neither is caught.
+///
+/// What is seen of what `work` had in hand: locks are released, so whatever lies under one must be whole between any two calls that may panic, or say
+/// that it is not, as the manifest does ([`Core::check_manifest_is_whole`]) and the leader's role.
+fn guarded<T>(core: &Core, what: impl FnOnce() -> String, work: impl FnOnce() -> T) -> Result<T> {
+    if core.runtime.is_simulated() {
+        return Ok(work());
+    }
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(|s| &**s))
+            .unwrap_or("no message");
+        Error::new(ErrorKind::Io, format!("{} panicked: {said}", what())).advice(
+            "this is a bug: report it, with what stands on standard error; nothing that was acknowledged is lost",
+        )
+    })
+}
+
+/// A task has panicked, for the `count`-th time in a row.
+fn panicked(core: &Core, error: &Error, count: u32) {
+    core.check_manifest_is_whole();
+    if count >= PANICS_MAX {
+        let again = format!("{count} times in a row, and what it does stays undone");
+        core.health
+            .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
+    }
+}
+
+fn worker(core: &Arc<Core>, flush_only: bool) {
+    let mut panics = 0;
+    loop {
+        match guarded(core, || "a worker".into(), || work(core, flush_only)) {
+            Ok(true) => panics = 0,
+            Ok(false) => return,
+            Err(error) => {
+                panics += 1;
+                panicked(core, &error, panics);
+                if core.closing.load(Ordering::Acquire) {
+                    return;
+                }
+                failed(core, error);
+            }
+        }
+    }
+}
+
+/// Waits for one task and runs it. False: the store closes.
+fn work(core: &Arc<Core>, flush_only: bool) -> bool {
+    let task = {
+        let mut schedule = core.schedule.lock();
+        loop {
+            if core.closing.load(Ordering::Acquire) {
+                drop(schedule);
+                schedule::end_unfinished(core);
+                return false;
+            }
+            let seen = schedule.events;
+            drop(schedule);
+            let task = if core.health.check_manifest().is_ok() {
+                schedule::next(core, flush_only)
+            } else {
+                None
+            };
+            if let Some(task) = task {
+                break task;
+            }
+            schedule = core.schedule.lock();
+            if schedule.events == seen {
+                core.settled.notify_all();
+                schedule = core.work.wait_timeout(schedule, LOOK_AGAIN).0;
+            }
+        }
+    };
+    run(core, task);
+    true
+}
+
+fn run(core: &Arc<Core>, mut task: Task) {
+    let what = task.what();
+    let guarded = guarded(
+        core,
+        || what,
+        || match &mut task {
+            Task::Flush(flush) => crate::jobs::flush::run(core, flush),
+            Task::Compaction(compaction) => crate::jobs::install::run(core, compaction),
+        },
+    );
+    let result = guarded.unwrap_or_else(|error| {
+        panicked(core, &error, schedule::count_panic(core, &task));
+        Err(error)
+    });
+    // Before anybody can find that nothing runs any more.
+    if let Err(error) = &result
+        && error.kind() == ErrorKind::NoSpace
+    {
+        core.health.set_no_space(error);
+    }
+    schedule::finish(core, task, &result);
+    // Work for a keyspace that is gone has not failed: it is not wanted any more.
+    if let Err(error) = result
+        && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
+    {
+        if planted::is(Bug::TableSyncPoisons) {
+            core.health.poison(&error);
+        }
+        failed(core, error);
+    }
+    core.stalls.relieve();
+    core.wake_tidy();
+}
+
+/// Counts and tells a failure of a task, and pauses.
+fn failed(core: &Core, error: Error) {
+    core.metrics.job_failed_count.add(1);
+    tracing::warn!(%error, "a flush or compaction failed, it runs again");
+    core.events.tell(|| Event::JobFailed {
+        error: error.clone(),
+    });
+    core.last_job_error.lock().replace(error);
+    // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
+    pause(core, Duration::from_millis(100));
+}
+
+/// Sleeps, but not through a close.
+fn pause(core: &Core, duration: Duration) {
+    let tidy = core.tidy.lock();
+    if !tidy.closing {
+        let _ = core.tidy_pause.wait_timeout(tidy, duration);
+    }
+}
+
+fn maintain(core: &Arc<Core>) {
+    let mut panics = 0;
+    // Those who open, do little and close need not publish anything: the first time is an interval after the open.
+    let mut last_published = core.runtime.now();
+    #[cfg(feature = "metrics")]
+    let mut last_fed = last_published;
+    let mut counted = crate::stats::published::Counted::default();
+    let mut watches = Watches::default();
+    // Since when there is space again that nobody was told of.
+    let mut space_since: Option<(u64, Instant)> = None;
+    loop {
+        let publish_every = crate::stats::published::interval(core);
+        {
+            let mut tidy = core.tidy.lock();
+            if !tidy.wanted && !tidy.closing {
+                let now = core.runtime.now();
+                let wait = publish_every
+                    .map_or(LOOK_AGAIN, |every| (last_published + every).since(now))
+                    .clamp(Duration::from_micros(50), LOOK_AGAIN);
+                tidy = core.tidy_wake.wait_timeout(tidy, wait).0;
+            }
+            if tidy.closing {
+                return;
+            }
+            tidy.wanted = false;
+        }
+        let round = guarded(
+            core,
+            || "maintenance".into(),
+            || {
+                let now = core.runtime.now();
+                if publish_every.is_some_and(|every| now.since(last_published) >= every) {
+                    last_published = now;
+                    crate::stats::published::publish(core, &mut counted);
+                }
+                #[cfg(feature = "metrics")]
+                if now.since(last_fed) >= LOOK_AGAIN {
+                    last_fed = now;
+                    crate::stats::recorder::feed(core);
+                }
+                if core.health.is_poisoned() {
+                    return;
+                }
+                // Each of these failures is either told by what it poisons, or tried again with the next round.
+                let _ = tidy_up(core, &mut watches);
+                space_since = match (core.health.owes_space_again(), space_since) {
+                    (Some(count), Some((before, since))) if count == before => Some((count, since)),
+                    (owed, _) => owed.map(|count| (count, now)),
+                };
+                if space_since.is_some_and(|(_, since)| now.since(since) >= LOOK_AGAIN) {
+                    core.health.tell_space_again();
+                }
+            },
+        );
+        match round {
+            Ok(()) => panics = 0,
+            Err(error) => {
+                panics += 1;
+                panicked(core, &error, panics);
+                failed(core, error);
+            }
+        }
+    }
+}
+
+/// One round of maintenance.
+fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
+    // First what gives space back: everything below may need some.
+    delete_obsolete(core);
+    if core.log.needs_prepare() {
+        core.log.prepare_next().inspect_err(|e| {
+            if e.is_no_space() {
+                core.health.set_no_space(e);
+            }
+        })?;
+    }
+    prepare_arena(core);
+    crate::services::budget::keep(core)?;
+    let published = core.snapshots.published();
+    if published + crate::services::core::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
+        core.raise_ceiling(published)?;
+    }
+    bound_log(core)?;
+    if !core.health.is_no_space() {
+        crate::services::seal::for_deletes(core, watches)?;
+    }
+    crate::catalog::reserve::keep(core)?;
+    crate::tree::gaps::ahead::look(core);
+    leave_no_space(core)
+}
+
+/// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
+fn prepare_arena(core: &Core) {
+    for keyspace in core.keyspaces.load().by_id.values() {
+        let settings = keyspace.settings();
+        if settings.lean {
+            continue;
+        }
+        let arenas = &settings.arenas;
+        if keyspace.view().active().mem.used_bytes() > arenas.arena_bytes() as u64 / 4 {
+            let _ = arenas.prepare();
+        }
+    }
+}
+
+/// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
+/// bound.
+fn bound_log(core: &Core) -> Result<()> {
+    let start = core.log_start_without(&[]).segment;
+    core.log_bytes
+        .store(core.log.bytes_since(start), Ordering::Relaxed);
+    if core.log_bytes.load(Ordering::Relaxed) <= core.live.load().log_bytes_max {
+        return Ok(());
+    }
+    let map = core.keyspaces.load_full();
+    let oldest = map.by_id.values().filter_map(|k| {
+        let view = k.pin();
+        let needed = view.sources.iter().filter_map(|s| match s {
+            Source::Memtable(m) => m.first_position(),
+            Source::Run(_) => None,
+        });
+        needed.min().map(|position| (position, k))
+    });
+    if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
+        && keyspace.view().sealed_count == 0
+    {
+        let mut lead = core.queue.lead();
+        let rotated = lead.rotate(core, keyspace);
+        lead.finish();
+        rotated?;
+    }
+    Ok(())
+}
+
+/// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
+pub(crate) fn delete_obsolete(core: &Core) {
+    let mut deleted = core.tables.sweep(core.epoch, || core.health.is_poisoned());
+    deleted += delete_again(core);
+    core.metrics.deleted_file_count.add(deleted);
+    if deleted > 0 && core.health.is_no_space() {
+        // Some storages give space back only with the durable deletion.
+        let _ = core.storages.tables.sync_dir(core.epoch);
+    }
+    // Failed deletions are tried again with the next round.
+    let _ = delete_obsolete_segments(core);
+    delete_old_manifests(core);
+}
+
+/// Retires the log segments below the manifest's log start.
+fn delete_obsolete_segments(core: &Core) -> Result<()> {
+    let start = core.manifest.lock().manifest.state().log_start.segment;
+    core.log.obsolete(start as u32).map(drop)
+}
+
+/// Tries failed deletions again, and returns how many files are gone now.
+fn delete_again(core: &Core) -> u64 {
+    // While the manifest is in doubt, it may name files that no handle holds.
+    if core.health.is_poisoned() {
+        return 0;
+    }
+    let gone = core.guards.delete_again(core.epoch);
+    let count = gone.len() as u64;
+    for name in gone.into_iter().filter(|name| name.ends_with(".tbl")) {
+        core.events.tell(|| Event::TableDeleted { name });
+    }
+    count
+}
+
+pub(crate) fn delete_old_manifests(core: &Core) {
+    let old = core.manifest.lock().manifest.take_obsolete();
+    for name in old {
+        if planted::is(Bug::OldManifestStays) {
+            continue;
+        }
+        let _ = core.storages.manifest.delete(core.epoch, &name);
+    }
+}
+
+/// Tries whether there is room again: a prepared segment and a committed edit.
+fn leave_no_space(core: &Core) -> Result<()> {
+    if !core.health.is_no_space() {
+        // The manifest may have failed to grow for another reason.
+        return core.commit_pending(&mut core.manifest.lock());
+    }
+    crate::services::recovery::install_rest(core)?;
+    core.log.prepare_next()?;
+    {
+        let mut role = core.manifest.lock();
+        core.commit_pending(&mut role)?;
+    }
+    if !planted::is(Bug::NoSpaceIsForGood) && core.health.clear_no_space() {
+        core.stalls.relieve();
+        core.wake_background();
+        // An open on the full disk may have used the reserves up.
+        crate::catalog::reserve::make(core)?;
+    }
+    Ok(())
+}
+
+/// Waits until nothing is due, nothing runs and nothing is sealed.
+pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
+    forget_failures(core);
+    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    let mut wake = true;
+    loop {
+        core.health.check()?;
+        core.check_open()?;
+        if schedule::is_idle(core) {
+            core.schedule.lock().failed_in_a_row = [0; 2];
+            delete_obsolete(core);
+            return Ok(());
+        }
+        if let Some(error) = failing(core) {
+            return Err(error);
+        }
+        if wake {
+            core.wake_background();
+        }
+        let schedule = core.schedule.lock();
+        wake = core
+            .settled
+            .wait_timeout(schedule, Duration::from_millis(20))
+            .1;
+    }
+}
+
+/// Whoever begins to wait for jobs is told of failures from now on, not of those that may have passed long ago.
+pub(crate) fn forget_failures(core: &Core) {
+    core.schedule.lock().failures_in_a_row = 0;
+}
+
+/// After this many failures in a row, waiting callers and `Stats::jobs_failing` report the error.
+const FAILING_NOW: u32 = 3;
+
+/// The last job's error, if jobs fail and nothing has succeeded since.
+pub(crate) fn failing(core: &Core) -> Option<Error> {
+    let failures = core.schedule.lock().failures_in_a_row;
+    (failures >= FAILING_NOW)
+        .then(|| core.last_job_error.lock().clone())
+        .flatten()
+}
+
+/// Flushes or compactions that fail so often in a row do not only meet a passing fault: there is a pause after each.
+const LASTING_FAILURES: u32 = 10;
+
+/// The last job's error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
+/// compactions. For the statistics, which wait for nothing.
+pub(crate) fn failing_now(core: &Core) -> Option<Error> {
+    let now = |failures: &u32| *failures >= FAILING_NOW;
+    let fails = core.schedule.lock().failed_in_a_row.iter().any(now);
+    fails.then(|| core.last_job_error.lock().clone()).flatten()
+}
+
+/// What a writer is told that waits for jobs which fail again and again.
+pub(crate) fn failing_for_good(core: &Core) -> Option<Error> {
+    let lasting = |failures: &u32| *failures >= LASTING_FAILURES;
+    if !core.schedule.lock().failed_in_a_row.iter().any(lasting) {
+        return None;
+    }
+    let error = core.last_job_error.lock().clone()?;
+    Some(error.context("writes wait for background jobs, and those fail"))
+}
+
+/// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
+/// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
+fn refuse_changes(core: &Core) -> bool {
+    if planted::is(Bug::CloseOutsideRoles) {
+        return !core.closing.swap(true, Ordering::AcqRel);
+    }
+    let _ddl = core.ddl.lock();
+    let lead = core.queue.lead();
+    let role = core.manifest.lock();
+    let first = !core.closing.swap(true, Ordering::AcqRel);
+    core.health.close();
+    drop(role);
+    lead.finish();
+    first
+}
+
+/// Ends the tasks and gives the lease back, unless that was done. Makes no storage call itself.
+pub(crate) fn stop(core: &Core) {
+    if refuse_changes(core) {
+        end_tasks(core, || ());
+    }
+}
+
+/// Ends the tasks, does `last` while the store is still ours, and gives the lease back.
+fn end_tasks(core: &Core, last: impl FnOnce()) {
+    schedule::cancel_all(core);
+    {
+        let mut tidy = core.tidy.lock();
+        tidy.closing = true;
+        core.tidy_wake.notify_all();
+        core.tidy_pause.notify_all();
+    }
+    core.wake_background();
+    core.interval_sync.wake();
+    core.stalls.relieve();
+    let handles = std::mem::take(&mut core.tasks.lock().handles);
+    for handle in handles {
+        // A task that panicked beyond what `guarded` covers has told so on standard error; the store's data is in log and tables.
+        let _ = handle.join();
+    }
+    // Callers that bring files in see the close soon; what they began to write they delete again.
+    core.guests.wait_until_gone();
+    last();
+    core.tables.set_closed();
+    let_go(core);
+    core.events.end();
+    // The lease goes when no task can write any more.
+    let lease = core.lease.lock().take();
+    drop(lease);
+}
+
+/// Lets go of what a closed store does not need any more and what its handles and cursors would
+/// keep else: the files of the log and the manifest, and the memtables that nobody reads.
+fn let_go(core: &Core) {
+    core.log.release();
+    core.manifest.lock().manifest.release();
+    for keyspace in core.keyspaces.load().by_id.values() {
+        keyspace.close(&core.tables);
+    }
+    core.arenas.release_kept();
+}
+
+/// Writes into the manifest where the log ends, so that a log which ends earlier is known to be
+/// damaged. The log is synced through that end.
+///
+/// Without room for the edit the close succeeds all the same: everything is durable, and only
+/// damage at the end of this log would look like writes that were never synced, as after a kill.
+fn write_log_end(core: &Core) -> Result<()> {
+    if planted::is(Bug::CloseWithoutEnd) {
+        return Ok(());
+    }
+    if core.health.is_poisoned() {
+        return core.health.check_manifest();
+    }
+    match core.commit_close() {
+        Err(error) if may_wait(&error) => {
+            tracing::warn!(%error, "closed without a record of where the log ends");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Ends the tasks, syncs the log, writes where it ends, gives the lease back.
+pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
+    // A poisoned store cannot promise what was not synced before, and never tries that sync again: whoever closes it is told.
+    let poisoned = if core.health.is_poisoned() {
+        core.health.check_manifest()
+    } else {
+        Ok(())
+    };
+    if !refuse_changes(core) {
+        return Err(closed());
+    }
+    let mut result = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
+        true => Ok(()),
+        false => core.sync_log_through(core.log.end()),
+    });
+    end_tasks(core, || {
+        if result.is_ok() {
+            // After the last task: no edit follows this one.
+            result = write_log_end(core);
+        }
+        match &result {
+            Ok(()) => tracing::info!(store = core.storages.manifest.describe(), "closed"),
+            Err(error) => tracing::error!(%error, "closed after a failure"),
+        }
+        // What the last jobs made obsolete goes now rather than at the next open; a poisoned store
+        // changes nothing any more.
+        if result.is_ok() {
+            crate::stats::published::withdraw(core);
+            core.tables.sweep(core.epoch, || core.health.is_poisoned());
+            delete_again(core);
+            if let Err(error) = give_space_back(core) {
+                tracing::warn!(%error, "the closed store takes more space than it needs");
+            }
+        }
+    });
+    result
+}
+
+/// The last step of a close, after which a closed store is as large as its data and opens on a full
+/// disk. Everything is synced before this step, and a crash within it changes only what no open
+/// reads:
+/// - the log segments below the log start of the last edit are deleted;
+/// - the log gives back what it wrote ahead ([`LogWriter::shrink`](crate::formats::log::LogWriter::shrink)
+///   says why no record can be lost by that);
+/// - then, because there is more room now, the space kept for a full disk is resized in place to
+///   fit the manifest. Nothing refers to that space.
+///
+/// So a failure here loses nothing, and the close does not fail for it.
+fn give_space_back(core: &Core) -> Result<()> {
+    delete_old_manifests(core);
+    // Segments that fit go to the pool, which `shrink` deletes.
+    let deleted = match planted::is(Bug::ObsoleteStaysAtClose) {
+        true => Ok(()),
+        false => delete_obsolete_segments(core),
+    };
+    let shrunk = core.log.shrink(crate::catalog::reserve::LOG_BYTES);
+    crate::catalog::reserve::make(core)?;
+    for (folder, _) in core.storages.folders() {
+        folder.sync_dir(core.epoch)?;
+    }
+    deleted.and(shrunk)
+}

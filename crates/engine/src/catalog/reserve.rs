@@ -1,0 +1,264 @@
+//! Space kept for a full disk: without it, a store on a full disk could not be opened to be made
+//! smaller (STORIES 11).
+//!
+//! What it is: objects of written zeros: one that can become a manifest, one that can become the
+//! first log segment, and one that is deleted when the pointer is replaced. They are made when
+//! there is room (at open, at close, when a full disk has room again, and as the manifest grows)
+//! and used by opens that find none.
+//!
+//! Invariants:
+//! - Nothing refers to them; losing one loses nothing but the promise.
+//! - While there is room, the manifest's reserve holds the whole state *after* every edit: it is
+//!   enlarged before an edit that it could not hold is committed ([`before_edit`]), so a process
+//!   that is killed at any moment leaves a store that opens on a full disk. Background and close
+//!   enlarge it earlier, so that edits seldom wait for this.
+//! - What is kept is never given up for more of it: the manifest's reserve is resized in place,
+//!   under a second name ([`RESIZING`]), by which an open finds it after a crash.
+//! - An open on a full disk finds the room for new reserves in what it deletes: the old manifest
+//!   and the old last segment are at least as long as the reserves that took their place. So a
+//!   closed segment is not cut to less than the log's reserve ([`LOG_BYTES`]).
+//!
+//! Threading: whoever makes or resizes them holds the manifest role.
+
+use siltstone_storage::{Epoch, Storage, StorageError};
+
+use crate::formats::manifest::{KEPT_BYTES, RESERVE_STEP_BYTES, new_manifest_bytes};
+use crate::formats::version::Edit;
+use crate::services::core::{Core, ManifestRole};
+use crate::types::error::{Error, Result};
+
+/// Becomes a manifest.
+pub(crate) const MANIFEST: &str = "RESERVE";
+/// The name of [`MANIFEST`] while it is resized.
+pub(crate) const RESIZING: &str = "RESERVE-RESIZING";
+/// Becomes a log segment.
+pub(crate) const LOG: &str = "RESERVE-LOG";
+/// The size of the log's reserve: the smallest segment that is worth having.
+pub(crate) const LOG_BYTES: u64 = 16 << 10;
+
+/// Deleted for the few bytes of the pointer's replacement, which is a new object for a moment.
+pub(crate) const POINTER: &str = "RESERVE-CURRENT";
+const POINTER_BYTES: u64 = 16 << 10;
+
+/// The manifest's reserve has at least this much for edits to come.
+const AHEAD_BYTES: u64 = 16 << 10;
+
+/// What is known of the manifest's reserve. Part of the manifest role.
+#[derive(Default)]
+pub(crate) struct ManifestReserve {
+    /// Its length.
+    bytes: u64,
+    /// The length of the whole state when it was measured.
+    whole_bytes: u64,
+    /// Where the manifest ended at that time.
+    measured_at: u64,
+    /// The number of that manifest.
+    number: u64,
+}
+
+impl ManifestReserve {
+    /// The most that the whole state can take after an edit of `edit_bytes`: no edit adds more to
+    /// it than its own length. `None` if the manifest was written anew since it was measured.
+    fn whole_bytes_after(&self, role: &ManifestRole, edit_bytes: u64) -> Option<u64> {
+        let now = role.manifest.writer().acknowledged();
+        let edits = now.offset.checked_sub(self.measured_at)?;
+        (now.number == self.number).then_some(self.whole_bytes + edits + edit_bytes)
+    }
+}
+
+/// The length of a manifest whose whole state takes `whole_bytes`, with room for edits that give
+/// space back.
+fn manifest_bytes(whole_bytes: u64) -> u64 {
+    whole_bytes + 2 * KEPT_BYTES
+}
+
+/// The additional bytes that the background and a close keep for edits to come.
+fn ahead_bytes(whole_bytes: u64) -> u64 {
+    AHEAD_BYTES.max(whole_bytes / 4)
+}
+
+/// The name under which the manifest's reserve is found, if it is there: the second one if a crash
+/// came while it was resized.
+pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str>> {
+    let objects = storage.list()?;
+    let is_there = |name: &&str| objects.iter().any(|o| o.name == **name);
+    Ok([MANIFEST, RESIZING].into_iter().find(is_there))
+}
+
+/// Whether a file of this name is space kept for a full disk.
+pub(crate) fn is_reserve(name: &str) -> bool {
+    [MANIFEST, RESIZING, LOG, POINTER].contains(&name)
+}
+
+/// The reserve's name, if it is there.
+pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
+    Ok(storage
+        .list()?
+        .into_iter()
+        .find(|o| o.name == name)
+        .map(|o| o.name))
+}
+
+/// Makes all of them, if they are missing or too small. No room is no failure.
+pub(crate) fn make(core: &Core) -> Result<()> {
+    let mut role = core.manifest.lock();
+    make_manifest(core, &mut role, 0)?;
+    make_one(core.epoch, &*core.storages.manifest, POINTER, POINTER_BYTES)?;
+    // Last: the next open finds the segment that came of the present one, and its space.
+    make_one(core.epoch, &*core.storages.log, LOG, LOG_BYTES)
+}
+
+/// Enlarges the manifest's reserve if the manifest has grown since it was measured.
+pub(crate) fn keep(core: &Core) -> Result<()> {
+    let mut role = core.manifest.lock();
+    // A full disk has no room for a larger reserve.
+    if core.health.is_no_space() {
+        return Ok(());
+    }
+    let reserve = &role.reserve;
+    let grown = match reserve.whole_bytes_after(&role, 0) {
+        Some(most) => most - reserve.whole_bytes,
+        None => u64::MAX,
+    };
+    if grown < ahead_bytes(reserve.whole_bytes) / 2 {
+        return Ok(());
+    }
+    make_manifest(core, &mut role, 0)
+}
+
+/// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
+/// it. Without room the edit is committed all the same: the manifest itself may have room for it.
+pub(crate) fn before_edit(core: &Core, role: &mut ManifestRole, edit: &Edit) {
+    // The reserve was never made: the store is being opened, or had no room from the start.
+    if role.reserve.bytes == 0 || core.health.is_no_space() {
+        return;
+    }
+    let edit_bytes = edit.encode().len() as u64;
+    let most = role.reserve.whole_bytes_after(role, edit_bytes);
+    if most.is_some_and(|most| manifest_bytes(most) <= role.reserve.bytes) {
+        return;
+    }
+    if let Err(error) = make_manifest(core, role, edit_bytes) {
+        tracing::debug!(%error, "the space kept for a manifest could not be enlarged");
+    }
+}
+
+/// Sees to it that the manifest's reserve holds the whole state after an edit of `edit_bytes`, with
+/// something for edits to come. No room is no failure.
+fn make_manifest(core: &Core, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
+    let storage = &*core.storages.manifest;
+    let end = role.manifest.writer().acknowledged();
+    let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;
+    let whole_after = whole_bytes + edit_bytes;
+    let enough = manifest_bytes(whole_after) + ahead_bytes(whole_after);
+    // The first size has enough for many edits, so that the reserve is seldom enlarged. If there is
+    // no room for it, the last size fits where the manifest before this one was, which was at least
+    // as long as this one is.
+    let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
+    let wanted = steps(enough + whole_after / 4);
+    let mut found_bytes = manifest_found(core.epoch, storage)?;
+    let sizes = [
+        wanted,
+        steps(manifest_bytes(whole_after)),
+        new_manifest_bytes(whole_after),
+    ];
+    let resizes = |bytes: &u64| match found_bytes < enough {
+        true => *bytes > found_bytes,
+        // The reserve was made for a state that was much larger.
+        false => found_bytes / 2 > wanted && *bytes == wanted,
+    };
+    for bytes in sizes.into_iter().filter(resizes) {
+        if resize(core.epoch, storage, found_bytes, bytes)? {
+            found_bytes = bytes;
+            break;
+        }
+    }
+    role.reserve = ManifestReserve {
+        bytes: found_bytes,
+        whole_bytes,
+        measured_at: end.offset,
+        number: end.number,
+    };
+    Ok(())
+}
+
+/// The length of the manifest's reserve, 0 if there is none, under its first name.
+fn manifest_found(epoch: Epoch, storage: &dyn Storage) -> Result<u64> {
+    let objects = storage.list()?;
+    let len = |name| objects.iter().find(|o| o.name == name).map(|o| o.len);
+    let (found, resizing) = (len(MANIFEST), len(RESIZING));
+    match (found, resizing) {
+        (None, Some(bytes)) if bytes > 0 => {
+            storage.rename(epoch, RESIZING, MANIFEST)?;
+            return Ok(bytes);
+        }
+        (_, Some(_)) => storage.delete(epoch, RESIZING)?,
+        _ => {}
+    }
+    // A loss of power may have left the name alone.
+    if found == Some(0) {
+        storage.delete(epoch, MANIFEST)?;
+    }
+    Ok(found.unwrap_or(0))
+}
+
+/// Gives the manifest's reserve the size `bytes`; false if there is no room for that, and it is as
+/// it was.
+fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> Result<bool> {
+    if found_bytes == 0 {
+        return write_one(epoch, storage, MANIFEST, bytes);
+    }
+    let file = storage.recycle(epoch, MANIFEST, RESIZING)?;
+    let resized = if bytes < found_bytes {
+        file.append(&[&vec![0; bytes as usize]])
+            .and_then(|()| file.truncate_to_position())
+    } else {
+        file.reserve(bytes)
+    };
+    let resized = resized.and_then(|()| file.sync());
+    drop(file);
+    storage.rename(epoch, RESIZING, MANIFEST)?;
+    match resized {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_no_space() => Ok(false),
+        Err(error) => Err(Error::from(error).context("reserving space for a full disk")),
+    }
+}
+
+/// Makes the log's reserve from the space that an open gets by deleting what a failed open left.
+pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage) -> Result<()> {
+    make_one(epoch, storage, LOG, LOG_BYTES)
+}
+
+/// Makes one of `bytes` if it is missing. No room is no failure.
+fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<()> {
+    match storage.list()?.iter().find(|o| o.name == name) {
+        Some(found) if found.len >= bytes => return Ok(()),
+        // A loss of power may have left the name, or a part of it.
+        Some(_) => storage.delete(epoch, name)?,
+        None => {}
+    }
+    write_one(epoch, storage, name, bytes).map(drop)
+}
+
+/// Whether there was room.
+fn write_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<bool> {
+    let file = match storage.create(epoch, name) {
+        Err(error) if StorageError::is_no_space(&error) => return Ok(false),
+        created => created?,
+    };
+    let made = file.reserve(bytes).and_then(|()| file.sync());
+    drop(file);
+    match made {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            // Its space is worth more to others.
+            let _ = storage.delete(epoch, name);
+            if error.is_no_space() {
+                Ok(false)
+            } else {
+                Err(Error::from(error).context("reserving space for a full disk"))
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Pressure: whether a batch may join the write queue, and the record of every delay.
+//!
+//! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`];
+//! `Stalls` holds the condition on which writers wait, the pace of each keyspace that is slowed down
+//! (`pace.rs`), and every delay with its keyspace, cause, numbers and duration, readable while it
+//! lasts.
+//!
+//! Invariants: a batch is asked *before* it joins the queue, so a keyspace that must wait delays
+//! nobody else (RFC 1, P4); a waiting writer is woken by every event that can lower the load (a flush
+//! or a compaction was installed, space came back, the store closed) and asks again; a delay is
+//! counted once, by the cause it began with. Keyspaces are slowed each for itself.
+//!
+//! Threading: one runtime mutex; nothing else is locked while waiting.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
+
+use crate::commit::pace::{Pace, Turn};
+pub use crate::types::pressure::{self as policy, Cause, Decision, Limits, Load};
+
+use crate::formats::version::KeyspaceId;
+use crate::types::event::{Event, Events};
+
+/// A finished or present delay of a writer.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Delay {
+    /// The keyspace whose load caused it.
+    pub keyspace: String,
+    /// Why.
+    pub cause: Cause,
+    /// The load that caused it, as it was at the beginning.
+    pub load: Load,
+    /// The limit that the load met, in the unit of the cause.
+    pub limit: u64,
+    /// Start, in microseconds since the store was opened.
+    pub start_us: u64,
+    /// How long it took, or has taken so far, in microseconds.
+    pub duration_us: u64,
+    /// Whether it still lasts.
+    pub waiting: bool,
+}
+
+/// Totals of one cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct DelayTotal {
+    /// Delays that began.
+    pub count: u64,
+    /// Time spent in the finished ones, in microseconds.
+    pub total_us: u64,
+    /// The longest finished one, in microseconds.
+    pub max_us: u64,
+}
+
+/// How long a writer waits at most before it asks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Finished delays that are kept for reading.
+const KEPT: usize = 256;
+
+struct Inner {
+    next: u64,
+    present: Vec<(u64, Delay, Instant)>,
+    past: VecDeque<Delay>,
+    totals: [DelayTotal; Cause::ALL.len()],
+    /// Raised by every event that may lower a load or let the next one through, so that a wake-up between asking and waiting is not lost.
+    events: u64,
+    paces: BTreeMap<KeyspaceId, Pace>,
+}
+
+/// See the module.
+pub(crate) struct Stalls {
+    runtime: Runtime,
+    events: Arc<Events>,
+    opened: Instant,
+    inner: Mutex<Inner>,
+    relieved: Condvar,
+    waiting: AtomicUsize,
+}
+
+impl Stalls {
+    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>) -> Stalls {
+        Stalls {
+            runtime: runtime.clone(),
+            events,
+            opened: runtime.now(),
+            inner: runtime.mutex(Inner {
+                next: 0,
+                present: Vec::new(),
+                past: VecDeque::new(),
+                totals: Default::default(),
+                events: 0,
+                paces: BTreeMap::new(),
+            }),
+            relieved: runtime.condvar(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Tells waiting writers to ask again.
+    pub(crate) fn relieve(&self) {
+        let mut inner = self.inner.lock();
+        inner.events += 1;
+        self.relieved.notify_all();
+    }
+
+    /// Writers that wait right now.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// A memtable of the keyspace with this many bytes was sealed: that is how its speed is known.
+    pub(crate) fn sealed(&self, keyspace: KeyspaceId, bytes: u64) {
+        let now = self.runtime.now();
+        let mut inner = self.inner.lock();
+        let pace = inner.paces.entry(keyspace);
+        pace.or_insert_with(|| Pace::new(self.opened))
+            .sealed(now, bytes);
+    }
+
+    /// The keyspace was dropped: whoever waits for it is told.
+    pub(crate) fn forget(&self, keyspace: KeyspaceId) {
+        self.inner.lock().paces.remove(&keyspace);
+        self.relieve();
+    }
+
+    /// Waits as `decide` says until a batch of `bytes` may join (true), or `give_up` says that waiting is pointless (false).
+    pub(crate) fn wait_for(
+        &self,
+        (keyspace, name): (KeyspaceId, &str),
+        bytes: u64,
+        mut decide: impl FnMut() -> (Decision, Load, Limits),
+        mut give_up: impl FnMut() -> bool,
+    ) -> bool {
+        let mut ticket = None;
+        let mut entry: Option<(u64, Instant)> = None;
+        let passed = loop {
+            let events = self.inner.lock().events;
+            let (decision, load, limits) = decide();
+            if decision == Decision::Pass {
+                break true;
+            }
+            if give_up() {
+                break false;
+            }
+            let (cause, limit, wait) = match decision {
+                Decision::Pass => break true,
+                Decision::Slow {
+                    cause,
+                    limit,
+                    pressure_permille,
+                } => {
+                    let near = load.nearness(&limits, pressure_permille);
+                    let now = self.runtime.now();
+                    let mut inner = self.inner.lock();
+                    let inner = &mut *inner;
+                    let pace = inner.paces.entry(keyspace);
+                    let pace = pace.or_insert_with(|| Pace::new(now));
+                    match pace.ask(now, &near, bytes, &mut ticket) {
+                        Turn::Go => {
+                            if !pace.is_idle() {
+                                inner.events += 1;
+                                self.relieved.notify_all();
+                            }
+                            break true;
+                        }
+                        Turn::Wait(wait) => (cause, limit, wait),
+                    }
+                }
+                Decision::Stop { cause, limit } => (cause, limit, LOOK_AGAIN),
+            };
+            if entry.is_none() {
+                entry = Some(self.begin(name, cause, load, limit));
+            }
+            let inner = self.inner.lock();
+            if inner.events == events {
+                // Bounded, so that a load that falls without an event (a view that was dropped) is seen too.
+                let _ = self.relieved.wait_timeout(inner, wait.min(LOOK_AGAIN));
+            }
+        };
+        if ticket.is_some() {
+            let mut inner = self.inner.lock();
+            if let Some(pace) = inner.paces.get_mut(&keyspace)
+                && pace.give_back(&mut ticket)
+            {
+                inner.events += 1;
+                self.relieved.notify_all();
+            }
+        }
+        if let Some((id, start)) = entry {
+            self.end(id, start);
+        }
+        passed
+    }
+
+    #[cold]
+    fn begin(&self, keyspace: &str, cause: Cause, load: Load, limit: u64) -> (u64, Instant) {
+        let now = self.runtime.now();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        let id = inner.next;
+        inner.next += 1;
+        inner.totals[cause as usize].count += 1;
+        self.events.tell(|| Event::StallBegan {
+            keyspace: keyspace.to_string(),
+            cause,
+            load,
+            limit,
+        });
+        let start_us = now.since(self.opened).as_micros() as u64;
+        inner.present.push((
+            id,
+            Delay {
+                keyspace: keyspace.to_string(),
+                cause,
+                load,
+                limit,
+                start_us,
+                duration_us: 0,
+                waiting: true,
+            },
+            now,
+        ));
+        (id, now)
+    }
+
+    #[cold]
+    fn end(&self, id: u64, start: Instant) {
+        let us = self.runtime.now().since(start).as_micros() as u64;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.present.iter().position(|(i, ..)| *i == id) {
+            let (_, mut delay, _) = inner.present.swap_remove(at);
+            delay.duration_us = us;
+            delay.waiting = false;
+            let total = &mut inner.totals[delay.cause as usize];
+            total.total_us += us;
+            total.max_us = total.max_us.max(us);
+            self.events.tell(|| Event::StallEnded {
+                keyspace: delay.keyspace.clone(),
+                cause: delay.cause,
+                duration_us: us,
+            });
+            if inner.past.len() == KEPT {
+                inner.past.pop_front();
+            }
+            inner.past.push_back(delay);
+        }
+    }
+
+    /// The last delays, then the present ones with their time so far.
+    pub(crate) fn delays(&self) -> Vec<Delay> {
+        let now = self.runtime.now();
+        let inner = self.inner.lock();
+        let mut all: Vec<Delay> = inner.past.iter().cloned().collect();
+        all.extend(inner.present.iter().map(|(_, delay, start)| Delay {
+            duration_us: now.since(*start).as_micros() as u64,
+            ..delay.clone()
+        }));
+        all
+    }
+
+    /// Totals by cause.
+    pub(crate) fn totals(&self) -> Vec<(Cause, DelayTotal)> {
+        let inner = self.inner.lock();
+        Cause::ALL
+            .iter()
+            .map(|&c| (c, inner.totals[c as usize]))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,658 @@
+//! The write path: a queue whose first writer leads a group through log, memtables and publication.
+//!
+//! What it is: [`write`] asks for pressure, joins the queue, and either becomes the leader at once (nobody leads: no hand-over, no
+//! wake-up), or waits until a leader has done its work or hands it the lead. The leader takes what waits, numbers it, appends it as
+//! one record, syncs if anybody asked, applies it to the memtables and publishes the last number.
+//!
+//! Invariants:
+//! - **W1** One leader at a time; numbers, log order and publication order are the same order.
+//! - **W2** Nothing is applied to a memtable that is not in the log, nothing is published that is not in its memtables.
+//! - **W3** A group is numbered only after every keyspace in it has room, so no record straddles two memtables of a keyspace (RFC 1, V1).
+//! - **W4** A writer waits for pressure before it joins; whoever is in the queue waits for nothing but the leader's own I/O.
+//!
+//! Threading: that of [`queue`].
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use siltstone_storage::{Instant, Runtime};
+
+use crate::commit::queue::{Crew, Queue};
+use crate::env::health::Health;
+use crate::formats::batch::{BatchBody, Entry, EntryKind};
+use crate::formats::log::{Position, RecordKind};
+use crate::formats::version::KeyspaceId;
+use crate::services::core::{Core, first_memtable, next_memtable};
+use crate::tree::memtable::{self, Memtable};
+use crate::tree::settings::Settings;
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::metrics::SAMPLE;
+use crate::types::pressure;
+use crate::types::pressure::Load;
+use siltstone_storage::planted::{self, Bug};
+
+/// How a write wants to be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Sync the log before the write is acknowledged, whatever the store's [`crate::SyncMode`]
+    /// says. That makes everything durable that was written before, too. A batch without entries
+    /// syncs just this, as [`Store::sync_log`](crate::Store::sync_log) does.
+    pub sync: bool,
+}
+
+/// The queue of writers.
+pub(crate) type WriteQueue = Queue<Writers>;
+
+/// The leader's role.
+pub(crate) type Lead<'a> = crate::commit::queue::Lead<'a, Writers>;
+
+/// A group's batches with their answers.
+type Group<'a> = crate::commit::queue::Group<'a, Writers>;
+
+/// Those who write to one store.
+pub(crate) struct Writers {
+    health: Arc<Health>,
+}
+
+/// What only the leader touches.
+pub(crate) struct LeaderState {
+    /// The number that the next entry gets.
+    pub(crate) next_seq: u64,
+    next_source_id: u64,
+    /// Memory for the next group.
+    needs: Vec<Need>,
+}
+
+impl Crew for Writers {
+    type Batch = BatchBody;
+    type Error = Error;
+    type State = LeaderState;
+
+    fn bytes(batch: &BatchBody) -> usize {
+        batch.bytes()
+    }
+
+    /// Log and memtables may disagree: the store takes no more writes.
+    fn deserted(&self) -> Error {
+        let error = Error::new(
+            ErrorKind::Poisoned,
+            "the writer that led the group panicked",
+        )
+        .advice("this is a bug: report it; reopen the store");
+        self.health.poison(&error);
+        error
+    }
+}
+
+impl WriteQueue {
+    /// The queue of a store that gives its next entry `next_seq`.
+    pub(crate) fn of_store(
+        runtime: &Runtime,
+        health: &Arc<Health>,
+        next_seq: u64,
+        next_source_id: u64,
+    ) -> WriteQueue {
+        let crew = Writers {
+            health: health.clone(),
+        };
+        let state = LeaderState {
+            next_seq,
+            next_source_id,
+            needs: Vec::new(),
+        };
+        Queue::new(runtime, crew, state)
+    }
+}
+
+/// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
+/// asked for, it and everything before it is synced, even if the batch is empty.
+pub(crate) fn write(core: &Core, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
+    if batch.is_empty() {
+        core.health.check()?;
+        return match options.sync {
+            true => core.sync_log(),
+            false => Ok(()),
+        };
+    }
+    let timed = count_puts(core, &batch);
+    let sync = options.sync || core.sync_every_write;
+    if !planted::is(Bug::StallInQueue) {
+        wait_for_pressure(core, &batch)?;
+    }
+
+    let result = core.queue.join(batch, sync, |leader, group, sync| {
+        if planted::is(Bug::StallInQueue) {
+            let _ = wait_for_pressure(core, group.own());
+        }
+        commit_group(core, leader, group, sync);
+    });
+    record_put(core, timed);
+    result
+}
+
+/// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
+/// what `wanted` reads and the batch. Returns what `wanted` returned.
+pub(crate) fn write_if(
+    core: &Core,
+    batch: &BatchBody,
+    options: WriteOptions,
+    wanted: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    wait_for_pressure(core, batch)?;
+    let sync = options.sync || core.sync_every_write;
+    let mut lead = core.queue.lead();
+    let result = wanted().and_then(|wanted| {
+        if wanted {
+            let timed = count_puts(core, batch);
+            lead.commit(batch, |leader, group| {
+                commit_group(core, leader, group, sync);
+            })?;
+            record_put(core, timed);
+        }
+        Ok(wanted)
+    });
+    lead.finish();
+    result
+}
+
+/// Counts a batch's entries. Returns the time now if this is a batch that is timed.
+fn count_puts(core: &Core, batch: &BatchBody) -> Option<Instant> {
+    let entries = batch.len() as u64;
+    (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now())
+}
+
+fn record_put(core: &Core, start: Option<Instant>) {
+    if let Some(start) = start {
+        let time = core.runtime.now().since(start);
+        core.metrics.put_time.record(time);
+    }
+}
+
+/// Waits, outside the queue, while a keyspace of the batch is over its limits.
+fn wait_for_pressure(core: &Core, batch: &BatchBody) -> Result<()> {
+    core.health.check()?;
+    let mut last: Option<KeyspaceId> = None;
+    for entry in batch.iter() {
+        if last == Some(entry.keyspace) {
+            continue;
+        }
+        last = Some(entry.keyspace);
+        let keyspaces = core.keyspaces.load();
+        match keyspaces.by_id.get(&entry.keyspace) {
+            Some(keyspace) if passes(core, keyspace) => {}
+            _ => {
+                let keyspace = core.keyspace_by_id(entry.keyspace)?;
+                wait_for_keyspace(core, &keyspace, || {
+                    let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
+                    own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn passes(core: &Core, keyspace: &KeyspaceCore) -> bool {
+    pressure::decide(
+        &load_of(core, &keyspace.view()),
+        &keyspace.settings().limits,
+    ) == pressure::Decision::Pass
+}
+
+/// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
+pub(crate) fn wait_for_keyspace(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    bytes: impl FnOnce() -> u64,
+) -> Result<()> {
+    let decide = || {
+        let load = load_of(core, &keyspace.view());
+        let limits = keyspace.settings().limits;
+        (pressure::decide(&load, &limits), load, limits)
+    };
+    if decide().0 == pressure::Decision::Pass {
+        return Ok(());
+    }
+    core.wake_background();
+    let mut failing = None;
+    let whose = (keyspace.id, &keyspace.name[..]);
+    core.stalls.wait_for(whose, bytes(), decide, || {
+        // Whoever is only slowed passes all the same.
+        failing = match decide().0 {
+            pressure::Decision::Stop { .. } => crate::background::failing_for_good(core),
+            _ => None,
+        };
+        failing.is_some() || core.health.check().is_err() || keyspace.is_dropped()
+    });
+    core.health.check()?;
+    keyspace.check()?;
+    failing.map_or(Ok(()), Err)
+}
+
+#[inline]
+pub(crate) fn load_of(core: &Core, view: &KeyspaceView) -> Load {
+    Load {
+        sealed_memtable_count: view.sealed_count as u64,
+        l0_run_count: view.run_count as u64,
+        log_bytes: core.log_bytes.load(std::sync::atomic::Ordering::Relaxed),
+        active_bytes: match view.sealed_count {
+            0 => 0,
+            _ => view.active().mem.used_bytes(),
+        },
+    }
+}
+
+/// What a group needs of one keyspace's memtable.
+struct Need {
+    keyspace: Arc<KeyspaceCore>,
+    source: Arc<MemSource>,
+    entries: usize,
+    key_bytes: usize,
+    value_bytes: usize,
+    /// How many of the entries delete single keys.
+    deletes: u64,
+}
+
+impl Need {
+    /// The group's entries of this kind for this keyspace.
+    fn entries_of<'a>(
+        &self,
+        group: &'a Group<'_>,
+        kind: EntryKind,
+    ) -> impl Iterator<Item = Entry<'a>> {
+        let id = self.keyspace.id;
+        let accepted = group.iter().filter(|(_, r)| r.is_ok());
+        let entries = accepted.flat_map(|(b, _)| b.iter());
+        entries.filter(move |e| e.keyspace == id && e.kind == kind)
+    }
+}
+
+/// Takes the leader's batches through log and memtables; every batch gets its answer.
+fn commit_group(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
+    // A group of one that syncs nothing is timed as a put, if at all.
+    let start = (sync || group.len() > 1).then(|| core.runtime.now());
+    let mut needs = std::mem::take(&mut leader.needs);
+    for (batch, result) in group.iter_mut() {
+        *result = core
+            .health
+            .check()
+            .and_then(|()| add_needs(core, &mut needs, batch));
+    }
+    let outcome = commit(core, leader, group, &mut needs, sync);
+    needs.clear();
+    leader.needs = needs;
+    if let Err(error) = outcome {
+        for (_, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
+            *result = Err(error.clone());
+        }
+    }
+    core.metrics.group_count.add(1);
+    core.metrics.batch_count.add(group.len() as u64);
+    if let Some(start) = start {
+        core.metrics
+            .commit_time
+            .record(core.runtime.now().since(start));
+    }
+}
+
+/// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
+fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
+    // Refuse before anything is added: a batch is in the group whole or not at all. (Of one entry, the loop below refuses.)
+    let mut known: Option<KeyspaceId> = None;
+    for entry in batch.iter().filter(|_| batch.len() > 1) {
+        if known != Some(entry.keyspace) {
+            if !needs.iter().any(|n| n.keyspace.id == entry.keyspace) {
+                core.keyspace_by_id(entry.keyspace)?;
+            }
+            known = Some(entry.keyspace);
+        }
+    }
+    let mut at = 0;
+    for entry in batch.iter() {
+        if needs
+            .get(at)
+            .is_none_or(|n| n.keyspace.id != entry.keyspace)
+        {
+            at = match needs.iter().position(|n| n.keyspace.id == entry.keyspace) {
+                Some(at) => at,
+                None => {
+                    let keyspace = core.keyspace_by_id(entry.keyspace)?;
+                    let source = keyspace.view().active().clone();
+                    needs.push(Need {
+                        keyspace,
+                        source,
+                        entries: 0,
+                        key_bytes: 0,
+                        value_bytes: 0,
+                        deletes: 0,
+                    });
+                    needs.len() - 1
+                }
+            };
+        }
+        needs[at].entries += 1;
+        needs[at].key_bytes += entry.key.len();
+        needs[at].value_bytes += entry.value.len();
+        needs[at].deletes += u64::from(entry.kind == EntryKind::Delete);
+    }
+    Ok(())
+}
+
+/// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
+/// that touch it, and no others.
+fn make_room(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
+    // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
+    while let Err((refused, error)) = make_room_for_all(core, leader, needs) {
+        // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
+        // for them is found with room.)
+        needs.clear();
+        for (batch, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
+            let touches = |entry: Entry<'_>| {
+                entry.keyspace == refused || planted::is(Bug::OneRefusalFailsAll)
+            };
+            *result = if batch.iter().any(touches) {
+                Err(error.clone())
+            } else {
+                add_needs(core, needs, batch)
+            };
+        }
+    }
+}
+
+/// As [`make_room`], up to the first keyspace that gets none.
+fn make_room_for_all(
+    core: &Core,
+    leader: &mut LeaderState,
+    needs: &mut [Need],
+) -> std::result::Result<(), (KeyspaceId, Error)> {
+    for need in needs {
+        if need
+            .source
+            .mem
+            .room_for(need.entries, need.key_bytes, need.value_bytes)
+        {
+            continue;
+        }
+        let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
+        need.source = rotate(
+            core,
+            leader.next_seq,
+            &mut leader.next_source_id,
+            &need.keyspace,
+            min_bytes,
+        )
+        .map_err(|error| (need.keyspace.id, error))?;
+    }
+    Ok(())
+}
+
+fn commit(
+    core: &Core,
+    leader: &mut LeaderState,
+    group: &mut Group<'_>,
+    needs: &mut Vec<Need>,
+    sync: bool,
+) -> Result<()> {
+    make_room(core, leader, group, needs);
+    let accepted = || group.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
+    let count: u64 = accepted().map(|b| b.len() as u64).sum();
+    if count == 0 {
+        return Ok(());
+    }
+    let first = leader.next_seq;
+    core.reserve_numbers(first + count - 1)?;
+    // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
+    // the log that is not above the pin.
+    let before = core.log.end();
+    for need in needs.iter() {
+        need.source.pin_log(before);
+    }
+    let (one, many);
+    let bodies: &[&[u8]] = match group.len() {
+        1 => {
+            one = [group.own().body()];
+            &one
+        }
+        _ => {
+            many = group
+                .iter()
+                .filter(|(_, r)| r.is_ok() || planted::is(Bug::RefusedBodiesLogged))
+                .map(|(b, _)| b.body())
+                .collect::<Vec<_>>();
+            &many
+        }
+    };
+    if planted::is(Bug::PublishBeforeLog) {
+        core.snapshots.publish(first + count - 1);
+    }
+    let end = append(core, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
+        // Nothing was written for an empty source: it must not keep the log from here on.
+        needs
+            .iter()
+            .filter(|_| !planted::is(Bug::FailedGroupPins))
+            .for_each(|need| need.source.unpin_if_empty());
+    })?;
+    wake_for_supplies(core, before, end);
+    let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
+    core.metrics.user_bytes.add(user_bytes as u64);
+    leader.next_seq = first + count;
+    if planted::is(Bug::HalfABatchIsShown) {
+        core.snapshots.publish(first + count - 1);
+    }
+    apply(core, group, needs, first).inspect_err(|error| core.health.poison(error))?;
+    for need in needs.iter() {
+        need.source.set_last_position(end);
+        // This must come before the number is published: rule G2 of `gaps`.
+        if need.keyspace.gaps.is_armed() {
+            if planted::is(Bug::GapCutLate) {
+                core.snapshots.publish(first + count - 1);
+            }
+            let puts = need.entries_of(group, EntryKind::Put);
+            let keys = puts.map(|e| (e.key, e.key));
+            let gaps = &need.keyspace.gaps;
+            gaps.invalidate(keys, first + count - 1, core.gap_min());
+        }
+    }
+    core.snapshots.publish(first + count - 1);
+    for need in needs.iter().filter(|need| need.deletes > 0) {
+        let deletes = || need.entries_of(group, EntryKind::Delete);
+        let last = || deletes().last().map(|e| e.key);
+        if need.keyspace.gaps.deleted(core, need.deletes, last) {
+            core.wake_tidy();
+        }
+    }
+    Ok(())
+}
+
+/// Log segments from this size on are worth being made ready ahead of the leader, in bytes.
+const SUPPLY_MIN_BYTES: u64 = 1 << 20;
+
+/// Wakes the maintenance task at the start of a segment and in the middle of one of the full size:
+/// the next segment and the next arena must be ready before a leader needs them, else writers wait
+/// while 64 MiB are zeroed or faulted in.
+#[inline]
+fn wake_for_supplies(core: &Core, before: Position, end: Position) {
+    // Small ones are made in passing.
+    if core.options.log_segment_bytes < SUPPLY_MIN_BYTES {
+        return;
+    }
+    let half = core.options.log_segment_bytes / 2;
+    let late = |p: Position| u64::from(p.offset) >= half;
+    if before.segment != end.segment || late(before) != late(end) {
+        core.wake_tidy();
+    }
+}
+
+/// Appends one record and syncs through it if asked.
+pub(crate) fn append(
+    core: &Core,
+    kind: RecordKind,
+    first: u64,
+    count: u64,
+    parts: &[&[u8]],
+    sync: bool,
+) -> Result<Position> {
+    let end = core.log.append(kind, first, count, parts)?;
+    if !sync {
+        core.interval_sync.written();
+    }
+    core.metrics
+        .log_bytes
+        .add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
+    if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
+        core.sync_log_through(end)?;
+    }
+    Ok(end)
+}
+
+/// Applies the group's entries, in number order, to their memtables.
+fn apply(core: &Core, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
+    let full = |e: memtable::InsertError| {
+        Error::new(
+            ErrorKind::Poisoned,
+            format!("a memtable refused an entry that it had room for: {e}"),
+        )
+        .advice("this is a bug; the log has the entry, reopen the store")
+    };
+    let numbered = || {
+        let accepted = group
+            .iter()
+            .filter(|(_, r)| r.is_ok())
+            .take(match planted::is(Bug::GroupIsCutAt64) {
+                true => 64,
+                false => usize::MAX,
+            })
+            .flat_map(|(b, _)| b.iter());
+        accepted.enumerate().map(|(i, e)| (first + i as u64, e))
+    };
+    if let [need] = needs {
+        return apply_to(&need.source, numbered()).map_err(full);
+    }
+    for need in needs {
+        let id = need.keyspace.id;
+        apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
+        if planted::is(Bug::HalfABatchIsShown) {
+            // No call of the storage and no lock lies here: others run.
+            core.runtime.sleep(std::time::Duration::from_micros(10));
+        }
+    }
+    Ok(())
+}
+
+/// Entries that are inserted together, so that their walks down the tree overlap.
+const INSERT_CHUNK: usize = 64;
+
+pub(crate) fn apply_to<'a>(
+    source: &MemSource,
+    entries: impl Iterator<Item = (u64, Entry<'a>)>,
+) -> std::result::Result<(), memtable::InsertError> {
+    let mut writer = source.mem.writer();
+    let mut chunk: Vec<memtable::Entry<'a>> = Vec::new();
+    let mut entries = entries.peekable();
+    while let Some((seq, entry)) = entries.next() {
+        if entry.kind == EntryKind::RangeDelete {
+            writer.add_range_delete(entry.key, entry.value, seq)?;
+            continue;
+        }
+        let inserted = memtable::Entry {
+            user_key: entry.key,
+            seq,
+            kind: entry.kind as u8,
+            value: entry.value,
+        };
+        if chunk.is_empty() && entries.peek().is_none() {
+            return writer.insert(
+                inserted.user_key,
+                inserted.seq,
+                inserted.kind,
+                inserted.value,
+            );
+        }
+        chunk.push(inserted);
+        if chunk.len() == INSERT_CHUNK {
+            writer.insert_group(&chunk)?;
+            chunk.clear();
+        }
+    }
+    if chunk.is_empty() {
+        Ok(())
+    } else {
+        writer.insert_group(&chunk)
+    }
+}
+
+/// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
+fn rotate(
+    core: &Core,
+    next_seq: u64,
+    next_source_id: &mut u64,
+    keyspace: &KeyspaceCore,
+    min_bytes: usize,
+) -> Result<Arc<MemSource>> {
+    let last = keyspace.view().active().clone();
+    let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
+    if !last.mem.is_empty() {
+        core.stalls.sealed(keyspace.id, last.mem.used_bytes());
+    }
+    let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
+    *next_source_id += 1;
+    keyspace.replace_view(|view| {
+        let mut unsettled = view.unsettled();
+        if view.active().mem.is_empty() {
+            // Nothing was ever in it: the new one takes its slot, from the same number on.
+            unsettled.remove(0);
+            let lo = view.active().lo;
+            let widened = MemSource::new(fresh.id, fresh.mem.clone(), lo);
+            unsettled.push(Source::Memtable(widened));
+        } else {
+            view.active().seal(next_seq - 1);
+            unsettled.push(Source::Memtable(fresh.clone()));
+        }
+        KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
+    });
+    core.wake_background();
+    Ok(keyspace.view().active().clone())
+}
+
+impl Lead<'_> {
+    /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
+    pub(crate) fn rotate(&mut self, core: &Core, keyspace: &KeyspaceCore) -> Result<bool> {
+        if keyspace.view().active().mem.is_empty() {
+            return Ok(false);
+        }
+        let state = &mut **self;
+        rotate(core, state.next_seq, &mut state.next_source_id, keyspace, 0)?;
+        Ok(true)
+    }
+
+    /// A memtable source of its own, for a new keyspace or above an ingest: its memory comes as it is written.
+    pub(crate) fn fresh_source(&mut self, settings: &Settings, lo: u64) -> Result<Arc<MemSource>> {
+        let mem = first_memtable(settings)?;
+        self.next_source_id += 1;
+        Ok(MemSource::new(self.next_source_id - 1, mem, lo))
+    }
+}
+
+const _: () = assert!(
+    crate::commit::queue::RECORD_BYTES as u64 == crate::formats::log::format::MAX_PAYLOAD_BYTES
+);
+
+#[cfg(test)]
+mod tests {
+    use crate::api::batch::MAX_BATCH_BYTES;
+    use crate::commit::queue::{GROUP_BYTES, RECORD_BYTES, joins};
+
+    #[test]
+    fn a_batch_of_nearly_the_full_size_takes_nobody_beyond_it() {
+        assert!(joins(100, 0, GROUP_BYTES));
+        assert!(!joins(100, 1, GROUP_BYTES));
+        for own in MAX_BATCH_BYTES - 20..=MAX_BATCH_BYTES {
+            for (taken, next) in [(0, 1), (0, 20), (5, 15), (6, 15), (GROUP_BYTES, 0)] {
+                let fits = own + taken + next <= RECORD_BYTES;
+                assert_eq!(joins(own, taken, next), fits, "{own} + {taken} + {next}");
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! One owner for the syncs of a folder, and for the deletions in it that fail.
+//!
+//! A folder is shared by log, manifest and tables, and the kernel reports a lost directory
+//! operation to one caller only. If a table's job got that report, the log's own sync of the folder
+//! would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1). So all
+//! syncs of a folder, and atomic replacements, pass through one lock. The first failure is sticky
+//! and poisons the store before any other caller gets a result.
+//!
+//! Each folder counts its own epochs, but a store has only the epoch of its own folder. So calls to
+//! another folder are forwarded with the epoch of the lease that was taken there.
+//!
+//! If a deletion fails (of an obsolete table, an output of a failed job, an old manifest), the file
+//! must not stay until the next open. So the guard remembers the name, and maintenance repeats the
+//! deletion ([`Guards::delete_again`]) until it succeeds or another file gets the name.
+//!
+//! Invariant: a file that was created after its name was remembered is not deleted by this. The
+//! lock on the remembered names is held over each repeated deletion, and a call that creates a file
+//! removes its name under that lock first.
+//!
+//! Threading: a runtime lock is held over a sync, and over a repeated deletion.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siltstone_storage::{Epoch, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind};
+
+use crate::env::health::Health;
+use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
+use crate::formats::directories::Storages;
+use crate::types::error::Error;
+use siltstone_storage::planted::{self, Bug};
+
+struct Guard {
+    inner: Arc<dyn Storage>,
+    /// The epoch of the lease taken here; 0 before.
+    own_epoch: AtomicU64,
+    failed: Mutex<Option<StorageError>>,
+    /// Files whose deletion failed.
+    undeleted: Mutex<BTreeSet<String>>,
+    health: Arc<Health>,
+}
+
+/// The guards of a store's folders.
+pub(crate) struct Guards(Vec<Arc<Wrapped<Guard>>>);
+
+impl Guards {
+    /// Repeats the deletions that failed. Returns the names of the files that are gone now.
+    pub(crate) fn delete_again(&self, epoch: Epoch) -> Vec<String> {
+        let again = |guard: &Arc<Wrapped<Guard>>| guard.0.delete_again(epoch);
+        self.0.iter().flat_map(again).collect()
+    }
+}
+
+/// Guards the folders of log, manifest and tables. A failed sync of a folder that has only tables
+/// poisons the store too, because only one of several jobs gets the error.
+pub(crate) fn guard(
+    storages: &Storages,
+    runtime: &Runtime,
+    health: &Arc<Health>,
+) -> (Storages, Guards) {
+    let mut guards = Vec::new();
+    let guarded = storages.map(|inner| {
+        let guard = Arc::new(Wrapped(Guard::new(inner.clone(), runtime, health.clone())));
+        guards.push(guard.clone());
+        guard
+    });
+    (guarded, Guards(guards))
+}
+
+/// Whether a deletion that failed with this error is repeated: not if the file is gone, and not
+/// without the lease, because then nothing in the folder belongs to this store any more.
+fn is_to_be_repeated(error: &StorageError) -> bool {
+    !matches!(
+        error.kind,
+        StorageErrorKind::NotFound | StorageErrorKind::Fenced
+    )
+}
+
+impl Guard {
+    fn new(inner: Arc<dyn Storage>, runtime: &Runtime, health: Arc<Health>) -> Guard {
+        Guard {
+            inner,
+            own_epoch: AtomicU64::new(0),
+            failed: runtime.mutex(None),
+            undeleted: runtime.mutex(BTreeSet::new()),
+            health,
+        }
+    }
+
+    fn delete_again(&self, epoch: Epoch) -> Vec<String> {
+        let names = self.undeleted.lock().clone();
+        let is_gone = |name: &String| {
+            let mut undeleted = self.undeleted.lock();
+            if !undeleted.remove(name) {
+                // A new file has the name.
+                return false;
+            }
+            let Err(error) = self.inner.delete(self.epoch(epoch), name) else {
+                return true;
+            };
+            if is_to_be_repeated(&error) {
+                undeleted.insert(name.clone());
+            }
+            error.kind == StorageErrorKind::NotFound
+        };
+        names.into_iter().filter(is_gone).collect()
+    }
+
+    /// Makes a call, unless an earlier one has failed. `is_harmless` says whether this failure of
+    /// the call changed nothing, so that it may be repeated.
+    fn once<T>(
+        &self,
+        is_harmless: impl Fn(&StorageError) -> bool,
+        mut call: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        if planted::is(Bug::FolderSyncIsHarmless) {
+            return call();
+        }
+        let mut failed = self.failed.lock();
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        call().inspect_err(|error| {
+            if !is_harmless(error) {
+                *failed = Some(error.clone());
+                self.health
+                    .poison(&Error::from(error.clone()).context("syncing the store's folder"));
+            }
+        })
+    }
+}
+
+impl Wrapper for Guard {
+    fn inner(&self) -> &dyn Storage {
+        &*self.inner
+    }
+
+    fn epoch(&self, epoch: Epoch) -> Epoch {
+        match self.own_epoch.load(Ordering::Acquire) {
+            0 => epoch,
+            own => Epoch(own),
+        }
+    }
+
+    fn leased(&self, epoch: Epoch) {
+        if !planted::is(Bug::IgnoreLostLease) {
+            self.own_epoch.store(epoch.0, Ordering::Release);
+        }
+    }
+
+    fn make<T>(&self, call: Call<'_>, mut run: impl FnMut() -> Result<T>) -> Result<T> {
+        if let Call::Create(name) | Call::Replace(name) | Call::Rename(name) = call {
+            // The new file is not the one whose deletion failed.
+            self.undeleted.lock().remove(name);
+        }
+        match call {
+            // A file system that allocates blocks late reports only now that there were none. The
+            // names are as lost as with any other error.
+            Call::SyncDir => self.once(|_| false, run),
+            // Without room or a descriptor the new bytes were not written, and the old file is
+            // still there.
+            Call::Replace(_) => self.once(StorageError::changed_nothing, run),
+            Call::Delete(name) => run().inspect_err(|error| {
+                if is_to_be_repeated(error) && !planted::is(Bug::FailedDeletionIsForgotten) {
+                    self.undeleted.lock().insert(name.to_string());
+                }
+            }),
+            Call::Open | Call::Create(_) | Call::Rename(_) => run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use siltstone_storage::fault::{Fault, FaultStorage, Rule};
+    use siltstone_storage::sim::{self, SimConfig};
+    use siltstone_storage::{MemoryStorage, OpKind};
+
+    use super::*;
+    use crate::types::event::Events;
+
+    const EPOCH: Epoch = Epoch(0);
+
+    /// A deletion fails after it has removed the file, and is repeated while a new file gets the
+    /// name. The new file must stay.
+    #[test]
+    fn a_new_file_is_not_deleted_for_the_old_one() {
+        let play = |rt: Runtime| {
+            let memory = MemoryStorage::new(&rt);
+            let faults = FaultStorage::new(Arc::new(memory.clone()), &rt);
+            let events = Events::start(&rt, None).unwrap();
+            let health = Arc::new(Health::new(&rt, events));
+            let guard = Guard::new(Arc::new(faults.clone()), &rt, health);
+            let guard = Arc::new(Wrapped(guard));
+            guard.create(EPOCH, "RESERVE").unwrap();
+            faults.add(Rule::on(OpKind::Delete, Fault::Fail(StorageErrorKind::Io)));
+            guard.delete(EPOCH, "RESERVE").unwrap_err();
+            memory.delete(EPOCH, "RESERVE").unwrap();
+
+            let delay = Fault::Delay(Duration::from_secs(1));
+            faults.add(Rule::on(OpKind::Delete, delay));
+            let again = {
+                let guard = guard.clone();
+                rt.spawn("again", move || guard.0.delete_again(EPOCH))
+                    .unwrap()
+            };
+            rt.sleep(Duration::from_millis(100));
+            guard.create(EPOCH, "RESERVE").unwrap();
+            assert_eq!(again.join().unwrap(), ["RESERVE"]);
+            let names: Vec<_> = memory.list().unwrap().into_iter().map(|o| o.name).collect();
+            assert_eq!(names, ["RESERVE"]);
+            assert!(guard.0.delete_again(EPOCH).is_empty());
+        };
+        for seed in 0..4 {
+            if let Err(failure) = sim::run(SimConfig::new(seed), play).result {
+                panic!("seed {seed}: {failure}");
+            }
+        }
+    }
+}

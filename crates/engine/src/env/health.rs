@@ -1,0 +1,200 @@
+//! Whether the store may still be written, and why not.
+//!
+//! What it is: sticky facts. *Poison*: a sync of log or manifest failed, or a log write was unsure; the first cause stays until
+//! the store is reopened. *NoSpace*: the last attempt to get room failed; cleared by the attempt that succeeds.
+//!
+//! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
+//! falsely successful sync. Threading: `check` is one relaxed load on the good path.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use siltstone_storage::{Mutex, Runtime};
+
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::event::{Event, Events};
+use siltstone_storage::planted::{self, Bug};
+
+const GOOD: u8 = 0;
+const NO_SPACE: u8 = 1;
+const POISONED: u8 = 2;
+const CLOSED: u8 = 3;
+const READ_ONLY: u8 = 4;
+
+/// See the module.
+pub(crate) struct Health {
+    state: AtomicU8,
+    cause: Mutex<Option<Error>>,
+    events: Arc<Events>,
+    /// It was told that there is no space, and not yet that there is again.
+    told_no_space: AtomicBool,
+    /// How often somebody met it.
+    no_space_count: AtomicU64,
+}
+
+impl Health {
+    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>) -> Health {
+        Health {
+            state: AtomicU8::new(GOOD),
+            cause: runtime.mutex(None),
+            events,
+            told_no_space: AtomicBool::new(false),
+            no_space_count: AtomicU64::new(0),
+        }
+    }
+
+    /// An error if writes are refused.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        // Acquire: whoever sees the poison also sees its cause; whoever answers a waiter has seen it.
+        let state = self.state.load(Ordering::Acquire);
+        if state == GOOD {
+            Ok(())
+        } else {
+            self.verdict(state, GOOD)
+        }
+    }
+
+    /// As `check`, but a full disk is no reason: edits that free space must get through.
+    pub(crate) fn check_manifest(&self) -> Result<()> {
+        let state = self.state.load(Ordering::Acquire);
+        if state <= NO_SPACE {
+            Ok(())
+        } else {
+            self.verdict(state, NO_SPACE)
+        }
+    }
+
+    /// State and cause under the lock, because they change together: a full disk may have passed, or become a poison, since the state was
+    /// `seen`.
+    #[cold]
+    fn verdict(&self, seen: u8, allowed: u8) -> Result<()> {
+        let cause = self.cause.lock();
+        let state = match planted::is(Bug::HealthWithoutLock) {
+            true => seen,
+            false => self.state.load(Ordering::Acquire),
+        };
+        match (state, &*cause) {
+            (state, _) if state <= allowed => Ok(()),
+            (POISONED, Some(cause)) => Err(Error::poisoned(cause)),
+            (NO_SPACE, Some(cause)) => Err(cause.clone()),
+            (READ_ONLY, _) => Err(read_only()),
+            _ => Err(closed()),
+        }
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.state.load(Ordering::Acquire) == POISONED
+    }
+
+    pub(crate) fn is_no_space(&self) -> bool {
+        self.state.load(Ordering::Acquire) == NO_SPACE
+    }
+
+    /// The first poison stays.
+    pub(crate) fn poison(&self, cause: &Error) {
+        let mut slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) >= POISONED || planted::is(Bug::PoisonIsForgotten) {
+            return;
+        }
+        *slot = Some(cause.clone());
+        self.state.store(POISONED, Ordering::Release);
+        self.events.tell(|| Event::Poisoned {
+            error: cause.clone(),
+        });
+        // A subscriber is foreign code: it runs under no lock of ours.
+        drop(slot);
+        tracing::error!(%cause, "the store takes no writes until it is opened again");
+    }
+
+    pub(crate) fn set_no_space(&self, cause: &Error) {
+        let mut slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) > NO_SPACE {
+            return;
+        }
+        *slot = Some(cause.clone());
+        self.state.store(NO_SPACE, Ordering::Release);
+        self.no_space_count.fetch_add(1, Ordering::AcqRel);
+        if !self.told_no_space.swap(true, Ordering::AcqRel) {
+            self.events.tell(|| Event::NoSpace {
+                error: cause.clone(),
+            });
+            drop(slot);
+            tracing::warn!(%cause, "no space: writes are refused until there is");
+        }
+    }
+
+    /// True if the store was in `NoSpace`.
+    pub(crate) fn clear_no_space(&self) -> bool {
+        let mut slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) != NO_SPACE {
+            return false;
+        }
+        *slot = None;
+        self.state.store(GOOD, Ordering::Release);
+        true
+    }
+
+    /// Whether [`Health::tell_space_again`] is due once this number has stayed the same for a while: on a disk with a little room, one thing
+    /// finds room and the next does not, many times a second, and nobody wants to be told of each.
+    pub(crate) fn owes_space_again(&self) -> Option<u64> {
+        let owes = self.told_no_space.load(Ordering::Acquire) && !self.is_no_space();
+        owes.then(|| self.no_space_count.load(Ordering::Acquire))
+    }
+
+    /// There has been space for a while.
+    pub(crate) fn tell_space_again(&self) {
+        let slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) != GOOD
+            || !self.told_no_space.swap(false, Ordering::AcqRel)
+        {
+            return;
+        }
+        self.events.tell(|| Event::SpaceAgain);
+        drop(slot);
+        tracing::info!("there is space again");
+    }
+
+    /// The store was opened for reading: it takes no change, ever.
+    pub(crate) fn set_read_only(&self) {
+        self.state.store(READ_ONLY, Ordering::Release);
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.state.load(Ordering::Acquire) == READ_ONLY
+    }
+
+    pub(crate) fn close(&self) {
+        let _slot = self.cause.lock();
+        if self.state.load(Ordering::Acquire) < POISONED {
+            self.state.store(CLOSED, Ordering::Release);
+        }
+    }
+
+    /// What a person reads in `stats`.
+    pub(crate) fn describe(&self) -> String {
+        let state = self.state.load(Ordering::Acquire);
+        match state {
+            GOOD => "good".into(),
+            NO_SPACE => self
+                .verdict(state, GOOD)
+                .map_or_else(|e| format!("no space: {e}"), |()| "good".into()),
+            POISONED => self
+                .verdict(state, GOOD)
+                .map_or_else(|e| e.to_string(), |()| "good".into()),
+            READ_ONLY => "read only".into(),
+            _ => "closed".into(),
+        }
+    }
+}
+
+/// The answer to changes of a store that is open for reading.
+fn read_only() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the store is open for reading only")
+        .advice("open it with Store::open to change it")
+}
+
+/// The answer to calls on a closed store.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store is closed").advice("open it again")
+}

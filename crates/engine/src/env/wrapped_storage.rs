@@ -1,0 +1,151 @@
+//! A storage around another one.
+//!
+//! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do
+//! something before and after it: [`crate::env::guard`] remembers what failed, and
+//! [`crate::env::descriptors`] repeats a call that found no descriptor. So each call is forwarded in one
+//! place, and a new call of [`Storage`] is given its [`Call`] here.
+//!
+//! Threading: as the wrapper.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, WriteFile,
+};
+
+/// What a call does, as far as wrappers distinguish it.
+#[derive(Clone, Copy)]
+pub(crate) enum Call<'a> {
+    /// It opens a file or a folder that is there, perhaps only while it runs.
+    Open,
+    /// It opens a new file, which gets this name.
+    Create(&'a str),
+    /// It replaces the file of this name by a new one, atomically and durably.
+    Replace(&'a str),
+    /// It gives this name to a file that is there.
+    Rename(&'a str),
+    /// It deletes the file of this name.
+    Delete(&'a str),
+    /// It makes the names of the folder durable.
+    SyncDir,
+}
+
+/// What is done around the calls to a storage.
+pub(crate) trait Wrapper: Send + Sync + 'static {
+    /// The storage below.
+    fn inner(&self) -> &dyn Storage;
+
+    /// Makes a call to the storage below, which is `run`.
+    fn make<T>(&self, call: Call<'_>, run: impl FnMut() -> Result<T>) -> Result<T>;
+
+    /// The epoch with which a call of this epoch is forwarded.
+    fn epoch(&self, epoch: Epoch) -> Epoch {
+        epoch
+    }
+
+    /// Called after a lease with this epoch was taken.
+    fn leased(&self, _epoch: Epoch) {}
+}
+
+/// A storage whose calls go through a wrapper.
+pub(crate) struct Wrapped<W>(pub(crate) W);
+
+impl<W: Wrapper> Wrapped<W> {
+    /// Forwards a call that opens what is there and changes nothing.
+    fn open_with<T>(&self, run: impl Fn(&dyn Storage) -> Result<T>) -> Result<T> {
+        self.0.make(Call::Open, || run(self.0.inner()))
+    }
+
+    /// Forwards a call that carries an epoch.
+    fn change<T>(
+        &self,
+        call: Call<'_>,
+        epoch: Epoch,
+        run: impl Fn(&dyn Storage, Epoch) -> Result<T>,
+    ) -> Result<T> {
+        let epoch = self.0.epoch(epoch);
+        self.0.make(call, || run(self.0.inner(), epoch))
+    }
+}
+
+impl<W: Wrapper> Storage for Wrapped<W> {
+    fn describe(&self) -> String {
+        self.0.inner().describe()
+    }
+    fn location(&self) -> String {
+        self.0.inner().location()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.inner().capabilities()
+    }
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        let lease = self.open_with(|s| s.lease(name))?;
+        self.0.leased(lease.epoch());
+        Ok(lease)
+    }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.open_with(|s| s.lease_shared(name))
+    }
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.change(Call::Create(name), epoch, |s, e| s.create(e, name))
+    }
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        self.change(Call::Create(name), epoch, |s, e| s.create_direct(e, name))
+    }
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        self.change(Call::Create(new), epoch, |s, e| s.recycle(e, old, new))
+    }
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.change(Call::Open, epoch, |s, e| s.sync_object(e, name))
+    }
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.change(Call::Open, epoch, |s, e| s.rewrite_object(e, name))
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.open_with(|s| s.open(name))
+    }
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.open_with(|s| s.open_direct(name))
+    }
+    fn check_direct(&self) -> Result<()> {
+        self.open_with(|s| s.check_direct())
+    }
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        self.open_with(|s| s.read_small(name))
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.open_with(|s| s.list())
+    }
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.change(Call::Delete(name), epoch, |s, e| s.delete(e, name))
+    }
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.change(Call::Rename(new), epoch, |s, e| s.rename(e, old, new))
+    }
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        let run = |s: &dyn Storage, e| s.import(e, name, from, from_name);
+        self.change(Call::Create(name), epoch, run)
+    }
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.change(Call::Create(name), epoch, |s, e| s.publish(e, name, bytes))
+    }
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        self.change(Call::SyncDir, epoch, |s, e| s.sync_dir(e))
+    }
+    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+        self.change(Call::Open, epoch, |s, e| s.sync_place(e))
+    }
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        self.change(Call::Replace(name), epoch, |s, e| s.replace(e, name, bytes))
+    }
+    fn base(&self) -> Option<&dyn Any> {
+        self.0.inner().base()
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.0.inner().free_bytes()
+    }
+    fn open_objects_max(&self) -> Option<u64> {
+        self.0.inner().open_objects_max()
+    }
+}

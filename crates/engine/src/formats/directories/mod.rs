@@ -1,0 +1,521 @@
+//! Where the parts of a store lie: in its folder, or with the log or the tables in folders of their own.
+//!
+//! What it is: [`Storages`] is the three parts, and [`Storages::find`] the one function that finds them, for opens and for tools. The store's folder
+//! is where the manifest, its pointer and the lease lie; that is what makes it the store's folder. A file `DIRECTORIES` there says where
+//! log and tables lie if they lie elsewhere; a file `OWNER` in each such folder says whose it is (`docs/format/directories.md`).
+//!
+//! Invariants:
+//! - `DIRECTORIES` is durable before any `OWNER`, and these before the first `CURRENT`: a creation that crashed is taken up again with the id that
+//!   `DIRECTORIES` gave it. Afterwards nothing of ours changes either.
+//! - Nobody writes to a folder, or believes what it holds, whose `OWNER` does not name this store in this folder: each open deletes orphans, and a
+//!   copy of a store's folder would delete the original's tables.
+//! - Each folder has a lease of its own; the store's is taken first. A folder counts epochs for itself (`guard.rs` sees to it).
+//!
+//! Threading: plain values, and calls of one task at open.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use siltstone_storage::files::FileStorage;
+use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErrorKind};
+
+use crate::formats::manifest::{CURRENT_NAME, StoreId};
+use crate::formats::names::{DIRECTORIES, OPTIONS, OWNER, Parts};
+use crate::services::recovery::LEASE;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::Options;
+
+mod lost;
+mod text;
+
+pub(crate) use lost::nothing_here;
+pub(crate) use text::{Directories, Owner};
+
+/// The storages that a store lies on. By default all three are one folder.
+#[derive(Clone)]
+pub struct Storages {
+    /// The log's storage.
+    pub log: Arc<dyn Storage>,
+    /// That of the manifest and the lease: the store's folder.
+    pub manifest: Arc<dyn Storage>,
+    /// That of the tables.
+    pub tables: Arc<dyn Storage>,
+}
+
+/// A folder and what it holds.
+pub(crate) type Folder<'a> = (&'a dyn Storage, Parts);
+
+/// The folders of a store, each once, the store's own first.
+pub(crate) fn folders<'a>(
+    log: &'a dyn Storage,
+    manifest: &'a dyn Storage,
+    tables: &'a dyn Storage,
+) -> Vec<Folder<'a>> {
+    let parts = |of: &dyn Storage| Parts {
+        manifest: std::ptr::addr_eq(of, manifest),
+        log: std::ptr::addr_eq(of, log),
+        tables: std::ptr::addr_eq(of, tables),
+    };
+    let mut all: Vec<Folder<'a>> = Vec::new();
+    for storage in [manifest, log, tables] {
+        if !all.iter().any(|(s, _)| std::ptr::addr_eq(*s, storage)) {
+            all.push((storage, parts(storage)));
+        }
+    }
+    all
+}
+
+impl Storages {
+    /// All on one storage.
+    pub fn on(storage: Arc<dyn Storage>) -> Storages {
+        Storages {
+            log: storage.clone(),
+            manifest: storage.clone(),
+            tables: storage,
+        }
+    }
+
+    /// The parts of the store in the folder `path`, wherever it keeps its log and its tables. Changes nothing, and says nothing about whether
+    /// there is a store.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such folder, or one that the store needs is not there (a disk that is not mounted); `Corruption` if the file that says
+    /// where they are cannot be believed; I/O.
+    pub fn find(path: impl AsRef<Path>) -> Result<Storages> {
+        let path = path.as_ref();
+        let root = FileStorage::open_existing(path).map_err(|e| opening(path, e))?;
+        find_from(root, None)
+    }
+
+    pub(crate) fn folders(&self) -> Vec<Folder<'_>> {
+        folders(&*self.log, &*self.manifest, &*self.tables)
+    }
+
+    /// What `wrap` makes of each; storages that are one stay one.
+    pub(crate) fn map(
+        &self,
+        mut wrap: impl FnMut(&Arc<dyn Storage>) -> Arc<dyn Storage>,
+    ) -> Storages {
+        let log = wrap(&self.log);
+        let manifest = if Arc::ptr_eq(&self.manifest, &self.log) {
+            log.clone()
+        } else {
+            wrap(&self.manifest)
+        };
+        let tables = if Arc::ptr_eq(&self.tables, &self.log) {
+            log.clone()
+        } else if Arc::ptr_eq(&self.tables, &self.manifest) {
+            manifest.clone()
+        } else {
+            wrap(&self.tables)
+        };
+        Storages {
+            log,
+            manifest,
+            tables,
+        }
+    }
+}
+
+fn opening(path: &Path, error: siltstone_storage::StorageError) -> Error {
+    Error::from(error).context(format!("opening the store {}", path.display()))
+}
+
+/// What to do where there is no store to open.
+pub(crate) fn no_store_advice(read_only: bool) -> &'static str {
+    match read_only {
+        true => "check the path, or create the store first (Store::open does)",
+        false => "check the path, or open with create_if_missing",
+    }
+}
+
+/// The parts of the store in the folder `path` for an open with these options, which may create it.
+pub(crate) fn for_open(path: &Path, options: &Options) -> Result<Storages> {
+    open_root(path, options, false)
+}
+
+/// The parts of the store in the folder `path` for an open for reading, which creates nothing.
+pub(crate) fn for_reading(path: &Path, options: &Options) -> Result<Storages> {
+    let options = Options {
+        create_if_missing: false,
+        error_if_exists: false,
+        ..options.clone()
+    };
+    open_root(path, &options, true)
+}
+
+fn open_root(path: &Path, options: &Options, read_only: bool) -> Result<Storages> {
+    let opened = if options.create_if_missing {
+        FileStorage::open_or_create(path)
+    } else {
+        FileStorage::open_existing(path)
+    };
+    let root = opened.map_err(|e| {
+        let error = opening(path, e);
+        match error.kind() {
+            ErrorKind::NotFound => error.advice(no_store_advice(read_only)),
+            _ => error,
+        }
+    })?;
+    find_from(root, Some(options))
+}
+
+/// A directory of the options, from the store's folder on; `None`: the store's folder.
+fn wanted(root: &Path, dir: &Path) -> Option<PathBuf> {
+    if dir.as_os_str().is_empty() {
+        return None;
+    }
+    let path = root.join(dir);
+    // What is not there yet is created, and then has its final spelling.
+    Some(std::fs::canonicalize(&path).unwrap_or(path))
+}
+
+fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
+    let place = root.location();
+    let is_store = match root.open(CURRENT_NAME) {
+        Ok(_) => true,
+        Err(e) if e.kind == StorageErrorKind::NotFound => false,
+        Err(e) => return Err(e.into()),
+    };
+    let recorded = Directories::read(&root).map_err(|error| {
+        // A damaged file is written again with the same lines as a missing one.
+        let lines = match error.is_corruption() {
+            true => lost::refuse(&root, options).err(),
+            false => None,
+        };
+        match lines.as_ref().and_then(Error::advice_text) {
+            Some(advice) => error.advice(advice.to_string()),
+            None => error,
+        }
+    })?;
+    if recorded.is_none() {
+        lost::refuse(&root, options)
+            .map_err(|e| e.context(format!("finding the parts of the store {place}")))?;
+    }
+    let root_path = PathBuf::from(&place);
+    let mut dirs = [None, None];
+    if let Some(options) = options {
+        for (dir, (name, wish)) in dirs.iter_mut().zip(options.directories()) {
+            let Some(wish) = wanted(&root_path, wish) else {
+                continue;
+            };
+            let is = match &recorded {
+                Some(directories) => directories.part(name),
+                None if is_store => None,
+                None => {
+                    *dir = Some(wish).filter(|w| *w != root_path);
+                    continue;
+                }
+            };
+            let is = is.map_or(root_path.clone(), PathBuf::from);
+            if is_store && !is.exists() {
+                // The error for a missing folder comes further down. The option may be the one
+                // that the store was created with: in a store that was moved it means another path.
+                continue;
+            }
+            if wish != std::fs::canonicalize(&is).unwrap_or_else(|_| is.clone()) {
+                return Err(moved_by_option(&root, name, &is, &wish));
+            }
+        }
+    }
+    if let Some(directories) = &recorded {
+        dirs = ["log_dir", "table_dir"].map(|name| directories.part(name).map(PathBuf::from));
+    }
+    let create = options.is_some_and(|o| o.create_if_missing) && !is_store;
+    let manifest: Arc<dyn Storage> = Arc::new(root);
+    let mut found: Vec<(String, Arc<dyn Storage>)> = vec![(place.clone(), manifest.clone())];
+    let mut open = |dir: Option<PathBuf>, what: &str| -> Result<Arc<dyn Storage>> {
+        // Without a store, and without a wish to make one, there is nothing to be found elsewhere.
+        let Some(dir) = dir.filter(|_| is_store || create || recorded.is_some()) else {
+            return Ok(manifest.clone());
+        };
+        let opened = if create {
+            FileStorage::open_or_create(&dir)
+        } else {
+            FileStorage::open_existing(&dir)
+        };
+        let storage = opened.map_err(|e| {
+            let missing = e.kind == StorageErrorKind::NotFound;
+            let error = Error::from(e).context(format!("opening the {what} of the store {place}"));
+            if missing {
+                let verb = if what == "log" { "lies" } else { "lie" };
+                error.advice(format!(
+                    "{DIRECTORIES} in the store's folder says that the {what} {verb} there: mount \
+                     its disk, or bring the folder back; if it was moved, write its new path into \
+                     {DIRECTORIES}, with `crc32c edited` as the last line"
+                ))
+            } else {
+                error
+            }
+        })?;
+        let location = storage.location();
+        if let Some((_, same)) = found.iter().find(|(l, _)| *l == location) {
+            return Ok(same.clone());
+        }
+        let storage: Arc<dyn Storage> = Arc::new(storage);
+        found.push((location, storage.clone()));
+        Ok(storage)
+    };
+    let [log, tables] = dirs;
+    Ok(Storages {
+        log: open(log, "log")?,
+        tables: open(tables, "tables")?,
+        manifest: manifest.clone(),
+    })
+}
+
+/// Refuses a folder for `what`, a store of its own, that is one of a store's folders or lies in
+/// one.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn refuse_within(storages: &Storages, folder: &Path, what: &str) -> Result<()> {
+    // A folder that does not exist yet will lie in its nearest ancestor that exists.
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let known = absolute.ancestors().find_map(|above| {
+        let place = std::fs::canonicalize(above).ok()?;
+        Some((place, above == absolute))
+    });
+    let Some((place, is_there)) = known else {
+        return Ok(());
+    };
+    for (storage, parts) in storages.folders() {
+        let location = PathBuf::from(storage.location());
+        if !location.is_absolute() || !place.starts_with(&location) {
+            continue;
+        }
+        let (folder, location) = (folder.display(), location.display());
+        let message = match is_there && place == Path::new(&storage.location()) {
+            true => format!("{folder} cannot take {what}: it is the folder of the store itself"),
+            false => format!(
+                "{folder} cannot take {what}: it lies in {location}, which holds the {parts} of \
+                 the store itself"
+            ),
+        };
+        return Err(Error::invalid_argument(message)
+            .expected("a folder outside of the store, not there yet or empty")
+            .advice("name another folder"));
+    }
+    Ok(())
+}
+
+#[cold]
+fn moved_by_option(root: &dyn Storage, name: &str, is: &Path, wish: &Path) -> Error {
+    let store = root.location();
+    let part = match name {
+        "log_dir" => "the log lies",
+        _ => "the tables lie",
+    };
+    let file = crate::services::options_differ::read(root).ok().flatten();
+    let in_file = file.is_some_and(|file| {
+        let mut all = file.options.directories().into_iter();
+        let dir = all.find_map(|(option, dir)| (option == name).then_some(dir));
+        dir.and_then(|dir| wanted(Path::new(&store), dir))
+            .as_deref()
+            == Some(wish)
+    });
+    let error = Error::invalid_argument(format!(
+        "option {name} names another folder than the one where {part}: only the creation of a \
+         store follows it, and it moves no store"
+    ))
+    .expected(format!("{}, or no {name} at all", is.display()))
+    .found(wish.display());
+    let why = match is == Path::new(&store) {
+        true => "the store keeps that part in its own folder".to_string(),
+        false => format!("{DIRECTORIES} in the store's folder says where its parts lie"),
+    };
+    if in_file {
+        error.in_file(OPTIONS).advice(format!(
+            "remove the line `{name}` from {store}/{OPTIONS}; {why}"
+        ))
+    } else {
+        error.advice(format!(
+            "leave {name} out to open the store {store} as it is; {why}"
+        ))
+    }
+}
+
+/// What is wrong where the file `OPTIONS.toml` names the folder `wish` for a part of the store in
+/// `root` that lies in `part`: no open that follows the file goes on then.
+pub(crate) fn moved_by_file(
+    root: &dyn Storage,
+    part: &dyn Storage,
+    name: &str,
+    wish: &Path,
+) -> Option<Error> {
+    let (root_path, is) = (
+        PathBuf::from(root.location()),
+        PathBuf::from(part.location()),
+    );
+    // Storages that are no folders are placed by whoever opens the store.
+    if !root_path.is_absolute() || !is.is_absolute() {
+        return None;
+    }
+    let wish = wanted(&root_path, wish)?;
+    let is = std::fs::canonicalize(&is).unwrap_or(is);
+    (wish != is).then(|| moved_by_option(root, name, &is, &wish))
+}
+
+/// A store's leases: that of its folder, and those of its other folders.
+struct Leases {
+    _others: Vec<Box<dyn Lease>>,
+    own: Box<dyn Lease>,
+}
+
+impl Lease for Leases {
+    fn epoch(&self) -> Epoch {
+        self.own.epoch()
+    }
+}
+
+/// Takes the writer's lease of every folder, or none.
+pub(crate) fn lease(storages: &Storages) -> Result<Box<dyn Lease>> {
+    let take = |storage: &dyn Storage| {
+        storage.lease(LEASE).map_err(|e| {
+            let place = storages.manifest.describe();
+            Error::from(e).context(format!("opening the store {place}"))
+        })
+    };
+    let own = take(&*storages.manifest)?;
+    let folders = storages.folders();
+    let others = folders.iter().skip(1).map(|(storage, _)| take(*storage));
+    let others = others.collect::<Result<Vec<_>>>()?;
+    Ok(if others.is_empty() {
+        own
+    } else {
+        Box::new(Leases {
+            _others: others,
+            own,
+        })
+    })
+}
+
+/// Takes a share of the lease of every folder. `what` is being done to the store, for messages.
+pub(crate) fn lease_shared(
+    folders: &[Folder<'_>],
+    what: &str,
+) -> Result<Vec<Box<dyn SharedLease>>> {
+    let place = folders[0].0.describe();
+    let share = |(storage, _): &Folder<'_>| {
+        storage
+            .lease_shared(LEASE)
+            .map_err(|e| Error::from(e).context(format!("{what} the store {place}")))
+    };
+    folders.iter().map(share).collect()
+}
+
+/// A new store's claim on its folders, or an old one's, looked at.
+pub(crate) struct Claim {
+    id: StoreId,
+    /// `DIRECTORIES` is to be written.
+    is_new: bool,
+    /// Indices of folders that still need their `OWNER`.
+    unowned: Vec<usize>,
+}
+
+impl Claim {
+    /// Looks whether these folders are those of the store `current` (of the id in its `CURRENT`), or can become those of a new one. Changes nothing.
+    /// The caller has the leases.
+    pub(crate) fn inspect(
+        folders: &[Folder<'_>],
+        current: Option<StoreId>,
+        new_id: impl FnOnce() -> StoreId,
+    ) -> Result<Claim> {
+        let (root, own) = folders[0];
+        let recorded = Directories::read(root)?;
+        match &recorded {
+            Some(directories) => {
+                if let Some(id) = current.filter(|id| *id != directories.store_id) {
+                    return Err(Error::corruption(
+                        DIRECTORIES,
+                        "the file says where another store's parts lie",
+                    )
+                    .expected(format!("store {id}"))
+                    .found(format!("store {}", directories.store_id))
+                    .advice("put the store's own file back from a copy"));
+                }
+                directories.check_parts(own, &root.describe())?;
+            }
+            None if current.is_some() && folders.len() > 1 => {
+                return Err(Error::invalid_argument(format!(
+                    "log and tables of the store {} lie in its folder",
+                    root.describe()
+                ))
+                .expected("one folder for all of it")
+                .found(format!("{} folders, and no file {DIRECTORIES}", folders.len()))
+                .in_file(DIRECTORIES)
+                .advice("leave log_dir and table_dir out, they are for stores that are created with them; or put the file back from a copy"));
+            }
+            None => {}
+        }
+        let id = match (&recorded, current) {
+            (_, Some(id)) => id,
+            (Some(directories), None) => directories.store_id,
+            (None, None) => new_id(),
+        };
+        let mut unowned = Vec::new();
+        for (i, (storage, parts)) in folders.iter().enumerate().skip(1) {
+            match Owner::read(*storage)? {
+                Some(owner) => owner.check(id, root, *storage, *parts)?,
+                None if current.is_some() => {
+                    return Err(Error::corruption(
+                        OWNER,
+                        format!(
+                            "{} is to hold the {parts} of the store {}, and does not say so",
+                            storage.describe(),
+                            root.describe()
+                        ),
+                    )
+                    .expected(format!("a file {OWNER} that names the store"))
+                    .found("no such file")
+                    .advice("is its disk mounted? If the folder is the right one, put the file back from a copy"));
+                }
+                None => {
+                    // Somebody else's store, all of it, whatever we would put beside it.
+                    match storage.open(CURRENT_NAME) {
+                        Err(e) if e.kind == StorageErrorKind::NotFound => unowned.push(i),
+                        Err(e) => return Err(e.into()),
+                        Ok(_) => {
+                            return Err(Error::invalid_argument(format!(
+                                "{} is a store's own folder, and cannot hold another one's {parts}",
+                                storage.describe()
+                            ))
+                            .advice("name another folder"));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Claim {
+            id,
+            is_new: recorded.is_none() && folders.len() > 1,
+            unowned,
+        })
+    }
+
+    /// The store's id.
+    pub(crate) fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// Writes what is missing of a new store's claim: `DIRECTORIES` first, since it keeps the id that every `OWNER` names.
+    pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
+        let (root, _) = folders[0];
+        if self.is_new {
+            let directories = Directories::of(folders, self.id)?;
+            root.replace(epoch, DIRECTORIES, directories.encode().as_bytes())?;
+        }
+        for i in &self.unowned {
+            let (storage, parts) = folders[*i];
+            let owner = Owner::of(root, self.id, parts)?;
+            storage.replace(epoch, OWNER, owner.encode().as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// A store's id, drawn.
+pub(crate) fn random_id(runtime: &Runtime) -> StoreId {
+    let high = u128::from(runtime.random_u64()) << 64;
+    StoreId(high | u128::from(runtime.random_u64()))
+}

@@ -1,0 +1,445 @@
+//! The files `DIRECTORIES` and `OWNER`: lines of text, because people move folders.
+//!
+//! Invariants: what was written reads back the same. `DIRECTORIES` has a checksum, since a wrong path would be believed; who edits it writes the word
+//! `edited` in its place. `OWNER` has none: it is compared, never followed.
+//!
+//! Threading: pure but for the reads.
+
+use std::fmt;
+
+use siltstone_storage::{Storage, StorageErrorKind};
+
+use super::Folder;
+use crate::formats::manifest::StoreId;
+use crate::formats::names::{DIRECTORIES, OWNER, Parts};
+use crate::types::error::{Error, Result};
+
+const DIRECTORIES_HEAD: &str = "siltstone-directories 1";
+const OWNER_HEAD: &str = "siltstone-owner 1";
+
+/// Longest such file that is read.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// A part that lies in the store's folder.
+const HERE: &str = ".";
+
+/// Instead of the checksum, by whoever edits the file.
+const EDITED: &str = "edited";
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.manifest, "manifest"),
+            (self.log, "log"),
+            (self.tables, "tables"),
+        ];
+        let words: Vec<&str> = all.iter().filter(|(is, _)| *is).map(|(_, w)| *w).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// A small text file; `None` if it is not there.
+fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
+    let file = match storage.open(name) {
+        Ok(file) => file,
+        Err(e) if e.kind == StorageErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let place = || format!("{}/{name}", storage.describe());
+    if file.len() > MAX_BYTES {
+        return Err(
+            Error::corruption(place(), "the file is longer than any that was written")
+                .expected(format!("at most {MAX_BYTES} bytes"))
+                .found(file.len()),
+        );
+    }
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(0, &mut bytes)?;
+    text_of(&bytes, &place()).map(|text| Some(text.to_string()))
+}
+
+/// The text of a file's bytes; `place` is the file's name for the error.
+fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
+    std::str::from_utf8(bytes)
+        .map_err(|_| Error::corruption(place.to_string(), "the file is no text"))
+}
+
+/// A path that can stand on a line.
+fn on_a_line(path: String) -> Result<String> {
+    if path.contains(['\n', '\r', '\u{FFFD}']) || path.is_empty() || path == HERE {
+        return Err(Error::invalid_argument(
+            "a folder's path cannot be written down",
+        )
+        .expected("a path of UTF-8 without line breaks")
+        .found(format!("{path:?}"))
+        .advice("a store that keeps its log or its tables elsewhere needs folders with such paths; rename them"));
+    }
+    Ok(path)
+}
+
+fn store_line(id: StoreId) -> String {
+    format!("store {id}")
+}
+
+fn id_of(line: &str) -> Option<StoreId> {
+    let hex = line.strip_prefix("store ")?;
+    let id = StoreId(u128::from_str_radix(hex, 16).ok()?);
+    (store_line(id) == line).then_some(id)
+}
+
+/// What `DIRECTORIES` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Directories {
+    pub(crate) store_id: StoreId,
+    /// Where the log lies; `None`: in the store's folder.
+    log: Option<String>,
+    /// Where tables lie; `None`: in the store's folder.
+    tables: Option<String>,
+}
+
+impl Directories {
+    /// Of these folders, the store's own first.
+    pub(super) fn of(folders: &[Folder<'_>], store_id: StoreId) -> Result<Directories> {
+        let elsewhere = |holds: fn(&Parts) -> bool| {
+            let folder = folders.iter().skip(1).find(|(_, parts)| holds(parts));
+            folder.map(|(s, _)| on_a_line(s.location())).transpose()
+        };
+        Ok(Directories {
+            store_id,
+            log: elsewhere(|p| p.log)?,
+            tables: elsewhere(|p| p.tables)?,
+        })
+    }
+
+    /// With these parts in folders of their own.
+    pub(super) fn new(
+        store_id: StoreId,
+        log: Option<String>,
+        tables: Option<String>,
+    ) -> Directories {
+        Directories {
+            store_id,
+            log,
+            tables,
+        }
+    }
+
+    /// Where the part lies that this option is about; `None`: in the store's folder.
+    pub(crate) fn part(&self, option: &str) -> Option<&str> {
+        match option {
+            "log_dir" => self.log.as_deref(),
+            _ => self.tables.as_deref(),
+        }
+    }
+
+    /// What the store's own folder holds.
+    pub(crate) fn own_parts(&self) -> Parts {
+        Parts {
+            manifest: true,
+            log: self.log.is_none(),
+            tables: self.tables.is_none(),
+        }
+    }
+
+    /// Refuses a store's folder that is to hold other parts than this says.
+    pub(super) fn check_parts(&self, own: Parts, place: &str) -> Result<()> {
+        let wanted = self.own_parts();
+        if own == wanted {
+            return Ok(());
+        }
+        let of = |parts: Parts| format!("the store's folder with {parts}");
+        Err(Error::invalid_argument(format!(
+            "{DIRECTORIES} says otherwise where log and tables of the store {place} lie"
+        ))
+        .expected(of(wanted))
+        .found(of(own))
+        .advice(
+            "open the store by its path, which follows that file, or hand over the storages that it names",
+        ))
+    }
+
+    /// The lines above the checksum.
+    fn head(&self) -> String {
+        format!(
+            "{DIRECTORIES_HEAD}\n{}\nlog {}\ntables {}\n",
+            store_line(self.store_id),
+            self.log.as_deref().unwrap_or(HERE),
+            self.tables.as_deref().unwrap_or(HERE)
+        )
+    }
+
+    /// As text, with its checksum.
+    pub(crate) fn encode(&self) -> String {
+        let head = self.head();
+        let crc = crc32c::crc32c(head.as_bytes());
+        format!("{head}crc32c {crc:08x}\n")
+    }
+
+    /// As text that was edited by hand, without a checksum.
+    pub(super) fn edited(&self) -> String {
+        format!("{}crc32c {EDITED}\n", self.head())
+    }
+
+    fn decode(text: &str) -> Result<Directories> {
+        let bad = |what: &'static str| {
+            Error::corruption(DIRECTORIES, what).advice(format!(
+                "put the file back from a copy; who edits it by hand writes `crc32c {EDITED}` as its last line"
+            ))
+        };
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        if lines.first().is_some_and(|head| {
+            head.starts_with("siltstone-directories ") && *head != DIRECTORIES_HEAD
+        }) {
+            return Err(
+                Error::unsupported(format!("{DIRECTORIES} has an unknown version"))
+                    .in_file(DIRECTORIES)
+                    .expected(DIRECTORIES_HEAD)
+                    .found(lines[0])
+                    .advice("open the store with the version of siltstone that wrote it"),
+            );
+        }
+        let [DIRECTORIES_HEAD, store, log, tables, crc] = lines[..] else {
+            return Err(bad("the file does not say where a store's parts lie"));
+        };
+        let path = |line: &str, word: &str| {
+            let path = line.strip_prefix(word)?.to_string();
+            (!path.is_empty()).then(|| Some(path).filter(|p| p != HERE))
+        };
+        let parsed = (|| {
+            Some(Directories {
+                store_id: id_of(store)?,
+                log: path(log, "log ")?,
+                tables: path(tables, "tables ")?,
+            })
+        })();
+        let Some(directories) = parsed else {
+            return Err(bad("the file does not say where a store's parts lie"));
+        };
+        if crc != format!("crc32c {EDITED}") && directories.encode() != text {
+            return Err(bad("the checksum of the file does not match"));
+        }
+        Ok(directories)
+    }
+
+    /// Checks the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`Directories::read`].
+    pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
+        Directories::decode(text_of(bytes, DIRECTORIES)?).map(drop)
+    }
+
+    /// What the store's folder says; `None` if everything lies in it.
+    pub(crate) fn read(root: &dyn Storage) -> Result<Option<Directories>> {
+        read_text(root, DIRECTORIES)?
+            .map(|text| Directories::decode(&text))
+            .transpose()
+            .map_err(|e| {
+                e.context(format!(
+                    "finding the parts of the store {}",
+                    root.describe()
+                ))
+            })
+    }
+}
+
+/// What `OWNER` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    store_id: StoreId,
+    /// The store's folder.
+    folder: String,
+    /// What it keeps here.
+    holds: String,
+}
+
+impl Owner {
+    /// Of a folder that holds `parts` of the store in `root`.
+    pub(super) fn of(root: &dyn Storage, store_id: StoreId, parts: Parts) -> Result<Owner> {
+        Ok(Owner {
+            store_id,
+            folder: on_a_line(root.location())?,
+            holds: parts.to_string(),
+        })
+    }
+
+    pub(super) fn encode(&self) -> String {
+        format!(
+            "{OWNER_HEAD}\n{}\nfolder {}\nholds {}\n",
+            store_line(self.store_id),
+            self.folder,
+            self.holds
+        )
+    }
+
+    fn decode(text: &str) -> Option<Owner> {
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        let [OWNER_HEAD, store, folder, holds] = lines[..] else {
+            return None;
+        };
+        Some(Owner {
+            store_id: id_of(store)?,
+            folder: folder.strip_prefix("folder ")?.to_string(),
+            holds: holds.strip_prefix("holds ")?.to_string(),
+        })
+    }
+
+    /// Whose the folder is; `None` if it does not say.
+    pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Owner>> {
+        let Some(text) = read_text(storage, OWNER)? else {
+            return Ok(None);
+        };
+        Owner::decode(&text)
+            .map(Some)
+            .ok_or_else(|| Owner::unclear(format!("{}/{OWNER}", storage.describe())))
+    }
+
+    /// The error for a file that does not say whose the folder is.
+    #[cold]
+    fn unclear(place: String) -> Error {
+        Error::corruption(place, "the file does not say whose the folder is")
+            .expected(format!(
+                "the lines `{OWNER_HEAD}`, `store ID`, `folder PATH`, `holds PARTS`"
+            ))
+            .advice("put the file back from a copy, or write these lines")
+    }
+
+    /// Checks the bytes of a file.
+    ///
+    /// # Errors
+    /// As [`Owner::read`].
+    pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
+        match Owner::decode(text_of(bytes, OWNER)?) {
+            Some(_) => Ok(()),
+            None => Err(Owner::unclear(OWNER.to_string())),
+        }
+    }
+
+    /// Whether it names the store `id`, in any folder.
+    pub(super) fn names(&self, id: StoreId) -> bool {
+        self.store_id == id
+    }
+
+    /// The id of the store that it names, if that store lies in the folder `root`.
+    pub(super) fn id_of_store_in(&self, root: &dyn Storage) -> Option<StoreId> {
+        (self.folder == root.location()).then_some(self.store_id)
+    }
+
+    /// Whether it names the store `id` in this folder.
+    pub(crate) fn is(&self, id: StoreId, root: &dyn Storage) -> bool {
+        self.store_id == id && self.folder == root.location()
+    }
+
+    /// The store that it names, for messages.
+    pub(crate) fn whose(&self) -> String {
+        format!("the store in {} ({})", self.folder, self.store_id)
+    }
+
+    /// Refuses a folder that is not that of the store `id` in `root`.
+    pub(crate) fn check(
+        &self,
+        id: StoreId,
+        root: &dyn Storage,
+        storage: &dyn Storage,
+        parts: Parts,
+    ) -> Result<()> {
+        let own = Owner::of(root, id, parts)?;
+        if *self == own {
+            return Ok(());
+        }
+        let (place, root) = (storage.describe(), root.location());
+        let error = if self.store_id != id {
+            Error::invalid_argument(format!("the folder {place} belongs to another store"))
+                .advice("name another folder; each store's log and tables need their own")
+        } else if self.folder != own.folder {
+            Error::invalid_argument(format!(
+                "the folder {place} holds the {parts} of the store in {}, and {root} is a copy of that store's folder, or that folder was moved here",
+                self.folder
+            ))
+            .advice(format!(
+                "a copy cannot share them: `silt checkpoint` copies a store whole. If it was moved, and nothing is left at the old place, \
+                 write its new path into {place}/{OWNER}"
+            ))
+        } else {
+            Error::invalid_argument(format!(
+                "the folder {place} holds another part of the store"
+            ))
+            .advice("do not exchange the folders of log and tables")
+        };
+        Err(error
+            .in_file(OWNER)
+            .expected(format!("{}, holding {}", own.whose(), own.holds))
+            .found(format!("{}, holding {}", self.whose(), self.holds)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directories() -> Directories {
+        Directories {
+            store_id: StoreId(0xabc),
+            log: Some("/a folder/log".to_string()),
+            tables: None,
+        }
+    }
+
+    #[test]
+    fn what_was_written_reads_back_and_damage_is_told() {
+        let text = directories().encode();
+        assert_eq!(Directories::decode(&text).unwrap(), directories());
+        for i in 0..text.len() {
+            for bit in 0..8 {
+                let mut bytes = text.clone().into_bytes();
+                bytes[i] ^= 1 << bit;
+                if let Ok(changed) = String::from_utf8(bytes) {
+                    assert!(Directories::decode(&changed).is_err(), "{changed}");
+                }
+            }
+        }
+        for len in 0..text.len() {
+            assert!(Directories::decode(&text[..len]).is_err(), "{len}");
+        }
+        let newer = text.replace("directories 1", "directories 2");
+        let error = Directories::decode(&newer).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+        // By hand, with line ends of any kind.
+        let crc = text.lines().last().unwrap();
+        let edited = text
+            .replace("/a folder/log", "/b")
+            .replace(crc, "crc32c edited");
+        for edited in [edited.clone(), edited.replace('\n', "\r\n")] {
+            let read = Directories::decode(&edited).unwrap();
+            assert_eq!(read.part("log_dir"), Some("/b"));
+            assert_eq!(read.part("table_dir"), None);
+        }
+    }
+
+    #[test]
+    fn owners_read_back_or_are_refused() {
+        let owner = Owner {
+            store_id: StoreId(7),
+            folder: "/some where/s".to_string(),
+            holds: "log tables".to_string(),
+        };
+        let text = owner.encode();
+        assert_eq!(Owner::decode(&text), Some(owner.clone()));
+        assert_eq!(
+            Owner::decode(&text.replace('\n', " \r\n")),
+            Some(owner),
+            "an editor's line ends"
+        );
+        for bad in ["", "siltstone-owner 1\n", "siltstone-owner 2\nstore 7"] {
+            assert_eq!(Owner::decode(bad), None);
+        }
+    }
+
+    #[test]
+    fn paths_with_line_breaks_are_refused() {
+        for bad in ["/a\nb", "", ".", "/\u{FFFD}"] {
+            let error = on_a_line(bad.to_string()).unwrap_err();
+            assert!(error.to_string().contains("line breaks"), "{error}");
+        }
+    }
+}

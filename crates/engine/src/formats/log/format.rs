@@ -1,0 +1,517 @@
+//! The bytes of the log: segment names, segment headers, record headers, checksums. Byte tables with every limit are
+//! in `docs/format/log.md`; a test compares them with the constants here.
+//!
+//! Invariants: every decoder takes any bytes and answers with a value or a reason, it never panics and never trusts a
+//! length; what an encoder makes, its decoder gives back; a checksum covers salt, segment number and offset, so that
+//! bytes are only valid in the very place for which they were written.
+//!
+//! Threading: pure functions.
+
+use std::fmt;
+
+use crc32c::{crc32c, crc32c_append};
+
+use super::position::Position;
+use siltstone_storage::planted::{self, Bug};
+
+/// First bytes of every segment.
+pub const MAGIC: [u8; 8] = *b"SILTLOG\0";
+/// The version that this build writes, and the only one that it reads.
+pub const VERSION: u32 = 1;
+/// Bytes of a segment's header.
+pub const SEGMENT_HEADER_BYTES: usize = 64;
+/// Bytes of a record's header.
+pub const RECORD_HEADER_BYTES: usize = 32;
+/// Records start at multiples of this.
+pub const RECORD_ALIGN_BYTES: usize = 8;
+/// Longest payload of a record: 2 GiB.
+pub const MAX_PAYLOAD_BYTES: u64 = 1 << 31;
+/// A segment is never longer than this: offsets fit 32 bits.
+pub const MAX_SEGMENT_BYTES: u64 = (1 << 32) - 8;
+/// Smallest size that options may ask for.
+pub const MIN_SEGMENT_BYTES: u64 = 4096;
+/// Largest number of a segment.
+pub const MAX_SEGMENT_NUMBER: u32 = u32::MAX - 1;
+/// Largest sequence number: 56 bits.
+pub const MAX_SEQUENCE: u64 = (1 << 56) - 1;
+/// Longest header that a later version may have; bounds what is read before the version is known.
+pub const MAX_HEADER_BYTES: usize = 4096;
+
+/// Name of segment `number`.
+pub fn segment_name(number: u32) -> String {
+    format!("{number:012}.log")
+}
+
+/// The number in a segment's name; `None` if no segment is called so.
+pub fn parse_segment_name(name: &str) -> Option<u32> {
+    let digits = name.strip_suffix(".log")?;
+    if digits.len() != 12 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    u32::try_from(number)
+        .ok()
+        .filter(|n| (1..=MAX_SEGMENT_NUMBER).contains(n))
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// A group of batches: concatenated batch bodies (see [`crate::api::batch`]).
+    Group = 1,
+    /// An ingest of tables.
+    Ingest = 2,
+    /// Creation of a keyspace.
+    KeyspaceCreate = 3,
+    /// Drop of a keyspace.
+    KeyspaceDrop = 4,
+}
+
+impl RecordKind {
+    /// The kind with this number. Numbers from 5 on are reserved (value names, redirect markers) and unknown here.
+    pub fn from_number(number: u8) -> Option<RecordKind> {
+        match number {
+            1 => Some(RecordKind::Group),
+            2 => Some(RecordKind::Ingest),
+            3 => Some(RecordKind::KeyspaceCreate),
+            4 => Some(RecordKind::KeyspaceDrop),
+            _ => None,
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Where a segment's records end, and the checksum chained over all of them: what the next segment's header names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainEnd {
+    /// The segment's number; 0 for "none, a chain starts here".
+    pub segment: u32,
+    /// Offset at which its records end, in bytes.
+    pub offset: u32,
+    /// The header's checksum, continued over each record's checksum.
+    pub checksum: u32,
+}
+
+impl ChainEnd {
+    /// The predecessor of a chain's first segment.
+    pub const NONE: ChainEnd = ChainEnd {
+        segment: 0,
+        offset: 0,
+        checksum: 0,
+    };
+}
+
+/// A segment's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// The store that it belongs to.
+    pub store_id: u64,
+    /// Its number, equal to its name.
+    pub number: u32,
+    /// The chain's random number; part of every record's checksum.
+    pub salt: u64,
+    /// The segment before it in its chain.
+    pub previous: ChainEnd,
+}
+
+/// Why bytes are no segment header of the wanted number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadHeader {
+    /// The object is shorter than a header.
+    TooShort(u64),
+    /// It starts with other bytes.
+    Magic([u8; 8]),
+    /// A header (with a good checksum) of a version that this build does not know.
+    Version(u32),
+    /// The header's own length is not possible.
+    HeaderBytes(u32),
+    /// The checksum does not match.
+    Checksum {
+        /// Computed over the bytes found.
+        expected: u32,
+        /// Stored in the header.
+        found: u32,
+    },
+    /// A valid header of another segment: a recycled file whose new header was not written or not synced.
+    Number(u64),
+    /// A field has a value that no writer writes.
+    Field(&'static str, u64),
+}
+
+impl fmt::Display for BadHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadHeader::TooShort(len) => {
+                write!(f, "{len} bytes, too short for a segment header")
+            }
+            BadHeader::Magic(found) => write!(f, "no segment magic but {found:02x?}"),
+            BadHeader::Version(version) => write!(f, "format version {version}"),
+            BadHeader::HeaderBytes(bytes) => write!(f, "a header of {bytes} bytes"),
+            BadHeader::Checksum { expected, found } => {
+                write!(
+                    f,
+                    "header checksum {found:#010x} where the bytes give {expected:#010x}"
+                )
+            }
+            BadHeader::Number(number) => write!(f, "the header of segment {number}"),
+            BadHeader::Field(field, value) => write!(f, "{field} {value} in the header"),
+        }
+    }
+}
+
+impl SegmentHeader {
+    /// The header's bytes; the last four are its checksum, with which the segment's chain begins.
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(SEGMENT_HEADER_BYTES as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.store_id.to_le_bytes());
+        bytes[24..32].copy_from_slice(&u64::from(self.number).to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[40..48].copy_from_slice(&u64::from(self.previous.segment).to_le_bytes());
+        bytes[48..56].copy_from_slice(&u64::from(self.previous.offset).to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.previous.checksum.to_le_bytes());
+        let checksum = crc32c(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header of segment `number` from the first bytes of its object: at least [`SEGMENT_HEADER_BYTES`],
+    /// or all there are; [`MAX_HEADER_BYTES`] so that later versions can be told from damage.
+    ///
+    /// # Errors
+    /// Why the bytes are not that header.
+    pub fn decode(bytes: &[u8], number: u32) -> Result<(SegmentHeader, u32), BadHeader> {
+        if bytes.len() < SEGMENT_HEADER_BYTES {
+            return Err(BadHeader::TooShort(bytes.len() as u64));
+        }
+        if bytes[0..8] != MAGIC {
+            return Err(BadHeader::Magic(
+                bytes[0..8].try_into().expect("eight bytes"),
+            ));
+        }
+        let version = u32_at(bytes, 8);
+        let header_bytes = u32_at(bytes, 12);
+        // Every version keeps these two fields, and ends its header with a checksum of everything before it: so a
+        // later version is told from a flipped bit.
+        let len = header_bytes as usize;
+        if !(SEGMENT_HEADER_BYTES..=MAX_HEADER_BYTES).contains(&len) || len > bytes.len() {
+            return Err(BadHeader::HeaderBytes(header_bytes));
+        }
+        let expected = crc32c(&bytes[..len - 4]);
+        let found = u32_at(bytes, len - 4);
+        if expected != found {
+            return Err(BadHeader::Checksum { expected, found });
+        }
+        if version != VERSION {
+            return Err(BadHeader::Version(version));
+        }
+        if len != SEGMENT_HEADER_BYTES {
+            return Err(BadHeader::HeaderBytes(header_bytes));
+        }
+        let own = u64_at(bytes, 24);
+        if own != u64::from(number) && !planted::is(Bug::NumberIsNotChecked) {
+            return Err(BadHeader::Number(own));
+        }
+        let small = |name, at| {
+            let value = u64_at(bytes, at);
+            u32::try_from(value).map_err(|_| BadHeader::Field(name, value))
+        };
+        let previous = ChainEnd {
+            segment: small("previous segment", 40)?,
+            offset: small("previous end", 48)?,
+            checksum: u32_at(bytes, 56),
+        };
+        if previous.segment >= number {
+            return Err(BadHeader::Field(
+                "previous segment",
+                u64::from(previous.segment),
+            ));
+        }
+        let header = SegmentHeader {
+            store_id: u64_at(bytes, 16),
+            number,
+            salt: u64_at(bytes, 32),
+            previous,
+        };
+        Ok((header, found))
+    }
+
+    /// The store's id in a header of which only the checksum is known to be good.
+    pub(crate) fn store_id_field(bytes: &[u8]) -> Option<u64> {
+        (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 16))
+    }
+
+    /// The number field of a header that may be damaged, if it can be a segment's.
+    pub fn number_field(bytes: &[u8]) -> Option<u32> {
+        (bytes.len() >= SEGMENT_HEADER_BYTES)
+            .then(|| u64_at(bytes, 24))
+            .and_then(|number| u32::try_from(number).ok())
+            .filter(|number| (1..=MAX_SEGMENT_NUMBER).contains(number))
+    }
+
+    /// The salt field of a header that may be damaged: records that validate with it are real all the same.
+    pub fn salt_field(bytes: &[u8]) -> Option<u64> {
+        (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 32))
+    }
+}
+
+/// The part of every record checksum of a segment that is the same for all its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordSeed(u32);
+
+impl RecordSeed {
+    /// The seed of segment `number` in the chain with `salt`.
+    pub fn new(salt: u64, number: u32) -> RecordSeed {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&salt.to_le_bytes());
+        let number = if planted::is(Bug::NumberIsNotChecked) {
+            0
+        } else {
+            number
+        };
+        bytes[8..].copy_from_slice(&u64::from(number).to_le_bytes());
+        RecordSeed(crc32c(&bytes))
+    }
+
+    /// Checksum of a record's place and header, without the two checksum fields.
+    #[inline]
+    fn place_and_header(self, offset: u32, header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
+        let mut bytes = [0; 8 + RECORD_HEADER_BYTES - 4];
+        bytes[..8].copy_from_slice(&u64::from(offset).to_le_bytes());
+        bytes[8..].copy_from_slice(&header[4..]);
+        bytes[13..16].fill(0);
+        crc32c_append(self.0, &bytes)
+    }
+}
+
+/// A record's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Length of the payload, in bytes.
+    pub payload_bytes: u32,
+    /// The kind's number; numbers above 4 are for later versions.
+    pub kind: u8,
+    /// The log position that was known to be synced when the record was written.
+    pub synced: Position,
+    /// The first sequence number of the record's entries.
+    pub first_sequence: u64,
+}
+
+/// Why bytes are no valid record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadRecord {
+    /// Fewer bytes than a record's header are left in the segment.
+    SegmentFull,
+    /// Zeros: nothing was written here.
+    Nothing,
+    /// The header's check does not match, or a field has a value that no writer writes.
+    Header,
+    /// The record would reach past the segment's end.
+    PastEnd {
+        /// The record's payload, in bytes.
+        payload_bytes: u32,
+        /// Bytes left in the segment after the record's header.
+        left_bytes: u64,
+    },
+    /// The checksum over the payload does not match.
+    Checksum {
+        /// Computed over the bytes found.
+        expected: u32,
+        /// Stored in the record.
+        found: u32,
+    },
+    /// Bytes between payload and next record are not zero.
+    Padding,
+}
+
+impl BadRecord {
+    /// Whether a record begins here, written for this very place, and is not whole.
+    pub fn is_torn(&self) -> bool {
+        matches!(
+            self,
+            BadRecord::Checksum { .. } | BadRecord::Padding | BadRecord::PastEnd { .. }
+        )
+    }
+}
+
+impl fmt::Display for BadRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadRecord::SegmentFull => write!(f, "the segment's last bytes"),
+            BadRecord::Nothing => write!(f, "zeros"),
+            BadRecord::Header => write!(f, "a damaged, foreign or half-written record header"),
+            BadRecord::PastEnd {
+                payload_bytes,
+                left_bytes,
+            } => {
+                write!(
+                    f,
+                    "a record of {payload_bytes} payload bytes where {left_bytes} are left"
+                )
+            }
+            BadRecord::Checksum { expected, found } => {
+                write!(
+                    f,
+                    "record checksum {found:#010x} where the bytes give {expected:#010x}"
+                )
+            }
+            BadRecord::Padding => write!(f, "padding that is not zero"),
+        }
+    }
+}
+
+/// Zero bytes that follow a payload of `payload_bytes`.
+#[inline]
+pub fn padding_bytes(payload_bytes: u64) -> usize {
+    (payload_bytes as usize).wrapping_neg() & (RECORD_ALIGN_BYTES - 1)
+}
+
+/// Bytes of a whole record: header, payload, padding.
+#[inline]
+pub fn record_bytes(payload_bytes: u64) -> u64 {
+    RECORD_HEADER_BYTES as u64 + payload_bytes + padding_bytes(payload_bytes) as u64
+}
+
+impl RecordHeader {
+    /// The header's bytes, and the record's checksum, for a record at `offset` with the payload `parts`.
+    #[inline]
+    pub fn encode(
+        &self,
+        seed: RecordSeed,
+        offset: u32,
+        parts: &[&[u8]],
+    ) -> ([u8; RECORD_HEADER_BYTES], u32) {
+        let mut bytes = [0; RECORD_HEADER_BYTES];
+        bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[8] = self.kind;
+        bytes[12..16].copy_from_slice(&self.synced.offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&u64::from(self.synced.segment).to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first_sequence.to_le_bytes());
+        let mut checksum = seed.place_and_header(offset, &bytes);
+        bytes[9..12].copy_from_slice(&checksum.to_le_bytes()[1..]);
+        for part in parts {
+            checksum = crc32c_append(checksum, part);
+        }
+        bytes[0..4].copy_from_slice(&checksum.to_le_bytes());
+        (bytes, checksum)
+    }
+
+    /// Reads the header of a record at `offset` of a segment of `segment_bytes`. A header that passes was written
+    /// for this place (up to one chance in 2^24): its length may be believed enough to read the payload.
+    ///
+    /// # Errors
+    /// Why there is no record.
+    #[inline]
+    pub fn decode(
+        bytes: &[u8; RECORD_HEADER_BYTES],
+        seed: RecordSeed,
+        offset: u32,
+        segment_bytes: u64,
+    ) -> Result<Plausible, BadRecord> {
+        let kind = bytes[8];
+        let synced_segment = u64_at(bytes, 16);
+        let first_sequence = u64_at(bytes, 24);
+        let payload_bytes = u32_at(bytes, 4);
+        if kind == 0 {
+            let nothing = bytes.iter().all(|&b| b == 0);
+            return Err(if nothing {
+                BadRecord::Nothing
+            } else {
+                BadRecord::Header
+            });
+        }
+        // The cheap tests come first: the search for later records asks at every eighth byte.
+        if u64::from(payload_bytes) > MAX_PAYLOAD_BYTES
+            || synced_segment > u64::from(u32::MAX)
+            || first_sequence > MAX_SEQUENCE
+        {
+            return Err(BadRecord::Header);
+        }
+        let checksum = seed.place_and_header(offset, bytes);
+        if checksum.to_le_bytes()[1..] != bytes[9..12] {
+            return Err(BadRecord::Header);
+        }
+        let end = u64::from(offset) + record_bytes(u64::from(payload_bytes));
+        if end > segment_bytes.min(MAX_SEGMENT_BYTES) {
+            let left_bytes = segment_bytes.saturating_sub(u64::from(offset) + 32);
+            return Err(BadRecord::PastEnd {
+                payload_bytes,
+                left_bytes,
+            });
+        }
+        let header = RecordHeader {
+            payload_bytes,
+            kind,
+            synced: Position::new(synced_segment as u32, u32_at(bytes, 12)),
+            first_sequence,
+        };
+        Ok(Plausible {
+            header,
+            partial: checksum,
+            stored: u32_at(bytes, 0),
+            end: end as u32,
+        })
+    }
+}
+
+/// A record whose header is good and whose payload is still to be verified.
+#[derive(Clone, Copy, Debug)]
+pub struct Plausible {
+    /// The header.
+    pub header: RecordHeader,
+    /// The checksum so far; continued over the payload it must give `stored`.
+    pub partial: u32,
+    /// The checksum that the record carries.
+    pub stored: u32,
+    /// Offset in the segment at which the record ends, padding included.
+    pub end: u32,
+}
+
+impl Plausible {
+    /// Verifies payload and padding: `rest` is everything after the header, up to `end`.
+    ///
+    /// # Errors
+    /// What does not match.
+    #[inline]
+    pub fn verify(&self, rest: &[u8]) -> Result<(), BadRecord> {
+        let Some((payload, padding)) = rest.split_at_checked(self.header.payload_bytes as usize)
+        else {
+            return Err(BadRecord::Header);
+        };
+        self.verify_checksum(crc32c_append(self.partial, payload))?;
+        if padding.iter().any(|&b| b != 0) {
+            return Err(BadRecord::Padding);
+        }
+        Ok(())
+    }
+
+    /// Compares the checksum computed over the payload with the record's.
+    ///
+    /// # Errors
+    /// When they differ.
+    pub fn verify_checksum(&self, expected: u32) -> Result<(), BadRecord> {
+        if expected == self.stored || planted::is(Bug::LogChecksumIsIgnored) {
+            return Ok(());
+        }
+        Err(BadRecord::Checksum {
+            expected,
+            found: self.stored,
+        })
+    }
+}
+
+/// Continues a segment's chained checksum over the checksum of its next record.
+#[inline]
+pub fn chain(checksum: u32, record_checksum: u32) -> u32 {
+    crc32c_append(checksum, &record_checksum.to_le_bytes())
+}

@@ -1,0 +1,669 @@
+//! Reading a log back after a crash: the longest prefix that is whole, and a verdict on what follows it.
+//!
+//! Invariants: records are handed out in order, each verified whole before it is believed; reading
+//! ends at the first bad place. If anything says that a later place was synced (the manifest, or
+//! any valid record behind the bad place), that is corruption and not an end; otherwise all that
+//! follows is discarded and counted. Damage before the log's start, where nothing is needed, is
+//! passed over and reported (RFC 1, section 15), and so are bytes there that cannot be read. No
+//! bytes make it panic. Memory is bounded by one window and one record, and a record's length is
+//! believed only when its header's own check, written for exactly this place, holds.
+//!
+//! Threading: one task; it only reads.
+
+use siltstone_storage::{Storage, StorageErrorKind};
+
+use super::format::{
+    BadHeader, BadRecord, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader,
+    RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name,
+    segment_name,
+};
+use super::position::Position;
+use super::report::{
+    Discarded, PassedDamage, ReplayReport, StopReason, another_chain, corruption, displaced,
+    ends_before_close, manifest_is_older, reaches_further, unsupported_version,
+};
+use super::window::{SECTOR_BYTES, Segment, is_unreadable};
+use crate::formats::batch::count_entries;
+use crate::formats::version::{LogPosition, LogStart, StoreState};
+use crate::types::error::{Error, Result};
+use siltstone_storage::planted::{self, Bug};
+
+/// The number of sectors that cannot be read after which [`ends_before`] gives up: a disk may take
+/// seconds for each.
+const UNREADABLE_SECTORS_MAX: u32 = 256;
+
+/// What the manifest says about the log.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayOptions {
+    /// The store's id.
+    pub store_id: u64,
+    /// Where history starts. Reading begins with the segment, so that everything in it is checked;
+    /// nothing before the offset is needed. At offset 0 the whole segment is needed.
+    pub start: Position,
+    /// The salt of the chain that the start lies in, for a segment that has lost its header. It is
+    /// not used at offset 0.
+    pub salt: u64,
+    /// The position that the manifest knows to be synced.
+    pub synced: Position,
+    /// The store was closed, and its log ended exactly at `synced`.
+    pub closed: bool,
+}
+
+impl ReplayOptions {
+    /// What the manifest's state says. The state has passed its checks, so its positions fit.
+    pub fn of(state: &StoreState, store_id: u64) -> ReplayOptions {
+        let position = |at: LogPosition| Position::new(at.segment as u32, at.offset as u32);
+        ReplayOptions {
+            store_id,
+            start: position(state.log_start.position()),
+            salt: state.log_start.salt,
+            synced: position(state.log_synced),
+            closed: state.closed,
+        }
+    }
+
+    /// A log of which nothing is known but that it starts with this segment.
+    pub fn from_segment(segment: u32, store_id: u64) -> ReplayOptions {
+        ReplayOptions {
+            store_id,
+            start: Position::new(segment, 0),
+            salt: 0,
+            synced: Position::ZERO,
+            closed: false,
+        }
+    }
+}
+
+/// A record of the log, verified.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Where it starts.
+    pub position: Position,
+    /// Where it ends.
+    pub end: Position,
+    /// What it is.
+    pub kind: RecordKind,
+    /// The number of its first entry; entry *i* has this number plus *i*.
+    pub first_sequence: u64,
+    /// How many sequence numbers it takes: its entries, or one for every kind but a group. An ingest may take more: how many is in its payload,
+    /// which the log does not read.
+    pub sequence_count: u64,
+    /// Its payload; of a group, batch bodies that all decode (see [`crate::formats::batch::Entries`]).
+    pub payload: &'a [u8],
+}
+
+/// Reads the log from the segment of `options.start` on and hands every record to `apply`, in
+/// order.
+///
+/// A missing or damaged start segment is an empty history if nothing says that any of it was synced: a store that
+/// lost power before its first sync. Segments below the start are not looked at.
+///
+/// # Errors
+/// [`ErrorKind::Corruption`](crate::types::error::ErrorKind::Corruption) when a place that was synced is damaged, or when
+/// a record with a good checksum makes no sense; [`ErrorKind::Unsupported`](crate::types::error::ErrorKind::Unsupported)
+/// for a segment or a record of a later version; failed reads; whatever `apply` gives back.
+pub fn replay(
+    storage: &dyn Storage,
+    options: &ReplayOptions,
+    apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
+) -> Result<ReplayReport> {
+    let mut numbers: Vec<u32> = storage
+        .list()?
+        .iter()
+        .filter_map(|object| parse_segment_name(&object.name))
+        .collect();
+    numbers.sort_unstable();
+    let highest_segment = numbers.last().copied().unwrap_or(0);
+    numbers.retain(|&number| number >= options.start.segment);
+    Replay {
+        storage,
+        options,
+        numbers,
+        next_sequence: 0,
+        report: ReplayReport {
+            end: Position::new(options.start.segment, 0),
+            record_count: 0,
+            record_bytes: 0,
+            segment_count: 0,
+            last_sequence: None,
+            synced: options.synced,
+            highest_segment,
+            stop: StopReason::NoStartSegment,
+            discarded: Discarded::default(),
+            passed: None,
+        },
+    }
+    .run(apply)
+}
+
+/// Where the records of one segment end, and why.
+struct SegmentEnd {
+    position: Position,
+    /// The segment's chained checksum; `None` if not all of its records could be read.
+    checksum: Option<u32>,
+    stop: StopReason,
+}
+
+/// What became of the start segment.
+enum Start {
+    /// It was read to this end; its chain has this salt.
+    Read(SegmentEnd, u64),
+    /// It could not be read; records behind it may have these salts.
+    Bad(StopReason, Vec<u64>),
+}
+
+struct Replay<'a> {
+    storage: &'a dyn Storage,
+    options: &'a ReplayOptions,
+    /// Segments from the start on, ascending.
+    numbers: Vec<u32>,
+    next_sequence: u64,
+    report: ReplayReport,
+}
+
+impl Replay<'_> {
+    #[cold]
+    fn another_store(&self, segment: u32, found: u64) -> Error {
+        Error::corruption(
+            segment_name(segment),
+            "the log segment belongs to another store",
+        )
+        .at(16)
+        .expected(format_args!("store id {:016x}", self.options.store_id))
+        .found(format_args!("store id {found:016x}"))
+        .advice("put the store's own log files back")
+    }
+
+    fn run(mut self, apply: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<ReplayReport> {
+        let (mut last, salt) = match self.begin(apply)? {
+            Start::Read(last, salt) => (last, salt),
+            Start::Bad(stop, salts) => return self.finish(stop, &salts),
+        };
+        loop {
+            match self.successor(salt, &last)? {
+                Successor::Goes(mut segment, checksum) => {
+                    self.report.segment_count += 1;
+                    let at = SEGMENT_HEADER_BYTES as u64;
+                    if let Some(passed) = &mut self.report.passed {
+                        passed.next.get_or_insert(LogStart {
+                            segment: segment.number.into(),
+                            offset: at,
+                            salt,
+                        });
+                    }
+                    last = self.read_segment(&mut segment, salt, at, Some(checksum), apply)?;
+                }
+                Successor::Ends(link) => {
+                    let mut stop = last.stop;
+                    if let StopReason::Record { broken_link, .. } = &mut stop {
+                        *broken_link = link;
+                    }
+                    return self.finish(stop, &[salt]);
+                }
+            }
+        }
+    }
+
+    /// Reads the start segment.
+    fn begin(&mut self, apply: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<Start> {
+        let start = self.options.start.segment;
+        let beginning = Position::new(start, 0);
+        if self.numbers.first() != Some(&start) {
+            let stop = StopReason::NoStartSegment;
+            return if self.may_pass(None, &stop) {
+                self.pass(None, self.options.salt, beginning, stop, apply)
+            } else {
+                Ok(Start::Bad(stop, self.salts_of_successors(start)?))
+            };
+        }
+        let opened = Segment::open(self.storage, start)
+            .and_then(|mut segment| segment.header_bytes().map(|bytes| (segment, bytes)));
+        let (mut segment, bytes) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Its header cannot be read; perhaps it cannot even be opened.
+                let segment = Segment::open(self.storage, start).ok();
+                // If the file cannot be opened, the next attempt may succeed. So this is no damage
+                // while anything in the file is needed.
+                let is_readable = segment.is_some() || !self.needs(self.options.start);
+                return match unreadable(&error) {
+                    Some(stop) if is_readable && self.may_pass(segment.as_ref(), &stop) => {
+                        self.pass(segment, self.options.salt, beginning, stop, apply)
+                    }
+                    _ => Err(error),
+                };
+            }
+        };
+        let (header, checksum) = match SegmentHeader::decode(&bytes, start) {
+            Ok(found) => found,
+            Err(BadHeader::Version(version)) => return Err(unsupported_version(start, version)),
+            Err(BadHeader::Number(own)) if self.is_displaced(&bytes, own) => {
+                return Err(displaced(start, own));
+            }
+            // A recycled file may still hold an old header of this store. No crash leaves another store's.
+            Err(BadHeader::Number(_))
+                if SegmentHeader::store_id_field(&bytes) != Some(self.options.store_id) =>
+            {
+                let found = SegmentHeader::store_id_field(&bytes).unwrap_or_default();
+                return Err(self.another_store(start, found));
+            }
+            Err(bad) => {
+                let stop = StopReason::StartHeader(bad);
+                if self.may_pass(Some(&segment), &stop) {
+                    let salt = self.options.salt;
+                    return self.pass(Some(segment), salt, beginning, stop, apply);
+                }
+                // Records that validate with what stands in the salt's place are real all the same.
+                let mut salts = self.salts_of_successors(start)?;
+                salts.extend(SegmentHeader::salt_field(&bytes));
+                salts.dedup();
+                return Ok(Start::Bad(stop, salts));
+            }
+        };
+        if header.store_id != self.options.store_id {
+            return Err(self.another_store(start, header.store_id));
+        }
+        let is_of_chain = self.options.start.offset == 0 || header.salt == self.options.salt;
+        if !is_of_chain && !planted::is(Bug::OtherChainIsBelieved) {
+            return Err(another_chain(start, self.options.salt, header.salt));
+        }
+        self.report.segment_count += 1;
+        let at = SEGMENT_HEADER_BYTES as u64;
+        let last = self.read_segment(&mut segment, header.salt, at, Some(checksum), apply)?;
+        if last.position < self.options.start && self.may_pass(Some(&segment), &last.stop) {
+            return self.pass(Some(segment), header.salt, last.position, last.stop, apply);
+        }
+        Ok(Start::Read(last, header.salt))
+    }
+
+    /// Whether damage before the log's start may be passed over. In a store that was closed it
+    /// always may: that the log ends where it ended at the close proves that nothing else is
+    /// damaged. In one that was not closed, the file must be the right one and reach the start:
+    /// a manifest that lost its last edits names a start segment that was deleted or recycled
+    /// since, and a file that is cut before the start has lost what is behind it too.
+    fn may_pass(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
+        let keeps_start = self.keeps_start(segment, stop);
+        self.options.start.offset > 0
+            && (self.options.closed || keeps_start || planted::is(Bug::ClosedIsNotAsked))
+    }
+
+    /// Whether the start segment is the right one and reaches the log's start.
+    fn keeps_start(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
+        match stop {
+            StopReason::NoStartSegment | StopReason::StartHeader(BadHeader::Number(_)) => false,
+            _ => segment.is_some_and(|s| s.len >= u64::from(self.options.start.offset)),
+        }
+    }
+
+    /// Goes on at the log's start, past damage that was met at `from`.
+    fn pass(
+        &mut self,
+        segment: Option<Segment>,
+        salt: u64,
+        from: Position,
+        found: StopReason,
+        apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<Start> {
+        let start = self.options.start;
+        let mut passed = PassedDamage {
+            from,
+            through: start,
+            found: found.clone(),
+            is_bounded: false,
+            keeps_start: self.keeps_start(segment.as_ref(), &found),
+            next: None,
+        };
+        self.report.end = start;
+        let last = match segment {
+            Some(mut segment) => {
+                let at = start.offset.into();
+                let last = self.read_segment(&mut segment, salt, at, None, apply)?;
+                passed.is_bounded = ends_before(&mut segment, salt, from, start);
+                last
+            }
+            None => SegmentEnd {
+                position: start,
+                checksum: None,
+                stop: found,
+            },
+        };
+        self.report.passed = Some(passed);
+        Ok(Start::Read(last, salt))
+    }
+
+    /// Hands out the records of one segment, from `at` up to the first bad place.
+    fn read_segment(
+        &mut self,
+        segment: &mut Segment,
+        salt: u64,
+        mut at: u64,
+        mut chained: Option<u32>,
+        apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<SegmentEnd> {
+        let number = segment.number;
+        let seed = RecordSeed::new(salt, number);
+        loop {
+            let position = Position::new(number, at as u32);
+            self.report.end = position;
+            let end_with = |stop| SegmentEnd {
+                position,
+                checksum: chained,
+                stop,
+            };
+            let found = match segment.record(at, seed) {
+                Ok(found) => found,
+                Err(error) => match unreadable(&error) {
+                    Some(stop) if !self.needs(position) => return Ok(end_with(stop)),
+                    _ => return Err(error),
+                },
+            };
+            let (record, rest) = match found {
+                Ok(found) => found,
+                Err(found)
+                    if planted::is(Bug::GoOnPastBadRecord) && found != BadRecord::SegmentFull =>
+                {
+                    at += RECORD_ALIGN_BYTES as u64;
+                    continue;
+                }
+                Err(found) => {
+                    return Ok(end_with(StopReason::Record {
+                        found,
+                        broken_link: None,
+                    }));
+                }
+            };
+            let payload = &rest[..record.header.payload_bytes as usize];
+            let (kind, sequence_count) = self.understand(position, &record.header, payload)?;
+            let end = Position::new(number, record.end);
+            let first_sequence = record.header.first_sequence;
+            apply(Record {
+                position,
+                end,
+                kind,
+                first_sequence,
+                sequence_count,
+                payload,
+            })?;
+            self.next_sequence = first_sequence + sequence_count;
+            if sequence_count > 0 {
+                self.report.last_sequence = Some(self.next_sequence - 1);
+            }
+            self.report.synced = self.report.synced.max(record.header.synced);
+            self.report.record_count += 1;
+            self.report.record_bytes += u64::from(record.end) - at;
+            chained = chained.map(|checksum| chain(checksum, record.stored));
+            at = u64::from(record.end);
+        }
+    }
+
+    /// Whether a record at this position would be needed: it is not before the log's start, and a
+    /// close has not said that the log ends there.
+    fn needs(&self, position: Position) -> bool {
+        let is_behind = self.options.closed && position >= self.options.synced;
+        !is_behind && position >= self.options.start || planted::is(Bug::UnreadableIsNeeded)
+    }
+
+    /// Kind and number of sequence numbers of a record with a good checksum. What makes no sense here is no torn
+    /// write: it is refused, not taken for the end.
+    fn understand(
+        &self,
+        position: Position,
+        header: &RecordHeader,
+        payload: &[u8],
+    ) -> Result<(RecordKind, u64)> {
+        let file = || segment_name(position.segment);
+        let at = u64::from(position.offset);
+        let Some(kind) = RecordKind::from_number(header.kind) else {
+            return Err(Error::unsupported(
+                "a log record of a kind that this version does not know",
+            )
+            .in_file(file())
+            .at(at)
+            .expected("kinds 1 to 4")
+            .found(header.kind)
+            .advice("open the store with the version that wrote it"));
+        };
+        if header.synced > position {
+            return Err(Error::corruption(
+                file(),
+                "a log record says that bytes after it were synced before it",
+            )
+            .at(at)
+            .expected(format_args!("a position up to {position}"))
+            .found(header.synced));
+        }
+        let sequence_count = match kind {
+            RecordKind::Group => count_entries(payload).map_err(|bad| {
+                bad.into_error("a log record's payload")
+                    .in_file(file())
+                    .at(at)
+            })?,
+            _ => 1,
+        };
+        let fits = header.first_sequence + sequence_count <= MAX_SEQUENCE + 1;
+        if header.first_sequence < self.next_sequence && !planted::is(Bug::NumberIsNotChecked)
+            || !fits
+        {
+            return Err(
+                Error::corruption(file(), "a log record's sequence numbers do not ascend")
+                    .at(at)
+                    .expected(format_args!("{} to {MAX_SEQUENCE}", self.next_sequence))
+                    .found(format_args!(
+                        "{sequence_count} from {} on",
+                        header.first_sequence
+                    )),
+            );
+        }
+        Ok((kind, sequence_count))
+    }
+
+    /// The segment that goes on where the records of the last one end.
+    fn successor(&self, salt: u64, last: &SegmentEnd) -> Result<Successor> {
+        let end = last.position;
+        for &number in self.numbers.iter().filter(|&&n| n > end.segment) {
+            let (segment, header) = match self.header(number) {
+                Err(error) if is_unreadable(&error) && !self.needs(end) => continue,
+                found => found?,
+            };
+            let Some((header, checksum)) = header else {
+                continue;
+            };
+            // A segment of another chain is an orphan of a recovery that did not finish.
+            if header.salt != salt || header.previous.segment != end.segment {
+                continue;
+            }
+            let goes_on = header.previous.offset == end.offset
+                && last
+                    .checksum
+                    .is_none_or(|sum| sum == header.previous.checksum);
+            return Ok(
+                if (goes_on || planted::is(Bug::GoOnPastBrokenChain))
+                    && !planted::is(Bug::StopAtSegmentEnd)
+                {
+                    Successor::Goes(segment, checksum)
+                } else {
+                    Successor::Ends(Some(number))
+                },
+            );
+        }
+        Ok(Successor::Ends(None))
+    }
+
+    /// A later segment and its header, if that is valid and this store's.
+    fn header(&self, number: u32) -> Result<(Segment, Option<(SegmentHeader, u32)>)> {
+        let mut segment = Segment::open(self.storage, number)?;
+        let bytes = segment.header_bytes()?;
+        let header = match SegmentHeader::decode(&bytes, number) {
+            Ok(found) => Some(found).filter(|(header, _)| header.store_id == self.options.store_id),
+            Err(BadHeader::Version(version)) => return Err(unsupported_version(number, version)),
+            Err(BadHeader::Number(own)) if self.is_displaced(&bytes, own) => {
+                return Err(displaced(number, own));
+            }
+            Err(_) => None,
+        };
+        Ok((segment, header))
+    }
+
+    /// Whether a file holds a segment of this history under another segment's name. A file that a crash left between its recycling and its new
+    /// header holds one from before the start: only those are recycled.
+    fn is_displaced(&self, header: &[u8], own: u64) -> bool {
+        SegmentHeader::store_id_field(header) == Some(self.options.store_id)
+            && own >= u64::from(self.options.start.segment)
+    }
+
+    /// Salts of the chains that later segments continue from segment `start`, whose own header is not to be had.
+    fn salts_of_successors(&self, start: u32) -> Result<Vec<u64>> {
+        let mut salts = Vec::new();
+        for &number in self.numbers.iter().filter(|&&n| n > start) {
+            if let (_, Some((header, _))) = self.header(number)? {
+                let continues = header.previous.segment >= start && header.previous.segment != 0;
+                if continues && !salts.contains(&header.salt) {
+                    salts.push(header.salt);
+                }
+            }
+        }
+        Ok(salts)
+    }
+
+    /// Reading stopped at `report.end`: is it the end of history, or damage?
+    fn finish(mut self, stop: StopReason, salts: &[u64]) -> Result<ReplayReport> {
+        let end = self.report.end;
+        let synced = self.report.synced;
+        if synced > end && !(self.options.closed && planted::is(Bug::ClosedEndIsNotAsked)) {
+            return Err(match self.options.closed {
+                true => ends_before_close(end, &stop, synced),
+                false => corruption(end, &stop, synced, "the manifest"),
+            });
+        }
+        if let Some(passed) = &mut self.report.passed {
+            passed.is_bounded |= end > passed.through;
+        }
+        for number in std::mem::take(&mut self.numbers) {
+            if number < end.segment {
+                continue;
+            }
+            match self.look_behind(number, salts, &stop) {
+                Err(error) if is_unreadable(&error) && !self.needs(end) => {}
+                looked => looked?,
+            }
+        }
+        if let Some(passed) = &self.report.passed
+            && !self.options.closed
+            && !passed.is_bounded
+            && self.report.discarded.record_count > 0
+        {
+            // There are whole records that history does not reach, behind damage without a bound.
+            return Err(reaches_further(passed));
+        }
+        self.report.stop = stop;
+        Ok(self.report)
+    }
+
+    /// Looks at what lies behind the end of history in segment `number`.
+    fn look_behind(&mut self, number: u32, salts: &[u64], stop: &StopReason) -> Result<()> {
+        let end = self.report.end;
+        let mut segment = match self.storage.open(&segment_name(number)) {
+            Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+            Ok(_) => Segment::open(self.storage, number)?,
+        };
+        let before = self.report.discarded.record_count;
+        for &salt in salts {
+            let from = if number == end.segment {
+                u64::from(end.offset)
+            } else {
+                0
+            };
+            self.search(&mut segment, salt, from, stop)?;
+        }
+        if number == end.segment {
+            return Ok(());
+        }
+        let (mut segment, header) = self.header(number)?;
+        let salt = header.map(|(header, _)| header.salt);
+        let ours = salt.is_some_and(|salt| salts.contains(&salt));
+        if ours || self.report.discarded.record_count > before {
+            self.report.discarded.segment_count += 1;
+        }
+        if let Some(salt) = salt.filter(|_| !ours && !planted::is(Bug::OlderManifestIsBelieved)) {
+            let seed = RecordSeed::new(salt, number);
+            if segment.record(SEGMENT_HEADER_BYTES as u64, seed)?.is_ok() {
+                return Err(manifest_is_older(number, end));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for valid records of the chain behind the end: one that knows of a later synced place makes the end a
+    /// corruption, all others are counted.
+    fn search(
+        &mut self,
+        segment: &mut Segment,
+        salt: u64,
+        from: u64,
+        stop: &StopReason,
+    ) -> Result<()> {
+        let seed = RecordSeed::new(salt, segment.number);
+        let mut at = from.max(SEGMENT_HEADER_BYTES as u64);
+        while at + (RECORD_HEADER_BYTES as u64) <= segment.len {
+            let step = match segment.plausible(at, seed)? {
+                Err(_) => RECORD_ALIGN_BYTES as u64,
+                Ok(record) if segment.verify_in_pieces(at, &record)? => {
+                    if record.header.synced > self.report.end {
+                        let by = format!(
+                            "a valid record at {}",
+                            Position::new(segment.number, at as u32)
+                        );
+                        return Err(corruption(self.report.end, stop, record.header.synced, &by));
+                    }
+                    let bytes = u64::from(record.end) - at;
+                    self.report.discarded.record_count += 1;
+                    self.report.discarded.record_bytes += bytes;
+                    bytes
+                }
+                Ok(_) => RECORD_ALIGN_BYTES as u64,
+            };
+            at += step;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the log goes on behind a segment's end.
+enum Successor {
+    /// In this segment, whose header has this checksum.
+    Goes(Segment, u32),
+    /// No; a segment may name this one with another end.
+    Ends(Option<u32>),
+}
+
+/// What stops the reading of bytes that are not needed, if this error says that they cannot be
+/// read.
+fn unreadable(error: &Error) -> Option<StopReason> {
+    let said = error.storage().filter(|_| is_unreadable(error))?;
+    Some(StopReason::Unreadable(said.detail.clone()))
+}
+
+/// Whether damage that was met at `from` ends before `start`: a record ends exactly there. Sectors
+/// that cannot be read are left out.
+fn ends_before(segment: &mut Segment, salt: u64, from: Position, start: Position) -> bool {
+    let seed = RecordSeed::new(salt, segment.number);
+    let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
+    let mut unreadable_count = 0;
+    while at < u64::from(start.offset) {
+        let found = match segment.plausible(at, seed) {
+            Ok(Ok(record)) if record.end == start.offset => segment.verify_in_pieces(at, &record),
+            found => found.map(|_| false),
+        };
+        match found {
+            Ok(true) => return true,
+            Ok(false) => at += RECORD_ALIGN_BYTES as u64,
+            Err(_) if unreadable_count == UNREADABLE_SECTORS_MAX => return false,
+            Err(_) => {
+                unreadable_count += 1;
+                at = (at + 1).next_multiple_of(SECTOR_BYTES);
+            }
+        }
+    }
+    false
+}

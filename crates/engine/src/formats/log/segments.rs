@@ -1,0 +1,318 @@
+//! The supply of fresh segments and the list of live ones.
+//!
+//! What it is: [`Supply`] makes the next segment ready before it is needed (created or recycled,
+//! its space written, bytes and name synced) and keeps a bounded pool of obsolete ones to recycle;
+//! [`Live`] knows which segments hold records, and which of them have bytes that no sync has
+//! covered.
+//!
+//! Sizes: the first segment of a chain is small, and each segment that is made ready is twice as
+//! large as the one before it, up to the size in the options. So a store with few writes has a
+//! small log, and one with many writes soon has segments of the full size. The space of a segment
+//! is written in the background while the segment before it is being filled.
+//!
+//! Invariants: a segment's name is durable before its first record is written; a prepared segment holds no log bytes,
+//! so its failures lose nothing (only a failed sync of the folder poisons); numbers only grow.
+//!
+//! Threading: each is guarded by a runtime mutex of the writer. The supply's is held across storage calls; the live
+//! list's never.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind, WriteFile};
+
+use super::format::{MAX_SEGMENT_NUMBER, segment_name};
+use crate::types::error::{Error, ErrorKind};
+use siltstone_storage::planted::{self, Bug};
+
+/// The size of a chain's first segment in bytes, if the options allow that much.
+const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
+
+/// A segment that is ready for its header.
+pub(super) struct Fresh {
+    pub(super) number: u32,
+    pub(super) file: Arc<dyn WriteFile>,
+}
+
+/// A segment that could not be made ready.
+pub(super) struct SupplyError {
+    pub(super) error: Error,
+    /// The folder's sync failed: earlier names may be lost and no later sync will tell.
+    pub(super) poisons: bool,
+}
+
+impl From<StorageError> for SupplyError {
+    fn from(error: StorageError) -> SupplyError {
+        SupplyError {
+            error: Error::from(error).context("preparing a log segment"),
+            poisons: false,
+        }
+    }
+}
+
+/// Makes segments ready and recycles obsolete ones.
+pub(super) struct Supply {
+    storage: Arc<dyn Storage>,
+    epoch: Epoch,
+    /// The full size of a segment.
+    segment_bytes: u64,
+    /// The size of the next segment that is made ready.
+    next_bytes: u64,
+    pool_limit_count: usize,
+    next_number: u64,
+    /// Made ready, and not yet taken.
+    pub(super) prepared: Option<Fresh>,
+    /// Names of obsolete segments to recycle.
+    pool: Vec<String>,
+    /// Names to be deleted: of files whose deletion failed, and of files that may exist although
+    /// their creation failed.
+    garbage: Vec<String>,
+    pub(super) created_count: u64,
+    pub(super) recycled_count: u64,
+}
+
+impl Supply {
+    /// A supply whose first segment gets a number above `highest`, the highest number in any name found.
+    pub(super) fn new(
+        storage: Arc<dyn Storage>,
+        epoch: Epoch,
+        segment_bytes: u64,
+        pool_limit_count: usize,
+        highest: u32,
+    ) -> Supply {
+        Supply {
+            storage,
+            epoch,
+            segment_bytes,
+            next_bytes: segment_bytes.min(FIRST_SEGMENT_BYTES),
+            pool_limit_count,
+            next_number: u64::from(highest) + 1,
+            prepared: None,
+            pool: match planted::is(Bug::InheritedSegmentIsReused) && highest > 0 {
+                true => vec![segment_name(highest)],
+                false => Vec::new(),
+            },
+            garbage: Vec::new(),
+            created_count: 0,
+            recycled_count: 0,
+        }
+    }
+
+    pub(super) fn pool_count(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Makes the next segment ready if none is.
+    pub(super) fn prepare(&mut self) -> Result<(), SupplyError> {
+        if self.prepared.is_some() {
+            return Ok(());
+        }
+        let (number, file) = self.take_file()?;
+        let written = match file.reserve(self.next_bytes) {
+            // The zeros reach the disk here, in the background, and not with the first group's sync.
+            Ok(()) => file.sync(),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            // Nothing refers to it and it holds nothing: it goes, a later attempt makes a new one.
+            let name = segment_name(number);
+            drop(file);
+            match self.storage.delete(self.epoch, &name) {
+                Ok(()) => self.next_number = u64::from(number),
+                Err(_) => self.garbage.push(name),
+            }
+            return Err(error.into());
+        }
+        if !planted::is(Bug::SegmentFolderIsNotSynced)
+            && let Err(error) = self.storage.sync_dir(self.epoch)
+        {
+            return Err(SupplyError {
+                error: Error::from(error).context("syncing the log's folder"),
+                poisons: true,
+            });
+        }
+        self.prepared = Some(Fresh { number, file });
+        self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
+        Ok(())
+    }
+
+    /// Makes the next segment out of an object whose space is written already, at its length.
+    pub(super) fn prepare_from(&mut self, reserve: &str) -> Result<(), SupplyError> {
+        self.pool.push(reserve.to_string());
+        let (number, file) = self.take_file()?;
+        file.sync()?;
+        self.storage
+            .sync_dir(self.epoch)
+            .map_err(|error| SupplyError {
+                error: Error::from(error).context("syncing the log's folder"),
+                poisons: true,
+            })?;
+        self.prepared = Some(Fresh { number, file });
+        Ok(())
+    }
+
+    /// A file under the next number: a recycled one if there is one. A name that turns out to be taken is skipped:
+    /// headers name their predecessor, so the numbers of a chain may have gaps.
+    fn take_file(&mut self) -> Result<(u32, Arc<dyn WriteFile>), SupplyError> {
+        loop {
+            let number = u32::try_from(self.next_number)
+                .ok()
+                .filter(|n| *n <= MAX_SEGMENT_NUMBER)
+                .ok_or_else(|| SupplyError {
+                    error: Error::new(
+                        ErrorKind::Unsupported,
+                        "the log's segment numbers are used up",
+                    )
+                    .expected(format_args!("at most {MAX_SEGMENT_NUMBER}"))
+                    .advice("copy the data into a new store"),
+                    poisons: false,
+                })?;
+            self.next_number += 1;
+            let name = segment_name(number);
+            if let Some(old) = self.pool.pop() {
+                match self.storage.recycle(self.epoch, &old, &name) {
+                    Ok(file) => {
+                        self.recycled_count += 1;
+                        return Ok((number, file));
+                    }
+                    // Whatever became of the old file, it holds nothing that is needed.
+                    Err(error) => {
+                        self.garbage.push(old);
+                        if error.kind != StorageErrorKind::AlreadyExists {
+                            // It may have its new name all the same, which nobody would ever list: the number is passed over.
+                            self.garbage.push(name);
+                            continue;
+                        }
+                    }
+                }
+            }
+            match self.storage.create(self.epoch, &name) {
+                Ok(file) => {
+                    self.created_count += 1;
+                    return Ok((number, file));
+                }
+                Err(error) if error.kind == StorageErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    // It may have been created all the same. The number is not used again.
+                    self.garbage.push(name);
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
+    /// Keeps what fits the pool of these obsolete segments and returns the names to delete, earlier
+    /// failures among them. Only files of about the next segment's size are worth keeping: a
+    /// shorter one would need space just when the disk may be full; a longer one was made for one
+    /// large batch, or by an earlier open that had written more.
+    pub(super) fn retire(&mut self, segments: Vec<(String, u64)>) -> Vec<String> {
+        let mut doomed = std::mem::take(&mut self.garbage);
+        for (name, len_bytes) in segments {
+            let usual = self.next_bytes..=self.next_bytes.saturating_mul(2);
+            if usual.contains(&len_bytes) && self.pool.len() < self.pool_limit_count {
+                self.pool.push(name);
+            } else {
+                doomed.push(name);
+            }
+        }
+        doomed
+    }
+
+    /// Gives up everything that is ready or waits to be recycled, and returns the names to delete:
+    /// none of these files has a record that a replay reads.
+    pub(super) fn give_up(&mut self) -> Vec<String> {
+        let mut doomed = std::mem::take(&mut self.garbage);
+        doomed.append(&mut self.pool);
+        doomed.extend(self.prepared.take().map(|fresh| segment_name(fresh.number)));
+        doomed
+    }
+
+    /// Names to be deleted by the next [`Supply::retire`].
+    pub(super) fn deletion_failed(&mut self, names: Vec<String>) {
+        self.garbage.extend(names);
+    }
+}
+
+/// A segment that holds records, or was found at open.
+pub(super) struct LiveSegment {
+    pub(super) number: u32,
+    /// Length of the file in bytes.
+    pub(super) len_bytes: u64,
+    /// Where its records end; `None` for the one being written.
+    pub(super) end: Option<u32>,
+    /// Present while it may hold bytes that no sync has covered.
+    pub(super) file: Option<Arc<dyn WriteFile>>,
+}
+
+/// All segments that are not obsolete, ascending.
+#[derive(Default)]
+pub(super) struct Live {
+    segments: VecDeque<LiveSegment>,
+    released: bool,
+}
+
+impl Live {
+    pub(super) fn push(&mut self, segment: LiveSegment) {
+        debug_assert!(
+            self.segments
+                .back()
+                .is_none_or(|last| last.number < segment.number)
+        );
+        self.segments.push_back(segment);
+    }
+
+    /// The segment being written ends at `end`.
+    pub(super) fn close_current(&mut self, end: u32) {
+        if let Some(current) = self.segments.back_mut() {
+            current.end = Some(end);
+        }
+    }
+
+    /// Files with bytes to sync, oldest first, up to segment `number`; without those that `done(number, end)` says
+    /// are covered.
+    pub(super) fn to_sync(
+        &self,
+        number: u32,
+        done: impl Fn(u32, Option<u32>) -> bool,
+    ) -> Vec<Arc<dyn WriteFile>> {
+        self.segments
+            .iter()
+            .filter(|s| s.number <= number && !done(s.number, s.end))
+            .filter_map(|s| s.file.clone())
+            .collect()
+    }
+
+    /// Lets go of all files: nothing can be synced any more.
+    pub(super) fn release(&mut self) {
+        self.released = true;
+        self.segments.iter_mut().for_each(|s| s.file = None);
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// Everything below segment `number` is synced.
+    pub(super) fn synced_below(&mut self, number: u32) {
+        for segment in self.segments.iter_mut().take_while(|s| s.number < number) {
+            segment.file = None;
+        }
+    }
+
+    /// Removes and gives the segments below `number`: name and length in bytes.
+    pub(super) fn remove_below(&mut self, number: u32) -> Vec<(String, u64)> {
+        let mut removed = Vec::new();
+        while let Some(first) = self.segments.front() {
+            if first.number >= number {
+                break;
+            }
+            removed.push((segment_name(first.number), first.len_bytes));
+            self.segments.pop_front();
+        }
+        removed
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LiveSegment> {
+        self.segments.iter()
+    }
+}

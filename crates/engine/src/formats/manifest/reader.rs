@@ -1,0 +1,195 @@
+//! Reading a store's state back.
+//!
+//! What it is: `CURRENT` names a manifest; its first record is the whole state, the others are edits. Reading ends
+//! at the first bad record. Zeros from there on are reserved space. Anything else is an edit that was being appended
+//! when the process or the power went: it was not acknowledged, it is dropped and counted. A bad record with a valid
+//! one anywhere behind it is corruption, because the writer appends only after the one before was synced.
+//!
+//! So that the *last* acknowledged record is told from one that was not acknowledged, a seal follows each edit: a valid record that changes
+//! nothing, written after the edit's sync ([`format::behind_seal`]).
+//!
+//! A file that was cut at the end of a record looks like a shorter manifest. `CURRENT` says how far
+//! the manifest reached when the pointer was written, which a close does anew, so that this is
+//! damage too.
+//!
+//! Threading: pure but for the reads.
+
+use siltstone_storage::{Storage, StorageErrorKind};
+
+use super::format::{
+    self, ALIGN_BYTES, Bad, CURRENT_NAME, Current, HEADER_BYTES, MAX_MANIFEST_BYTES,
+    ManifestPosition, manifest_name,
+};
+use crate::formats::version::{Edit, StoreState};
+use crate::types::error::{Error, ErrorKind, Result};
+use siltstone_storage::planted::{self, Bug};
+
+/// A state read back, and how reading went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Which manifest, of which store.
+    pub current: Current,
+    /// The state after the last good record.
+    pub state: StoreState,
+    /// Where the last good record ends.
+    pub end: ManifestPosition,
+    /// Good records, the whole-state one included.
+    pub record_count: u64,
+    /// Bytes of an unacknowledged edit behind the last good record, up to the last byte that is not zero.
+    pub dropped_bytes: u64,
+    /// Fields that this build does not know and need not understand. They are lost when the manifest is written anew.
+    pub ignored_field_count: u64,
+}
+
+/// What `CURRENT` says; `None` if there is none.
+///
+/// # Errors
+/// `Corruption` or `Unsupported` if it cannot be believed, and the storage's errors.
+pub fn read_current(storage: &dyn Storage) -> Result<Option<Current>> {
+    match storage.read_small(CURRENT_NAME) {
+        Ok(bytes) => Current::decode(&bytes).map(Some),
+        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads the current state; `None` without a `CURRENT`: there is no store yet, or its creation did not end. (Whether
+/// tables or log segments without a `CURRENT` are a lost pointer is for the caller to decide, who knows all
+/// storages.)
+///
+/// # Errors
+/// As [`read_current`] and [`read_manifest`].
+pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
+    match read_current(storage)? {
+        Some(current) => read_manifest(storage, &current).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Reads the manifest that `current` names.
+///
+/// # Errors
+/// `Corruption` with file and offset, `Unsupported` for an unknown version or field, and the storage's errors.
+pub fn read_manifest(storage: &dyn Storage, current: &Current) -> Result<Recovered> {
+    let name = manifest_name(current.number);
+    let file = storage.open(&name).map_err(|error| match error.kind {
+        StorageErrorKind::NotFound => Error::from(error)
+            .with_kind(ErrorKind::Corruption)
+            .context("the manifest that CURRENT names is missing"),
+        _ => error.into(),
+    })?;
+    let len = file.len();
+    if len > MAX_MANIFEST_BYTES {
+        return Err(
+            Error::corruption(name, "the manifest is longer than any can be")
+                .expected(format!("at most {MAX_MANIFEST_BYTES} bytes"))
+                .found(len),
+        );
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize).map_err(|_| {
+        Error::new(
+            ErrorKind::Io,
+            format!("there is no memory for the manifest's {len} bytes"),
+        )
+        .in_file(name.clone())
+    })?;
+    bytes.resize(len as usize, 0);
+    file.read_at(0, &mut bytes)?;
+    parse_manifest(&bytes, current)
+}
+
+/// Reads a manifest from its bytes.
+///
+/// # Errors
+/// `Corruption` with file and offset, `Unsupported` for an unknown version or field.
+pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
+    let name = manifest_name(current.number);
+    format::check_header(bytes, current)?;
+    let mut recovered = Recovered {
+        current: *current,
+        state: StoreState::default(),
+        end: ManifestPosition {
+            number: current.number,
+            offset: HEADER_BYTES as u64,
+        },
+        record_count: 0,
+        dropped_bytes: 0,
+        ignored_field_count: 0,
+    };
+    let mut offset = HEADER_BYTES;
+    let bad = loop {
+        if recovered.record_count > 1 {
+            offset = format::behind_seal(bytes, current.number, offset);
+        }
+        let (payload, end) = match format::decode_record(bytes, current.number, offset) {
+            Ok(record) => record,
+            Err(bad) => break bad,
+        };
+        let placed = |error: Error| error.in_file(name.clone()).at(offset as u64);
+        let decoded = Edit::decode(payload).map_err(placed)?;
+        if decoded.edit.whole != (recovered.record_count == 0) {
+            return Err(placed(Error::new(
+                ErrorKind::Corruption,
+                "a manifest's first record, and no other, is the whole state",
+            )));
+        }
+        recovered.state = recovered.state.apply(&decoded.edit).map_err(placed)?;
+        recovered.ignored_field_count += decoded.ignored_count;
+        recovered.record_count += 1;
+        recovered.end.offset = end as u64;
+        offset = end;
+    };
+    if recovered.record_count == 0 {
+        return Err(
+            Error::corruption(name, "the manifest's first record is damaged")
+                .at(offset as u64)
+                .expected("the whole state, which was synced before CURRENT named this manifest")
+                .found(bad.describe()),
+        );
+    }
+    // From here on nothing was acknowledged, unless a valid record says otherwise.
+    let tail = bytes.get(offset..).unwrap_or(&[]);
+    recovered.dropped_bytes = tail
+        .iter()
+        .rposition(|b| *b != 0)
+        .map_or(0, |last| last as u64 + 1);
+    if recovered.dropped_bytes > 0 {
+        let behind = (offset + ALIGN_BYTES..bytes.len())
+            .step_by(ALIGN_BYTES)
+            .find(|at| format::decode_record(bytes, current.number, *at).is_ok());
+        if let Some(at) = behind {
+            return Err(
+                Error::corruption(name, "a record of the manifest is damaged")
+                    .at(offset as u64)
+                    .expected(format!(
+                        "a good record, because a good one follows at byte {at}"
+                    ))
+                    .found(bad.describe()),
+            );
+        }
+    }
+    check_end(&recovered, bad).map_err(|error| error.in_file(name))?;
+    Ok(recovered)
+}
+
+/// A manifest never becomes shorter: what `CURRENT` says that it reached must be there still.
+fn check_end(recovered: &Recovered, bad: Bad) -> Result<()> {
+    if recovered.end.offset >= recovered.current.end || planted::is(Bug::ManifestEndIsIgnored) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Corruption,
+        "the manifest lost its last records: it was cut, or they are damaged",
+    )
+    .at(recovered.end.offset)
+    .expected(format!(
+        "good records through byte {}, as {CURRENT_NAME} says",
+        recovered.current.end
+    ))
+    .found(bad.describe())
+    .advice(
+        "restore the manifest from a copy that is not older, or let `silt repair` read what the \
+         tables and the log hold",
+    ))
+}

@@ -1,0 +1,11 @@
+//! Bytes and what they mean: the log, the manifest, the versions that it describes, batches, the
+//! names of files and the folders that they lie in.
+//!
+//! Nothing here knows an open store, so the tools that read a closed or damaged one use it as it is.
+
+pub(crate) mod batch;
+pub(crate) mod directories;
+pub mod log;
+pub mod manifest;
+pub(crate) mod names;
+pub mod version;

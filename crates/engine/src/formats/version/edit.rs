@@ -1,0 +1,316 @@
+//! Edits: what changes the store's state.
+//!
+//! What it is: an [`Edit`] is one atomic step from one whole-store state to the next, over any
+//! number of keyspaces. Its bytes are a list of fields (`edit/encoding.rs`, `edit/fields.rs`).
+//!
+//! Invariant: [`Edit::check_limits`] accepts only numbers from which nothing that is computed
+//! wraps.
+//!
+//! Threading: immutable values.
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use crate::formats::version::codec::SEAL_TAG;
+pub use crate::types::fields::MUST_UNDERSTAND;
+use crate::types::fields::malformed;
+pub use crate::types::options::stored::{StoredOptions, option};
+
+use super::meta::{KeyspaceId, SeqRange, TableMeta};
+use crate::formats::log::format::{
+    MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE, RECORD_ALIGN_BYTES, SEGMENT_HEADER_BYTES,
+};
+use crate::types::error::{Error, ErrorKind, Result};
+
+/// Longest name of a keyspace, in bytes.
+pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
+
+/// No store is opened more often. Names contain the number, and additions to it must never wrap.
+pub const MAX_OPEN_NUMBER: u64 = 1 << 48;
+
+/// Largest id of a table or run.
+pub const MAX_TABLE_ID: u64 = (1 << 56) - 1;
+
+/// No table has more bytes or entries.
+const MAX_TABLE_COUNT: u64 = 1 << 44;
+
+/// A place in the log: what was synced through it survives power loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogPosition {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Byte offset in it.
+    pub offset: u64,
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.segment, self.offset)
+    }
+}
+
+/// Where the log starts: no record before this position is needed. Positions order by segment, then
+/// by offset; the salt belongs to the segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogStart {
+    /// Number of the first segment that replay reads.
+    pub segment: u64,
+    /// Byte offset in it; 0 if the whole segment is needed, with its header.
+    pub offset: u64,
+    /// The salt of the chain that the segment belongs to. Replay uses it if damage has taken the
+    /// segment's header and the offset says that the header is not needed. 0 where it is not known.
+    pub salt: u64,
+}
+
+impl LogStart {
+    /// The start of a chain's segment, with its header.
+    pub fn of_segment(segment: u64, salt: u64) -> LogStart {
+        LogStart {
+            segment,
+            offset: 0,
+            salt,
+        }
+    }
+
+    /// The position, without the salt.
+    pub fn position(&self) -> LogPosition {
+        LogPosition {
+            segment: self.segment,
+            offset: self.offset,
+        }
+    }
+}
+
+impl fmt::Display for LogStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.position().fmt(f)
+    }
+}
+
+/// The slot of a level-0 run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunSlot {
+    /// The run's identity.
+    pub id: u64,
+    /// The run's range.
+    pub seqs: SeqRange,
+}
+
+/// A table to install.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddTable {
+    /// The level.
+    pub level: u8,
+    /// Level 0 only: the run it belongs to. All tables of a run are added by one edit.
+    pub run: Option<RunSlot>,
+    /// The table.
+    pub table: Arc<TableMeta>,
+}
+
+/// A table to take out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RemoveTable {
+    /// The level it is on.
+    pub level: u8,
+    /// Its identity.
+    pub id: u64,
+}
+
+/// A new keyspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateKeyspace {
+    /// Its identity: at least the state's `next_keyspace_id`.
+    pub id: KeyspaceId,
+    /// Its name, at most [`MAX_KEYSPACE_NAME_BYTES`].
+    pub name: String,
+    /// The sequence number of its creation. Smaller numbers count as covered.
+    pub sequence: u64,
+    /// Its options.
+    pub options: StoredOptions,
+}
+
+/// What one edit does to one keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceEdit {
+    /// Which keyspace.
+    pub id: KeyspaceId,
+    /// Sequence ranges of the sources that this edit installs. They must not overlap what is covered already.
+    pub covered: Vec<SeqRange>,
+    /// All numbers up to this one count as covered: no segment that is still replayed holds one for this keyspace.
+    pub covered_floor: Option<u64>,
+    /// Whole-state edits: the largest `hi` of a run that moved below level 0 (else it is derived).
+    pub moved_through: Option<u64>,
+    /// Tables to take out.
+    pub remove: Vec<RemoveTable>,
+    /// Tables to install. A table may be removed and added by one edit (it moves).
+    pub add: Vec<AddTable>,
+    /// New options, replacing all of the old.
+    pub options: Option<StoredOptions>,
+}
+
+/// One atomic step of the store's state. Fields that are `None` stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// This edit describes the whole state; it applies to nothing else.
+    pub whole: bool,
+    /// No table or run has this id or a greater one.
+    pub next_table_id: Option<u64>,
+    /// No sequence number above it was ever given.
+    pub sequence_ceiling: Option<u64>,
+    /// How often the store was opened for writing; part of the names of its files.
+    pub open_number: Option<u64>,
+    /// Where the log starts.
+    pub log_start: Option<LogStart>,
+    /// Through where the log is known to be synced.
+    pub log_synced: Option<LogPosition>,
+    /// The store was closed with this edit: the log ends exactly at the synced position.
+    pub closed: bool,
+    /// When the store was created, in microseconds since 1970; for people.
+    pub created_us: Option<u64>,
+    /// No keyspace has this id or a greater one.
+    pub next_keyspace_id: Option<KeyspaceId>,
+    /// Keyspaces to drop. They are dropped before those of `create` are made.
+    pub drop: Vec<KeyspaceId>,
+    /// Keyspaces to make, by ascending id.
+    pub create: Vec<CreateKeyspace>,
+    /// Changes of keyspaces, also of those that this edit creates; at most one for each.
+    pub keyspaces: Vec<KeyspaceEdit>,
+}
+
+/// A decoded edit and how many of its fields this build skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// The edit.
+    pub edit: Edit,
+    /// Fields with unknown tags without the must-understand bit.
+    pub ignored_count: u64,
+}
+
+/// Refuses a number that is larger than any that a store can reach.
+fn within(what: &str, number: Option<u64>, max: u64) -> Result<()> {
+    match number {
+        Some(number) if number > max => Err(Error::new(
+            ErrorKind::Corruption,
+            format!("{what} is larger than any can be"),
+        )
+        .expected(format!("at most {max}"))
+        .found(number)),
+        _ => Ok(()),
+    }
+}
+
+fn check_table(add: &AddTable) -> Result<()> {
+    let t = &*add.table;
+    within("a table's id", Some(t.id), MAX_TABLE_ID)?;
+    if let Some(run) = add.run {
+        within("a run's id", Some(run.id), MAX_TABLE_ID)?;
+        within("a run's last number", Some(run.seqs.hi), MAX_SEQUENCE)?;
+    }
+    for (what, number) in [
+        ("a table's smallest sequence number", Some(t.min_seq)),
+        ("a table's largest sequence number", Some(t.max_seq)),
+        ("a table's sequence override", t.sequence_override),
+    ] {
+        within(what, number, MAX_SEQUENCE)?;
+    }
+    for (what, number) in [
+        ("a table's raw length", t.raw_bytes),
+        ("a table's length", t.file_bytes),
+        ("a table's count of entries", t.entries),
+        ("a table's count of deletes", t.deletes),
+        ("a table's count of range deletes", t.range_deletes),
+    ] {
+        within(what, Some(number), MAX_TABLE_COUNT)?;
+    }
+    Ok(())
+}
+
+impl KeyspaceEdit {
+    fn check_limits(&self) -> Result<()> {
+        let highest = self.covered.iter().map(|range| range.hi).max();
+        within("the end of a covered range", highest, MAX_SEQUENCE)?;
+        within("a covered floor", self.covered_floor, MAX_SEQUENCE)?;
+        within("a moved-through mark", self.moved_through, MAX_SEQUENCE)?;
+        self.add.iter().try_for_each(check_table)
+    }
+
+    /// An edit of `id` that does nothing yet.
+    pub fn new(id: KeyspaceId) -> KeyspaceEdit {
+        KeyspaceEdit {
+            id,
+            ..KeyspaceEdit::default()
+        }
+    }
+}
+
+impl Edit {
+    /// An edit that does nothing yet.
+    pub fn new() -> Edit {
+        Edit::default()
+    }
+
+    /// Whether it only drops keyspaces, and so gives space back.
+    pub fn gives_space_back(&self) -> bool {
+        !self.drop.is_empty() && self.create.is_empty() && self.keyspaces.is_empty()
+    }
+
+    /// Whether it may use the space that the manifest keeps written for an edit that must not fail:
+    /// one that gives space back, or the edit of a close, which is the last one in its file.
+    pub fn may_use_kept_space(&self) -> bool {
+        self.gives_space_back() || self.closed
+    }
+
+    /// Refuses numbers that are larger than a store can reach, so that nothing that is computed
+    /// from them wraps. Bytes with good checksums may hold any numbers, so every decoded edit must
+    /// pass this before it is used; [`StoreState::apply`](super::StoreState::apply) calls it.
+    ///
+    /// # Errors
+    /// `Corruption` that names the field.
+    pub fn check_limits(&self) -> Result<()> {
+        let (start, synced) = (self.log_start, self.log_synced);
+        for (what, number, max) in [
+            ("the next table id", self.next_table_id, MAX_TABLE_ID + 1),
+            ("the sequence ceiling", self.sequence_ceiling, MAX_SEQUENCE),
+            ("the open number", self.open_number, MAX_OPEN_NUMBER),
+            (
+                "the log's start",
+                start.map(|s| s.segment),
+                MAX_SEGMENT_NUMBER.into(),
+            ),
+            (
+                "the offset of the log's start",
+                start.map(|s| s.offset),
+                MAX_SEGMENT_BYTES,
+            ),
+            (
+                "the segment of the log's synced position",
+                synced.map(|p| p.segment),
+                MAX_SEGMENT_NUMBER.into(),
+            ),
+            (
+                "the offset of the log's synced position",
+                synced.map(|p| p.offset),
+                MAX_SEGMENT_BYTES,
+            ),
+        ] {
+            within(what, number, max)?;
+        }
+        let boundary = |at: u64| {
+            at == 0
+                || at >= SEGMENT_HEADER_BYTES as u64 && at.is_multiple_of(RECORD_ALIGN_BYTES as u64)
+        };
+        if let Some(start) = start.filter(|start| !boundary(start.offset)) {
+            return Err(malformed("the log's start is where no record can begin")
+                .expected(format!(
+                    "0, or a multiple of {RECORD_ALIGN_BYTES} from {SEGMENT_HEADER_BYTES} on"
+                ))
+                .found(start.offset));
+        }
+        for create in &self.create {
+            within("a creation's number", Some(create.sequence), MAX_SEQUENCE)?;
+        }
+        self.keyspaces
+            .iter()
+            .try_for_each(KeyspaceEdit::check_limits)
+    }
+}

@@ -1,0 +1,212 @@
+//! A sorted set of tables with disjoint bounds, and the search for the one that may hold a key.
+//!
+//! What it is: [`Level`] serves level 1 and below, and the tables of one level-0 [`Run`]. Beside the tables it keeps
+//! a flat array of their left bounds' *heads*: the eight bytes after the prefix that all left bounds share, as
+//! native integers. A search touches that array only, and full keys where heads are equal.
+//!
+//! Invariants: tables ascend, `tables[i].bounds` ends before `tables[i + 1].bounds` starts.
+//!
+//! Threading: immutable values.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::meta::{KeyRange, SeqRange, TableMeta};
+use crate::types::error::{Error, ErrorKind, Result};
+
+/// Tables with disjoint bounds, ascending. See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Level {
+    tables: Vec<Arc<TableMeta>>,
+    /// What all left bounds begin with.
+    prefix: Box<[u8]>,
+    /// The eight bytes of each left bound after `prefix`, zero-padded, big-endian order as integers.
+    heads: Box<[u64]>,
+    file_bytes: u64,
+    raw_bytes: u64,
+}
+
+impl PartialEq for Level {
+    fn eq(&self, other: &Level) -> bool {
+        self.tables == other.tables
+    }
+}
+
+impl Eq for Level {}
+
+/// The first eight bytes of `key`, zero-padded, ordered as the bytes are.
+#[inline]
+fn head(key: &[u8]) -> u64 {
+    let mut bytes = [0u8; 8];
+    let n = key.len().min(8);
+    bytes[..n].copy_from_slice(&key[..n]);
+    u64::from_be_bytes(bytes)
+}
+
+/// Number of leading heads that are at most `wanted`; no branch depends on the data.
+#[inline]
+fn count_at_most(heads: &[u64], wanted: u64) -> usize {
+    let mut base = 0;
+    let mut size = heads.len();
+    while size > 1 {
+        let half = size / 2;
+        base += if heads[base + half - 1] <= wanted {
+            half
+        } else {
+            0
+        };
+        size -= half;
+    }
+    base + usize::from(size == 1 && heads[base] <= wanted)
+}
+
+impl Level {
+    /// A level of these tables, in any order.
+    ///
+    /// # Errors
+    /// `Corruption` if the bounds of two tables overlap; it names both.
+    pub fn new(mut tables: Vec<Arc<TableMeta>>) -> Result<Level> {
+        tables.sort_by(|a, b| a.bounds.start.cmp(&b.bounds.start));
+        for pair in tables.windows(2) {
+            if pair[0].bounds.end.reaches(&pair[1].bounds.start) {
+                return Err(Error::new(
+                    ErrorKind::Corruption,
+                    "two tables of one sorted set overlap",
+                )
+                .expected("disjoint bounds")
+                .found(format!(
+                    "table {} {} and table {} {}",
+                    pair[0].id, pair[0].bounds, pair[1].id, pair[1].bounds
+                )));
+            }
+        }
+        let prefix: Box<[u8]> = match (tables.first(), tables.last()) {
+            (Some(first), Some(last)) => {
+                let (a, b) = (&first.bounds.start, &last.bounds.start);
+                a[..a.iter().zip(b.iter()).take_while(|(x, y)| x == y).count()].into()
+            }
+            _ => Box::default(),
+        };
+        let heads = tables
+            .iter()
+            .map(|t| head(&t.bounds.start[prefix.len()..]))
+            .collect();
+        let sum = |of: fn(&TableMeta) -> u64| {
+            tables.iter().fold(0u64, |sum, t| sum.saturating_add(of(t)))
+        };
+        Ok(Level {
+            prefix,
+            heads,
+            file_bytes: sum(|t| t.file_bytes),
+            raw_bytes: sum(|t| t.raw_bytes),
+            tables,
+        })
+    }
+
+    /// The tables, ascending.
+    pub fn tables(&self) -> &[Arc<TableMeta>] {
+        &self.tables
+    }
+
+    /// Number of tables.
+    pub fn len(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Whether it has no tables.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// Bytes of all its objects.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// Raw bytes of all its entries.
+    pub fn raw_bytes(&self) -> u64 {
+        self.raw_bytes
+    }
+
+    /// Number of tables whose left bound is at most `key`.
+    #[inline]
+    fn starting_at_most(&self, key: &[u8]) -> usize {
+        let Some(rest) = key.strip_prefix(&self.prefix[..]) else {
+            // The key leaves the common prefix, below it or above it.
+            return if key < &self.prefix[..] {
+                0
+            } else {
+                self.tables.len()
+            };
+        };
+        let wanted = head(rest);
+        let mut count = count_at_most(&self.heads, wanted);
+        // Equal heads: full keys decide. Those are the last ones counted.
+        if count > 0 && self.heads[count - 1] == wanted {
+            let from = self.heads[..count].partition_point(|h| *h < wanted);
+            count = from + self.tables[from..count].partition_point(|t| &t.bounds.start[..] <= key);
+        }
+        count
+    }
+
+    /// The index of the one table whose bounds hold `key`.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<usize> {
+        let i = self.starting_at_most(key).checked_sub(1)?;
+        self.tables[i].bounds.end.reaches(key).then_some(i)
+    }
+
+    /// The index of the first table that holds `key` or lies after it; `len()` if there is none.
+    pub fn seek(&self, key: &[u8]) -> usize {
+        let count = self.starting_at_most(key);
+        match count.checked_sub(1) {
+            Some(i) if self.tables[i].bounds.end.reaches(key) => i,
+            _ => count,
+        }
+    }
+
+    /// The indices of the tables whose bounds overlap `range`.
+    pub fn overlapping(&self, range: &KeyRange) -> Range<usize> {
+        if range.is_empty() {
+            return 0..0;
+        }
+        let from = self.seek(&range.start);
+        let to = match range.end.key() {
+            None => self.tables.len(),
+            Some(_) => {
+                from + self.tables[from..].partition_point(|t| range.end.reaches(&t.bounds.start))
+            }
+        };
+        from..to
+    }
+
+    /// The tables whose bounds overlap `range`.
+    pub fn overlapping_tables(&self, range: &KeyRange) -> &[Arc<TableMeta>] {
+        &self.tables[self.overlapping(range)]
+    }
+
+    /// Whether a table's bounds overlap `range`.
+    pub fn overlaps(&self, range: &KeyRange) -> bool {
+        !self.overlapping(range).is_empty()
+    }
+
+    /// The smallest range that holds all its tables, or `None` if it is empty.
+    pub fn bounds(&self) -> Option<KeyRange> {
+        let (first, last) = (self.tables.first()?, self.tables.last()?);
+        Some(KeyRange {
+            start: first.bounds.start.clone(),
+            end: last.bounds.end.clone(),
+        })
+    }
+}
+
+/// A sorted run of level 0: one source, in the slot that its sequence range names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its identity within the keyspace; taken from the same counter as table ids.
+    pub id: u64,
+    /// Its slot. Numbers of its entries lie within; no other source's range overlaps it.
+    pub seqs: SeqRange,
+    /// Its tables.
+    pub tables: Level,
+}

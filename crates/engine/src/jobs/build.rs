@@ -1,0 +1,569 @@
+//! Building jobs and having them executed.
+//!
+//! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open number that fences names) and numbers attempts;
+//! it turns a memtable or a [`Choice`] into a [`Job`], gives it to a side ([`Sides`]), and verifies what comes back.
+//!
+//! Invariants: a job holds everything that decides its output; published number and snapshots were
+//! taken together (RFC 1, V6); an attempt number is given once; an outcome that leaves here is
+//! verified, structurally always, by reading tables back if its executor is not of this process,
+//! and by comparing them with the memtable if it is a flush (`flush_verify`).
+//!
+//! Threading: shared by all workers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
+use siltstone_table::compress::Codec;
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{
+    CancelToken, EntryStream, ExecContext, ExecError, Executor, Handover, InputMap, Inputs,
+    Progress, Side, StreamEntry, StreamSource,
+};
+use siltstone_table::job::fragments::verify_range_deletes;
+use siltstone_table::job::outcome::{Outcome, OutputTable};
+use siltstone_table::job::verify::{
+    Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
+};
+use siltstone_table::job::{
+    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits,
+    OutputPrefix,
+};
+use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
+
+use super::rate::{RateLimit, Spender};
+use crate::formats::directories::Storages;
+use crate::formats::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
+use crate::jobs::sides::{Accepted, JobError, Sides, cancelled};
+use crate::tree::memtable::{Memtable, MemtableIter};
+use crate::tree::pick::{Choice, hard_cuts, soft_cuts};
+use crate::types::error::{Error, Result};
+use crate::types::options::{Compression, DirectIo, FlushVerify, KeyspaceSettings, Options};
+use siltstone_storage::planted::{self, Bug};
+
+/// Blocks of each table that are read back when the executor is not of this process.
+const SAMPLED_BLOCKS: usize = 8;
+
+/// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
+const COMPARED_BLOCKS: usize = 16;
+
+/// A subjob is worth its overhead from this many input bytes on.
+const SUBJOB_MIN_BYTES: u64 = 8 << 20;
+
+/// See the module.
+pub(crate) struct JobRunner {
+    runtime: Runtime,
+    outputs: Arc<dyn Storage>,
+    epoch: Epoch,
+    pub(crate) open_number: u64,
+    attempts: AtomicU64,
+    subjobs_max: AtomicUsize,
+    /// A [`FlushVerify`].
+    flush_verify: AtomicU8,
+    /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
+    pub(crate) subjob_min_bytes: AtomicU64,
+    pub(crate) sides: Sides,
+    /// What compactions may read and write in a second.
+    pub(crate) rate: Arc<RateLimit>,
+}
+
+/// Everything of a flush that is not the memtable.
+pub(crate) struct FlushSpec<'a> {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) settings: &'a KeyspaceSettings,
+    pub(crate) mem: &'a Arc<Memtable>,
+    pub(crate) published: u64,
+    pub(crate) snapshots: Vec<u64>,
+    /// Boundaries that later merges will meet: those of level 1.
+    pub(crate) soft_cuts: Vec<Vec<u8>>,
+}
+
+impl JobRunner {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        storages: &Storages,
+        epoch: Epoch,
+        open_number: u64,
+        options: &Options,
+        executors: Vec<Arc<dyn Executor>>,
+    ) -> JobRunner {
+        let outputs: Arc<dyn Storage> = match options.direct_io {
+            DirectIo::None => storages.tables.clone(),
+            DirectIo::Compaction | DirectIo::All => {
+                Arc::new(DirectStorage::new(storages.tables.clone()))
+            }
+        };
+        JobRunner {
+            runtime: runtime.clone(),
+            outputs,
+            epoch,
+            open_number,
+            attempts: AtomicU64::new(1),
+            subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
+            flush_verify: AtomicU8::new(options.flush_verify as u8),
+            subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
+            sides: Sides::new(runtime, executors),
+            rate: RateLimit::new(runtime, options.background_bytes_per_s),
+        }
+    }
+
+    /// A runner with the same settings that writes tables elsewhere, on the host's cores.
+    pub(crate) fn onto(&self, outputs: &Arc<dyn Storage>, epoch: Epoch, open_number: u64) -> Self {
+        JobRunner {
+            runtime: self.runtime.clone(),
+            outputs: outputs.clone(),
+            epoch,
+            open_number,
+            attempts: AtomicU64::new(1),
+            subjobs_max: AtomicUsize::new(self.subjobs_max()),
+            flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
+            subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
+            sides: Sides::new(&self.runtime, Vec::new()),
+            rate: self.rate.clone(),
+        }
+    }
+
+    /// Changes how many subjobs of one job may run at once, for the jobs to come.
+    pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
+        self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
+    }
+
+    /// Changes how much of a flush is compared with its memtable, for the flushes to come.
+    pub(crate) fn set_flush_verify(&self, flush_verify: FlushVerify) {
+        self.flush_verify
+            .store(flush_verify as u8, Ordering::Relaxed);
+    }
+
+    /// How much of a flush's tables is compared with the memtable.
+    fn flush_sample(&self) -> Sample {
+        match self.flush_verify.load(Ordering::Relaxed) {
+            all if all == FlushVerify::All as u8 => Sample::All,
+            sample if sample == FlushVerify::Sample as u8 => Sample::Drawn {
+                blocks: COMPARED_BLOCKS,
+                seed: self.runtime.random_u64(),
+            },
+            _ => Sample::None,
+        }
+    }
+
+    /// Where tables are written.
+    pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
+        &self.outputs
+    }
+
+    fn subjobs_max(&self) -> usize {
+        self.subjobs_max.load(Ordering::Relaxed)
+    }
+
+    /// Names of an attempt that nobody else has.
+    pub(crate) fn next_prefix(&self) -> OutputPrefix {
+        OutputPrefix {
+            epoch: self.open_number,
+            attempt: self.attempts.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn job(
+        &self,
+        keyspace: KeyspaceId,
+        settings: &KeyspaceSettings,
+        to: u8,
+        published: u64,
+        snapshots: Vec<u64>,
+        has_soft_cuts: bool,
+    ) -> Job {
+        Job {
+            keyspace,
+            layout_version: LAYOUT_VERSION,
+            inputs: Vec::new(),
+            bounds: KeyBounds::everything(),
+            hard_cuts: Vec::new(),
+            soft_cuts: Vec::new(),
+            published,
+            snapshots,
+            rules: DropRules::ALL,
+            now_us: self.runtime.unix_micros(),
+            older: Vec::new(),
+            limits: OutputLimits::new(
+                settings.table_bytes,
+                settings.block_bytes.into(),
+                has_soft_cuts,
+            ),
+            format: format_of(settings, to),
+            extensions: Vec::new(),
+            output: self.next_prefix(),
+        }
+    }
+
+    /// A flush: one stream, everything older may hold anything.
+    pub(crate) fn flush(
+        &self,
+        spec: FlushSpec<'_>,
+        progress: &Arc<Progress>,
+        cancel: &CancelToken,
+    ) -> std::result::Result<Outcome, JobError> {
+        let (Some(min_seq), Some(max_seq)) = (spec.mem.min_seq(), spec.mem.max_seq()) else {
+            return Ok(Outcome::default());
+        };
+        let mut job = self.job(
+            spec.keyspace,
+            spec.settings,
+            0,
+            spec.published,
+            spec.snapshots,
+            !spec.soft_cuts.is_empty(),
+        );
+        let name = "memtable".to_string();
+        job.older = vec![JobRange::everything()];
+        job.soft_cuts = spec.soft_cuts;
+        job.inputs.push(Input {
+            kind: InputKind::Stream,
+            location: 0,
+            name: name.clone(),
+            run: 0,
+            len_bytes: 0,
+            digest: 0,
+            min_seq,
+            max_seq,
+            clip: KeyBounds::everything(),
+            seq_override: None,
+        });
+        let stream: Arc<dyn StreamSource> = Arc::new(MemtableSource {
+            mem: spec.mem.clone(),
+        });
+        let mut inputs = InputMap::new();
+        inputs.add_stream(0, &name, stream.clone());
+        let inputs: Arc<dyn Inputs> = Arc::new(inputs);
+        let sample = self.flush_sample();
+        let accept = |job: &Job, outcome: &Outcome, side: Side| {
+            let accepted = self.accept(job, outcome, side, &*inputs)?;
+            if accepted.is_err() || sample == Sample::None || planted::is(Bug::BelieveOutcomes) {
+                return Ok(accepted);
+            }
+            match verify_stream(job, outcome, &*stream, &*self.outputs, sample, cancel) {
+                Ok(verified) => Ok(verified.map_err(|rejected| rejected.reason)),
+                Err(ExecError::Failed(error)) => {
+                    Err(Error::from(error).context("reading a flushed table back"))
+                }
+                Err(ExecError::Cancelled | ExecError::Declined { .. }) => Err(cancelled()),
+            }
+        };
+        // A memtable makes a table or two: nothing is worth being handed over.
+        self.execute_as(&job, inputs.clone(), progress, cancel, None, &accept)
+    }
+
+    /// A flush before the store exists: nobody reads, no snapshots.
+    pub(crate) fn flush_for_recovery(
+        &self,
+        keyspace: KeyspaceId,
+        settings: &KeyspaceSettings,
+        mem: &Arc<Memtable>,
+        published: u64,
+    ) -> Result<Vec<OutputTable>> {
+        let spec = FlushSpec {
+            keyspace,
+            settings,
+            mem,
+            published,
+            snapshots: Vec::new(),
+            soft_cuts: Vec::new(),
+        };
+        Ok(self
+            .flush(spec, &Arc::default(), &CancelToken::new())?
+            .tables)
+    }
+
+    /// The job of a choice.
+    pub(crate) fn compaction_job(
+        &self,
+        version: &KeyspaceVersion,
+        settings: &KeyspaceSettings,
+        choice: &Choice,
+        (published, snapshots): (u64, Vec<u64>),
+        older: &[KeyRange],
+        anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
+    ) -> Job {
+        let bounds = bounds_of(&choice.range);
+        let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
+        let min_bytes = self.subjob_min_bytes.load(Ordering::Relaxed);
+        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max(), min_bytes, anchors)
+            .into_iter()
+            .filter(inside)
+            .map(Vec::from)
+            .collect();
+        let soft: Vec<Vec<u8>> = soft_cuts(version, choice.to, &choice.range)
+            .into_iter()
+            .filter(|key| inside(key) && hard.binary_search_by(|h| h[..].cmp(key)).is_err())
+            .map(Vec::from)
+            .collect();
+        let mut job = self.job(
+            version.id(),
+            settings,
+            choice.to,
+            published,
+            snapshots,
+            !soft.is_empty(),
+        );
+        for (run, input) in choice.inputs.iter().enumerate() {
+            for table in &input.tables {
+                let (min_seq, max_seq) = table.visible_seqs();
+                job.inputs.push(Input {
+                    kind: InputKind::Table,
+                    location: table.location,
+                    name: table.name.clone(),
+                    run: run as u32,
+                    len_bytes: table.file_bytes,
+                    digest: table.digest as u64,
+                    min_seq,
+                    max_seq,
+                    clip: KeyBounds::everything(),
+                    seq_override: table.sequence_override,
+                });
+            }
+        }
+        job.older = older.iter().map(job_range).collect();
+        job.bounds = bounds;
+        job.hard_cuts = hard;
+        job.soft_cuts = soft;
+        job
+    }
+
+    /// Has the job executed, and verifies the outcome. Attempts with the same `handover` go on behind each other's tables.
+    pub(crate) fn execute(
+        &self,
+        job: &Job,
+        inputs: Arc<dyn Inputs>,
+        progress: &Arc<Progress>,
+        cancel: &CancelToken,
+        handover: Option<&Arc<Handover>>,
+    ) -> std::result::Result<Outcome, JobError> {
+        let accept =
+            |job: &Job, outcome: &Outcome, side: Side| self.accept(job, outcome, side, &*inputs);
+        self.execute_as(job, inputs.clone(), progress, cancel, handover, &accept)
+    }
+
+    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part
+    /// of its tables back, and compares their range deletes with those of the inputs.
+    fn accept(
+        &self,
+        job: &Job,
+        outcome: &Outcome,
+        side: Side,
+        inputs: &dyn Inputs,
+    ) -> Result<Accepted> {
+        if planted::is(Bug::BelieveOutcomes) {
+            return Ok(Ok(()));
+        }
+        let mut verified = verify_outcome(job, outcome);
+        // The host's own executor syncs and checks what it writes; any other is asked for blocks.
+        if verified.is_ok() && side != Side::Host {
+            let sample = Sample::Blocks(SAMPLED_BLOCKS);
+            let failed = |e| Error::from(e).context("reading an executor's table back");
+            verified =
+                verify_tables(job, outcome, &*self.outputs, &TrustSyncs, sample).map_err(failed)?;
+            if verified.is_ok() {
+                verified =
+                    verify_range_deletes(job, outcome, inputs, &*self.outputs).map_err(failed)?;
+            }
+        }
+        Ok(verified.map_err(|rejected| rejected.reason))
+    }
+
+    /// As [`JobRunner::execute`], with what `accept` says of an outcome.
+    fn execute_as(
+        &self,
+        job: &Job,
+        inputs: Arc<dyn Inputs>,
+        progress: &Arc<Progress>,
+        cancel: &CancelToken,
+        handover: Option<&Arc<Handover>>,
+        accept: &dyn Fn(&Job, &Outcome, Side) -> Result<Accepted>,
+    ) -> std::result::Result<Outcome, JobError> {
+        let context = ExecContext {
+            runtime: self.runtime.clone(),
+            inputs,
+            outputs: self.outputs.clone(),
+            epoch: self.epoch,
+            progress: progress.clone(),
+            cancel: cancel.clone(),
+            max_parallel: self.subjobs_max(),
+            throttle: Some(Arc::new(Spender {
+                limit: self.rate.clone(),
+                // Whoever reads a stream flushes: writers wait for it.
+                waits: job.inputs.iter().all(|i| i.kind == InputKind::Table),
+            })),
+            handover: handover.cloned(),
+        };
+        self.sides
+            .run(job, &context, &|| self.next_prefix(), accept)
+    }
+
+    /// Deletes the outputs of an outcome that will not be installed.
+    pub(crate) fn discard(&self, tables: &[OutputTable]) {
+        if planted::is(Bug::KeepCancelledOutput) {
+            return;
+        }
+        for table in tables {
+            let _ = self.outputs.delete(self.epoch, &table.name);
+        }
+    }
+
+    /// Deletes tables that attempts left to one that will not be made.
+    pub(crate) fn discard_names(&self, names: &[String]) {
+        for name in names {
+            let _ = self.outputs.delete(self.epoch, name);
+        }
+    }
+
+    /// What the manifest says about output tables, with ids from `next_id` on.
+    pub(crate) fn metas(tables: Vec<OutputTable>, next_id: &mut u64) -> Vec<Arc<TableMeta>> {
+        tables
+            .into_iter()
+            .map(|t| {
+                let id = *next_id;
+                *next_id += 1;
+                Arc::new(meta_of(t, id))
+            })
+            .collect()
+    }
+}
+
+/// The table format's codec and its level.
+pub(crate) fn codec_of(compression: Compression) -> (Codec, u8) {
+    match compression {
+        Compression::None => (Codec::None, 0),
+        Compression::Lz4 => (Codec::Lz4, 0),
+        Compression::Zstd(level) => (Codec::Zstd, level),
+    }
+}
+
+/// How tables of a level are written.
+fn format_of(settings: &KeyspaceSettings, level: u8) -> FormatOptions {
+    let (codec, codec_level) = codec_of(settings.compression.at(level));
+    FormatOptions {
+        codec,
+        level: codec_level,
+        bits_per_key: settings.bloom_bits_per_key.at(level) as u8,
+        verify: true,
+    }
+}
+
+/// What the manifest says about an output table.
+pub(crate) fn meta_of(t: OutputTable, id: u64) -> TableMeta {
+    TableMeta {
+        id,
+        location: 0,
+        name: t.name,
+        min_seq: t.min_seq,
+        max_seq: t.max_seq,
+        raw_bytes: t.raw_bytes,
+        file_bytes: t.file_bytes,
+        entries: t.entries,
+        deletes: t.deletes,
+        range_deletes: t.fragments,
+        digest: t.digest.into(),
+        points: t.keys.map(|(first, last)| (first.into(), last.into())),
+        bounds: KeyRange {
+            start: t.bounds.start.into(),
+            end: match t.bounds.end {
+                RangeEnd::With(key) => End::Included(key.into()),
+                RangeEnd::Before(key) => End::Excluded(key.into()),
+                RangeEnd::Unbounded => End::Unbounded,
+            },
+        },
+        sequence_override: None,
+        flags: 0,
+    }
+}
+
+/// Half-open bounds that hold exactly a key range.
+fn bounds_of(range: &KeyRange) -> KeyBounds {
+    let end = match &range.end {
+        End::Included(key) => {
+            let mut after = key.to_vec();
+            after.push(0);
+            Some(after)
+        }
+        End::Excluded(key) => Some(key.to_vec()),
+        End::Unbounded => None,
+    };
+    KeyBounds {
+        start: range.start.to_vec(),
+        end,
+    }
+}
+
+fn job_range(range: &KeyRange) -> JobRange {
+    JobRange {
+        start: range.start.to_vec(),
+        end: match &range.end {
+            End::Included(key) => RangeEnd::With(key.to_vec()),
+            End::Excluded(key) => RangeEnd::Before(key.to_vec()),
+            End::Unbounded => RangeEnd::Unbounded,
+        },
+    }
+}
+
+/// A sealed memtable as a job's stream.
+struct MemtableSource {
+    mem: Arc<Memtable>,
+}
+
+impl StreamSource for MemtableSource {
+    fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((
+            self.mem.first_key()?.to_vec(),
+            self.mem.last_key()?.to_vec(),
+        ))
+    }
+
+    fn range_deletes(&self) -> std::result::Result<Vec<RangeDelete>, TableError> {
+        Ok(self
+            .mem
+            .range_deletes()
+            .map(|d| RangeDelete {
+                start: d.start.to_vec(),
+                end: d.end.to_vec(),
+                seq: d.seq,
+            })
+            .collect())
+    }
+
+    fn open(&self, bounds: &KeyBounds) -> std::result::Result<Box<dyn EntryStream>, TableError> {
+        let mut iter = self.mem.iter();
+        iter.seek(&bounds.start, u64::MAX >> 8);
+        Ok(Box::new(MemtableStream {
+            iter,
+            end: bounds.end.clone(),
+            started: false,
+        }))
+    }
+}
+
+struct MemtableStream {
+    iter: MemtableIter,
+    end: Option<Vec<u8>>,
+    started: bool,
+}
+
+impl EntryStream for MemtableStream {
+    fn next_entry(&mut self) -> std::result::Result<Option<StreamEntry<'_>>, TableError> {
+        if self.started && self.iter.is_valid() {
+            self.iter.next();
+        }
+        self.started = true;
+        if !self.iter.is_valid()
+            || self
+                .end
+                .as_deref()
+                .is_some_and(|end| self.iter.key() >= end)
+        {
+            return Ok(None);
+        }
+        Ok(Some(StreamEntry {
+            user_key: self.iter.key(),
+            trailer: self.iter.seq() << 8 | u64::from(self.iter.kind()),
+            value: self.iter.value(),
+        }))
+    }
+}

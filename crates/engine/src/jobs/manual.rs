@@ -1,0 +1,76 @@
+//! Compaction by hand: a request that workers serve step by step, and its caller who waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::schedule::ManualRequest;
+use crate::formats::version::{End, Key, KeyRange};
+use crate::services::core::Core;
+use crate::tree::pick::ManualRange;
+use crate::tree::view::KeyspaceCore;
+use crate::types::error::{Result, reversed_range};
+
+/// Flushes, then takes everything between `start` and `end` down to the deepest level that has data there.
+pub(crate) fn compact_range(
+    core: &Arc<Core>,
+    keyspace: &Arc<KeyspaceCore>,
+    start: Option<&[u8]>,
+    end: Option<&[u8]>,
+) -> Result<()> {
+    let range = KeyRange {
+        start: Key::from(start.unwrap_or_default()),
+        end: end.map_or(End::Unbounded, |key| End::Included(key.into())),
+    };
+    if range.is_empty() {
+        let (start, end) = (start.unwrap_or_default(), end.unwrap_or_default());
+        return Err(reversed_range("the range to compact", start, end));
+    }
+    crate::jobs::flush::flush(core, std::slice::from_ref(keyspace))?;
+    let first_new_table_id = core
+        .next_table_id
+        .load(std::sync::atomic::Ordering::Acquire);
+    let id = {
+        let mut schedule = core.schedule.lock();
+        let id = schedule.new_id();
+        let range = ManualRange {
+            range,
+            rewrite_bottom: true,
+            first_new_table_id,
+        };
+        schedule.manual.push(ManualRequest {
+            id,
+            keyspace: keyspace.clone(),
+            range,
+            done: false,
+        });
+        id
+    };
+    let result = wait(core, keyspace, id);
+    core.schedule.lock().manual.retain(|m| m.id != id);
+    result
+}
+
+fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
+    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
+    crate::background::forget_failures(core);
+    let mut wake = true;
+    loop {
+        if wake {
+            core.wake_background();
+        }
+        core.check_open()?;
+        core.health.check_manifest()?;
+        keyspace.check()?;
+        if let Some(error) = crate::background::failing(core) {
+            return Err(error);
+        }
+        let schedule = core.schedule.lock();
+        if schedule.manual.iter().any(|m| m.id == id && m.done) {
+            return Ok(());
+        }
+        wake = core
+            .settled
+            .wait_timeout(schedule, Duration::from_millis(20))
+            .1;
+    }
+}

@@ -1,0 +1,223 @@
+//! The rate at which compactions read and write: one token bucket for all of a store's jobs.
+//!
+//! What it is: executors tell what they have read and written since they told last ([`Throttle`]). A compaction then waits until the
+//! bucket is out of debt; a flush only counts: it goes first, and compactions pay for it. Telling afterwards keeps sums exact whatever
+//! the size of a piece, and nobody must know a piece's size before.
+//!
+//! Invariants: over any span of time, what compactions begin after the bucket is full for once is at most the rate times the span, and
+//! [`BURST`] of it, and one piece a task. Waits are in the runtime's time, end when the job shall end, and notice a changed rate.
+//!
+//! Threading: one mutex, taken once a block of a job; nothing is called under it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
+use siltstone_table::exec::Throttle;
+
+use crate::types::metrics::Counter;
+
+/// What may be spent at once after a pause, as time at the full rate.
+const BURST: Duration = Duration::from_millis(100);
+
+/// How long a wait goes on before it asks whether the job shall end.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+const NANOS: i128 = 1_000_000_000;
+
+struct Bucket {
+    /// Bytes times 10^9, so that no time is lost by rounding; negative is debt.
+    level: i128,
+    filled: Instant,
+}
+
+/// See the module.
+pub(crate) struct RateLimit {
+    runtime: Runtime,
+    /// 0: none.
+    bytes_per_s: AtomicU64,
+    bucket: Mutex<Bucket>,
+    changed: Condvar,
+    /// Bytes that jobs read and wrote while there was a limit.
+    pub(crate) limited_bytes: Counter,
+    /// Waits, and how long they were in all.
+    pub(crate) wait_count: Counter,
+    pub(crate) wait_us: Counter,
+}
+
+impl RateLimit {
+    pub(crate) fn new(runtime: &Runtime, bytes_per_s: u64) -> Arc<RateLimit> {
+        Arc::new(RateLimit {
+            runtime: runtime.clone(),
+            bytes_per_s: AtomicU64::new(bytes_per_s),
+            bucket: runtime.mutex(Bucket {
+                level: 0,
+                filled: runtime.now(),
+            }),
+            changed: runtime.condvar(),
+            limited_bytes: Counter::default(),
+            wait_count: Counter::default(),
+            wait_us: Counter::default(),
+        })
+    }
+
+    /// Bytes a second; 0: no limit.
+    pub(crate) fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s.load(Ordering::Relaxed)
+    }
+
+    /// Changes the rate, for waits that have begun as well.
+    pub(crate) fn set(&self, bytes_per_s: u64) {
+        let mut bucket = self.bucket.lock();
+        // What has passed until now passed at the old rate.
+        self.fill(&mut bucket);
+        self.bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
+        if bytes_per_s == 0 {
+            bucket.level = 0;
+        }
+        self.changed.notify_all();
+    }
+
+    fn fill(&self, bucket: &mut Bucket) {
+        let now = self.runtime.now();
+        let rate = i128::from(self.bytes_per_s());
+        let passed = now.since(bucket.filled).as_nanos() as i128;
+        let full = rate * BURST.as_nanos() as i128;
+        bucket.level = (bucket.level + rate * passed).min(full);
+        bucket.filled = now;
+    }
+
+    /// Counts bytes, and if `waits`, waits until the bucket is out of debt or `stop` says so.
+    fn spend(&self, bytes: u64, waits: bool, stop: &dyn Fn() -> bool) {
+        if self.bytes_per_s() == 0 || bytes == 0 {
+            return;
+        }
+        self.limited_bytes.add(bytes);
+        let mut bucket = self.bucket.lock();
+        self.fill(&mut bucket);
+        bucket.level -= i128::from(bytes) * NANOS;
+        if !waits || bucket.level >= 0 {
+            return;
+        }
+        let begin = self.runtime.now();
+        while bucket.level < 0 && !stop() {
+            let rate = i128::from(self.bytes_per_s());
+            if rate == 0 {
+                break;
+            }
+            let wait = Duration::from_nanos((-bucket.level / rate + 1).min(NANOS) as u64);
+            bucket = self.changed.wait_timeout(bucket, wait.min(LOOK_AGAIN)).0;
+            self.fill(&mut bucket);
+        }
+        drop(bucket);
+        self.wait_count.add(1);
+        let waited = self.runtime.now().since(begin);
+        self.wait_us.add(waited.as_micros() as u64);
+    }
+}
+
+/// What a job of one kind pays with.
+pub(crate) struct Spender {
+    pub(crate) limit: Arc<RateLimit>,
+    /// Flushes do not.
+    pub(crate) waits: bool,
+}
+
+impl Throttle for Spender {
+    fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
+        self.limit.spend(bytes, self.waits, stop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use siltstone_storage::sim::{SimConfig, run};
+
+    use super::*;
+
+    fn simulated(story: impl FnOnce(Runtime) + Send + 'static) {
+        let report = run(SimConfig::new(5), story);
+        report.result.unwrap();
+    }
+
+    #[test]
+    fn tasks_share_the_rate() {
+        simulated(|rt| {
+            let limit = RateLimit::new(&rt, 1_000_000);
+            let begin = rt.now();
+            let tasks: Vec<_> = (0..3u64)
+                .map(|task| {
+                    let limit = limit.clone();
+                    let work = move || {
+                        (0..100).for_each(|_| limit.spend(10_000 * (task + 1), true, &|| false));
+                    };
+                    rt.spawn("job", work).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(|t| t.join().unwrap());
+            // 6 MB in all; the clock began with an empty bucket.
+            let took = rt.now().since(begin).as_millis();
+            assert!((5_900..=6_100).contains(&took), "{took} ms");
+            assert_eq!(limit.limited_bytes.get(), 6_000_000);
+            assert!(limit.wait_count.get() > 0 && limit.wait_us.get() >= 5_900_000);
+        });
+    }
+
+    #[test]
+    fn a_pause_buys_a_burst_and_no_more() {
+        simulated(|rt| {
+            let limit = RateLimit::new(&rt, 1_000_000);
+            rt.sleep(Duration::from_secs(3600));
+            let begin = rt.now();
+            (0..20).for_each(|_| limit.spend(100_000, true, &|| false));
+            let took = rt.now().since(begin).as_millis();
+            assert!((1_890..=1_910).contains(&took), "{took} ms");
+        });
+    }
+
+    #[test]
+    fn flushes_do_not_wait_and_compactions_pay_for_them() {
+        simulated(|rt| {
+            let limit = RateLimit::new(&rt, 1_000_000);
+            let begin = rt.now();
+            limit.spend(2_000_000, false, &|| false);
+            assert_eq!(rt.now(), begin);
+            limit.spend(1, true, &|| false);
+            let took = rt.now().since(begin).as_millis();
+            assert!((1_999..=2_001).contains(&took), "{took} ms");
+        });
+    }
+
+    #[test]
+    fn a_wait_ends_when_the_job_ends_or_the_rate_changes() {
+        simulated(|rt| {
+            let limit = RateLimit::new(&rt, 1000);
+            let begin = rt.now();
+            let end = begin + Duration::from_secs(1);
+            limit.spend(1 << 40, true, &|| rt.now() >= end);
+            assert!(rt.now().since(begin) <= Duration::from_millis(1051));
+            let task = {
+                let limit = limit.clone();
+                rt.spawn("job", move || limit.spend(1, true, &|| false))
+                    .unwrap()
+            };
+            rt.sleep(Duration::from_secs(1));
+            limit.set(1 << 41);
+            task.join().unwrap();
+            assert!(rt.now().since(begin) <= Duration::from_secs(3));
+            // And to none at all.
+            limit.set(1);
+            let task = {
+                let limit = limit.clone();
+                rt.spawn("job", move || limit.spend(1 << 50, true, &|| false))
+                    .unwrap()
+            };
+            rt.sleep(Duration::from_secs(1));
+            limit.set(0);
+            task.join().unwrap();
+            limit.spend(1 << 60, true, &|| false);
+            assert!(rt.now().since(begin) <= Duration::from_secs(4));
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! The memory budget: what the store has in memory, and what goes when that is too much.
+//!
+//! What it is: [`memory`] adds up what memtables, cached blocks, open tables and running jobs hold, each counted where it is allocated.
+//! [`keep`] is the maintenance task's: with `memory_bytes_max` set the cache may hold what the others leave; if even they are too much, arenas kept
+//! for reuse go, then readers of tables below level 1, then the largest active memtable is sealed, so that its flush frees it. What cannot be
+//! done without (a memtable that is written, a job's buffers, filters of the upper levels) is used all the same; `memory_over_count` says how often.
+//!
+//! Invariants: nobody waits for memory, so nothing can wait for ever; one memtable a round is sealed, and only of a keyspace without a sealed one, so
+//! a small budget does not end in a heap of tiny runs. With a budget memtables take their memory page by page, so that it counts what is used.
+//!
+//! Threading: the maintenance task alone, about once a second and whenever a log segment is half full; between two rounds the sum may be over by what
+//! was written and read meanwhile.
+
+use crate::services::core::Core;
+use crate::stats::MemoryStats;
+use crate::tree::view::Source;
+use crate::types::error::Result;
+
+/// A memtable with less is not worth a run of its own, in bytes of its entries.
+const SEALED_MIN_BYTES: u64 = 64 << 10;
+
+/// What is in memory now.
+pub(crate) fn memory(core: &Core) -> MemoryStats {
+    let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
+    for keyspace in core.keyspaces.load_full().by_id.values() {
+        for source in &keyspace.pin().sources {
+            if let Source::Memtable(m) = source {
+                range_delete_bytes += m.mem.range_delete_held_bytes();
+                beside_arenas += m.mem.beside_whole_arenas_bytes();
+            }
+        }
+    }
+    let job_bytes = core.schedule.lock().buffer_bytes();
+    MemoryStats {
+        arena_bytes: core.arenas.held_bytes(),
+        range_delete_bytes,
+        block_cache_bytes: core.tables.cache.held_bytes(),
+        table_bytes: core.tables.memory_bytes(),
+        memtable_bytes: core.arenas.whole_bytes() + beside_arenas,
+        job_bytes,
+        block_cache_capacity_bytes: core.tables.cache.capacity_bytes(),
+        max_bytes: core.live.load().memory_bytes_max,
+    }
+}
+
+/// One round: gives back what is too much.
+pub(crate) fn keep(core: &Core) -> Result<()> {
+    let max = core.live.load().memory_bytes_max;
+    let cache = &core.tables.cache;
+    if max == 0 {
+        cache.set_capacity(u64::MAX);
+        return Ok(());
+    }
+    core.arenas.release_kept();
+    let now = memory(core);
+    let others = now.counted_bytes() - now.block_cache_bytes;
+    cache.set_capacity(max.saturating_sub(others));
+    if others <= max {
+        return Ok(());
+    }
+    let closed = core.tables.close_deep(others - max);
+    if others - closed.min(others) <= max {
+        return Ok(());
+    }
+    core.metrics.memory_over_count.add(1);
+    if core.health.is_no_space() {
+        return Ok(());
+    }
+    seal_largest(core)
+}
+
+/// Seals the largest active memtable, if it is worth it.
+fn seal_largest(core: &Core) -> Result<()> {
+    let map = core.keyspaces.load_full();
+    let largest = map
+        .by_id
+        .values()
+        .filter(|keyspace| keyspace.view().sealed_count == 0)
+        .map(|keyspace| (keyspace.view().active().mem.raw_bytes(), keyspace))
+        .filter(|(bytes, _)| *bytes >= SEALED_MIN_BYTES)
+        .max_by_key(|(bytes, _)| *bytes);
+    let Some((_, keyspace)) = largest else {
+        return Ok(());
+    };
+    let mut lead = core.queue.lead();
+    let sealed = lead.rotate(core, keyspace);
+    lead.finish();
+    if sealed? {
+        core.metrics.sealed_for_memory_count.add(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,654 @@
+//! Ingest: finished tables from outside, taken in above everything that their keyspaces hold, over several keyspaces at once.
+//!
+//! What it is (RFC 3, section 5): every file is imported under a name of the store's first, an orphan until the log speaks of it, and the imported
+//! one is verified ([`crate::services::ingest::check`]): nobody else can change it any more. Then one leader's turn seals the memtables concerned, gives the
+//! runs their numbers, writes one record over all keyspaces, shows the runs and publishes them together; the edit follows as a create's does.
+//!
+//! Invariants:
+//! - Run *i* of each keyspace has the record's first number + *i*. The slot of a keyspace's first run begins where its last source ends, that of
+//!   its last run ends at the record's last number, so that neighbouring ranges meet whatever the other keyspaces brought along (story 61).
+//! - What was imported is deleted again when the ingest fails, unless the record may be in the log: a replay looks for the files that it names.
+//! - The caller's names are deleted (*move*) only when the log is synced through the record (story 58).
+//! - Files come to the store's folder outside of all roles; closing waits for that ([`Guests`]), so nothing is written after the lease is gone.
+//!
+//! Threading: any thread; importing and verifying hold no lock, the commit takes the roles that a create takes.
+
+pub(crate) mod check;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::storage::copy_object;
+use siltstone_storage::{Condvar, Mutex, Runtime, Storage, StorageErrorKind};
+
+use crate::api::keyspace::Keyspace;
+use crate::api::store::Store;
+use crate::env::health::closed;
+use crate::formats::log::RecordKind;
+use crate::formats::log::format::MAX_SEQUENCE;
+use crate::formats::version::{
+    AddTable, Edit, Key, KeyspaceEdit, KeyspaceId, Level, Run, RunSlot, SeqRange, TableMeta,
+};
+use crate::services::core::Core;
+use crate::services::ddl::complete;
+use crate::services::table_builder::{TableFile, no_table};
+use crate::tree::view::{KeyspaceCore, KeyspaceView, RunView, Source};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::event::Event;
+use siltstone_storage::planted::{self, Bug};
+
+/// How the files of an ingest come into the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IngestMode {
+    /// As a second name of the same file, where file system and folders allow it; else as a copy. Nobody may write to the file
+    /// afterwards.
+    #[default]
+    Link,
+    /// As a copy: the files stay the caller's.
+    Copy,
+    /// As with [`IngestMode::Link`]; once the ingest is durable, the caller's names are deleted.
+    Move,
+}
+
+/// What an ingest did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IngestReport {
+    /// The sequence number from which on its entries are seen, all of them. 0 if there was nothing to take in.
+    pub number: u64,
+    /// Tables taken in.
+    pub table_count: u64,
+    /// Entries in them, deletes included.
+    pub entry_count: u64,
+    /// Bytes of their files.
+    pub file_bytes: u64,
+    /// The most runs of one keyspace: 1, unless files of a keyspace overlap each other.
+    pub run_count: u64,
+    /// With [`IngestMode::Move`]: names that could not be deleted. The ingest has happened all the same.
+    pub left: Vec<String>,
+}
+
+/// Callers that change the store's folders without a role. Closing waits for them.
+pub(crate) struct Guests {
+    count: Mutex<usize>,
+    gone: Condvar,
+}
+
+impl Guests {
+    pub(crate) fn new(runtime: &Runtime) -> Guests {
+        Guests {
+            count: runtime.mutex(0),
+            gone: runtime.condvar(),
+        }
+    }
+
+    /// Waits until nobody is in. The caller has refused newcomers before (`Core::closing`).
+    pub(crate) fn wait_until_gone(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            count = self.gone.wait(count);
+        }
+    }
+}
+
+/// One that is in; see [`Guests`].
+struct Guest<'a>(&'a Guests);
+
+impl<'a> Guest<'a> {
+    fn enter(core: &'a Core) -> Result<Guest<'a>> {
+        let mut count = core.guests.count.lock();
+        // Under the lock: a close that is not seen here sees us.
+        core.check_open()?;
+        *count += 1;
+        Ok(Guest(&core.guests))
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.gone.notify_all();
+        }
+    }
+}
+
+/// Tables for one keyspace: runs, oldest first, each of disjoint tables. They lie in the store's folder, synced, and so do their names.
+pub(crate) struct Part {
+    pub(crate) keyspace: Arc<KeyspaceCore>,
+    pub(crate) runs: Vec<Vec<Arc<TableMeta>>>,
+}
+
+/// A part as a record holds it: runs with their ids.
+pub(crate) type NumberedPart = (KeyspaceId, Vec<(u64, Vec<Arc<TableMeta>>)>);
+
+/// An ingest that failed.
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// Its record may be in the log, so that the next open looks for its files.
+    pub(crate) recorded: bool,
+}
+
+impl Failed {
+    fn before_the_record(error: Error) -> Failed {
+        Failed {
+            error,
+            recorded: false,
+        }
+    }
+}
+
+/// Body of an ingest record: the edit that adds its runs, their ranges counted from the record's first number (of one run: from 0 to 1).
+pub(crate) fn encode(parts: &[NumberedPart]) -> Vec<u8> {
+    let last = parts.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0) as u64;
+    let keyspaces = parts.iter().map(|(id, runs)| {
+        let mut add = Vec::new();
+        for (i, (run_id, tables)) in (0u64..).zip(runs) {
+            let hi = if i + 1 == runs.len() as u64 {
+                last
+            } else {
+                i + 1
+            };
+            let slot = RunSlot {
+                id: *run_id,
+                seqs: SeqRange::new(i, hi),
+            };
+            add.extend(tables.iter().map(|table| AddTable {
+                level: 0,
+                run: Some(slot),
+                table: table.clone(),
+            }));
+        }
+        KeyspaceEdit {
+            id: *id,
+            add,
+            ..KeyspaceEdit::default()
+        }
+    });
+    Edit {
+        keyspaces: keyspaces.collect(),
+        ..Edit::default()
+    }
+    .encode()
+}
+
+/// What an ingest record says.
+#[derive(Debug)]
+pub(crate) struct Ingest {
+    /// The last number that it takes.
+    pub(crate) last: u64,
+    /// By keyspace: its runs, oldest first. Their tables have the numbers of their runs.
+    pub(crate) parts: Vec<(KeyspaceId, Vec<Run>)>,
+}
+
+/// Inverse of [`encode`], for a record whose first number is `first`.
+///
+/// # Errors
+/// `Corruption` for anything that [`encode`] does not make.
+pub(crate) fn decode(body: &[u8], first: u64) -> Result<Ingest> {
+    let bad = |what: &str| {
+        Error::new(
+            ErrorKind::Corruption,
+            format!("an ingest record of the log is malformed: {what}"),
+        )
+    };
+    let edit = Edit::decode(body)?.edit;
+    edit.check_limits()?;
+    let mut parts: Vec<(KeyspaceId, Vec<Run>)> = Vec::new();
+    let mut ends = Vec::new();
+    for keyspace in &edit.keyspaces {
+        if parts.iter().any(|(id, _)| *id == keyspace.id) {
+            return Err(bad("a keyspace is there twice"));
+        }
+        let mut slots: BTreeMap<u64, (RunSlot, Vec<Arc<TableMeta>>)> = BTreeMap::new();
+        for add in &keyspace.add {
+            let slot = add
+                .run
+                .filter(|_| add.level == 0)
+                .ok_or_else(|| bad("a table without a run"))?;
+            let (known, tables) = slots
+                .entry(slot.seqs.lo)
+                .or_insert_with(|| (slot, Vec::new()));
+            if *known != slot {
+                return Err(bad("two runs begin at one number"));
+            }
+            tables.push(add.table.clone());
+        }
+        let count = slots.len() as u64;
+        let mut runs = Vec::new();
+        for (i, (slot, tables)) in (0u64..).zip(slots.into_values()) {
+            let is_last = i + 1 == count;
+            if slot.seqs.lo != i || slot.seqs.hi <= i || (!is_last && slot.seqs.hi != i + 1) {
+                return Err(bad("the numbers of its runs do not meet"));
+            }
+            // Numbers begin at 1, so that there is one before the first.
+            let before = first.checked_sub(1).ok_or_else(|| bad("number 0"))?;
+            let hi = before
+                .checked_add(slot.seqs.hi)
+                .filter(|hi| *hi <= MAX_SEQUENCE)
+                .ok_or_else(|| bad("numbers beyond the last one"))?;
+            let number = first + i;
+            let tables = tables
+                .iter()
+                .map(|table| {
+                    Arc::new(TableMeta {
+                        sequence_override: Some(
+                            number - u64::from(planted::is(Bug::IngestNumberTooLow)),
+                        ),
+                        ..(**table).clone()
+                    })
+                })
+                .collect();
+            runs.push(Run {
+                id: slot.id,
+                seqs: SeqRange::new(before + i, hi),
+                tables: Level::new(tables)?,
+            });
+            if is_last {
+                ends.push(hi);
+            }
+        }
+        if runs.is_empty() {
+            return Err(bad("a keyspace without tables"));
+        }
+        parts.push((keyspace.id, runs));
+    }
+    let last = ends.iter().copied().max();
+    match last {
+        Some(last) if ends.iter().all(|end| *end == last) => Ok(Ingest { last, parts }),
+        Some(_) => Err(bad("its keyspaces end at different numbers")),
+        None => Err(bad("no keyspace")),
+    }
+}
+
+impl Ingest {
+    /// All its tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<TableMeta>> {
+        self.parts
+            .iter()
+            .flat_map(|(_, runs)| runs)
+            .flat_map(|run| run.tables.tables())
+    }
+
+    /// One more than the largest id of its tables and runs.
+    pub(crate) fn next_table_id(&self) -> u64 {
+        let runs = self.parts.iter().flat_map(|(_, runs)| runs).map(|r| r.id);
+        let greatest = self.tables().map(|t| t.id).chain(runs).max();
+        greatest.map_or(0, |id| id.saturating_add(1))
+    }
+}
+
+/// The edit that installs runs of one keyspace.
+fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
+    let add = runs.iter().flat_map(|run| {
+        crate::jobs::install::add_run(run.tables.tables().to_vec(), run.id, run.seqs)
+    });
+    KeyspaceEdit {
+        id,
+        covered: runs.iter().map(|run| run.seqs).collect(),
+        add: add.collect(),
+        ..KeyspaceEdit::default()
+    }
+}
+
+/// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
+pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Failed> {
+    for part in parts {
+        // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
+        let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
+        crate::commit::write::wait_for_keyspace(core, &part.keyspace, bytes)
+            .map_err(Failed::before_the_record)?;
+    }
+    let _ddl = core.ddl.lock();
+    core.health.check().map_err(Failed::before_the_record)?;
+    for part in parts {
+        part.keyspace.check().map_err(Failed::before_the_record)?;
+    }
+    let body = encode(&numbered(core, parts));
+    let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
+    let mut lead = core.queue.lead();
+    let done = (|| -> std::result::Result<_, Failed> {
+        let prepared = (|| {
+            // Checked again: the previous leader may have poisoned the store, and its numbers must
+            // not be published with these.
+            core.health.check()?;
+            for part in parts {
+                lead.rotate(core, &part.keyspace)?;
+            }
+            let first = lead.next_seq;
+            let last = first + count - 1;
+            core.reserve_numbers(last)?;
+            let mut ingest = decode(&body, first)?;
+            let mut fresh = Vec::new();
+            for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
+                // The active memtable is empty: its slot is joined to the first run's, so that neighbouring ranges still meet.
+                if !planted::is(Bug::IngestLeavesHole)
+                    && let Some(run) = runs.first_mut()
+                {
+                    run.seqs.lo = part.keyspace.view().active().lo;
+                }
+                let settings = part.keyspace.pin_settings();
+                fresh.push(lead.fresh_source(&settings, last)?);
+            }
+            Ok((first, ingest, fresh))
+        })();
+        let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
+        let pin = core.pin_log(core.log.end());
+        let end = crate::commit::write::append(
+            core,
+            RecordKind::Ingest,
+            first,
+            count,
+            &[&body],
+            core.sync_every_write,
+        )
+        .map_err(|error| {
+            core.unpin_log(pin);
+            // A failed sync or an unsure write has poisoned the store before it was told.
+            Failed {
+                error,
+                recorded: core.health.is_poisoned(),
+            }
+        })?;
+        for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
+            part.keyspace.replace_view(|view| {
+                let mut unsettled = view.unsettled();
+                // The active memtable is empty (it was rotated): its slot ends before the ingest, a new one starts after it.
+                unsettled.remove(0);
+                unsettled.push(Source::Memtable(fresh));
+                if !planted::is(Bug::IngestVisibleAfterEdit) {
+                    let runs = runs.iter().map(|run| RunView::new(run, &core.tables, true));
+                    unsettled.extend(runs.map(Source::Run));
+                }
+                KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
+            });
+        }
+        for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
+            let gaps = &part.keyspace.gaps;
+            if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
+                let tables = runs.iter().flat_map(|run| run.tables.tables());
+                let keys = tables.filter_map(|table| table.points.as_ref());
+                gaps.invalidate(
+                    keys.map(|(first, last)| (&first[..], &last[..])),
+                    ingest.last,
+                    core.gap_min(),
+                );
+            }
+        }
+        lead.next_seq = ingest.last + 1;
+        core.snapshots.publish(ingest.last);
+        Ok((ingest, end, pin))
+    })();
+    lead.finish();
+    let (ingest, end, pin) = done?;
+    let edit = Edit {
+        keyspaces: ingest
+            .parts
+            .iter()
+            .map(|(id, runs)| install(*id, runs))
+            .collect(),
+        ..Edit::default()
+    };
+    let keyspaces = parts.iter().map(|p| p.keyspace.clone()).collect();
+    complete(core, end, edit, pin, keyspaces).map_err(|error| Failed {
+        error,
+        recorded: true,
+    })?;
+    Ok(ingest.last)
+}
+
+/// The parts with ids for their runs.
+fn numbered(core: &Core, parts: &[Part]) -> Vec<NumberedPart> {
+    let id = || core.next_table_id.fetch_add(1, Ordering::AcqRel);
+    parts
+        .iter()
+        .map(|part| {
+            let runs = part.runs.iter().map(|tables| (id(), tables.clone()));
+            (part.keyspace.id, runs.collect())
+        })
+        .collect()
+}
+
+/// Runs of disjoint tables, oldest first: a table lies above every earlier one that it overlaps, and as low as that allows.
+pub(crate) fn runs_of(tables: Vec<Arc<TableMeta>>) -> Vec<Vec<Arc<TableMeta>>> {
+    // By first key, each run's last keys: tables of a run are disjoint, so one neighbour is enough to ask.
+    let mut bounds: Vec<BTreeMap<Key, Key>> = Vec::new();
+    let mut runs: Vec<Vec<Arc<TableMeta>>> = Vec::new();
+    for table in tables {
+        let Some((first, last)) = &table.points else {
+            continue;
+        };
+        let overlaps = |run: &BTreeMap<Key, Key>| {
+            let left = run.range(..=last.clone()).next_back();
+            left.is_some_and(|(_, end)| end >= first)
+        };
+        let at = bounds.iter().rposition(overlaps).map_or(0, |run| run + 1);
+        if at == runs.len() {
+            runs.push(Vec::new());
+            bounds.push(BTreeMap::new());
+        }
+        bounds[at].insert(first.clone(), last.clone());
+        runs[at].push(table);
+    }
+    runs
+}
+
+/// Takes a file in under a second name. Bytes that somebody else wrote may not have been synced yet. If that sync fails, no later one of the same
+/// file can be believed, whoever asks for it: the file is written anew, under the store's name only, and so are those that come after it.
+fn link(
+    core: &Core,
+    name: &str,
+    from: &dyn Storage,
+    from_name: &str,
+) -> siltstone_storage::Result<()> {
+    let tables = &core.storages.tables;
+    tables.import(core.epoch, name, from, from_name)?;
+    if planted::is(Bug::IngestIsNotSynced) {
+        return Ok(());
+    }
+    let Err(error) = tables.sync_object(core.epoch, name) else {
+        return Ok(());
+    };
+    if error.kind == StorageErrorKind::Fenced {
+        return Err(error);
+    }
+    core.links_fail.store(true, Ordering::Release);
+    tracing::warn!(%error, file = from_name, "a linked table could not be synced, tables are copied from here on");
+    tables.delete(core.epoch, name)?;
+    copy_object(&**tables, core.epoch, name, from, from_name)
+}
+
+/// What was imported so far.
+struct Imported<'a> {
+    core: &'a Core,
+    names: Vec<String>,
+}
+
+impl Imported<'_> {
+    /// Takes one file in under `name` and verifies it there.
+    fn import(&mut self, file: &TableFile, name: String, how: IngestMode) -> Result<TableMeta> {
+        let core = self.core;
+        let tables = &core.storages.tables;
+        let from = file.folder().storage();
+        // Noted before the call: an import that fails may leave a part behind.
+        self.names.push(name.clone());
+        let imported = match how {
+            IngestMode::Link | IngestMode::Move if !core.links_fail.load(Ordering::Acquire) => {
+                link(core, &name, &**from, file.name())
+            }
+            _ => copy_object(&**tables, core.epoch, &name, &**from, file.name()),
+        };
+        imported.map_err(|error| no_table(file, error))?;
+        let id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
+        crate::services::ingest::check::verify(&**tables, &name, id, file)
+    }
+
+    /// Deletes all of it. What cannot be deleted now is tried again later, and at the latest by the next open.
+    fn delete(self) {
+        let tables = &self.core.storages.tables;
+        let mut left = Vec::new();
+        for name in self.names {
+            match tables.delete(self.core.epoch, &name) {
+                Err(e) if e.kind != StorageErrorKind::NotFound => left.push(name),
+                _ => {}
+            }
+        }
+        self.core.tables.delete_later(left);
+    }
+}
+
+/// See [`Store::ingest`].
+fn ingest(
+    store: &Store,
+    files: &[(&Keyspace, Vec<TableFile>)],
+    how: IngestMode,
+) -> Result<IngestReport> {
+    let _span = tracing::info_span!("ingest").entered();
+    let core = store.core();
+    let guest = Guest::enter(core)?;
+    core.health.check()?;
+    for (keyspace, _) in files {
+        if !Arc::ptr_eq(keyspace.store().core(), core) {
+            return Err(Error::invalid_argument(format!(
+                "keyspace `{}` is of another store",
+                keyspace.name()
+            ))
+            .advice("open it from this store"));
+        }
+        keyspace.inner().check()?;
+    }
+    let mut imported = Imported {
+        core,
+        names: Vec::new(),
+    };
+    let prepared = import_all(&mut imported, files, how);
+    let (parts, mut report) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            imported.delete();
+            return Err(error);
+        }
+    };
+    if parts.is_empty() {
+        return Ok(report);
+    }
+    if how == IngestMode::Move && planted::is(Bug::MoveDeletesFirst) {
+        let all = files.iter().flat_map(|(_, files)| files);
+        all.for_each(|file| drop(file.delete()));
+    }
+    match commit(core, &parts) {
+        Ok(number) => report.number = number,
+        Err(failed) => {
+            if !failed.recorded {
+                imported.delete();
+            }
+            return Err(failed.error);
+        }
+    }
+    drop(guest);
+    tracing::info!(
+        number = report.number,
+        table_count = report.table_count,
+        file_bytes = report.file_bytes,
+        "ingested"
+    );
+    core.events.tell(|| Event::Ingested {
+        keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
+        number: report.number,
+        table_count: report.table_count,
+        file_bytes: report.file_bytes,
+    });
+    for part in &parts {
+        for table in part.runs.iter().flatten() {
+            core.events
+                .tell(|| Event::table_created(&part.keyspace.name, 0, table));
+        }
+    }
+    core.metrics.ingest_count.add(1);
+    core.metrics.ingest_bytes.add(report.file_bytes);
+    if how == IngestMode::Move {
+        // The commit has synced the log through the record, and the names of what was imported before.
+        for file in files.iter().flat_map(|(_, files)| files) {
+            match file.delete() {
+                Err(e) if e.kind != StorageErrorKind::NotFound => report.left.push(file.shown()),
+                _ => {}
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn import_all(
+    imported: &mut Imported<'_>,
+    files: &[(&Keyspace, Vec<TableFile>)],
+    how: IngestMode,
+) -> Result<(Vec<Part>, IngestReport)> {
+    let core = imported.core;
+    // Names of an attempt that nobody else has.
+    let prefix = core.jobs.next_prefix();
+    // A keyspace that is named twice has its lists one after the other.
+    let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
+        BTreeMap::new();
+    let mut report = IngestReport::default();
+    for (place, (keyspace, file)) in files
+        .iter()
+        .flat_map(|(keyspace, files)| files.iter().map(move |file| (keyspace, file)))
+        .enumerate()
+    {
+        // A close need not wait for all of it.
+        core.check_open()?;
+        let place = u32::try_from(place)
+            .map_err(|_| Error::invalid_argument("an ingest of more than 2^32 tables"))?;
+        let meta = imported.import(file, prefix.table_name(0, place), how)?;
+        report.table_count += 1;
+        report.entry_count += meta.entries;
+        report.file_bytes += meta.file_bytes;
+        tables
+            .entry(keyspace.id())
+            .or_insert_with(|| (keyspace.inner().clone(), Vec::new()))
+            .1
+            .push(Arc::new(meta));
+    }
+    if tables.is_empty() {
+        return Ok((Vec::new(), report));
+    }
+    core.storages.tables.sync_dir(core.epoch)?;
+    let parts: Vec<Part> = tables
+        .into_values()
+        .map(|(keyspace, tables)| Part {
+            keyspace,
+            runs: runs_of(tables),
+        })
+        .collect();
+    report.run_count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
+    if core.closing.load(Ordering::Acquire) {
+        return Err(closed());
+    }
+    Ok((parts, report))
+}
+
+impl Store {
+    /// Takes tables that were built outside ([`crate::TableBuilder`], [`Keyspace::export`]) into keyspaces: all of them at once or, after any crash,
+    /// none. Their entries lie above everything that the keyspaces hold when the call commits, and are seen together, over all
+    /// keyspaces. Where files of one keyspace overlap, later ones win; a keyspace may be named more than once.
+    ///
+    /// When the call returns, the ingest is durable. It writes no data through the log or the memtables: it costs the import (a link, or a
+    /// copy), one read of every table to verify it block by block, and a few syncs. Overlapping files make a run of level 0 each.
+    ///
+    /// # Errors
+    /// `Corruption` for a table that is damaged, `InvalidArgument` for one that no builder made (it has sequence numbers, several versions of
+    /// a key, range deletes, or belongs to a store) or that is of a keyspace of another store, `Unsupported` for one of another format, `NotFound`;
+    /// as a write otherwise (`NoSpace`: also where a copy finds no room). Then nothing has changed, the caller's files are there, and what was
+    /// imported is deleted. After `Poisoned` or I/O the ingest may or may not be there when the store is opened again.
+    pub fn ingest(
+        &self,
+        files: &[(&Keyspace, Vec<TableFile>)],
+        how: IngestMode,
+    ) -> Result<IngestReport> {
+        ingest(self, files, how)
+    }
+}
+
+#[cfg(test)]
+mod tests;

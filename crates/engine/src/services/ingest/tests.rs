@@ -1,0 +1,185 @@
+//! The record and the division into runs.
+
+use super::*;
+use crate::formats::version::KeyRange;
+
+fn table(id: u64, first: &str, last: &str) -> Arc<TableMeta> {
+    let key = |k: &str| -> Key { k.as_bytes().into() };
+    Arc::new(TableMeta {
+        id,
+        location: 0,
+        name: format!("{id}.tbl"),
+        min_seq: 0,
+        max_seq: 0,
+        raw_bytes: 100,
+        file_bytes: 200,
+        entries: 2,
+        deletes: 0,
+        range_deletes: 0,
+        digest: 7,
+        points: Some((key(first), key(last))),
+        bounds: KeyRange::closed(first.as_bytes(), last.as_bytes()),
+        sequence_override: None,
+        flags: 0,
+    })
+}
+
+fn ids(runs: &[Vec<Arc<TableMeta>>]) -> Vec<Vec<u64>> {
+    runs.iter()
+        .map(|run| run.iter().map(|t| t.id).collect())
+        .collect()
+}
+
+#[test]
+fn disjoint_tables_are_one_run_and_later_ones_lie_above() {
+    let of = |tables: &[(&str, &str)]| {
+        let tables = (0..).zip(tables).map(|(i, (a, b))| table(i, a, b));
+        ids(&runs_of(tables.collect()))
+    };
+    assert_eq!(of(&[("c", "d"), ("a", "b"), ("e", "e")]), [vec![0, 1, 2]]);
+    // One key in common is an overlap.
+    assert_eq!(of(&[("a", "b"), ("b", "c")]), [vec![0], vec![1]]);
+    // The third lies above the second only; the fourth above nothing.
+    assert_eq!(
+        of(&[("a", "c"), ("b", "f"), ("d", "g"), ("x", "y")]),
+        [vec![0, 3], vec![1], vec![2]]
+    );
+    // Inside a table, and around several.
+    assert_eq!(
+        of(&[("a", "z"), ("c", "d"), ("e", "f"), ("b", "y")]),
+        [vec![0], vec![1, 2], vec![3]]
+    );
+    assert!(runs_of(Vec::new()).is_empty());
+}
+
+#[test]
+fn a_table_lies_above_exactly_what_it_overlaps() {
+    let mut seed = 1u64;
+    let mut next = |n: u64| {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 33) % n
+    };
+    for _ in 0..300 {
+        let tables: Vec<_> = (0..1 + next(12))
+            .map(|id| {
+                let (a, b) = (next(30), next(6));
+                table(id, &format!("{a:03}"), &format!("{:03}", a + b))
+            })
+            .collect();
+        let runs = runs_of(tables.clone());
+        let run_of = |id: u64| {
+            runs.iter()
+                .position(|r| r.iter().any(|t| t.id == id))
+                .unwrap()
+        };
+        for (i, t) in tables.iter().enumerate() {
+            let below = tables[..i]
+                .iter()
+                .filter(|o| o.bounds.overlaps(&t.bounds))
+                .map(|o| run_of(o.id) + 1)
+                .max();
+            assert_eq!(run_of(t.id), below.unwrap_or(0));
+        }
+        for run in runs {
+            Level::new(run).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_record_gives_each_run_its_number_and_all_the_same_end() {
+    let body = encode(&[
+        (3, vec![(10, vec![table(1, "a", "b"), table(2, "c", "d")])]),
+        (
+            7,
+            vec![
+                (11, vec![table(3, "a", "b")]),
+                (12, vec![table(4, "a", "b")]),
+                (13, vec![table(5, "b", "b")]),
+            ],
+        ),
+    ]);
+    let ingest = decode(&body, 100).unwrap();
+    assert_eq!((ingest.last, ingest.next_table_id()), (102, 14));
+    let shape: Vec<_> = ingest
+        .parts
+        .iter()
+        .map(|(id, runs)| {
+            let runs: Vec<_> = runs
+                .iter()
+                .map(|r| (r.id, r.seqs, r.tables.tables()[0].sequence_override))
+                .collect();
+            (*id, runs)
+        })
+        .collect();
+    let seqs = SeqRange::new;
+    assert_eq!(
+        shape,
+        [
+            (3, vec![(10, seqs(99, 102), Some(100))]),
+            (
+                7,
+                vec![
+                    (11, seqs(99, 100), Some(100)),
+                    (12, seqs(100, 101), Some(101)),
+                    (13, seqs(101, 102), Some(102)),
+                ]
+            )
+        ]
+    );
+}
+
+/// What [`encode`] never makes is refused; nothing panics.
+#[test]
+fn malformed_records_are_refused() {
+    let add = |lo, hi, id| AddTable {
+        level: 0,
+        run: Some(RunSlot {
+            id,
+            seqs: SeqRange::new(lo, hi),
+        }),
+        table: table(id + 100, "a", "b"),
+    };
+    let edit = |keyspaces: Vec<(u32, Vec<AddTable>)>| {
+        let keyspaces = keyspaces.into_iter().map(|(id, add)| KeyspaceEdit {
+            id,
+            add,
+            ..KeyspaceEdit::default()
+        });
+        Edit {
+            keyspaces: keyspaces.collect(),
+            ..Edit::default()
+        }
+        .encode()
+    };
+    let whole = edit(vec![(1, vec![add(0, 1, 1)])]);
+    assert!(decode(&whole, 1).is_ok());
+    for (body, first) in [
+        (whole.clone(), 0),
+        (whole.clone(), u64::MAX),
+        (edit(vec![]), 5),
+        (edit(vec![(1, vec![])]), 5),
+        (edit(vec![(1, vec![add(1, 2, 1)])]), 5),
+        (edit(vec![(1, vec![add(0, 0, 1)])]), 5),
+        (edit(vec![(1, vec![add(0, u64::MAX, 1)])]), 5),
+        (edit(vec![(1, vec![add(0, 2, 1), add(1, 2, 2)])]), 5),
+        (edit(vec![(1, vec![add(0, 1, 1), add(0, 1, 2)])]), 5),
+        (edit(vec![(1, vec![add(0, 1, 1), add(0, 1, 1)])]), 5),
+        (
+            edit(vec![(1, vec![add(0, 1, 1)]), (1, vec![add(0, 1, 2)])]),
+            5,
+        ),
+        (
+            edit(vec![(1, vec![add(0, 1, 1)]), (2, vec![add(0, 2, 2)])]),
+            5,
+        ),
+    ] {
+        let error = decode(&body, first).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    }
+    for cut in 0..whole.len() {
+        assert!(decode(&whole[..cut], 5).is_err());
+    }
+}

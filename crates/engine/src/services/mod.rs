@@ -1,0 +1,14 @@
+//! What is built from the parts below: create and drop, ingest, checkpoint, recovery, the memory
+//! budget.
+//!
+//! Nothing here knows tasks or handles.
+
+pub(crate) mod budget;
+pub(crate) mod checkpoint;
+pub(crate) mod core;
+pub(crate) mod ddl;
+pub(crate) mod ingest;
+pub(crate) mod options_differ;
+pub(crate) mod recovery;
+pub(crate) mod seal;
+pub(crate) mod table_builder;

@@ -1,0 +1,179 @@
+//! The options of an open store, compared with the file `OPTIONS.toml` in its folder.
+//!
+//! An operator sets options in that file with `silt options`, and every command of `silt` uses it.
+//! A program uses it only if it passes [`Options::load`] to [`crate::Store::open`]. If it passes
+//! other options, those of the operator are not in force. That is no error, because it may be
+//! intended, but it must be visible: an open for writing reads the file, and what contradicts it is
+//! traced, emitted as [`Event::OptionsDiffer`], and part of [`crate::Stats`]. The same goes for a
+//! keyspace in the file that the store does not have: its name may be a mistake, or the keyspace
+//! may be created later, with these options.
+//!
+//! Invariants: only options that the file sets can differ. The file never keeps a store from being
+//! opened: if it cannot be read, that is reported in the same three ways. The error begins with the
+//! path of the file.
+//!
+//! Threading: the file is read once, by the open; comparing takes no lock.
+
+use serde::{Deserialize, Serialize};
+use siltstone_storage::{Storage, StorageErrorKind};
+
+use crate::formats::names::OPTIONS;
+use crate::services::core::Core;
+use crate::types::error::{Error, Result};
+use crate::types::event::Event;
+use crate::types::options::{
+    FILE_BYTES_MAX, Options, OptionsFile, Scope, Setting, Value, settings,
+};
+
+/// An option whose value in force contradicts the file `OPTIONS.toml` in the store's folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct OptionDifference {
+    /// The keyspace whose own option the file sets; `None` for an option of the store.
+    pub keyspace: Option<String>,
+    /// The option.
+    pub name: String,
+    /// The value in force, as it is written in TOML.
+    pub value: String,
+    /// The value in the file.
+    pub file_value: String,
+}
+
+impl std::fmt::Display for OptionDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(keyspace) = &self.keyspace {
+            write!(f, "keyspace `{keyspace}`: ")?;
+        }
+        let (name, value, file_value) = (&self.name, &self.value, &self.file_value);
+        write!(f, "{name} is {value}, but {OPTIONS} sets {file_value}")
+    }
+}
+
+/// The file as it was when the store was opened: `None` if there is none.
+pub(crate) type Read = Result<Option<OptionsFile>>;
+
+/// Reads the file from a store's folder.
+pub(crate) fn read(storage: &dyn Storage) -> Read {
+    let contents = || -> siltstone_storage::Result<Vec<u8>> {
+        let file = storage.open(OPTIONS)?;
+        // One byte more than is allowed is enough for the refusal.
+        let mut bytes = vec![0; file.len().min(FILE_BYTES_MAX + 1) as usize];
+        file.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    };
+    let read = match contents() {
+        Ok(bytes) => OptionsFile::from_bytes(&bytes).map(Some),
+        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    };
+    read.map_err(|error| error.context(format!("{}/{OPTIONS}", storage.describe())))
+}
+
+/// Whether an option is about one open only, and not about the store.
+fn is_of_one_open(setting: &Setting) -> bool {
+    ["create_if_missing", "error_if_exists"].contains(&setting.name)
+}
+
+/// The options in force that contradict the file.
+pub(crate) fn differences(core: &Core) -> Vec<OptionDifference> {
+    let Ok(Some(file)) = &core.options_file else {
+        return Vec::new();
+    };
+    let mut all = of_store(&core.live.load(), file);
+    let map = core.keyspaces.load_full();
+    for (name, wished) in &file.options.keyspaces {
+        let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
+            continue;
+        };
+        let in_force = keyspace.settings().all.all_set();
+        for setting in settings() {
+            let pair = (
+                setting.keyspace_value(&in_force),
+                setting.keyspace_value(wished),
+            );
+            if let (Some(value), Some(file_value)) = pair {
+                all.extend(difference(Some(name), setting, &value, &file_value));
+            }
+        }
+    }
+    all
+}
+
+/// The keyspaces that the file has options for and that the store does not have (yet).
+pub(crate) fn of_no_keyspace(core: &Core) -> Vec<String> {
+    let Ok(Some(file)) = &core.options_file else {
+        return Vec::new();
+    };
+    let map = core.keyspaces.load();
+    let names = file.options.keyspaces.keys();
+    names
+        .filter(|name| !map.by_name.contains_key(name.as_str()))
+        .cloned()
+        .collect()
+}
+
+fn of_store(in_force: &Options, file: &OptionsFile) -> Vec<OptionDifference> {
+    let set = |setting: &&Setting| file.names.contains(setting.name) && !is_of_one_open(setting);
+    let compare = |setting: &Setting| {
+        let value = setting.value(in_force);
+        // An empty folder means the one that was chosen when the store was created.
+        let is_open = setting.unit == "folder" && value == Value::Text(String::new());
+        (!is_open).then(|| difference(None, setting, &value, &setting.value(&file.options)))?
+    };
+    settings().iter().filter(set).filter_map(compare).collect()
+}
+
+fn difference(
+    keyspace: Option<&str>,
+    setting: &Setting,
+    value: &Value,
+    file_value: &Value,
+) -> Option<OptionDifference> {
+    debug_assert!(keyspace.is_none() || setting.scope == Scope::Keyspace);
+    (value != file_value).then(|| OptionDifference {
+        keyspace: keyspace.map(String::from),
+        name: setting.name.to_string(),
+        value: setting.show(value),
+        file_value: setting.show(file_value),
+    })
+}
+
+/// Why the file could not be read, if it could not.
+pub(crate) fn failure(core: &Core) -> Option<&Error> {
+    core.options_file.as_ref().err()
+}
+
+/// Traces and emits what contradicts the file. Called once the store is open for writing.
+pub(crate) fn report(core: &Core) {
+    if let Some(error) = failure(core) {
+        tracing::warn!(%error, "the file {OPTIONS} in the store's folder cannot be read");
+        let error = error.clone();
+        core.events.tell(|| Event::OptionsUnreadable { error });
+    }
+    let differences = differences(core);
+    for difference in &differences {
+        tracing::warn!(
+            keyspace = difference.keyspace,
+            name = difference.name,
+            value = difference.value,
+            file_value = difference.file_value,
+            "an option contradicts the file {OPTIONS} in the store's folder"
+        );
+    }
+    if !differences.is_empty() {
+        core.events.tell(|| Event::OptionsDiffer { differences });
+    }
+    let keyspaces = of_no_keyspace(core);
+    for keyspace in &keyspaces {
+        tracing::warn!(
+            keyspace,
+            "the file {OPTIONS} in the store's folder has options for a keyspace, and there is no \
+             keyspace of this name yet"
+        );
+    }
+    if !keyspaces.is_empty() {
+        core.events
+            .tell(|| Event::OptionsOfNoKeyspace { keyspaces });
+    }
+}

@@ -1,0 +1,201 @@
+//! What earlier opens left behind: names that must not come back, and files that nothing names.
+//!
+//! Invariant: nothing is deleted before the state that does not name it is durable (log segments behind history's end aside, which no replay
+//! would read).
+//!
+//! Threading: at open one task; after an open on a full disk beside the store's work.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use siltstone_storage::Epoch;
+use siltstone_table::error::TableError;
+use siltstone_table::footer::Footer;
+use siltstone_table::job::OutputPrefix;
+
+use crate::formats::directories::Storages;
+use crate::formats::version::{MAX_OPEN_NUMBER, StoreState};
+use crate::services::core::Core;
+use crate::types::error::{Error, Result};
+use siltstone_storage::planted::{self, Bug};
+
+/// No more opens than this have come to nothing since a manifest was written: a name that is farther ahead is none that an open gave.
+const MAX_FAILED_OPENS: u64 = 1 << 32;
+
+/// Above the last open's number and above that of every table found, so that a name never comes back.
+pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
+    let believed = old.open_number.saturating_add(MAX_FAILED_OPENS);
+    let found = storages
+        .tables
+        .list()?
+        .iter()
+        .filter_map(|o| open_number_of(&o.name))
+        .filter(|n| *n <= believed)
+        .max()
+        .unwrap_or(0);
+    let next = old.open_number.max(found).saturating_add(1);
+    if next > MAX_OPEN_NUMBER {
+        return Err(
+            Error::unsupported("the numbers of the store's opens are used up")
+                .expected(format!("at most {MAX_OPEN_NUMBER}"))
+                .advice("copy the data to a new store"),
+        );
+    }
+    Ok(next)
+}
+
+/// Tables that the state names and that are not there: either they were lost, or the state is older than the folder, because the manifest has
+/// lost its end without a trace. Then what replaced them lies there too, as orphans, which are deleted once the store is open.
+pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> Result<()> {
+    let there: BTreeSet<String> = storages
+        .tables
+        .list()?
+        .into_iter()
+        .map(|o| o.name)
+        .collect();
+    for keyspace in state.keyspaces.values() {
+        for (_, table) in keyspace.version.tables() {
+            if !there.contains(&table.name) {
+                return Err(Error::corruption(
+                    &table.name,
+                    format!(
+                        "a table of keyspace `{}` is missing: it was deleted, or the manifest has lost its last edits",
+                        keyspace.name
+                    ),
+                )
+                .expected("the table that the manifest names")
+                .found("no file of this name")
+                .advice(
+                    "put the file back from a copy, or make a new store of what is left with \
+                     `silt repair`; commands that only read, such as `silt get` and `silt scan`, \
+                     open the store without it",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a store whose tables have another format version. The manifest does not say which they
+/// have, but all tables of a store have the same, so this looks at the oldest one. Without this
+/// check such a store opened, took writes, answered no read, and failed at every compaction.
+///
+/// # Errors
+/// `Unsupported`. Anything else that is wrong with the table is found when it is read.
+pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> Result<()> {
+    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
+    let Some((_, oldest)) = tables.min_by_key(|(_, table)| table.id) else {
+        return Ok(());
+    };
+    let Ok(file) = storages.tables.open(&oldest.name) else {
+        return Ok(());
+    };
+    match Footer::read(&*file) {
+        Err(error @ TableError::UnsupportedVersion { .. }) => {
+            Err(Error::from(error).context("nothing was changed"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The open number in a table's name.
+pub(crate) fn open_number_of(name: &str) -> Option<u64> {
+    // Exactly as tables are called: what people call `2024-sales.tbl` is theirs.
+    let parts: Vec<&str> = name.strip_suffix(".tbl")?.split('-').collect();
+    let [epoch, attempt, subjob, place] = parts[..] else {
+        return None;
+    };
+    let open_number = u64::from_str_radix(epoch, 16).ok()?;
+    let prefix = OutputPrefix {
+        epoch: open_number,
+        attempt: u64::from_str_radix(attempt, 16).ok()?,
+    };
+    let spelled = prefix.table_name(subjob.parse().ok()?, place.parse().ok()?);
+    (spelled == name).then_some(open_number)
+}
+
+/// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.
+pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u32) -> Result<()> {
+    let mut deleted = false;
+    for object in storages.log.list()? {
+        if crate::formats::log::format::parse_segment_name(&object.name).is_some_and(|n| n > last) {
+            storages.log.delete(epoch, &object.name)?;
+            deleted = true;
+        }
+    }
+    // Some storages give space back only with the durable deletion.
+    if deleted {
+        Ok(storages.log.sync_dir(epoch)?)
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes what was read from the inherited log durable, oldest segment first. It is written anew: an earlier open may have tried this sync and have
+/// been told that it failed, and a second one would succeed without writing anything (STORIES 10).
+pub(super) fn sync_inherited(
+    storages: &Storages,
+    epoch: Epoch,
+    inherited: Range<u32>,
+) -> Result<()> {
+    for object in storages.log.list()? {
+        let number = crate::formats::log::format::parse_segment_name(&object.name);
+        if number.is_some_and(|n| inherited.contains(&n)) {
+            storages.log.rewrite_object(epoch, &object.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes what earlier opens left and the new state does not name. After an open on a full disk it runs beside the store's work: names of
+/// this open are none of its business (outputs of running jobs, which nothing names yet), nor are tables that have or had a handle (views from
+/// before a compaction hold them, and the sweep deletes them in its time).
+pub(super) fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
+    let named: BTreeSet<&str> = state
+        .keyspaces
+        .values()
+        .flat_map(|k| k.version.tables())
+        .map(|(_, t)| t.name.as_str())
+        .collect();
+    for object in core.storages.tables.list()? {
+        let inherited = open_number_of(&object.name)
+            .is_some_and(|n| n < core.jobs.open_number || planted::is(Bug::DeleteOutputsOfJobs));
+        if !inherited
+            || named.contains(object.name.as_str())
+            || core.tables.is_registered(&object.name)
+        {
+            continue;
+        }
+        match core.storages.tables.delete(core.epoch, &object.name) {
+            Ok(()) => {
+                core.metrics.deleted_file_count.add(1);
+            }
+            // The sweep was faster.
+            Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    core.log.obsolete(core.log.first_segment())?;
+    crate::background::delete_old_manifests(core);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_numbers_of_names() {
+        assert_eq!(open_number_of("0000000a-00000003-0000-00001.tbl"), Some(10));
+        for foreign in [
+            "2024-sales.tbl",
+            "0000000A-00000003-0000-00001.tbl",
+            "0000000a-00000003-0000-00001-x.tbl",
+            "a-3-0-1.tbl",
+        ] {
+            assert_eq!(open_number_of(foreign), None, "{foreign}");
+        }
+        assert_eq!(open_number_of("000012.log"), None);
+        assert_eq!(open_number_of("MANIFEST-000000000003"), None);
+    }
+}

@@ -1,0 +1,560 @@
+//! Replay: log records become memtables, memtables become runs.
+//!
+//! What it is: applies what the log holds to memtables, and flushes those that are full (or that a covered range ends) to tables that nothing
+//! refers to yet; without room for tables they are kept, up to a budget. At the end it gives recovery's one edit.
+//!
+//! Invariant: what an installed source covers is skipped, and a replayed source lies in one gap between covered ranges, so it straddles none.
+//!
+//! Threading: one task.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use siltstone_storage::{Storage, StorageErrorKind};
+use siltstone_table::job::outcome::OutputTable;
+use siltstone_table::reader::{ReaderOptions, TableReader};
+
+use super::install::{Rest, Waiting, keyspace_edit};
+use crate::formats::batch::{Entries, EntryKind};
+use crate::formats::log::{Record, RecordKind};
+use crate::formats::version::{
+    CreateKeyspace, Edit, KeyspaceId, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
+};
+use crate::jobs::build::JobRunner;
+use crate::services::ddl;
+use crate::services::ingest;
+use crate::tree::memtable::Memtable;
+use crate::tree::settings::{Arenas, Settings};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::stored::StoredOptions;
+use crate::types::options::{KeyspaceOptions, Options};
+use siltstone_storage::planted::{self, Bug};
+
+/// Replayed data is kept in memory without room for tables up to this many memtables.
+const HELD_MEMTABLES: u64 = 8;
+
+/// What replay may keep in memory, in bytes. Grows with the keyspaces that it meets; the storages of a reader (`overlay`) keep to it too.
+#[derive(Clone)]
+pub(crate) struct ReplayBudget(Arc<AtomicU64>);
+
+impl ReplayBudget {
+    /// As the options say, before any keyspace is known.
+    pub(crate) fn of(options: &Options) -> ReplayBudget {
+        let memtables = options.memtable_bytes.saturating_mul(HELD_MEMTABLES);
+        let log = options.log_bytes_max.max(options.replay_bytes_max);
+        ReplayBudget::fixed(log.max(memtables))
+    }
+
+    /// So many bytes.
+    pub(crate) fn fixed(bytes: u64) -> ReplayBudget {
+        ReplayBudget(Arc::new(AtomicU64::new(bytes)))
+    }
+
+    /// A keyspace may have memtables of this size.
+    fn allow_memtables_of(&self, bytes: u64) {
+        let wanted = bytes.saturating_mul(HELD_MEMTABLES);
+        self.0.fetch_max(wanted, Ordering::AcqRel);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A keyspace's replayed data so far.
+struct Replayed {
+    settings: Arc<Settings>,
+    /// What installed sources and finished replayed ones cover.
+    covered: SeqSet,
+    /// The memtable being filled, and the number before its first possible one.
+    filling: Option<(Arc<Memtable>, u64)>,
+    last_seq: u64,
+    /// Ids are given at the end, above every id that the log names.
+    runs: Vec<(SeqRange, Sealed)>,
+}
+
+/// A replayed source: tables that nothing refers to yet, or, without room for them, its memtable.
+enum Sealed {
+    Tables(Vec<OutputTable>),
+    Held(Arc<Memtable>),
+}
+
+/// Applies log records to memtables, and turns those into runs.
+pub(super) struct Replay<'a> {
+    jobs: &'a JobRunner,
+    options: &'a Options,
+    arenas: &'a Arenas,
+    keyspaces: BTreeMap<KeyspaceId, Replayed>,
+    dropped: BTreeSet<KeyspaceId>,
+    next_keyspace_id: KeyspaceId,
+    next_table_id: u64,
+    edit: Edit,
+    ingested: Vec<(KeyspaceId, Run)>,
+    last_seq: u64,
+    /// Set once a table found no room; from then on memtables are kept, up to the budget.
+    no_space: Option<Error>,
+    held_bytes: u64,
+    budget: ReplayBudget,
+}
+
+impl<'a> Replay<'a> {
+    pub(super) fn new(
+        state: &StoreState,
+        jobs: &'a JobRunner,
+        options: &'a Options,
+        arenas: &'a Arenas,
+        budget: ReplayBudget,
+    ) -> Result<Self> {
+        let mut replay = Replay {
+            jobs,
+            options,
+            arenas,
+            keyspaces: BTreeMap::new(),
+            dropped: BTreeSet::new(),
+            next_keyspace_id: state.next_keyspace_id,
+            next_table_id: state.next_table_id,
+            edit: Edit::default(),
+            ingested: Vec::new(),
+            last_seq: 0,
+            no_space: None,
+            held_bytes: 0,
+            budget,
+        };
+        for (id, keyspace) in &state.keyspaces {
+            let covered = keyspace.version.covered().clone();
+            replay
+                .begin(*id, covered, &keyspace.options)
+                .map_err(|e| e.context(format!("keyspace `{}`", keyspace.name)))?;
+        }
+        Ok(replay)
+    }
+
+    /// A keyspace that records may be for.
+    fn begin(&mut self, id: KeyspaceId, covered: SeqSet, stored: &StoredOptions) -> Result<()> {
+        let own = KeyspaceOptions::from_stored(stored)?;
+        let settings = Settings::new(own, self.options, self.arenas);
+        self.budget
+            .allow_memtables_of(settings.arenas.arena_bytes() as u64);
+        self.keyspaces.insert(id, Replayed::new(covered, settings));
+        Ok(())
+    }
+
+    pub(super) fn apply(&mut self, record: &Record<'_>) -> Result<()> {
+        let first = record.first_sequence;
+        match record.kind {
+            RecordKind::Group => self.apply_group(first, record),
+            RecordKind::KeyspaceCreate => {
+                let (id, name, options) =
+                    ddl::decode_create(record.payload).map_err(|e| placed(e, record))?;
+                self.last_seq = self.last_seq.max(first);
+                if id < self.next_keyspace_id {
+                    // The manifest has it, or has dropped it again.
+                    return Ok(());
+                }
+                self.next_keyspace_id = id.checked_add(1).ok_or_else(|| {
+                    let what = format!("a create record gives keyspace `{name}` the id {id}");
+                    Error::corruption(file_of(record), what)
+                        .at(record.position.offset.into())
+                        .expected(format!("less than {id}"))
+                })?;
+                let mut covered = SeqSet::new();
+                covered.insert(SeqRange::new(0, first));
+                self.begin(id, covered, &options)
+                    .map_err(|e| placed(e.context(format!("keyspace `{name}`")), record))?;
+                self.edit.create.push(CreateKeyspace {
+                    id,
+                    name: name.to_string(),
+                    sequence: first,
+                    options,
+                });
+                Ok(())
+            }
+            RecordKind::KeyspaceDrop => {
+                let id = ddl::decode_drop(record.payload).map_err(|e| placed(e, record))?;
+                self.last_seq = self.last_seq.max(first);
+                if planted::is(Bug::DropIsForgotten) {
+                    return Ok(());
+                }
+                if let Some(replayed) = self.keyspaces.remove(&id) {
+                    // They have this open's names: no later look for orphans of earlier opens would find what was spilled.
+                    for (_, sealed) in &replayed.runs {
+                        if let Sealed::Tables(tables) = sealed {
+                            self.jobs.discard(tables);
+                        }
+                    }
+                    self.dropped.insert(id);
+                    self.ingested.retain(|(keyspace, _)| *keyspace != id);
+                    let created = self.edit.create.len();
+                    self.edit.create.retain(|c| c.id != id);
+                    if self.edit.create.len() == created {
+                        self.edit.drop.push(id);
+                    }
+                }
+                Ok(())
+            }
+            RecordKind::Ingest => {
+                let ingest =
+                    ingest::decode(record.payload, first).map_err(|e| placed(e, record))?;
+                self.last_seq = self.last_seq.max(ingest.last);
+                self.next_table_id = self.next_table_id.max(ingest.next_table_id());
+                if planted::is(Bug::CheckIngestsAtOnce) {
+                    ingest
+                        .tables()
+                        .try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
+                }
+                for (id, runs) in ingest.parts {
+                    // Parts of dropped keyspaces are left out. One edit installs all others, so either all of them are covered or none.
+                    let Some(replayed) = self.keyspaces.get(&id) else {
+                        continue;
+                    };
+                    if replayed.covered.contains(first) {
+                        continue;
+                    }
+                    self.seal(id)?;
+                    let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
+                    for run in runs {
+                        replayed.covered.insert(run.seqs);
+                        self.ingested.push((id, run));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn apply_group(&mut self, first: u64, record: &Record<'_>) -> Result<()> {
+        for (seq, entry) in (first..).zip(Entries::new(record.payload)) {
+            let entry = entry.map_err(|bad| {
+                bad.into_error("a log record")
+                    .in_file(file_of(record))
+                    .at(record.position.offset.into())
+            })?;
+            self.last_seq = self.last_seq.max(seq);
+            let id = entry.keyspace;
+            match self.keyspaces.get(&id) {
+                None if id < self.next_keyspace_id => {}
+                None => {
+                    return Err(Error::corruption(
+                        file_of(record),
+                        format!("a log record names keyspace {id}, which was never created"),
+                    )
+                    .at(record.position.offset.into()));
+                }
+                Some(replayed)
+                    if replayed.covered.contains(seq)
+                        && !planted::is(Bug::ReplayIgnoresCovered) =>
+                {
+                    if replayed.filling.is_some() {
+                        self.seal(id)?;
+                    }
+                }
+                Some(_) => self.insert(id, seq, &entry).map_err(|e| match e.file() {
+                    None if e.is_corruption() => placed(e, record),
+                    _ => e,
+                })?,
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        id: KeyspaceId,
+        seq: u64,
+        entry: &crate::formats::batch::Entry<'_>,
+    ) -> Result<()> {
+        let replayed = &self.keyspaces[&id];
+        let (gap_lo, _) = gap(&replayed.covered, seq);
+        let full = match &replayed.filling {
+            Some((mem, lo)) => {
+                *lo < gap_lo && !planted::is(Bug::GapNotAsked)
+                    || !mem.room_for(1, entry.key.len(), entry.value.len())
+            }
+            None => false,
+        };
+        if full {
+            self.seal(id)?;
+        }
+        let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
+        if replayed.filling.is_none() {
+            let min_bytes = Memtable::arena_bytes_for(1, entry.key.len(), entry.value.len());
+            // The log may hold one entry of each of a thousand keyspaces.
+            let arenas = &replayed.settings.arenas;
+            let arena = if replayed.runs.is_empty() {
+                arenas.take_lazily(min_bytes)
+            } else {
+                arenas.take(min_bytes)
+            };
+            let arena = arena.map_err(|e| {
+                Error::new(ErrorKind::NoSpace, format!("no memory for replay: {e}"))
+            })?;
+            let (lo, _) = gap(&replayed.covered, seq);
+            replayed.filling = Some((Arc::new(Memtable::new(arena)), lo));
+        }
+        let (mem, _) = replayed.filling.as_ref().expect("made above");
+        let mut writer = mem.writer();
+        let inserted = match entry.kind {
+            EntryKind::RangeDelete => writer.add_range_delete(entry.key, entry.value, seq),
+            kind => writer.insert(entry.key, seq, kind as u8, entry.value),
+        };
+        replayed.last_seq = seq;
+        inserted.map_err(|e| {
+            Error::new(
+                ErrorKind::Corruption,
+                format!("a log record's entry cannot be applied: {e}"),
+            )
+        })
+    }
+
+    /// Turns the keyspace's memtable into a run of tables that nothing refers to yet.
+    fn seal(&mut self, id: KeyspaceId) -> Result<()> {
+        let replayed = self
+            .keyspaces
+            .get_mut(&id)
+            .expect("a keyspace that is replayed");
+        let Some((mem, lo)) = replayed.filling.take() else {
+            return Ok(());
+        };
+        let seqs = SeqRange::new(lo, replayed.last_seq);
+        let published = self.last_seq.max(replayed.last_seq);
+        let tables = match &self.no_space {
+            Some(_) => None,
+            None => match self
+                .jobs
+                .flush_for_recovery(id, &replayed.settings.all, &mem, published)
+            {
+                Ok(tables) => Some(tables),
+                Err(error) if error.is_no_space() && planted::is(Bug::ReplayWithoutRoom) => {
+                    Some(Vec::new())
+                }
+                Err(error) if error.is_no_space() => {
+                    self.no_space = Some(error);
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        replayed.covered.insert(seqs);
+        match tables {
+            Some(tables) if tables.is_empty() => {}
+            Some(tables) => replayed.runs.push((seqs, Sealed::Tables(tables))),
+            None => {
+                self.held_bytes += mem.used_bytes();
+                if self.held_bytes > self.budget.bytes() {
+                    let cause = self.no_space.clone().expect("set above");
+                    return Err(cause
+                        .context("the log holds more than fits in memory, and there is no room for tables")
+                        .expected(format!("at most {} bytes of replayed data without room (replay_bytes_max)", self.budget.bytes()))
+                        .advice("free some space, or set replay_bytes_max to more and open again"));
+                }
+                replayed.runs.push((seqs, Sealed::Held(mem)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the replay: what is left in memtables goes to tables too, where there is room.
+    pub(super) fn finish(mut self, old: &StoreState) -> Result<Finished> {
+        let ids: Vec<_> = self.keyspaces.keys().copied().collect();
+        for id in ids {
+            self.seal(id)?;
+        }
+        // Every number up to the ceiling may have been given, somewhere.
+        let given = if planted::is(Bug::ReuseNumbers) {
+            0
+        } else if planted::is(Bug::LostNumbersComeBack) {
+            found_in(old)
+        } else {
+            old.sequence_ceiling
+        };
+        let published = given.max(self.last_seq);
+        if planted::is(Bug::SpillIdsFromManifest) {
+            self.next_table_id = old.next_table_id;
+        }
+        let mut edit = self.edit;
+        let mut ingested = self.ingested;
+        for (_, run) in &ingested {
+            for table in run.tables.tables() {
+                check_ingested(self.jobs.outputs(), table)?;
+            }
+        }
+        let mut keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>> = BTreeMap::new();
+        for (id, replayed) in self.keyspaces {
+            let waiting = keyspaces.entry(id).or_default();
+            for (seqs, sealed) in replayed.runs {
+                waiting.push(match sealed {
+                    Sealed::Held(mem) => Waiting::Held { mem, seqs },
+                    Sealed::Tables(tables) => {
+                        let run_id = self.next_table_id;
+                        self.next_table_id += 1;
+                        let metas = JobRunner::metas(tables, &mut self.next_table_id);
+                        Waiting::Run(Run {
+                            id: run_id,
+                            seqs,
+                            tables: Level::new(metas)?,
+                        })
+                    }
+                });
+            }
+            let mut i = 0;
+            while i < ingested.len() {
+                if ingested[i].0 == id {
+                    waiting.push(Waiting::Run(ingested.swap_remove(i).1));
+                } else {
+                    i += 1;
+                }
+            }
+        }
+        edit.next_keyspace_id = Some(self.next_keyspace_id);
+        edit.next_table_id = Some(self.next_table_id);
+        Ok(Finished {
+            edit,
+            published,
+            keyspaces,
+            no_space: self.no_space,
+        })
+    }
+}
+
+/// The result of a replay: the one edit of recovery, or what is left of it while data waits for
+/// room.
+pub(super) struct Finished {
+    /// Creates, drops and counters.
+    edit: Edit,
+    /// The last number that counts as published.
+    pub(super) published: u64,
+    /// What was replayed of each keyspace, oldest first.
+    keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
+    /// There was no room for all tables.
+    pub(super) no_space: Option<Error>,
+}
+
+impl Finished {
+    /// The edit that installs everything: there was room for all tables.
+    pub(super) fn installing(&self) -> Edit {
+        let mut edit = self.edit.clone();
+        for (id, waiting) in &self.keyspaces {
+            let runs: Vec<Run> = waiting
+                .iter()
+                .filter_map(|w| match w {
+                    Waiting::Run(run) => Some(run.clone()),
+                    Waiting::Held { .. } => None,
+                })
+                .collect();
+            edit.keyspaces
+                .push(keyspace_edit(*id, &runs, self.published));
+        }
+        edit
+    }
+
+    /// The edit while the data waits. It holds only creates, drops and counters: data and the log's
+    /// start come together, later.
+    pub(super) fn waiting(&self) -> Edit {
+        self.edit.clone()
+    }
+
+    /// What waits for room.
+    pub(super) fn into_rest(self, cause: Error) -> Rest {
+        Rest {
+            cause,
+            published: self.published,
+            keyspaces: self.keyspaces,
+            pin: 0,
+        }
+    }
+}
+
+impl Replayed {
+    fn new(covered: SeqSet, settings: Arc<Settings>) -> Replayed {
+        Replayed {
+            settings,
+            covered,
+            filling: None,
+            last_seq: 0,
+            runs: Vec::new(),
+        }
+    }
+}
+
+/// What is wrong with a record, and where that is.
+fn placed(error: Error, record: &Record<'_>) -> Error {
+    error
+        .in_file(file_of(record))
+        .at(record.position.offset.into())
+}
+
+fn file_of(record: &Record<'_>) -> String {
+    crate::formats::log::format::segment_name(record.position.segment)
+}
+
+/// The gap between covered ranges that `seq` lies in: the number before its first one, and its last one.
+fn gap(covered: &SeqSet, seq: u64) -> (u64, u64) {
+    let ranges = covered.ranges();
+    let i = ranges.partition_point(|r| r.hi < seq);
+    let lo = i.checked_sub(1).map_or(0, |i| ranges[i].hi);
+    let hi = ranges.get(i).map_or(u64::MAX, |r| r.lo);
+    (lo, hi)
+}
+
+/// A table of an ingest whose edit was lost: its file was synced before the record was written, so it must be there, whole.
+fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
+    let file = storage.open(&table.name).map_err(|e| match e.kind {
+        StorageErrorKind::NotFound => Error::corruption(
+            &table.name,
+            "a table of an ingest in the log is missing: it was deleted, or the manifest has lost its last edits",
+        )
+        .expected("the table that the log names")
+        .found("no file of this name")
+        .advice("put the file back from a copy, or make a new store of what is left with `silt repair`"),
+        _ => Error::from(e).with_kind(ErrorKind::Corruption),
+    })?;
+    let reader = TableReader::open(
+        file,
+        ReaderOptions {
+            map: false,
+            ..ReaderOptions::default()
+        },
+    )?;
+    let found = (reader.file().len(), u128::from(reader.footer().digest));
+    if found == (table.file_bytes, table.digest) {
+        return Ok(());
+    }
+    Err(Error::corruption(
+        table.name.clone(),
+        "an ingested table is not the one that the log names",
+    )
+    .expected(format!(
+        "{} bytes, digest {:016x}",
+        table.file_bytes, table.digest
+    ))
+    .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
+}
+
+/// The largest number in what the manifest names.
+fn found_in(state: &StoreState) -> u64 {
+    let of_one = |keyspace: &Arc<crate::formats::version::KeyspaceState>| {
+        let ranges = keyspace.version.covered().ranges();
+        let covered = ranges.last().map_or(0, |range| range.hi);
+        covered.max(keyspace.created_sequence)
+    };
+    state.keyspaces.values().map(of_one).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_lie_between_covered_ranges() {
+        let mut covered = SeqSet::new();
+        assert_eq!(gap(&covered, 5), (0, u64::MAX));
+        covered.insert(SeqRange::new(3, 7));
+        covered.insert(SeqRange::new(10, 12));
+        assert_eq!(gap(&covered, 2), (0, 3));
+        assert_eq!(gap(&covered, 3), (0, 3));
+        assert_eq!(gap(&covered, 8), (7, 10));
+        assert_eq!(gap(&covered, 10), (7, 10));
+        assert_eq!(gap(&covered, 13), (12, u64::MAX));
+    }
+}

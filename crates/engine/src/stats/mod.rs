@@ -1,0 +1,377 @@
+//! What a store tells of itself: plain data, cheap enough to be asked every second.
+
+pub(crate) mod published;
+#[cfg(feature = "metrics")]
+pub(crate) mod recorder;
+pub(crate) mod space;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use crate::commit::stalls::{Delay, DelayTotal};
+use crate::formats::log::LogStats;
+use crate::jobs::schedule::JobStats;
+use crate::jobs::sides::SideStats;
+use crate::services::core::Core;
+use crate::services::options_differ::OptionDifference;
+use crate::stats::space::SpaceStats;
+use crate::tree::view::{KeyspaceView, Source};
+use crate::types::error::Error;
+use crate::types::metrics::LatencySummary;
+use crate::types::pressure::Cause;
+
+/// One level of a keyspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LevelStats {
+    /// Level-0: runs; else 1 if it has tables.
+    pub run_count: u64,
+    /// Tables.
+    pub table_count: u64,
+    /// Bytes of their files.
+    pub file_bytes: u64,
+    /// Raw bytes: user keys, values and 12 an entry.
+    pub raw_bytes: u64,
+    /// Entries.
+    pub entry_count: u64,
+    /// Range-delete fragments.
+    pub range_delete_count: u64,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyspaceStats {
+    /// Its name.
+    pub name: String,
+    /// Bytes used by its memtables.
+    pub memtable_bytes: u64,
+    /// Memtables that wait for or are in their flush.
+    pub sealed_memtable_count: u64,
+    /// Levels 0 to 6.
+    #[serde(serialize_with = "numbered")]
+    pub levels: Vec<LevelStats>,
+}
+
+/// A moment of a store. Counts are since it was opened.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stats {
+    /// `good`, or why the store takes no writes. See also `jobs_failing`.
+    pub health: String,
+    /// The published sequence number: every entry up to it can be read. It is not a count, because
+    /// every open for writing continues about 2^28 above the last number, so that none is given
+    /// twice. The counter `put_count` counts the entries that were written, `batch_count` the
+    /// batches.
+    pub published: u64,
+    /// Snapshots held, and the oldest one's number.
+    pub snapshot_count: u64,
+    /// Number of the oldest snapshot.
+    pub oldest_snapshot: Option<u64>,
+    /// By name.
+    pub keyspaces: Vec<KeyspaceStats>,
+    /// Named counters.
+    pub counters: BTreeMap<Cow<'static, str>, u64>,
+    /// Named latencies. Gets and puts: one call in sixteen is timed.
+    pub latencies: BTreeMap<Cow<'static, str>, LatencySummary>,
+    /// Delays of writers, totals by cause.
+    #[serde(serialize_with = "by_cause", deserialize_with = "known_causes")]
+    pub delay_totals: Vec<(Cause, DelayTotal)>,
+    /// The last delays, and those that last.
+    #[serde(deserialize_with = "known")]
+    pub delays: Vec<Delay>,
+    /// Writers that wait now.
+    pub waiting_writer_count: u64,
+    /// Running jobs.
+    pub jobs: Vec<JobStats>,
+    /// Executors.
+    pub sides: Vec<SideStats>,
+    /// The log.
+    pub log: LogStats,
+    /// Memory by use, in bytes.
+    pub memory: MemoryStats,
+    /// The space that all files take on disk, counted by listing the store's folders.
+    pub space: SpaceStats,
+    /// Tables that only pinned views hold.
+    pub pinned_table_count: u64,
+    /// Bytes of their files.
+    pub pinned_table_bytes: u64,
+    /// The error of the last job that failed since the store was opened. Jobs run again, so this
+    /// may be long past: see `jobs_failing`.
+    pub last_job_error: Option<String>,
+    /// Why flushes or compactions fail, if the last three of either have failed. `health` may still
+    /// be `good`: the store takes writes as long as it has memory for them, and then writers wait.
+    pub jobs_failing: Option<String>,
+    /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was
+    /// when the store was opened for writing.
+    pub option_differences: Vec<OptionDifference>,
+    /// Why that file could not be read, if it could not. The text begins with its path.
+    pub options_file_error: Option<String>,
+    /// The keyspaces in the file that the store does not have yet: a name is mistyped, or the
+    /// keyspace will be created later.
+    pub options_of_no_keyspace: Vec<String>,
+}
+
+/// Levels with their numbers, for readers who leave some out.
+fn numbered<S: serde::Serializer>(levels: &[LevelStats], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Numbered<'a> {
+        level: usize,
+        #[serde(flatten)]
+        stats: &'a LevelStats,
+    }
+    let levels = levels.iter().enumerate();
+    serializer.collect_seq(levels.map(|(level, stats)| Numbered { level, stats }))
+}
+
+/// Totals as a map.
+fn by_cause<S: serde::Serializer>(
+    totals: &[(Cause, DelayTotal)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(totals.iter().map(|(cause, total)| (cause.word(), total)))
+}
+
+/// What [`by_cause`] wrote, but for causes of another version.
+fn known_causes<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<(Cause, DelayTotal)>, D::Error> {
+    let all = BTreeMap::<String, DelayTotal>::deserialize(deserializer)?;
+    let total = |cause: Cause| all.get(cause.word()).map(|total| (cause, *total));
+    Ok(Cause::ALL.into_iter().filter_map(total).collect())
+}
+
+/// Elements that this build understands: another version may name causes that are not known here.
+fn known<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::de::DeserializeOwned,
+{
+    let all = Vec::<serde_json::Value>::deserialize(deserializer)?;
+    let known = |value| serde_json::from_value(value).ok();
+    Ok(all.into_iter().filter_map(known).collect())
+}
+
+/// Memory by use, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryStats {
+    /// Arenas of memtables, in use or kept.
+    pub arena_bytes: u64,
+    /// What range deletes in memtables take beside the arenas.
+    pub range_delete_bytes: u64,
+    /// Cached blocks.
+    pub block_cache_bytes: u64,
+    /// Filters, indexes and range deletes of open tables.
+    pub table_bytes: u64,
+    /// Of memtables what counts for `memory_bytes_max`: arenas that are in memory whole, of others what was written to them, and range deletes.
+    pub memtable_bytes: u64,
+    /// Buffers of running jobs.
+    pub job_bytes: u64,
+    /// What the block cache may hold now.
+    pub block_cache_capacity_bytes: u64,
+    /// `memory_bytes_max`; 0: none.
+    pub max_bytes: u64,
+}
+
+impl MemoryStats {
+    /// What counts for `memory_bytes_max`: memtables, cached blocks, open tables, buffers of jobs.
+    pub fn counted_bytes(&self) -> u64 {
+        self.memtable_bytes + self.block_cache_bytes + self.table_bytes + self.job_bytes
+    }
+
+    /// How much more that is than `memory_bytes_max` allows.
+    pub fn over_bytes(&self) -> u64 {
+        match self.max_bytes {
+            0 => 0,
+            max => self.counted_bytes().saturating_sub(max),
+        }
+    }
+}
+
+impl Stats {
+    /// A counter by name; 0 if there is none.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// Bytes written to tables for each byte of user data, flush and compaction together. The log is counted apart.
+    pub fn write_amplification(&self) -> f64 {
+        let user = self.counter("user_bytes").max(1);
+        (self.counter("flush_out_bytes") + self.counter("compaction_out_bytes")) as f64
+            / user as f64
+    }
+}
+
+/// Levels 0 to 6 of a view.
+pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
+    let mut levels = vec![LevelStats::default(); crate::formats::version::LEVEL_COUNT];
+    for (number, level) in view.level_views() {
+        let stats = &mut levels[number];
+        stats.run_count += u64::from(!level.level.is_empty());
+        stats.table_count += level.level.len() as u64;
+        stats.file_bytes += level.level.file_bytes();
+        stats.raw_bytes += level.level.raw_bytes();
+        for table in level.level.tables() {
+            stats.entry_count += table.entries;
+            stats.range_delete_count += table.range_deletes;
+        }
+    }
+    levels
+}
+
+/// The present statistics, with the space that the caller has counted.
+pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
+    let (m, cache) = (&core.metrics, &core.tables.cache);
+    let counters = [
+        ("get_count", m.get_count.get()),
+        ("get_hit_count", m.get_hit_count.get()),
+        ("multi_get_count", m.multi_get_count.get()),
+        ("put_count", m.put_count.get()),
+        ("batch_count", m.batch_count.get()),
+        ("group_count", m.group_count.get()),
+        ("seek_count", m.seek_count.get()),
+        ("hidden_count", m.hidden_count.get()),
+        ("gap_count", m.gap_count.get()),
+        ("gap_jump_count", m.gap_jump_count.get()),
+        ("user_bytes", m.user_bytes.get()),
+        ("log_bytes", m.log_bytes.get()),
+        ("log_sync_count", m.log_sync_count.get()),
+        ("flush_count", m.flush_count.get()),
+        ("flush_in_bytes", m.flush_in_bytes.get()),
+        ("flush_out_bytes", m.flush_out_bytes.get()),
+        ("compaction_count", m.compaction_count.get()),
+        ("compaction_in_bytes", m.compaction_in_bytes.get()),
+        ("compaction_out_bytes", m.compaction_out_bytes.get()),
+        ("trivial_move_count", m.trivial_move_count.get()),
+        ("intra_l0_count", m.intra_l0_count.get()),
+        ("manual_count", m.manual_count.get()),
+        ("delete_compaction_count", m.delete_compaction_count.get()),
+        ("dropped_table_count", m.dropped_table_count.get()),
+        ("sealed_for_deletes_count", m.sealed_for_deletes_count.get()),
+        ("sealed_for_memory_count", m.sealed_for_memory_count.get()),
+        ("memory_over_count", m.memory_over_count.get()),
+        ("rate_limited_bytes", core.jobs.rate.limited_bytes.get()),
+        ("rate_wait_count", core.jobs.rate.wait_count.get()),
+        ("rate_wait_us", core.jobs.rate.wait_us.get()),
+        ("job_failed_count", m.job_failed_count.get()),
+        ("resumed_job_count", m.resumed_job_count.get()),
+        ("adopted_table_count", m.adopted_table_count.get()),
+        ("job_declined_count", core.jobs.sides.declined_count()),
+        ("job_rejected_count", core.jobs.sides.rejected_count()),
+        ("job_fallback_count", core.jobs.sides.fallback_count()),
+        ("side_set_aside_count", core.jobs.sides.set_aside_count()),
+        (
+            "out_of_order_install_count",
+            m.out_of_order_install_count.get(),
+        ),
+        ("dropped_shadowed_count", m.dropped_shadowed_count.get()),
+        ("dropped_tombstone_count", m.dropped_tombstone_count.get()),
+        ("dropped_covered_count", m.dropped_covered_count.get()),
+        ("dropped_fragment_count", m.dropped_fragment_count.get()),
+        ("deleted_file_count", m.deleted_file_count.get()),
+        ("replayed_record_count", m.replayed_record_count.get()),
+        ("ingest_count", m.ingest_count.get()),
+        ("ingest_bytes", m.ingest_bytes.get()),
+        ("discarded_log_bytes", m.discarded_log_bytes.get()),
+        ("passed_log_damage_count", m.passed_log_damage_count.get()),
+        ("passed_log_damage_bytes", m.passed_log_damage_bytes.get()),
+        ("map_failed_count", core.tables.map_failed_count()),
+        ("block_cache_hit_count", cache.points.hit_count()),
+        ("block_cache_miss_count", cache.points.miss_count()),
+        ("block_cache_scan_hit_count", cache.scans.hit_count()),
+        ("block_cache_scan_miss_count", cache.scans.miss_count()),
+        ("table_open_count", core.tables.opened_count()),
+        ("table_close_count", core.tables.closed_count()),
+        (
+            "table_file_close_count",
+            core.tables.descriptors.closed_count(),
+        ),
+        (
+            "descriptor_retry_count",
+            core.tables.descriptors.retried_count(),
+        ),
+        ("stats_unpublished_count", m.stats_unpublished_count.get()),
+        ("event_lost_count", core.events.lost_count()),
+    ];
+    let counters = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
+    let latencies = [
+        ("get", m.get_time.summary()),
+        ("multi_get", m.multi_get_time.summary()),
+        ("put", m.put_time.summary()),
+        ("commit", m.commit_time.summary()),
+        ("flush", m.flush_time.summary()),
+        ("compaction", m.compaction_time.summary()),
+        ("sync", m.sync_time.summary()),
+    ];
+    let latencies = latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into();
+    let map = core.keyspaces.load_full();
+    let keyspaces = map
+        .by_id
+        .values()
+        .map(|keyspace| {
+            let view = keyspace.pin();
+            let mut memtable_bytes = 0;
+            for source in &view.sources {
+                if let Source::Memtable(mem) = source {
+                    memtable_bytes += mem.mem.used_bytes();
+                }
+            }
+            KeyspaceStats {
+                name: keyspace.name.clone(),
+                memtable_bytes,
+                sealed_memtable_count: view.sealed_count as u64,
+                levels: level_stats(&view),
+            }
+        })
+        .collect();
+    let current = map
+        .by_id
+        .values()
+        .flat_map(|k| {
+            k.pin()
+                .level_views()
+                .flat_map(|(_, l)| l.level.tables().iter().map(|t| t.id).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
+    // Before the locks below, which last until all is put together.
+    let memory = crate::services::budget::memory(core);
+    let jobs_failing = crate::background::failing_now(core).map(|error| error.to_string());
+    Stats {
+        jobs_failing,
+        health: core.health.describe(),
+        published: core.snapshots.published(),
+        snapshot_count: core.snapshots.count() as u64,
+        oldest_snapshot: core.snapshots.oldest(),
+        keyspaces,
+        counters,
+        latencies,
+        delay_totals: core.stalls.totals(),
+        delays: core.stalls.delays(),
+        waiting_writer_count: core.stalls.waiting_count() as u64,
+        jobs: core.schedule.lock().jobs(),
+        sides: core.jobs.sides.stats(),
+        log: core.log.stats(),
+        memory,
+        space,
+        pinned_table_count,
+        pinned_table_bytes,
+        last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),
+        option_differences: crate::services::options_differ::differences(core),
+        options_file_error: crate::services::options_differ::failure(core).map(Error::to_string),
+        options_of_no_keyspace: crate::services::options_differ::of_no_keyspace(core),
+    }
+    .with_log_bytes(core.log_bytes.load(Ordering::Relaxed))
+}
+
+impl Stats {
+    fn with_log_bytes(mut self, bytes: u64) -> Stats {
+        self.counters.insert("log_live_bytes".into(), bytes);
+        self
+    }
+}

@@ -1,0 +1,83 @@
+//! What a store counts, for the recorder of the `metrics` crate: feature `metrics`.
+//!
+//! What it is: [`feed`] hands over the figures of [`Stats`], under the same names. The maintenance task calls it once a second, whether
+//! statistics are published or not; if no recorder is installed, nothing comes of it.
+//!
+//! Names: a counter `x` is `siltstone_x`, all with the label `store` (where its manifest lies); `siltstone_latency_ns` is a gauge with the labels
+//! `call` and `quantile` (0.5, 0.9, 0.99, 0.999, 1), `siltstone_latency_count` a counter; `siltstone_delay_count` and `siltstone_delay_us` are
+//! counters by `cause`; `siltstone_level_*` gauges by `keyspace` and `level`; `siltstone_memory_bytes` a gauge by `use`.
+//!
+//! Threading: the maintenance task. No lock is held, so a recorder may do what it likes.
+
+use metrics::{counter, gauge};
+
+use crate::services::core::Core;
+use crate::stats::Stats;
+use crate::stats::space::SpaceStats;
+
+/// Hands the present figures to the installed recorder.
+pub(crate) fn feed(core: &Core) {
+    // The recorder gets no figures of `space`: they would take a listing of the folders.
+    let stats = crate::stats::collect(core, SpaceStats::default());
+    record(&core.storages.manifest.describe(), &stats);
+}
+
+fn record(store: &str, stats: &Stats) {
+    let label = || ("store", store.to_string());
+    for (name, n) in &stats.counters {
+        // The log's length falls as well.
+        if name == "log_live_bytes" {
+            gauge!("siltstone_log_live_bytes", &[label()]).set(*n as f64);
+        } else {
+            counter!(format!("siltstone_{name}"), &[label()]).absolute(*n);
+        }
+    }
+    for (call, latency) in &stats.latencies {
+        let labels = [label(), ("call", call.to_string())];
+        counter!("siltstone_latency_count", &labels).absolute(latency.count);
+        for (quantile, ns) in [
+            ("0.5", latency.p50_ns),
+            ("0.9", latency.p90_ns),
+            ("0.99", latency.p99_ns),
+            ("0.999", latency.p999_ns),
+            ("1", latency.max_ns),
+        ] {
+            let labels = [
+                label(),
+                ("call", call.to_string()),
+                ("quantile", quantile.to_string()),
+            ];
+            gauge!("siltstone_latency_ns", &labels).set(ns as f64);
+        }
+    }
+    for (cause, total) in &stats.delay_totals {
+        let labels = [label(), ("cause", cause.word().to_string())];
+        counter!("siltstone_delay_count", &labels).absolute(total.count);
+        counter!("siltstone_delay_us", &labels).absolute(total.total_us);
+    }
+    gauge!("siltstone_waiting_writer_count", &[label()]).set(stats.waiting_writer_count as f64);
+    gauge!("siltstone_running_job_count", &[label()]).set(stats.jobs.len() as f64);
+    gauge!("siltstone_writable", &[label()]).set(f64::from(u8::from(stats.health == "good")));
+    for (what, bytes) in [
+        ("arenas", stats.memory.arena_bytes),
+        ("range_deletes", stats.memory.range_delete_bytes),
+        ("block_cache", stats.memory.block_cache_bytes),
+        ("tables", stats.memory.table_bytes),
+        ("jobs", stats.memory.job_bytes),
+    ] {
+        let labels = [label(), ("use", what.to_string())];
+        gauge!("siltstone_memory_bytes", &labels).set(bytes as f64);
+    }
+    for keyspace in &stats.keyspaces {
+        for (level, figures) in keyspace.levels.iter().enumerate() {
+            let labels = [
+                label(),
+                ("keyspace", keyspace.name.clone()),
+                ("level", level.to_string()),
+            ];
+            gauge!("siltstone_level_run_count", &labels).set(figures.run_count as f64);
+            gauge!("siltstone_level_table_count", &labels).set(figures.table_count as f64);
+            gauge!("siltstone_level_file_bytes", &labels).set(figures.file_bytes as f64);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The space that a store's files take on disk, by their purpose.
+//!
+//! A store's folders have more than tables: log segments that are live, prepared, or kept to be
+//! recycled; the reserves for a full disk; manifests. All files are counted here from the listings
+//! of the folders, so that the sum is what `du` shows.
+//!
+//! Invariants: every file in a listing is counted once. Nothing is changed, no lease is needed, and
+//! a folder that cannot be listed counts as empty.
+//!
+//! Threading: a pure function of the listings, except that a writer may begin or end a live log
+//! segment meanwhile.
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use crate::formats::directories::Storages;
+use crate::formats::log::format::parse_segment_name;
+use crate::formats::names::{self, Kind};
+use crate::services::core::Core;
+
+/// Files of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Space {
+    /// Files.
+    pub file_count: u64,
+    /// Their lengths in bytes.
+    pub file_bytes: u64,
+}
+
+impl Space {
+    fn add(&mut self, bytes: u64) {
+        self.file_count += 1;
+        self.file_bytes += bytes;
+    }
+
+    fn plus(self, other: Space) -> Space {
+        Space {
+            file_count: self.file_count + other.file_count,
+            file_bytes: self.file_bytes + other.file_bytes,
+        }
+    }
+}
+
+/// The space that a store's files take on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct SpaceStats {
+    /// Tables, including obsolete ones that readers hold or that are about to be deleted.
+    pub tables: Space,
+    /// Log segments that a replay would read, including the current one and the space that was
+    /// reserved in it.
+    pub log_live: Space,
+    /// Log segments that are ready to be written next.
+    pub log_prepared: Space,
+    /// Obsolete log segments that are kept to be recycled, or about to be deleted.
+    pub log_pooled: Space,
+    /// Space that is reserved for opening the store on a full disk.
+    pub reserves: Space,
+    /// Manifests.
+    pub manifests: Space,
+    /// Everything else in the store's folders: small files of the store, and other files.
+    pub others: Space,
+}
+
+impl SpaceStats {
+    /// The sum.
+    pub fn total(&self) -> Space {
+        self.parts()
+            .into_iter()
+            .map(|(_, space)| space)
+            .fold(Space::default(), Space::plus)
+    }
+
+    /// The parts, with readable names.
+    pub fn parts(&self) -> [(&'static str, Space); 7] {
+        [
+            ("tables", self.tables),
+            ("log, live", self.log_live),
+            ("log, prepared", self.log_prepared),
+            ("log, pooled", self.log_pooled),
+            ("reserves", self.reserves),
+            ("manifests", self.manifests),
+            ("others", self.others),
+        ]
+    }
+}
+
+/// The folders of an open for reading, below the files that it keeps in memory, and the segments
+/// that it replayed.
+pub(crate) struct Below {
+    pub(crate) storages: Storages,
+    pub(crate) live: RangeInclusive<u32>,
+}
+
+/// Counts the files of an open store.
+pub(crate) fn collect(core: &Core) -> SpaceStats {
+    match &core.below {
+        Some(below) => count(&below.storages, &below.live),
+        None => {
+            let log = core.log.stats();
+            count(&core.storages, &(log.oldest_segment..=log.newest_segment))
+        }
+    }
+}
+
+fn count(storages: &Storages, live: &RangeInclusive<u32>) -> SpaceStats {
+    let mut all = SpaceStats::default();
+    for (storage, parts) in storages.folders() {
+        for object in storage.list().unwrap_or_default() {
+            let kind = names::kind_of(&object.name).filter(|kind| parts.hold(*kind));
+            let space = match kind {
+                Some(Kind::Table(_)) => &mut all.tables,
+                Some(Kind::Segment) => match parse_segment_name(&object.name) {
+                    Some(number) if live.contains(&number) => &mut all.log_live,
+                    Some(number) if number > *live.end() => &mut all.log_prepared,
+                    _ => &mut all.log_pooled,
+                },
+                Some(Kind::Manifest(_)) => &mut all.manifests,
+                Some(Kind::LogReserve) => &mut all.reserves,
+                _ if crate::catalog::reserve::is_reserve(&object.name) => &mut all.reserves,
+                _ => &mut all.others,
+            };
+            space.add(object.len);
+        }
+    }
+    all
+}

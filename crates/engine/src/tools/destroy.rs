@@ -1,0 +1,357 @@
+//! Destroying a store: all of its files, and nothing else.
+//!
+//! What it is: under the writer's leases of all its folders, a store's own files (`names.rs`) are deleted; what others put beside them stays, and
+//! is named. Folders that are empty then are removed.
+//!
+//! Invariant: a crash at any call leaves the whole store or none. So the pointer goes first: as long as it is there, an open would find a store with
+//! whatever is left of it, and a log without its last segments opens as a store with less in it. It is not deleted but *renamed* (to `DESTROYED`), by
+//! one call that needs no room on a full disk; once that is durable, the rest may go in any order, a crash on the way is told by opens, and
+//! destroying goes on where it was. `DIRECTORIES` goes last but one, because it is what leads to the other folders, and these first for the same reason.
+//!
+//! Threading: one task, under the leases.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use siltstone_storage::files::{self, FileStorage};
+use siltstone_storage::{Epoch, Lease, Storage, StorageErrorKind};
+
+use crate::formats::directories::{Directories, Owner, Storages};
+use crate::formats::log::format as log_format;
+use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
+use crate::formats::names::{self, DESTROYED, DIRECTORIES, Kind, OWNER, Parts};
+use crate::services::recovery::LEASE;
+use crate::types::error::{Error, ErrorKind, Result};
+
+/// What became of a store's folders.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DestroyReport {
+    /// Files that were deleted.
+    pub deleted_file_count: u64,
+    /// Bytes of these files. Where others link them (checkpoints) they stay on the disk.
+    pub deleted_bytes: u64,
+    /// Folders that were removed, because nothing was left in them.
+    pub removed: Vec<String>,
+    /// What is left, with the reason: files that are not the store's, folders that could not be removed or are another store's.
+    pub left: Vec<(String, String)>,
+}
+
+const NOT_OURS: &str = "not a file of the store";
+
+/// A folder of the store.
+struct Place {
+    storage: Arc<dyn Storage>,
+    parts: Parts,
+}
+
+/// A folder whose lease is held.
+struct Held<'a> {
+    place: &'a Place,
+    lease: Box<dyn Lease>,
+}
+
+/// Destroys the store in the folder `path`.
+pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
+    let told = |e: siltstone_storage::StorageError| {
+        Error::from(e).context(format!("destroying the store {}", path.display()))
+    };
+    let root = FileStorage::open_existing(path).map_err(told)?;
+    // What is removed at the end is the folder, not a link to it.
+    let root_path = root.location();
+    let directories = Directories::read(&root)?;
+    let mut report = DestroyReport::default();
+    let mut places = vec![Place {
+        parts: own_parts(directories.as_ref()),
+        storage: Arc::new(root),
+    }];
+    let mut paths = vec![root_path];
+    for option in ["log_dir", "table_dir"] {
+        let part = directories.as_ref().and_then(|d| d.part(option));
+        let Some(dir) = part.map(str::to_string) else {
+            continue;
+        };
+        let parts = Parts {
+            manifest: false,
+            log: option == "log_dir",
+            tables: option == "table_dir",
+        };
+        if let Some(known) = paths.iter().position(|p| *p == dir) {
+            places[known].parts.log |= parts.log;
+            places[known].parts.tables |= parts.tables;
+            continue;
+        }
+        match FileStorage::open_existing(&dir) {
+            Ok(storage) => {
+                places.push(Place {
+                    storage: Arc::new(storage),
+                    parts,
+                });
+                paths.push(dir);
+            }
+            // Gone, or done with before a crash, or not mounted: told, because in the last case there is something left.
+            Err(e) if e.kind == StorageErrorKind::NotFound => {
+                report
+                    .left
+                    .push((dir, "there is no such folder".to_string()));
+            }
+            Err(e) => return Err(told(e)),
+        }
+    }
+    let held = run(&places, &mut report)?;
+    // Until the folders are gone their leases are held.
+    let done: Vec<bool> = places
+        .iter()
+        .map(|place| held.iter().any(|h| std::ptr::eq(h.place, place)))
+        .collect();
+    for (path, _) in paths.iter().zip(done).filter(|(_, done)| *done).rev() {
+        remove_folder(Path::new(path), &mut report);
+    }
+    drop(held);
+    if path.is_symlink() {
+        let why = "a link to the store's folder".to_string();
+        report.left.push((path.display().to_string(), why));
+    }
+    Ok(report)
+}
+
+/// Removes a folder in which nothing is left but the lease's file. Failing is no failure of the whole: the store is gone.
+fn remove_folder(path: &Path, report: &mut DestroyReport) {
+    let shown = |name: &str| path.join(name).display().to_string();
+    let entries = match files::folder_entries(path) {
+        Ok(entries) => entries.unwrap_or_default(),
+        Err(error) => {
+            report.left.push((shown(""), error.to_string()));
+            return;
+        }
+    };
+    let foreign = entries.iter().filter(|name| !files::is_own_name(name));
+    let foreign: Vec<_> = foreign
+        .map(|name| (shown(name), NOT_OURS.to_string()))
+        .collect();
+    if !foreign.is_empty() {
+        report.left.extend(foreign);
+        return;
+    }
+    let place = path.display().to_string();
+    match files::remove_folder(path) {
+        Ok(()) => report.removed.push(place),
+        // Where a disk is mounted, say.
+        Err(error) => report.left.push((place, error.to_string())),
+    }
+}
+
+/// Destroys the store on these storages; foreign objects stay and are named.
+pub(crate) fn destroy_on(storages: &Storages) -> Result<DestroyReport> {
+    let all = [&storages.manifest, &storages.log, &storages.tables];
+    let places: Vec<Place> = storages
+        .folders()
+        .into_iter()
+        .filter_map(|(folder, parts)| {
+            let mut all = all.into_iter();
+            let storage = all.find(|s| std::ptr::addr_eq(Arc::as_ptr(s), folder))?;
+            Some(Place {
+                storage: storage.clone(),
+                parts,
+            })
+        })
+        .collect();
+    let mut report = DestroyReport::default();
+    for held in run(&places, &mut report)? {
+        for object in held.place.storage.list()? {
+            let place = format!("{}/{}", held.place.storage.describe(), object.name);
+            report.left.push((place, NOT_OURS.to_string()));
+        }
+    }
+    Ok(report)
+}
+
+fn own_parts(directories: Option<&Directories>) -> Parts {
+    let whole = Parts {
+        manifest: true,
+        log: true,
+        tables: true,
+    };
+    directories.map_or(whole, Directories::own_parts)
+}
+
+fn exists(storage: &dyn Storage, name: &str) -> Result<bool> {
+    match storage.open(name) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind == StorageErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether an object begins with these bytes.
+fn begins(storage: &dyn Storage, name: &str, magic: &[u8]) -> Result<bool> {
+    let file = storage.open(name)?;
+    let mut head = vec![0; magic.len()];
+    if file.len() < magic.len() as u64 {
+        return Ok(false);
+    }
+    file.read_at(0, &mut head)?;
+    Ok(head == magic)
+}
+
+/// Whether there is a store in a folder, sound or not, or what is left of one: never by names alone, which others may have given.
+fn is_store(storage: &dyn Storage) -> Result<bool> {
+    if current_id(storage)?.is_some()
+        || exists(storage, DESTROYED)?
+        || Directories::read(storage)?.is_some()
+    {
+        return Ok(true);
+    }
+    for object in storage.list()? {
+        let is = match names::kind_of(&object.name) {
+            Some(Kind::Manifest(_)) => begins(storage, &object.name, &manifest::format::MAGIC)?,
+            Some(Kind::Segment) => begins(storage, &object.name, &log_format::MAGIC)?,
+            // An unfinished checkpoint or repair has a marker and tables.
+            Some(Kind::Table(_)) => exists(storage, crate::services::checkpoint::PARTIAL)?,
+            _ => false,
+        };
+        if is {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The id in the pointer; a damaged one says nothing.
+fn current_id(root: &dyn Storage) -> Result<Option<StoreId>> {
+    match manifest::read_current(root) {
+        Ok(current) => Ok(current.map(|c| c.store_id)),
+        Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Deletes the store's files. Gives the leases of the folders that were its own.
+fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'a>>> {
+    let root = &*places[0].storage;
+    let shown = root.describe();
+    let context = |e: Error| e.context(format!("destroying the store {shown}"));
+    // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
+    let refuse_others = || {
+        if is_store(root).map_err(context)? {
+            return Ok(());
+        }
+        Err(Error::not_found(format!(
+            "there is no siltstone store in {shown}, so nothing was deleted"
+        ))
+        .advice("check the path"))
+    };
+    refuse_others()?;
+    let lease = |place: &'a Place| -> Result<Held<'a>> {
+        let lease = place.storage.lease(LEASE).map_err(|e| context(e.into()))?;
+        Ok(Held { place, lease })
+    };
+    let mut held = vec![lease(&places[0])?];
+    // Somebody may have destroyed it meanwhile.
+    refuse_others()?;
+    let directories = Directories::read(root)?;
+    // `DIRECTORIES` goes before the last trace of a store does.
+    let says = directories.is_some() || current_id(root).map_err(context)?.is_some();
+    if says && own_parts(directories.as_ref()) != places[0].parts {
+        return Err(context(Error::invalid_argument(format!(
+            "{DIRECTORIES} says otherwise where its parts lie"
+        ))));
+    }
+    let id = current_id(root)
+        .map_err(context)?
+        .or(directories.as_ref().map(|d| d.store_id));
+    for place in &places[1..] {
+        let storage = &*place.storage;
+        let mut leave = |why: String| report.left.push((storage.describe(), why));
+        // A folder that is not this store's is left as it is, lease file included: the folder here may be a copy.
+        let is_own = |owner: &Owner| id.is_some_and(|id| owner.is(id, root));
+        match Owner::read(storage) {
+            Ok(Some(owner)) if is_own(&owner) => {
+                held.push(lease(place)?);
+                if !Owner::read(storage)?.is_some_and(|owner| is_own(&owner)) {
+                    held.pop();
+                    leave("it was given to another store".to_string());
+                }
+            }
+            Ok(Some(owner)) => leave(format!("it belongs to {}", owner.whose())),
+            Ok(None) => leave(format!("it has no {OWNER}: this store has nothing in it")),
+            Err(error) if error.kind() == ErrorKind::Corruption => leave(error.to_string()),
+            Err(error) => return Err(context(error)),
+        }
+    }
+    delete_all(&held, report).map_err(context)?;
+    Ok(held)
+}
+
+fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {
+    let (root, epoch) = (&*held[0].place.storage, held[0].lease.epoch());
+    let current = exists(root, CURRENT_NAME)?;
+    if exists(root, DESTROYED)? {
+        // The renaming shows, but its sync may have failed, and the kernel tells that once only: the name is changed again, so that this sync
+        // covers its end.
+        if !current {
+            drop(root.create(epoch, CURRENT_NAME)?);
+        }
+        root.delete(epoch, CURRENT_NAME)?;
+        root.sync_dir(epoch)?;
+    } else if current {
+        root.rename(epoch, CURRENT_NAME, DESTROYED)?;
+        root.sync_dir(epoch)?;
+    }
+    for other in &held[1..] {
+        let (storage, parts) = (&*other.place.storage, other.place.parts);
+        let epoch = other.lease.epoch();
+        // Its owner last: while that is there, destroying again comes here again.
+        delete_where(storage, epoch, report, |kind, _| {
+            parts.hold(kind) && kind != Kind::Owner
+        })?;
+        delete_where(storage, epoch, report, |kind, _| kind == Kind::Owner)?;
+    }
+    let parts = held[0].place.parts;
+    let is_late = |name: &str| [DESTROYED, DIRECTORIES].contains(&name);
+    let is_manifest = |kind: Kind| matches!(kind, Kind::Manifest(_));
+    // A store without a pointer is known by its manifests.
+    delete_where(root, epoch, report, |kind, name| {
+        parts.hold(kind) && !is_manifest(kind) && !is_late(name)
+    })?;
+    delete_where(root, epoch, report, |kind, _| is_manifest(kind))?;
+    for late in [DIRECTORIES, DESTROYED] {
+        delete_where(root, epoch, report, |_, name| name == late)?;
+    }
+    Ok(())
+}
+
+/// Deletes a folder's files of a store that `which` takes, durably.
+fn delete_where(
+    storage: &dyn Storage,
+    epoch: Epoch,
+    report: &mut DestroyReport,
+    which: impl Fn(Kind, &str) -> bool,
+) -> Result<()> {
+    let mut deleted = false;
+    for object in storage.list()? {
+        if names::kind_of(&object.name).is_some_and(|kind| which(kind, &object.name)) {
+            storage.delete(epoch, &object.name)?;
+            deleted = true;
+            report.deleted_file_count += 1;
+            report.deleted_bytes += object.len;
+        }
+    }
+    if deleted {
+        storage.sync_dir(epoch)?;
+    }
+    Ok(())
+}
+
+/// Refuses a folder in which a store was being destroyed.
+pub(crate) fn refuse_destroyed(root: &dyn Storage) -> Result<()> {
+    if !exists(root, DESTROYED)? {
+        return Ok(());
+    }
+    let place = root.describe();
+    Err(Error::not_found(format!(
+        "the store in {place} was being destroyed, and that was cut off"
+    ))
+    .in_file(DESTROYED)
+    .advice("destroy it again to delete what is left of it"))
+}

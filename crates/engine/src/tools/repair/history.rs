@@ -1,0 +1,626 @@
+//! The log of a damaged store: every record whose checksums hold, also behind damage, and the holes between them.
+//!
+//! Where nothing is lost numbers meet: a record's first number follows the last one before it. So a break in the log's structure (a header, a
+//! link) between two records whose numbers meet lost no entry; any other break is a *hole*, and whatever it held has numbers below those of
+//! the next record.
+//!
+//! Invariants: a record is believed at the place for which it was written only (its checksum covers
+//! salt, segment and offset). What no format can tell: damage of the last records when nothing
+//! behind them, and not the manifest, knows of them. The report names such an end: a last record
+//! that is not whole ([`LogFound::is_torn`]), or bytes that are no record
+//! ([`LogFound::end_is_clear`]).
+//!
+//! Threading: one task; it only reads. Memory: one segment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use siltstone_storage::{ReadFile, Storage};
+
+use super::report::{LogFound, LogHole};
+use crate::formats::batch::count_entries;
+use crate::formats::log::format::{
+    BadHeader, BadRecord, ChainEnd, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible,
+    RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
+    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
+};
+use crate::formats::log::{Position, Record, another_chain, is_unreadable};
+use crate::formats::version::LogStart;
+use crate::types::error::{Error, Result};
+
+/// The pieces in which a segment is read where not all of it can be, in bytes.
+const SECTOR_BYTES: usize = 512;
+
+/// One segment in memory.
+struct Segment {
+    number: u32,
+    bytes: Vec<u8>,
+    /// The parts that could not be read; `bytes` has zeros there.
+    unreadable: Vec<Error>,
+    header: std::result::Result<(SegmentHeader, u32), BadHeader>,
+}
+
+/// Where the last record that was found ends.
+struct Last {
+    /// In the segment in which the search is; `None` between two segments of one chain.
+    end: ChainEnd,
+    salt: u64,
+    /// The first number that the next record may have.
+    next_sequence: u64,
+}
+
+/// What the manifest says about the log, as far as it can be read.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    /// Where the log starts: what is lost before this position is not needed.
+    pub(super) start: Option<LogStart>,
+    pub(super) store_id: Option<u64>,
+    pub(super) synced: Position,
+    /// The store was closed with its log ending at `synced`.
+    pub(super) closed: bool,
+}
+
+/// Reads the log from its start on (all of its newest chain if that is not known) and gives every
+/// good record to `apply`, in order.
+pub(super) fn read(
+    storage: &dyn Storage,
+    known: Known,
+    damage: &mut Vec<Error>,
+    apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
+) -> Result<LogFound> {
+    let Known {
+        store_id, synced, ..
+    } = known;
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let files = Files::list(storage)?;
+    let mut salts = BTreeSet::new();
+    let needed = match known.start {
+        Some(start) => {
+            if start.offset > 0 {
+                salts.insert(start.salt);
+            }
+            Position::new(narrow(start.segment), narrow(start.offset))
+        }
+        None => Position::new(files.newest_chain(storage)?, 0),
+    };
+    let start = needed.segment;
+    let mut numbers = Vec::new();
+    for (number, name) in files.by_number.range(start..) {
+        let head = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
+        if parse_segment_name(name) != Some(*number) {
+            damage.push(
+                Error::corruption(name.clone(), "a log segment lies under another's name")
+                    .found(segment_name(*number)),
+            );
+        }
+        match (&head.header, store_id) {
+            (Ok((header, _)), Some(id)) if header.store_id != id => {
+                damage.push(
+                    Error::corruption(name.clone(), "the log segment belongs to another store")
+                        .at(16)
+                        .expected(format_args!("store id {id:016x}"))
+                        .found(format_args!("store id {:016x}", header.store_id)),
+                );
+            }
+            (Err(BadHeader::Version(version)), _) => {
+                return Err(Error::unsupported(
+                    "a log segment of a format version that this build does not know",
+                )
+                .in_file(name.clone())
+                .found(format_args!("version {version}"))
+                .advice("repair the store with the version that wrote it"));
+            }
+            (Ok((header, _)), _) if is_of_another_chain(known.start, *number, header) => {
+                let salt = known.start.map_or(0, |start| start.salt);
+                damage.push(another_chain(*number, salt, header.salt));
+            }
+            _ => {
+                salts.extend(head.salts());
+                numbers.push(*number);
+            }
+        }
+    }
+    let mut reading = Reading {
+        found: LogFound {
+            is_there: !files.by_number.is_empty(),
+            closed_end: known.closed.then_some(synced),
+            ..LogFound::default()
+        },
+        last: None,
+        needed,
+        salt: known.start.map_or(0, |start| start.salt),
+        synced,
+        closed: known.closed,
+        damage,
+        apply,
+        end_is_certain: true,
+        lost_tail: false,
+        torn: None,
+        unreadable_count: 0,
+        empty_start: None,
+        reached_synced: false,
+    };
+    if numbers.first() != Some(&start) {
+        reading.damage.push(Error::corruption(
+            segment_name(start),
+            "the log's first segment is missing",
+        ));
+        reading.found.first_is_missing = true;
+    }
+    for number in &numbers {
+        let name = &files.by_number[number];
+        let mut segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+        reading.damage.append(&mut segment.unreadable);
+        reading.segment(&segment, &salts)?;
+    }
+    reading.finish()
+}
+
+/// Whether this is the segment of the log's start, as it is in a copy of the store that went its
+/// own way: what it holds is no history of this store.
+fn is_of_another_chain(start: Option<LogStart>, number: u32, header: &SegmentHeader) -> bool {
+    start.is_some_and(|start| {
+        start.offset > 0 && start.segment == u64::from(number) && start.salt != header.salt
+    })
+}
+
+/// The segments by the number that they really have: names may have been swapped.
+struct Files {
+    by_number: BTreeMap<u32, String>,
+}
+
+impl Files {
+    fn list(storage: &dyn Storage) -> Result<Files> {
+        let mut by_number = BTreeMap::new();
+        let mut renamed = Vec::new();
+        for object in storage.list()? {
+            let Some(number) = parse_segment_name(&object.name) else {
+                continue;
+            };
+            let head = Segment::open(storage, number, &object.name, MAX_HEADER_BYTES as u64)?;
+            match head.header {
+                // Also one that was to be used again and got no new header: its old records are history where they are not flushed.
+                Err(BadHeader::Number(own)) => renamed.push((own, number, object.name)),
+                _ => {
+                    by_number.insert(number, object.name);
+                }
+            }
+        }
+        for (own, number, name) in renamed {
+            let own = u32::try_from(own).unwrap_or(number);
+            let free = !by_number.contains_key(&own);
+            by_number
+                .entry(if free { own } else { number })
+                .or_insert(name);
+        }
+        Ok(Files { by_number })
+    }
+
+    /// The first segment of the newest chain that has records.
+    fn newest_chain(&self, storage: &dyn Storage) -> Result<u32> {
+        let mut best: Option<(u64, u32)> = None;
+        for (number, name) in self.by_number.iter().rev() {
+            let segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+            let Some(salt) = segment.salts().first().copied() else {
+                continue;
+            };
+            match &mut best {
+                Some((chain, first)) if *chain == salt => *first = *number,
+                // Older chains were read whole by the open that began this one.
+                Some(_) => break,
+                None if segment
+                    .next(SEGMENT_HEADER_BYTES, &BTreeSet::from([salt]))
+                    .is_some() =>
+                {
+                    best = Some((salt, *number));
+                }
+                None => {}
+            }
+        }
+        Ok(best.map_or(1, |(_, first)| first))
+    }
+}
+
+impl Segment {
+    fn open(storage: &dyn Storage, number: u32, name: &str, most: u64) -> Result<Segment> {
+        let file = storage.open(name)?;
+        let len = file.len().min(most);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len as usize).map_err(|_| {
+            Error::new(
+                crate::ErrorKind::Io,
+                format!("there is no memory for a log segment of {len} bytes"),
+            )
+            .in_file(name)
+        })?;
+        bytes.resize(len as usize, 0);
+        let unreadable = match file.read_at(0, &mut bytes) {
+            Err(error) if is_unreadable(&error.clone().into()) => read_sectors(&*file, &mut bytes),
+            read => read.map(|()| Vec::new())?,
+        };
+        let header = SegmentHeader::decode(&bytes[..bytes.len().min(MAX_HEADER_BYTES)], number);
+        Ok(Segment {
+            number,
+            bytes,
+            unreadable,
+            header,
+        })
+    }
+
+    /// The salts that its records may have.
+    fn salts(&self) -> Vec<u64> {
+        match &self.header {
+            Ok((header, _)) => vec![header.salt],
+            Err(_) => SegmentHeader::salt_field(&self.bytes).into_iter().collect(),
+        }
+    }
+
+    fn plausible(&self, at: usize, seed: RecordSeed) -> std::result::Result<Plausible, BadRecord> {
+        let Some(bytes) = self
+            .bytes
+            .get(at..at + RECORD_HEADER_BYTES)
+            .and_then(|b| b.try_into().ok())
+        else {
+            return Err(BadRecord::SegmentFull);
+        };
+        RecordHeader::decode(bytes, seed, at as u32, self.bytes.len() as u64)
+    }
+
+    /// The record at `at`, whole.
+    fn record(
+        &self,
+        at: usize,
+        seed: RecordSeed,
+    ) -> std::result::Result<(Plausible, &[u8]), BadRecord> {
+        let plausible = self.plausible(at, seed)?;
+        let rest = self
+            .bytes
+            .get(at + RECORD_HEADER_BYTES..plausible.end as usize)
+            .ok_or(BadRecord::SegmentFull)?;
+        plausible.verify(rest)?;
+        Ok((plausible, &rest[..plausible.header.payload_bytes as usize]))
+    }
+
+    /// The next record from `from` on, with one of these salts: its place and salt.
+    fn next(&self, from: usize, salts: &BTreeSet<u64>) -> Option<(usize, u64)> {
+        let seeds: Vec<_> = salts
+            .iter()
+            .map(|salt| (*salt, RecordSeed::new(*salt, self.number)))
+            .collect();
+        (from..self.bytes.len())
+            .step_by(RECORD_ALIGN_BYTES)
+            .find_map(|at| {
+                let (salt, _) = seeds
+                    .iter()
+                    .find(|(_, seed)| self.record(at, *seed).is_ok())?;
+                Some((at, *salt))
+            })
+    }
+}
+
+/// Reads a file sector by sector, with zeros for the sectors that cannot be read. Returns an error
+/// for each part that is missing.
+fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<Error> {
+    let mut missing: Vec<(Range<u64>, String)> = Vec::new();
+    let offsets = (0..).step_by(SECTOR_BYTES);
+    for (sector, at) in bytes.chunks_mut(SECTOR_BYTES).zip(offsets) {
+        let Err(error) = file.read_at(at, sector) else {
+            continue;
+        };
+        sector.fill(0);
+        let end = at + sector.len() as u64;
+        match missing.last_mut() {
+            Some((bytes, _)) if bytes.end == at => bytes.end = end,
+            _ => missing.push((at..end, error.detail)),
+        }
+    }
+    let told = |(bytes, why): (Range<u64>, String)| {
+        Error::corruption(file.name(), "a part of the log segment cannot be read")
+            .over(bytes.start, bytes.end)
+            .found(why)
+    };
+    missing.into_iter().map(told).collect()
+}
+
+struct Reading<'a> {
+    found: LogFound,
+    last: Option<Last>,
+    /// What is lost before this position is not needed.
+    needed: Position,
+    /// The salt of the chain in which that position lies.
+    salt: u64,
+    synced: Position,
+    closed: bool,
+    damage: &'a mut Vec<Error>,
+    apply: &'a mut dyn FnMut(Record<'_>) -> Result<()>,
+    /// False while what stands behind the last record may be a damaged one.
+    end_is_certain: bool,
+    /// A later segment says that there was a record behind the last one.
+    lost_tail: bool,
+    /// A record behind the last one that is not whole. It is the end of the log if nothing of the
+    /// log follows it, and damage otherwise.
+    torn: Option<Error>,
+    /// Segments behind the last record without a header.
+    unreadable_count: u64,
+    /// The damaged header of the segment that the log starts with, which has no record. It lost
+    /// nothing unless something says that there were records, as an open and a check judge it: a
+    /// process or a power that ended before the first sync leaves such a segment.
+    empty_start: Option<Error>,
+    /// What was read reached the place where the log ended when the store was closed.
+    reached_synced: bool,
+}
+
+impl Reading<'_> {
+    /// Reads one segment.
+    fn segment(&mut self, segment: &Segment, salts: &BTreeSet<u64>) -> Result<()> {
+        let mut salt = segment.salts().first().copied();
+        let mut chained = 0;
+        let mut at = SEGMENT_HEADER_BYTES;
+        // Whether nothing can lie between the last record and this place.
+        let mut joined = match (&segment.header, &self.last) {
+            (Ok((header, checksum)), last) => {
+                chained = *checksum;
+                // Nothing that is needed is lost before a segment that goes on where the log
+                // starts.
+                let previous = Position::new(header.previous.segment, header.previous.offset);
+                let goes_on_at_start = header.salt == self.salt && previous == self.needed;
+                match last {
+                    Some(last) if header.salt == last.salt => {
+                        header.previous == last.end || goes_on_at_start
+                    }
+                    // The first segment of what is read, or the one after it.
+                    None if self.found.first_is_missing => goes_on_at_start,
+                    None => true,
+                    Some(_) => false,
+                }
+            }
+            (Err(bad), last) => {
+                let of_ours = segment.next(at, salts);
+                let error = Error::corruption(
+                    segment_name(segment.number),
+                    "the header of a log segment is damaged",
+                )
+                .at(0)
+                .found(bad);
+                match of_ours {
+                    // The segment that the log starts with: see `empty_start`.
+                    None if last.is_none()
+                        && segment.number == self.needed.segment
+                        && !self.closed =>
+                    {
+                        self.found.end = Position::new(segment.number, 0);
+                        self.found.stop = bad.to_string();
+                        self.found.first_is_missing = true;
+                        self.empty_start = Some(error);
+                        return Ok(());
+                    }
+                    None if last.is_some() => {}
+                    _ => self.damage.push(error),
+                }
+                match of_ours {
+                    // Nothing of it is history: a segment that was made ready, or whose records are all lost.
+                    None => {
+                        self.unreadable_count += 1;
+                        self.found.first_is_missing |= last.is_none();
+                        return Ok(());
+                    }
+                    Some((place, found)) => {
+                        salt = Some(found);
+                        last.is_none() && place == at && !self.found.first_is_missing
+                    }
+                }
+            }
+        };
+        let Some(mut salt) = salt else { return Ok(()) };
+        let mut count = 0;
+        if let (Ok((header, _)), Some(last)) = (&segment.header, &self.last)
+            && header.salt == last.salt
+        {
+            if joined {
+                // The log went on here, and not with the record that is not whole.
+                self.torn = None;
+            } else {
+                // The segment before this one had more records, or one between them is missing.
+                self.end_is_certain = true;
+                self.lost_tail = true;
+            }
+        }
+        loop {
+            let seed = RecordSeed::new(salt, segment.number);
+            match segment.record(at, seed) {
+                Ok((record, payload)) => {
+                    let position = Position::new(segment.number, at as u32);
+                    self.record(segment, position, &record, payload, joined, count == 0)?;
+                    count += 1;
+                    chained = chain(chained, record.stored);
+                    at = record.end as usize;
+                    joined = true;
+                    self.last = Some(Last {
+                        end: ChainEnd {
+                            segment: segment.number,
+                            offset: record.end,
+                            checksum: chained,
+                        },
+                        salt,
+                        next_sequence: self.last.as_ref().map_or(0, |l| l.next_sequence),
+                    });
+                }
+                Err(bad) => {
+                    let Some((next, found)) = segment.next(at + RECORD_ALIGN_BYTES, salts) else {
+                        self.segment_ends(segment, at, &bad, salt, count, chained);
+                        break;
+                    };
+                    self.damage.push(
+                        Error::corruption(
+                            segment_name(segment.number),
+                            "a record of the log is damaged, and good ones follow it",
+                        )
+                        .at(at as u64)
+                        .found(&bad),
+                    );
+                    (at, salt, joined) = (next, found, false);
+                }
+            }
+        }
+        if count > 0 {
+            self.found.segment_count += 1;
+        }
+        Ok(())
+    }
+
+    /// No record follows in this segment: what stands at `at`?
+    fn segment_ends(
+        &mut self,
+        segment: &Segment,
+        at: usize,
+        bad: &BadRecord,
+        salt: u64,
+        count: u64,
+        chained: u32,
+    ) {
+        let of_chain = self.last.as_ref().is_none_or(|last| last.salt == salt);
+        if segment.header.is_ok() && count == 0 && (of_chain || self.last.is_none()) {
+            // Nothing in it yet: its records would begin here.
+            let next_sequence = self.last.as_ref().map_or(0, |l| l.next_sequence);
+            self.last = Some(Last {
+                end: ChainEnd {
+                    segment: segment.number,
+                    offset: at as u32,
+                    checksum: chained,
+                },
+                salt,
+                next_sequence,
+            });
+        } else if count == 0 {
+            return;
+        }
+        let position = Position::new(segment.number, at as u32);
+        self.found.end = position;
+        self.reached_synced |= position == self.synced;
+        self.found.stop = bad.to_string();
+        self.end_is_certain = matches!(bad, BadRecord::Nothing | BadRecord::SegmentFull);
+        let error = Error::corruption(
+            segment_name(segment.number),
+            "the last record of the log's segment is torn or damaged",
+        )
+        .at(at as u64)
+        .found(bad);
+        if self.lost_tail {
+            self.damage.push(error);
+        } else if position >= self.needed && bad.is_torn() {
+            // Its header was written for this very place, so there was a record.
+            self.torn = Some(error);
+        }
+    }
+
+    fn record(
+        &mut self,
+        segment: &Segment,
+        position: Position,
+        record: &Plausible,
+        payload: &[u8],
+        joined: bool,
+        at_link: bool,
+    ) -> Result<()> {
+        let first = record.header.first_sequence;
+        let at = u64::from(position.offset);
+        let name = || segment_name(segment.number);
+        let Some(kind) = RecordKind::from_number(record.header.kind) else {
+            return Err(Error::unsupported(
+                "a log record of a kind that this version does not know",
+            )
+            .in_file(name())
+            .at(at)
+            .advice("repair the store with the version that wrote it"));
+        };
+        let count = match kind {
+            RecordKind::Group => match count_entries(payload) {
+                Ok(count) => count,
+                Err(bad) => {
+                    let error = bad.into_error("a log record's payload");
+                    self.damage.push(error.in_file(name()).at(at));
+                    return Ok(());
+                }
+            },
+            RecordKind::Ingest => crate::services::ingest::decode(payload, first)
+                .map_or(1, |ingest| ingest.last.saturating_sub(first) + 1),
+            _ => 1,
+        };
+        let after = self.last.as_ref().map_or(0, |l| l.next_sequence);
+        let begins = self.last.is_none() && self.found.record_count == 0;
+        if !joined && (begins || first != after) && position > self.needed {
+            self.found.is_broken |= at_link;
+            self.found.holes.push(LogHole {
+                before: position,
+                after_number: after.saturating_sub(1),
+                before_number: Some(first),
+            });
+        }
+        self.lost_tail = false;
+        self.damage.extend(self.empty_start.take());
+        self.damage.extend(self.torn.take());
+        self.unreadable_count = 0;
+        self.end_is_certain = true;
+        (self.apply)(Record {
+            position,
+            end: Position::new(segment.number, record.end),
+            kind,
+            first_sequence: first,
+            sequence_count: count,
+            payload,
+        })?;
+        self.synced = self.synced.max(record.header.synced);
+        self.found.record_count += 1;
+        self.found.record_bytes += u64::from(record.end) - at;
+        self.found.last_number = self.found.last_number.max(first + count.max(1) - 1);
+        let end = Position::new(segment.number, record.end);
+        self.found.end = end;
+        self.reached_synced |= end == self.synced;
+        let next_sequence = after.max(first.saturating_add(count));
+        match &mut self.last {
+            Some(last) => last.next_sequence = next_sequence,
+            None => {
+                self.last = Some(Last {
+                    end: ChainEnd::NONE,
+                    salt: 0,
+                    next_sequence,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<LogFound> {
+        let end = self.found.end;
+        // Nothing is needed before the log's start, whatever could be read there.
+        let reached = end.max(self.needed);
+        let known = match self.closed {
+            // A later segment may lie there, which was not there when the store was closed.
+            true => self.synced > self.needed && !self.reached_synced,
+            false => self.synced > reached && self.synced.segment >= end.segment,
+        };
+        // A close says how far the log went. Otherwise a missing start shows that there was more,
+        // and so do two segments without a header: only one is prepared ahead of the log.
+        let nothing = self.found.first_is_missing
+            && self.found.record_count == 0
+            && self.empty_start.is_none()
+            && !self.closed;
+        let known = known || self.unreadable_count > 1 && !self.closed;
+        self.found.is_broken |= known || nothing;
+        self.end_is_certain |= self.closed;
+        if self.lost_tail || known || nothing {
+            self.damage.extend(self.empty_start.take());
+            self.damage.extend(self.torn.take());
+            self.found.holes.push(LogHole {
+                before: end,
+                after_number: self.found.last_number,
+                before_number: None,
+            });
+        }
+        // Nobody can tell whether it was ever synced, so it is judged as an open and a check judge
+        // it. In a store that was closed there is no log behind its end.
+        self.found.is_torn = self.torn.is_some() && !self.closed;
+        self.found.end_is_clear = self.end_is_certain;
+        Ok(self.found)
+    }
+}

@@ -1,0 +1,643 @@
+//! Repair: what can be read of a damaged store, as a new store that opens, and a report of what is lost.
+//!
+//! What it is (RFC 3, section 6): [`repair`] reads the manifests (`survey`), the log (`history`) and the tables (`tables`), merges per keyspace
+//! what they hold (`merge`), and writes the answer as a new store (`target`). Nothing is assumed but checksums.
+//!
+//! Invariants:
+//! - The source is never changed. It is held by a shared lease, so nobody changes it meanwhile.
+//! - No entry whose block's (or record's) checksum holds is missing, unless something newer about its key was found too, or it lies in a table
+//!   that nothing names and that may never have been part of the store (which is listed).
+//! - Nothing is in the target that was never written, but for islands, which are named ([`SuspectWhy::Island`]).
+//! - Whatever may be older than the last write, or deleted since, or missing, lies in a suspect range of the report. One exception is told apart,
+//!   because no format can tell it: the log's last records, when nothing knows of them ([`LogFound::end_is_clear`]).
+//! - A crash leaves the source as it was, and a target that the next repair makes anew.
+//!
+//! Memory: the newest entry of each key that the log holds, all range deletes, and what `table`'s salvage takes for one table.
+//!
+//! Threading: one task.
+
+mod history;
+mod merge;
+mod report;
+mod survey;
+mod tables;
+mod target;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::{Runtime, Storage};
+use siltstone_table::rangedel::{RangeDeletes, joined};
+
+pub use report::{
+    KeyspaceRepair, LogFound, LogHole, LostRange, LostWhat, RepairReport, SuspectRange, SuspectWhy,
+    UnusedFile,
+};
+
+use crate::api::store::DEFAULT_KEYSPACE;
+use crate::formats::batch::{Entries, EntryKind};
+use crate::formats::directories::{
+    Claim, Folder, Storages, folders, lease_shared, nothing_here, refuse_within,
+};
+use crate::formats::log::{Record, RecordKind};
+use crate::formats::version::{
+    AddTable, BOTTOM_LEVEL, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, KeyspaceId,
+    MAX_KEYSPACE_NAME_BYTES, SeqSet, StoreState,
+};
+use crate::types::error::{Error, ErrorKind, Result};
+use merge::{Counts, MergeSource, Sources};
+use survey::{KnownKeyspace, KnownTable, Survey};
+use tables::{Files, Tables};
+use target::Target;
+
+pub(crate) use target::MARKER_TEXT;
+
+/// What `silt load` keeps of interrupted loads: it names places in inputs that a repaired store knows nothing of.
+const LOAD_KEYSPACE: &str = "silt.load";
+
+/// Where the parts of the store to be repaired lie.
+#[derive(Clone)]
+pub struct RepairSource {
+    /// The log's storage.
+    pub log: Arc<dyn Storage>,
+    /// That of the manifest and the lease.
+    pub manifest: Arc<dyn Storage>,
+    /// That of the tables.
+    pub tables: Arc<dyn Storage>,
+}
+
+impl RepairSource {
+    /// All on one storage.
+    pub fn on(storage: Arc<dyn Storage>) -> RepairSource {
+        RepairSource {
+            log: storage.clone(),
+            manifest: storage.clone(),
+            tables: storage,
+        }
+    }
+
+    /// Those of a store whose parts were found.
+    pub fn of(storages: Storages) -> RepairSource {
+        RepairSource {
+            log: storages.log,
+            manifest: storages.manifest,
+            tables: storages.tables,
+        }
+    }
+
+    fn folders(&self) -> Vec<Folder<'_>> {
+        folders(&*self.log, &*self.manifest, &*self.tables)
+    }
+
+    /// Refuses a folder for the new store that is one of the damaged store's folders, or lies in
+    /// one. Call this before the folder is created.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn refuse_target(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
+        let storages = Storages {
+            log: self.log.clone(),
+            manifest: self.manifest.clone(),
+            tables: self.tables.clone(),
+        };
+        refuse_within(&storages, folder.as_ref(), "the repaired store")
+    }
+}
+
+/// How a repair is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairOptions {
+    /// Leave out every key whose value may be wrong.
+    pub strict: bool,
+    /// Size of the new store's tables in raw bytes, as [`crate::Options::table_bytes`].
+    pub table_bytes: u64,
+    /// Size of their blocks in raw bytes, as [`crate::Options::block_bytes`].
+    pub block_bytes: u64,
+    /// Filter bits per key, as [`crate::Options::bloom_bits_per_key`].
+    pub bloom_bits_per_key: u8,
+}
+
+impl Default for RepairOptions {
+    fn default() -> RepairOptions {
+        RepairOptions {
+            strict: false,
+            table_bytes: 64 << 20,
+            block_bytes: 8 << 10,
+            bloom_bits_per_key: 10,
+        }
+    }
+}
+
+/// How far a repair has come in reading tables; writing the answer reads them once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairProgress {
+    /// Bytes of tables that are done.
+    pub done_bytes: u64,
+    /// Bytes of all table files.
+    pub total_bytes: u64,
+}
+
+/// Makes a new store in `target`, which must be empty, of what can be read in `source`. Costs reading everything twice and writing it once.
+/// A `target` in which an earlier repair did not come to its end is cleared first.
+///
+/// # Errors
+/// Damage is no error. `NotFound` where there is nothing of a store, `Locked` while a writer has the source or anybody the target,
+/// `InvalidArgument` for a target that holds something else, `Unsupported` for a later format, `NoSpace` and other failures of the storages:
+/// then the target is left with its marker, and can be used for the next attempt.
+pub fn repair(
+    source: &RepairSource,
+    target: &Arc<dyn Storage>,
+    runtime: &Runtime,
+    options: &RepairOptions,
+    progress: &mut dyn FnMut(RepairProgress),
+) -> Result<RepairReport> {
+    let _span = tracing::info_span!(
+        "repair",
+        source = source.manifest.describe(),
+        target = target.describe()
+    )
+    .entered();
+    let context = |e: Error| {
+        e.context(format!(
+            "repairing the store {}",
+            source.manifest.describe()
+        ))
+    };
+    let _held = lease_shared(&source.folders(), "repairing")?;
+    let found = Found::read(source, progress).map_err(context)?;
+    let lease = target
+        .lease(crate::services::recovery::LEASE)
+        .map_err(|e| Error::from(e).context(format!("making the store {}", target.describe())))?;
+    let epoch = lease.epoch();
+    let new = Target::begin(target.clone(), epoch, runtime)?;
+    found
+        .write(source, new, options)
+        .inspect(|_| tracing::info!("repaired"))
+        .inspect_err(|_| Target::give_up(&**target, epoch))
+}
+
+/// By key, trailer and value of the newest entry.
+type Newest = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// Everything that was found, before it is written.
+struct Found {
+    survey: Survey,
+    tables: Tables,
+    log: LogFound,
+    /// Newest entry of the log by key.
+    entries: BTreeMap<KeyspaceId, Newest>,
+}
+
+/// What the log says of keyspaces and ingests.
+#[derive(Default)]
+struct Definitions {
+    dropped: BTreeSet<KeyspaceId>,
+    created: BTreeMap<KeyspaceId, KnownKeyspace>,
+    ingested: Vec<(KnownTable, u64)>,
+}
+
+impl Definitions {
+    fn take(&mut self, record: &Record<'_>) -> Result<()> {
+        match record.kind {
+            RecordKind::Group => {}
+            RecordKind::KeyspaceCreate => {
+                let (id, name, options) = crate::services::ddl::decode_create(record.payload)?;
+                let known = KnownKeyspace {
+                    name: name.to_string(),
+                    created: record.first_sequence,
+                    options,
+                    ..KnownKeyspace::default()
+                };
+                self.created.insert(id, known);
+            }
+            RecordKind::KeyspaceDrop => {
+                self.dropped
+                    .insert(crate::services::ddl::decode_drop(record.payload)?);
+            }
+            RecordKind::Ingest => {
+                let number = record.first_sequence;
+                for (keyspace, runs) in
+                    crate::services::ingest::decode(record.payload, number)?.parts
+                {
+                    for meta in runs.iter().flat_map(|run| run.tables.tables()) {
+                        let meta = meta.clone();
+                        self.ingested.push((KnownTable { keyspace, meta }, number));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    fn read(source: &RepairSource, progress: &mut dyn FnMut(RepairProgress)) -> Result<Found> {
+        let mut survey = Survey::read(&*source.manifest)?;
+        let mut files = Files::list(&*source.tables)?;
+        let mut definitions = Definitions::default();
+        let mut senseless = Vec::new();
+        let mut damage = std::mem::take(&mut survey.damage);
+        if let Some(id) = survey.store_id {
+            match Claim::inspect(&source.folders(), Some(id), || id) {
+                Ok(_) => {}
+                // The folders may be the right ones all the same: what is in them will show.
+                Err(error) if error.is_corruption() => damage.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut log = history::read(
+            &*source.log,
+            survey.known_log(),
+            &mut damage,
+            &mut |record| {
+                // A record with a good checksum that makes no sense: there is nothing to do with it but to say so.
+                if let Err(error) = definitions.take(&record) {
+                    let file = crate::formats::log::format::segment_name(record.position.segment);
+                    senseless.push(error.in_file(file).at(record.position.offset.into()));
+                }
+                Ok(())
+            },
+        )?;
+        damage.append(&mut senseless);
+        let nothing = !survey.is_store && !log.is_there && files.is_empty();
+        if nothing {
+            return Err(Error::not_found(format!(
+                "there is nothing of a store in {}",
+                source.manifest.describe()
+            ))
+            .advice("check the path"));
+        }
+        // If there was only one table, it may have been lost by itself.
+        let lacks_tables = survey.tables.len() > 1 && files.is_empty();
+        let folders = source.folders();
+        damage.splice(
+            0..0,
+            nothing_here(&folders, survey.is_store && !log.is_there, lacks_tables),
+        );
+        let ingested = survey.define(definitions);
+        let mut known = survey.tables.clone();
+        known.extend(ingested);
+        let mut tables = Tables::default();
+        tables.read_known(&mut files, &known, progress)?;
+        // A table with numbers that neither the log nor a manifest knows: the ends of both are lost, or it was flushed just before power
+        // went. Either way there was more than is known.
+        let unknown = |(id, number): &(KeyspaceId, u64)| {
+            *number > log.last_number
+                && survey.was_given(*id)
+                && !survey
+                    .keyspaces
+                    .get(id)
+                    .is_some_and(|k| k.covered.contains(*number))
+        };
+        if survey.is_whole && tables.numbers_found(&files)?.iter().any(unknown) {
+            log.is_broken = true;
+            log.holes.push(LogHole {
+                before: log.end,
+                after_number: log.last_number,
+                before_number: None,
+            });
+        }
+        let all = !survey.is_whole || !log.holes.is_empty();
+        let deleted = survey.deleted.clone();
+        tables.read_found(
+            &mut files,
+            all,
+            &deleted,
+            &mut |id| {
+                let lives = survey.lives(id);
+                // Where the manifest is not whole, so is what it says of numbers.
+                lives.then(|| match survey.is_whole {
+                    true => survey.keyspaces[&id].covered.clone(),
+                    false => SeqSet::new(),
+                })
+            },
+            progress,
+        )?;
+        let mut found = Found {
+            survey,
+            tables,
+            log,
+            entries: BTreeMap::new(),
+        };
+        found.read_entries(source)?;
+        found.tables.damage.splice(0..0, damage);
+        found.tables.damage.dedup_by(|a, b| {
+            (a.file(), a.offset(), a.message()) == (b.file(), b.offset(), b.message())
+        });
+        Ok(found)
+    }
+
+    /// Takes the entries of the log that no table has.
+    fn read_entries(&mut self, source: &RepairSource) -> Result<()> {
+        let mut lost: BTreeMap<KeyspaceId, Vec<KeyRange>> = BTreeMap::new();
+        for range in &self.tables.lost {
+            lost.entry(range.keyspace)
+                .or_default()
+                .push(range.range.clone());
+        }
+        let (survey, entries, tables) = (&mut self.survey, &mut self.entries, &mut self.tables);
+        let mut ignored = Vec::new();
+        let again = history::read(
+            &*source.log,
+            survey.known_log(),
+            &mut ignored,
+            &mut |record| {
+                if record.kind != RecordKind::Group {
+                    return Ok(());
+                }
+                for (seq, entry) in (record.first_sequence..).zip(Entries::new(record.payload)) {
+                    let Ok(entry) = entry else { break };
+                    let id = entry.keyspace;
+                    if !survey.lives(id) {
+                        continue;
+                    }
+                    if entry.kind == EntryKind::RangeDelete {
+                        // What was deleted once is deleted, whoever else says so.
+                        tables.range_deletes.entry(id).or_default().push((
+                            entry.key.to_vec(),
+                            entry.value.to_vec(),
+                            seq,
+                        ));
+                        continue;
+                    }
+                    // A covered put may have a tombstone that is gone with it; a covered delete is true for ever.
+                    let covered = entry.kind == EntryKind::Put
+                        && survey.keyspaces[&id].covered.contains(seq)
+                        && !lost
+                            .get(&id)
+                            .is_some_and(|ranges| ranges.iter().any(|r| r.contains(entry.key)));
+                    if covered {
+                        continue;
+                    }
+                    let trailer = seq << 8 | entry.kind as u64;
+                    let newest = entries.entry(id).or_default();
+                    match newest.get_mut(entry.key) {
+                        Some((old, _)) if *old >= trailer => {}
+                        Some(old) => *old = (trailer, entry.value.to_vec()),
+                        None => {
+                            newest.insert(entry.key.to_vec(), (trailer, entry.value.to_vec()));
+                        }
+                    }
+                }
+                Ok(())
+            },
+        )?;
+        // The report is of the first reading, so this one must have found the same records.
+        if again.record_count != self.log.record_count {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "a part of the log could be read only one of two times",
+            )
+            .expected(format!("{} records", self.log.record_count))
+            .found(format!("{} records", again.record_count))
+            .advice("copy the store to another disk, and repair the copy"));
+        }
+        Ok(())
+    }
+
+    /// Every keyspace is suspect where something is missing that could be about any key.
+    fn suspects(&self) -> Vec<SuspectRange> {
+        let mut suspects = self.tables.suspects.clone();
+        for id in self.survey.keyspaces.keys() {
+            let mut all = |below, why| {
+                suspects.push(SuspectRange {
+                    keyspace: *id,
+                    range: KeyRange::all(),
+                    below,
+                    why,
+                });
+            };
+            if !self.survey.is_whole {
+                all(None, SuspectWhy::Manifest);
+            }
+            for hole in &self.log.holes {
+                all(hole.before_number, SuspectWhy::LogHole);
+            }
+        }
+        suspects.sort_by(|a, b| {
+            (a.keyspace, &a.range.start, &a.range.end, a.why).cmp(&(
+                b.keyspace,
+                &b.range.start,
+                &b.range.end,
+                b.why,
+            ))
+        });
+        suspects
+    }
+
+    fn write(
+        mut self,
+        source: &RepairSource,
+        target: Target,
+        options: &RepairOptions,
+    ) -> Result<RepairReport> {
+        let suspects = self.suspects();
+        let largest = self.largest_number();
+        let mut report = RepairReport {
+            source_id: self.survey.store_id,
+            target_id: target.id,
+            strict: options.strict,
+            manifest: self.survey.manifest.clone(),
+            manifest_record_count: self.survey.record_count,
+            manifest_is_whole: self.survey.is_whole && !self.log.is_broken,
+            log: self.log.clone(),
+            damage: std::mem::take(&mut self.tables.damage),
+            lost: std::mem::take(&mut self.tables.lost),
+            suspects,
+            keyspaces: Vec::new(),
+            unused: std::mem::take(&mut self.tables.unused),
+        };
+        let mut edit = Edit {
+            whole: true,
+            sequence_ceiling: Some(largest.max(self.survey.sequence_ceiling)),
+            open_number: Some(target::OPEN_NUMBER),
+            created_us: Some(target.now_us()),
+            ..Edit::default()
+        };
+        let mut next_id = 1;
+        for (id, keyspace) in std::mem::take(&mut self.survey.keyspaces) {
+            if keyspace.name == LOAD_KEYSPACE {
+                continue;
+            }
+            let sources = self.sources(id, source, &report, options);
+            let table_count = sources.tables.len() as u64;
+            let sources = Arc::new(sources);
+            let metas = target.write_tables(
+                id,
+                largest,
+                Arc::new(MergeSource(sources.clone())),
+                options,
+                &mut next_id,
+            )?;
+            report
+                .keyspaces
+                .push(counted(id, &keyspace.name, table_count, &sources.counts));
+            edit.create.push(CreateKeyspace {
+                id,
+                name: keyspace.name,
+                sequence: keyspace.created.min(largest),
+                options: keyspace.options,
+            });
+            edit.keyspaces.push(KeyspaceEdit {
+                covered_floor: Some(largest),
+                moved_through: Some(largest),
+                add: metas
+                    .into_iter()
+                    .map(|table| AddTable {
+                        level: BOTTOM_LEVEL,
+                        run: None,
+                        table,
+                    })
+                    .collect(),
+                ..KeyspaceEdit::new(id)
+            });
+        }
+        edit.next_table_id = Some(next_id);
+        let highest = edit.create.last().map_or(1, |c| c.id.saturating_add(1));
+        edit.next_keyspace_id = Some(highest.max(self.survey.next_keyspace_id));
+        let state = StoreState::default().apply(&edit)?;
+        target.finish(state)?;
+        Ok(report)
+    }
+
+    fn sources(
+        &mut self,
+        id: KeyspaceId,
+        source: &RepairSource,
+        report: &RepairReport,
+        options: &RepairOptions,
+    ) -> Sources {
+        let deletes = self.tables.range_deletes.remove(&id).unwrap_or_default();
+        let log = self.entries.remove(&id).unwrap_or_default();
+        let of_keyspace = report.suspects.iter().filter(|s| s.keyspace == id);
+        Sources {
+            storage: source.tables.clone(),
+            tables: self.tables.sources.remove(&id).unwrap_or_default(),
+            log: log
+                .into_iter()
+                .map(|(key, (trailer, value))| (key, trailer, value))
+                .collect(),
+            // What was joined keeps the order of the format.
+            deletes: RangeDeletes::new(joined(deletes)).unwrap_or_default(),
+            suspects: of_keyspace.cloned().collect(),
+            strict: options.strict,
+            counts: Counts::default(),
+        }
+    }
+
+    /// No number above this one was seen.
+    fn largest_number(&self) -> u64 {
+        self.tables.largest_number.max(self.log.last_number).max(1)
+    }
+}
+
+fn counted(id: KeyspaceId, name: &str, table_count: u64, counts: &Counts) -> KeyspaceRepair {
+    KeyspaceRepair {
+        id,
+        name: name.to_string(),
+        key_count: counts.keys.load(Ordering::Relaxed),
+        byte_count: counts.bytes.load(Ordering::Relaxed),
+        suspect_key_count: counts.suspects.load(Ordering::Relaxed),
+        left_out_key_count: counts.left_out.load(Ordering::Relaxed),
+        table_count,
+    }
+}
+
+impl Survey {
+    /// Applies what the log says of keyspaces; gives the tables of ingests that no edit has installed.
+    fn define(&mut self, definitions: Definitions) -> Vec<KnownTable> {
+        for (id, mut keyspace) in definitions.created {
+            // Below the next id it was created and dropped again, or is known.
+            if self.is_whole && id < self.next_keyspace_id {
+                continue;
+            }
+            match self.keyspaces.get_mut(&id) {
+                Some(known) if !known.name.is_empty() => {}
+                Some(known) => known.name = keyspace.name,
+                None => {
+                    keyspace
+                        .covered
+                        .insert(crate::formats::version::SeqRange::new(0, keyspace.created));
+                    self.keyspaces.insert(id, keyspace);
+                }
+            }
+        }
+        if self.manifest.is_none() {
+            // Every store begins with this keyspace.
+            self.keyspaces.entry(1).or_default();
+        }
+        for id in definitions.dropped {
+            self.dropped.insert(id);
+            self.keyspaces.remove(&id);
+            self.tables.retain(|t| t.keyspace != id);
+        }
+        let ids: Vec<_> = self.keyspaces.keys().copied().collect();
+        for id in ids {
+            self.give_name(id);
+        }
+        definitions
+            .ingested
+            .into_iter()
+            .filter(|(table, number)| {
+                self.lives(table.keyspace)
+                    && !self.keyspaces[&table.keyspace].covered.contains(*number)
+            })
+            .map(|(table, _)| table)
+            .collect()
+    }
+
+    /// Whether the keyspace was not dropped, as far as that is known; its creation may be lost.
+    fn was_given(&self, id: KeyspaceId) -> bool {
+        let was_dropped = self.dropped.contains(&id)
+            || self.is_whole && id < self.next_keyspace_id && !self.keyspaces.contains_key(&id)
+            || id == KeyspaceId::MAX;
+        !was_dropped
+    }
+
+    /// Whether the keyspace was not dropped, as far as that is known. One whose creation is lost begins to live with the first that names it.
+    fn lives(&mut self, id: KeyspaceId) -> bool {
+        if self.keyspaces.contains_key(&id) {
+            return true;
+        }
+        if !self.was_given(id) {
+            return false;
+        }
+        self.keyspaces.insert(id, KnownKeyspace::default());
+        self.give_name(id);
+        true
+    }
+
+    /// Names a keyspace whose name was lost, and renames one whose name another one has.
+    fn give_name(&mut self, id: KeyspaceId) {
+        let taken = |name: &str| {
+            self.keyspaces
+                .iter()
+                .any(|(other, k)| *other != id && k.name == name)
+        };
+        let own = self.keyspaces.get(&id).map_or("", |k| &k.name);
+        if !own.is_empty() && own.len() <= MAX_KEYSPACE_NAME_BYTES && !taken(own) {
+            return;
+        }
+        let mut name = format!("repaired-{id}");
+        if id == 1 && own.is_empty() && !taken(DEFAULT_KEYSPACE) {
+            name = DEFAULT_KEYSPACE.to_string();
+        }
+        while taken(&name) {
+            name.push('x');
+        }
+        if let Some(keyspace) = self.keyspaces.get_mut(&id) {
+            keyspace.name = name;
+        }
+    }
+}
+
+/// The words of an error kind are its reader's business; a salvage that lacks memory is an error of the machine.
+impl From<siltstone_table::exec::ExecError> for Error {
+    fn from(error: siltstone_table::exec::ExecError) -> Error {
+        match error {
+            siltstone_table::exec::ExecError::Failed(error) => error.into(),
+            other => Error::new(ErrorKind::Io, other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! What the manifests of a damaged store still say: the longest good prefix of one of them, and the good edits behind damage.
+//!
+//! Why a prefix is enough: any earlier state, with all of *its* tables and an unbroken log from *its* log start, gives the whole content. So a
+//! lost tail of the manifest shows by tables that are missing or by a log that does not join, and nowhere else; those who read tables and log
+//! look for both. Damage in the middle is another matter: edits behind it are applied as far as they make sense, and the result is not
+//! called whole.
+//!
+//! Threading: one task; it only reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use siltstone_storage::{Storage, StorageErrorKind};
+
+use super::history::Known;
+use crate::formats::log::Position;
+use crate::formats::manifest::format::{
+    ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, StoreId, behind_seal,
+    check_header, decode_record, manifest_name, parse_manifest_name,
+};
+use crate::formats::manifest::{CURRENT_NAME, read_current};
+use crate::formats::version::{
+    Edit, KeyspaceEdit, KeyspaceId, LogStart, SeqRange, SeqSet, StoreState, TableMeta,
+};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::stored::StoredOptions;
+
+/// A keyspace of which something is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownKeyspace {
+    pub(super) name: String,
+    pub(super) created: u64,
+    pub(super) options: StoredOptions,
+    pub(super) covered: SeqSet,
+}
+
+/// A table that a manifest or the log names.
+#[derive(Clone, Debug)]
+pub(super) struct KnownTable {
+    pub(super) keyspace: KeyspaceId,
+    pub(super) meta: Arc<TableMeta>,
+}
+
+/// What is known before tables and log are read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Survey {
+    pub(super) store_id: Option<StoreId>,
+    /// There is a pointer or a manifest, whatever is left of it.
+    pub(super) is_store: bool,
+    /// The manifest that was read.
+    pub(super) manifest: Option<String>,
+    pub(super) record_count: u64,
+    /// Bytes behind the last good record that are no record: an edit that was never acknowledged, or a damaged last one.
+    pub(super) dropped_bytes: u64,
+    /// Every edit up to the last good one is there.
+    pub(super) is_whole: bool,
+    pub(super) keyspaces: BTreeMap<KeyspaceId, KnownKeyspace>,
+    pub(super) next_keyspace_id: KeyspaceId,
+    pub(super) dropped: BTreeSet<KeyspaceId>,
+    pub(super) tables: Vec<KnownTable>,
+    /// Names of tables that a good edit took out.
+    pub(super) deleted: BTreeSet<String>,
+    pub(super) sequence_ceiling: u64,
+    pub(super) log_start: Option<LogStart>,
+    pub(super) log_synced: Position,
+    /// The manifest is whole and says that the store was closed with its log ending at
+    /// `log_synced`.
+    pub(super) closed: bool,
+    pub(super) damage: Vec<Error>,
+}
+
+/// One manifest's bytes, and what was found in them.
+struct Candidate {
+    number: u64,
+    bytes: Vec<u8>,
+    header: Result<()>,
+    /// The offset through which its records are good, as `CURRENT` says; 0 if that is not known.
+    end: u64,
+}
+
+impl Survey {
+    /// Reads `CURRENT` and the manifests.
+    ///
+    /// # Errors
+    /// The storage's errors, and `Unsupported` for a store of a later version. Damage is part of the answer.
+    pub(super) fn read(storage: &dyn Storage) -> Result<Survey> {
+        let mut survey = Survey::default();
+        let current = match read_current(storage) {
+            Ok(Some(current)) => Some(current),
+            Ok(None) => {
+                survey.damage.push(Error::corruption(
+                    CURRENT_NAME,
+                    "the file that names the manifest is missing",
+                ));
+                None
+            }
+            Err(error) if error.is_corruption() => {
+                survey.damage.push(error);
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        survey.store_id = current.map(|c| c.store_id);
+        survey.is_store = current.is_some();
+        let mut numbers: Vec<u64> = storage
+            .list()?
+            .iter()
+            .filter_map(|o| parse_manifest_name(&o.name))
+            .collect();
+        survey.is_store |= !numbers.is_empty();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        if let Some(current) = current {
+            if numbers.contains(&current.number) {
+                numbers.retain(|n| *n != current.number);
+                numbers.insert(0, current.number);
+            } else {
+                survey.damage.push(Error::corruption(
+                    manifest_name(current.number),
+                    "the manifest that CURRENT names is missing",
+                ));
+            }
+        }
+        let mut fallback = None;
+        for number in numbers {
+            let end = current.filter(|c| c.number == number).map_or(0, |c| c.end);
+            let candidate = Candidate::read(storage, number, survey.store_id, end)?;
+            if survey.take_prefix(&candidate)? {
+                return Ok(survey);
+            }
+            if fallback.is_none() && candidate.records(HEADER_BYTES).next().is_some() {
+                fallback = Some(candidate);
+            }
+        }
+        if let Some(candidate) = fallback {
+            survey.take_what_is_good(&candidate, HEADER_BYTES)?;
+        }
+        Ok(survey)
+    }
+
+    /// Takes the state of a manifest whose first record is good; false for another one.
+    fn take_prefix(&mut self, candidate: &Candidate) -> Result<bool> {
+        let name = manifest_name(candidate.number);
+        if let Err(error) = &candidate.header {
+            if error.kind() == ErrorKind::Unsupported {
+                return Err(error.clone());
+            }
+            self.damage.push(error.clone());
+        }
+        let mut state: Option<StoreState> = None;
+        let mut at = HEADER_BYTES;
+        let mut count = 0;
+        let bad = loop {
+            if count > 1 {
+                at = behind_seal(&candidate.bytes, candidate.number, at);
+            }
+            let (payload, end) = match decode_record(&candidate.bytes, candidate.number, at) {
+                Ok(record) => record,
+                Err(bad) => break Some(bad),
+            };
+            let decoded = match Edit::decode(payload) {
+                Ok(decoded) => decoded,
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    return Err(error.in_file(name).at(at as u64));
+                }
+                Err(error) => {
+                    self.damage.push(error.in_file(name.clone()).at(at as u64));
+                    break None;
+                }
+            };
+            let next = match &state {
+                None if !decoded.edit.whole => break Some(Bad::Payload),
+                None => StoreState::default().apply(&decoded.edit),
+                Some(state) => state.apply(&decoded.edit),
+            };
+            match next {
+                Ok(next) => state = Some(next),
+                Err(error) => {
+                    self.damage.push(error.in_file(name.clone()).at(at as u64));
+                    break None;
+                }
+            }
+            self.note_removed(&decoded.edit);
+            count += 1;
+            at = end;
+        };
+        let Some(state) = state else {
+            let what = bad.map_or("an edit that makes no sense", Bad::describe);
+            self.damage.push(
+                Error::corruption(name, "the manifest's first record is damaged")
+                    .at(at as u64)
+                    .found(what),
+            );
+            self.deleted.clear();
+            return Ok(false);
+        };
+        self.record_count = count;
+        self.manifest = Some(name.clone());
+        if let Ok(id) = candidate.store_id() {
+            self.store_id.get_or_insert(id);
+        }
+        self.take_state(&state);
+        // What is behind the prefix: nothing, an edit that was being written, or more edits.
+        let tail = candidate.bytes.get(at..).unwrap_or(&[]);
+        self.dropped_bytes = tail
+            .iter()
+            .rposition(|b| *b != 0)
+            .map_or(0, |i| i as u64 + 1);
+        let is_followed = bad.is_none() || candidate.records(at + ALIGN_BYTES).next().is_some();
+        let is_short = (at as u64) < candidate.end;
+        self.is_whole = !is_followed && !is_short;
+        if is_followed {
+            let found = bad.map_or("an edit that makes no sense", Bad::describe);
+            self.damage.push(
+                Error::corruption(
+                    name,
+                    "a record of the manifest is damaged, and good ones follow it",
+                )
+                .at(at as u64)
+                .found(found),
+            );
+            self.take_what_is_good(candidate, at + ALIGN_BYTES)?;
+        } else if is_short {
+            self.damage.push(
+                Error::corruption(name, "the manifest lost its last records")
+                    .at(at as u64)
+                    .expected(format!(
+                        "good records through byte {}, as {CURRENT_NAME} says",
+                        candidate.end
+                    ))
+                    .found(bad.map_or("an edit that makes no sense", Bad::describe)),
+            );
+        }
+        Ok(true)
+    }
+
+    /// What the manifest says about the log.
+    pub(super) fn known_log(&self) -> Known {
+        Known {
+            start: self.log_start,
+            store_id: self.store_id.map(crate::services::recovery::log_store_id),
+            synced: self.log_synced,
+            closed: self.closed,
+        }
+    }
+
+    fn take_state(&mut self, state: &StoreState) {
+        for (id, keyspace) in &state.keyspaces {
+            self.keyspaces.insert(
+                *id,
+                KnownKeyspace {
+                    name: keyspace.name.clone(),
+                    created: keyspace.created_sequence,
+                    options: keyspace.options.clone(),
+                    covered: keyspace.version.covered().clone(),
+                },
+            );
+            self.tables
+                .extend(keyspace.version.tables().map(|(_, meta)| KnownTable {
+                    keyspace: *id,
+                    meta: meta.clone(),
+                }));
+        }
+        for table in &self.tables {
+            // A table that moved from level to level was taken out and put in.
+            self.deleted.remove(&table.meta.name);
+        }
+        self.next_keyspace_id = state.next_keyspace_id;
+        self.sequence_ceiling = state.sequence_ceiling;
+        self.log_start = Some(state.log_start);
+        self.closed = state.closed;
+        self.log_synced = Position::new(
+            u32::try_from(state.log_synced.segment).unwrap_or(u32::MAX),
+            u32::try_from(state.log_synced.offset).unwrap_or(u32::MAX),
+        );
+    }
+
+    fn note_removed(&mut self, edit: &Edit) {
+        // By name: ids mean nothing to a reader of files. Names come from what is known so far.
+        for change in &edit.keyspaces {
+            for removed in &change.remove {
+                let named = self.tables.iter().find(|t| t.meta.id == removed.id);
+                if let Some(table) = named {
+                    self.deleted.insert(table.meta.name.clone());
+                }
+            }
+            for added in &change.add {
+                self.deleted.remove(&added.table.name);
+            }
+        }
+    }
+
+    /// Applies every good record from `from` on, as far as it makes sense.
+    fn take_what_is_good(&mut self, candidate: &Candidate, from: usize) -> Result<()> {
+        self.is_whole = false;
+        self.manifest
+            .get_or_insert_with(|| manifest_name(candidate.number));
+        if let Ok(id) = candidate.store_id() {
+            self.store_id.get_or_insert(id);
+        }
+        for payload in candidate.records(from) {
+            let Ok(decoded) = Edit::decode(payload) else {
+                continue;
+            };
+            if decoded.edit.check_limits().is_err() {
+                continue;
+            }
+            self.record_count += 1;
+            self.apply(&decoded.edit);
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, edit: &Edit) {
+        self.next_keyspace_id = self
+            .next_keyspace_id
+            .max(edit.next_keyspace_id.unwrap_or(0));
+        self.sequence_ceiling = self
+            .sequence_ceiling
+            .max(edit.sequence_ceiling.unwrap_or(0));
+        self.log_start = self.log_start.max(edit.log_start);
+        if let Some(synced) = edit.log_synced {
+            self.log_synced = self.log_synced.max(Position::new(
+                u32::try_from(synced.segment).unwrap_or(u32::MAX),
+                u32::try_from(synced.offset).unwrap_or(u32::MAX),
+            ));
+        }
+        for id in &edit.drop {
+            self.keyspaces.remove(id);
+            self.dropped.insert(*id);
+            self.tables.retain(|t| t.keyspace != *id);
+        }
+        for create in &edit.create {
+            self.keyspaces.entry(create.id).or_insert(KnownKeyspace {
+                name: create.name.clone(),
+                created: create.sequence,
+                options: create.options.clone(),
+                covered: SeqSet::new(),
+            });
+            self.next_keyspace_id = self.next_keyspace_id.max(create.id.saturating_add(1));
+        }
+        self.note_removed(edit);
+        for change in &edit.keyspaces {
+            self.change(change);
+        }
+    }
+
+    fn change(&mut self, change: &KeyspaceEdit) {
+        let keyspace = self.keyspaces.entry(change.id).or_default();
+        for range in &change.covered {
+            keyspace.covered.insert(*range);
+        }
+        if let Some(floor) = change.covered_floor {
+            keyspace.covered.insert(SeqRange::new(0, floor));
+        }
+        if let Some(options) = &change.options {
+            keyspace.options = options.clone();
+        }
+        let gone: BTreeSet<u64> = change.remove.iter().map(|r| r.id).collect();
+        let added: BTreeSet<u64> = change.add.iter().map(|a| a.table.id).collect();
+        self.tables.retain(|t| {
+            t.keyspace != change.id || !(gone.contains(&t.meta.id) || added.contains(&t.meta.id))
+        });
+        self.tables.extend(change.add.iter().map(|a| KnownTable {
+            keyspace: change.id,
+            meta: a.table.clone(),
+        }));
+    }
+}
+
+impl Candidate {
+    fn read(
+        storage: &dyn Storage,
+        number: u64,
+        store_id: Option<StoreId>,
+        end: u64,
+    ) -> Result<Candidate> {
+        let name = manifest_name(number);
+        let file = match storage.open(&name) {
+            Ok(file) => file,
+            Err(error) if error.kind == StorageErrorKind::NotFound => {
+                return Ok(Candidate {
+                    number,
+                    bytes: Vec::new(),
+                    header: Err(Error::corruption(name, "the manifest went away")),
+                    end,
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let len = file.len().min(MAX_MANIFEST_BYTES);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len as usize).map_err(|_| {
+            Error::new(
+                ErrorKind::Io,
+                format!("there is no memory for the manifest's {len} bytes"),
+            )
+            .in_file(name.clone())
+        })?;
+        bytes.resize(len as usize, 0);
+        file.read_at(0, &mut bytes)?;
+        let mut candidate = Candidate {
+            number,
+            bytes,
+            header: Ok(()),
+            end,
+        };
+        let store_id = match store_id {
+            Some(id) => Ok(id),
+            None => candidate.store_id(),
+        };
+        candidate.header = store_id.and_then(|store_id| {
+            check_header(
+                &candidate.bytes,
+                &Current {
+                    number,
+                    store_id,
+                    end,
+                },
+            )
+        });
+        Ok(candidate)
+    }
+
+    /// The id in the header. It is believed only where the header's checksum holds.
+    fn store_id(&self) -> Result<StoreId> {
+        let name = manifest_name(self.number);
+        let short = || Error::corruption(name.clone(), "the manifest is shorter than its header");
+        let header = self.bytes.get(..HEADER_BYTES).ok_or_else(short)?;
+        let id = header[16..32].try_into().map_err(|_| short())?;
+        let store_id = StoreId(u128::from_le_bytes(id));
+        let current = Current {
+            number: self.number,
+            store_id,
+            end: self.end,
+        };
+        check_header(header, &current).map(|()| store_id)
+    }
+
+    /// Payloads of good records from `from` on, searched at every place where one may begin.
+    fn records(&self, from: usize) -> impl Iterator<Item = &[u8]> {
+        let mut at = from;
+        std::iter::from_fn(move || {
+            while at < self.bytes.len() {
+                match decode_record(&self.bytes, self.number, at) {
+                    Ok((payload, end)) => {
+                        at = end;
+                        return Some(payload);
+                    }
+                    Err(_) => at += ALIGN_BYTES,
+                }
+            }
+            None
+        })
+    }
+}

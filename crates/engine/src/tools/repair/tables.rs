@@ -1,0 +1,597 @@
+//! The tables of a damaged store: which file is which, what of it can be read, what is lost.
+//!
+//! A table that a manifest or the log names is known by length and digest, not by name: names may have been swapped. Tables that nothing names
+//! are used only where something known is missing, or nothing is known: otherwise they are leftovers, whose tombstones may be gone.
+//!
+//! Threading: one task; it only reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use siltstone_storage::{ReadFile, Storage, StorageErrorKind};
+use siltstone_table::TableError;
+use siltstone_table::footer::{FOOTER_BYTES, Footer};
+use siltstone_table::index::Place;
+use siltstone_table::reader::{ReaderOptions, TableReader};
+use siltstone_table::salvage::{Expect, Gap, Salvage, salvage};
+
+use super::RepairProgress;
+use super::report::{LostRange, LostWhat, SuspectRange, SuspectWhy, UnusedFile};
+use super::survey::KnownTable;
+use crate::formats::version::{End, KeyRange, KeyspaceId, SeqSet, TableMeta};
+use crate::types::error::{Error, Result};
+
+/// Blocks of a table file that a merge reads.
+#[derive(Clone, Debug)]
+pub(super) struct TableSource {
+    pub(super) name: String,
+    /// All blocks of a sound table, or these.
+    pub(super) places: Option<Vec<Place>>,
+    /// The smallest key.
+    pub(super) first_key: Vec<u8>,
+    /// The number of all its entries, if not their own.
+    pub(super) sequence_override: Option<u64>,
+    /// Only keys of these ranges count: it stands in for tables that are missing.
+    pub(super) clip: Option<Vec<KeyRange>>,
+    /// Puts of these numbers are in known tables, or were replaced there: one that nothing names has them only for what is lost.
+    pub(super) covered: Option<Covered>,
+}
+
+/// Numbers that known tables cover, and the keys of which they have lost something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Covered {
+    pub(super) numbers: SeqSet,
+    pub(super) lost: Vec<KeyRange>,
+}
+
+impl Covered {
+    /// Whether a put that nothing names must be left out: its tombstone may be gone.
+    pub(super) fn hides(&self, key: &[u8], number: u64) -> bool {
+        self.numbers.contains(number) && !self.lost.iter().any(|r| r.contains(key))
+    }
+}
+
+/// Start, end and number of a range delete.
+pub(super) type RangeDelete = (Vec<u8>, Vec<u8>, u64);
+
+/// What all tables of a store give.
+#[derive(Default)]
+pub(super) struct Tables {
+    pub(super) sources: BTreeMap<KeyspaceId, Vec<TableSource>>,
+    pub(super) range_deletes: BTreeMap<KeyspaceId, Vec<RangeDelete>>,
+    pub(super) lost: Vec<LostRange>,
+    pub(super) suspects: Vec<SuspectRange>,
+    pub(super) damage: Vec<Error>,
+    pub(super) unused: Vec<UnusedFile>,
+    /// What tables whose files are missing spoke of.
+    pub(super) missing: BTreeMap<KeyspaceId, Vec<KeyRange>>,
+    pub(super) largest_number: u64,
+    used: BTreeSet<String>,
+}
+
+/// The files of the tables' folder.
+pub(super) struct Files<'a> {
+    storage: &'a dyn Storage,
+    lengths: BTreeMap<String, u64>,
+    /// Names by length and digest; read when the first table is not where it should be.
+    by_digest: Option<BTreeMap<(u64, u64), Vec<String>>>,
+    total_bytes: u64,
+    done_bytes: u64,
+}
+
+/// A file that was found for a known table.
+struct TableFile {
+    file: Arc<dyn ReadFile>,
+    salvaged: Salvage,
+    /// It is the table, and not another one under its name.
+    proven: bool,
+}
+
+/// What is known of a table whose blocks are looked at.
+struct Of {
+    keyspace: KeyspaceId,
+    points: Option<(Vec<u8>, Vec<u8>)>,
+    bounds: KeyRange,
+    entries: Option<u64>,
+    may_have_range_deletes: bool,
+    sequence_override: Option<u64>,
+    largest: u64,
+    clip: Option<Vec<KeyRange>>,
+    covered: Option<Covered>,
+}
+
+impl<'a> Files<'a> {
+    pub(super) fn list(storage: &'a dyn Storage) -> Result<Files<'a>> {
+        let lengths: BTreeMap<String, u64> = storage
+            .list()?
+            .into_iter()
+            .filter(|o| o.name.ends_with(".tbl"))
+            .map(|o| (o.name, o.len))
+            .collect();
+        Ok(Files {
+            storage,
+            total_bytes: lengths.values().sum(),
+            lengths,
+            by_digest: None,
+            done_bytes: 0,
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Arc<dyn ReadFile>>> {
+        if !self.lengths.contains_key(name) {
+            return Ok(None);
+        }
+        match self.storage.open(name) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind == StorageErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Files of this length whose footers hold and have this digest.
+    fn elsewhere(&mut self, meta: &TableMeta) -> Result<Vec<String>> {
+        if self.by_digest.is_none() {
+            let mut all: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
+            for name in self.lengths.keys() {
+                if let Some(file) = self.open(name)?
+                    && let Some(footer) = footer_of(&*file)?
+                {
+                    all.entry((file.len(), footer.digest))
+                        .or_default()
+                        .push(name.clone());
+                }
+            }
+            self.by_digest = Some(all);
+        }
+        let key = (meta.file_bytes, meta.digest as u64);
+        let found = self.by_digest.as_ref().and_then(|all| all.get(&key));
+        Ok(found.cloned().unwrap_or_default())
+    }
+
+    fn done(&mut self, len: u64, progress: &mut dyn FnMut(RepairProgress)) {
+        self.done_bytes = self.done_bytes.saturating_add(len).min(self.total_bytes);
+        progress(RepairProgress {
+            done_bytes: self.done_bytes,
+            total_bytes: self.total_bytes,
+        });
+    }
+}
+
+fn footer_of(file: &dyn ReadFile) -> Result<Option<Footer>> {
+    let Some(at) = file.len().checked_sub(FOOTER_BYTES as u64) else {
+        return Ok(None);
+    };
+    let mut raw = [0; FOOTER_BYTES];
+    file.read_at(at, &mut raw)?;
+    Ok(Footer::decode(&raw, file.name(), file.len()).ok())
+}
+
+fn first_key_of(table: &KnownTable) -> Option<&[u8]> {
+    let points = table.meta.points.as_ref();
+    points.map(|(smallest, _)| &smallest[..])
+}
+
+/// The smallest key above `key`.
+fn above(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+impl Tables {
+    /// Reads the tables that a manifest or the log names.
+    pub(super) fn read_known(
+        &mut self,
+        files: &mut Files<'_>,
+        known: &[KnownTable],
+        progress: &mut dyn FnMut(RepairProgress),
+    ) -> Result<()> {
+        let mut starts: BTreeMap<_, u64> = BTreeMap::new();
+        for table in known {
+            *starts.entry(first_key_of(table)).or_default() += 1;
+        }
+        for table in known {
+            let is_alone = starts
+                .get(&first_key_of(table))
+                .is_none_or(|count| *count == 1);
+            let found = self.find(files, table.keyspace, &table.meta, is_alone)?;
+            match found {
+                Some(found) => {
+                    let meta = &table.meta;
+                    let of = Of {
+                        keyspace: table.keyspace,
+                        points: meta.points.as_ref().map(|(a, b)| (a.to_vec(), b.to_vec())),
+                        bounds: meta.bounds.clone(),
+                        entries: Some(meta.entries),
+                        may_have_range_deletes: meta.range_deletes > 0,
+                        sequence_override: meta.sequence_override,
+                        largest: meta.visible_seqs().1,
+                        clip: None,
+                        covered: None,
+                    };
+                    files.done(found.file.len(), progress);
+                    if !found.proven {
+                        self.is_doubtful(&*found.file, &of);
+                    }
+                    self.take(&*found.file, found.salvaged, of);
+                }
+                None => self.is_missing(table),
+            }
+        }
+        Ok(())
+    }
+
+    /// The file that holds a known table.
+    fn find(
+        &mut self,
+        files: &mut Files<'_>,
+        keyspace: KeyspaceId,
+        meta: &TableMeta,
+        is_alone: bool,
+    ) -> Result<Option<TableFile>> {
+        let expect = Expect {
+            seqs: Some((meta.min_seq, meta.max_seq)),
+            keys: meta.points.as_ref().map(|(a, b)| (a.to_vec(), b.to_vec())),
+        };
+        let same = |footer: &Footer, len: u64| {
+            (len, footer.digest) == (meta.file_bytes, meta.digest as u64)
+        };
+        let own = files.open(&meta.name)?;
+        let own_footer = match &own {
+            Some(file) => footer_of(&**file)?,
+            None => None,
+        };
+        let own = match (own, own_footer) {
+            // It says itself that it is another table.
+            (Some(file), Some(footer)) if !same(&footer, file.len()) => None,
+            (Some(file), footer) => Some((file, footer.is_some())),
+            (None, _) => None,
+        };
+        let own = match own {
+            None => None,
+            Some((file, is_it)) => {
+                let salvaged = salvage(&*file, &expect)?;
+                let agrees = salvaged.properties.as_ref().is_none_or(|p| {
+                    let own = (p.entries, p.smallest_seq, p.largest_seq);
+                    own == (meta.entries, meta.min_seq, meta.max_seq)
+                });
+                // A file that was cut proves by its first key that it is the table; another table, of any keyspace, may have the same.
+                let first = salvaged.pieces.first().map(|p| &p.first_key[..]);
+                let proven = is_it
+                    || salvaged.properties.is_some()
+                    || file.len() == meta.file_bytes
+                    || file.len() < meta.file_bytes
+                        && first.is_some()
+                        && first == meta.points.as_ref().map(|(smallest, _)| &smallest[..])
+                        && is_alone;
+                (is_it || agrees).then_some(TableFile {
+                    file,
+                    salvaged,
+                    proven,
+                })
+            }
+        };
+        if own.as_ref().is_some_and(|own| own.salvaged.is_whole()) {
+            return Ok(own);
+        }
+        // A sound copy, or the table itself under another's name.
+        for name in files.elsewhere(meta)? {
+            let Some(file) = files.open(&name)? else {
+                continue;
+            };
+            let salvaged = salvage(&*file, &expect)?;
+            let better = own.is_none() || salvaged.is_whole() && name != meta.name;
+            let of_another = salvaged
+                .properties
+                .as_ref()
+                .and_then(|p| p.keyspace)
+                .is_some_and(|k| k != keyspace);
+            if better && !of_another {
+                self.damage.push(
+                    Error::corruption(meta.name.clone(), "a table was found under another name")
+                        .found(name),
+                );
+                return Ok(Some(TableFile {
+                    file,
+                    salvaged,
+                    proven: true,
+                }));
+            }
+        }
+        Ok(own)
+    }
+
+    fn is_missing(&mut self, table: &KnownTable) {
+        let meta = &table.meta;
+        self.damage.push(Error::corruption(
+            meta.name.clone(),
+            "a table is missing, or its file is another one's",
+        ));
+        self.lost.push(LostRange {
+            file: meta.name.clone(),
+            what: LostWhat::Table,
+            block: None,
+            offset: 0,
+            bytes: meta.file_bytes,
+            keyspace: table.keyspace,
+            range: meta.bounds.clone(),
+            entry_count: Some(meta.entries),
+        });
+        self.suspect(
+            table.keyspace,
+            meta.bounds.clone(),
+            meta.visible_seqs().1,
+            SuspectWhy::Lost,
+        );
+        self.missing
+            .entry(table.keyspace)
+            .or_default()
+            .push(meta.bounds.clone());
+        self.largest_number = self.largest_number.max(meta.visible_seqs().1);
+    }
+
+    /// What its name says, and nothing else: it may be another table, so all of this one may be lost.
+    fn is_doubtful(&mut self, file: &dyn ReadFile, of: &Of) {
+        self.lost.push(LostRange {
+            file: file.name().to_string(),
+            what: LostWhat::Table,
+            block: None,
+            offset: 0,
+            bytes: file.len(),
+            keyspace: of.keyspace,
+            range: of.bounds.clone(),
+            entry_count: None,
+        });
+        self.suspect(of.keyspace, of.bounds.clone(), of.largest, SuspectWhy::Lost);
+    }
+
+    fn suspect(&mut self, keyspace: KeyspaceId, range: KeyRange, largest: u64, why: SuspectWhy) {
+        self.suspects.push(SuspectRange {
+            keyspace,
+            range,
+            below: Some(largest.saturating_add(1)),
+            why,
+        });
+    }
+
+    /// Takes what a file holds, and says what it has lost.
+    fn take(&mut self, file: &dyn ReadFile, salvage: Salvage, of: Of) {
+        let name = file.name().to_string();
+        self.used.insert(name.clone());
+        self.largest_number = self.largest_number.max(of.largest);
+        let whole = salvage.is_whole();
+        for (_, error) in &salvage.parts {
+            self.damage.push(error.clone().into());
+        }
+        let entries_lost = of
+            .entries
+            .map(|entries| entries.saturating_sub(salvage.entry_count()))
+            .filter(|_| salvage.gaps.len() == 1);
+        for gap in &salvage.gaps {
+            self.damage
+                .push(gap.damage.in_file(&name, gap.start).into());
+            let Some(range) = range_of(gap, &of) else {
+                continue;
+            };
+            self.lost.push(LostRange {
+                file: name.clone(),
+                what: LostWhat::Blocks,
+                block: gap.block,
+                offset: gap.start,
+                bytes: gap.end - gap.start,
+                keyspace: of.keyspace,
+                range: range.clone(),
+                entry_count: entries_lost,
+            });
+            self.suspect(of.keyspace, range, of.largest, SuspectWhy::Lost);
+        }
+        for island in salvage.pieces.iter().filter(|p| p.island) {
+            let range = KeyRange::closed(&island.first_key, &island.last_key);
+            self.suspect(of.keyspace, range, of.largest, SuspectWhy::Island);
+        }
+        match salvage.range_deletes {
+            Some(deletes) => {
+                let all = self.range_deletes.entry(of.keyspace).or_default();
+                for fragment in deletes.fragments() {
+                    let seq = of.sequence_override.unwrap_or(fragment.seq);
+                    all.push((fragment.start.clone(), fragment.end.clone(), seq));
+                }
+            }
+            None if of.may_have_range_deletes => {
+                self.lost.push(LostRange {
+                    file: name.clone(),
+                    what: LostWhat::RangeDeletes,
+                    block: None,
+                    offset: salvage.pieces.last().map_or(0, |p| p.place.end),
+                    bytes: 0,
+                    keyspace: of.keyspace,
+                    range: of.bounds.clone(),
+                    entry_count: None,
+                });
+                self.suspect(of.keyspace, of.bounds.clone(), of.largest, SuspectWhy::Lost);
+            }
+            None => {}
+        }
+        let Some(first) = salvage.pieces.first() else {
+            return;
+        };
+        let first_key = first.first_key.clone();
+        let places = (!whole).then(|| salvage.pieces.iter().map(|p| p.place).collect());
+        self.sources
+            .entry(of.keyspace)
+            .or_default()
+            .push(TableSource {
+                name,
+                places,
+                first_key,
+                sequence_override: of.sequence_override,
+                clip: of.clip,
+                covered: of.covered,
+            });
+    }
+
+    /// The largest number in the tables that nothing names, as far as they are sound, with their keyspaces.
+    pub(super) fn numbers_found(&self, files: &Files<'_>) -> Result<Vec<(KeyspaceId, u64)>> {
+        let mut numbers = Vec::new();
+        let options = ReaderOptions {
+            map: false,
+            ..ReaderOptions::default()
+        };
+        for name in files.lengths.keys().filter(|n| !self.used.contains(*n)) {
+            let Some(file) = files.open(name)? else {
+                continue;
+            };
+            match TableReader::open(file, options) {
+                Ok(table) => {
+                    let p = table.properties();
+                    numbers.extend(p.keyspace.map(|keyspace| (keyspace, p.largest_seq)));
+                }
+                Err(TableError::Storage(error)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Reads tables that nothing names. `all`: everything may be missing; otherwise only what missing tables spoke of is wanted.
+    /// `lives` gives the numbers that known tables of a keyspace cover, or nothing if it was dropped.
+    pub(super) fn read_found(
+        &mut self,
+        files: &mut Files<'_>,
+        all: bool,
+        deleted: &BTreeSet<String>,
+        lives: &mut dyn FnMut(KeyspaceId) -> Option<SeqSet>,
+        progress: &mut dyn FnMut(RepairProgress),
+    ) -> Result<()> {
+        let names: Vec<String> = files
+            .lengths
+            .keys()
+            .filter(|name| !self.used.contains(*name))
+            .cloned()
+            .collect();
+        for name in names {
+            let mut not_used = |why| {
+                self.unused.push(UnusedFile {
+                    name: name.clone(),
+                    why,
+                });
+            };
+            if deleted.contains(&name) {
+                not_used("it was replaced before");
+                continue;
+            }
+            if !all && self.missing.is_empty() {
+                not_used("nothing names it, and nothing is missing: a leftover");
+                continue;
+            }
+            let Some(file) = files.open(&name)? else {
+                continue;
+            };
+            let salvaged = salvage(&*file, &Expect::default())?;
+            files.done(file.len(), progress);
+            let Some(p) = salvaged.properties.clone() else {
+                not_used("nothing names it, and its properties are damaged");
+                continue;
+            };
+            let Some(keyspace) = p.keyspace else {
+                not_used(
+                    "nothing names it, and it belongs to no keyspace: an ingest that may not have happened",
+                );
+                continue;
+            };
+            let living = lives(keyspace).filter(|_| p.smallest_seq > 0);
+            let Some(numbers) = living else {
+                not_used(
+                    "nothing names it, and its keyspace was dropped or its numbers are not its own",
+                );
+                continue;
+            };
+            let clip = if all {
+                None
+            } else {
+                match self.missing.get(&keyspace) {
+                    Some(ranges) => Some(ranges.clone()),
+                    None => {
+                        not_used(
+                            "nothing names it, and nothing of its keyspace is missing: a leftover",
+                        );
+                        continue;
+                    }
+                }
+            };
+            let lost = self.lost.iter().filter(|l| l.keyspace == keyspace);
+            let covered = Covered {
+                numbers,
+                lost: lost.map(|l| l.range.clone()).collect(),
+            };
+            let of = Of {
+                covered: Some(covered),
+                ..found(keyspace, &p, &salvaged, clip)
+            };
+            self.take(&*file, salvaged, of);
+        }
+        Ok(())
+    }
+}
+
+/// What a found table says of itself.
+fn found(
+    keyspace: KeyspaceId,
+    p: &siltstone_table::properties::Properties,
+    salvaged: &Salvage,
+    clip: Option<Vec<KeyRange>>,
+) -> Of {
+    let points = p.smallest_key.clone().zip(p.largest_key.clone());
+    let deleted = salvaged.range_deletes.as_ref().and_then(|d| d.range());
+    let start = match (p.left_bound(), deleted) {
+        (Some(left), _) => left.to_vec(),
+        (None, Some((start, _))) => start.to_vec(),
+        (None, None) => Vec::new(),
+    };
+    // Range deletes that are lost may have reached as far as to the next table.
+    let end = match (&points, deleted) {
+        _ if salvaged.range_deletes.is_none() => End::Unbounded,
+        (Some((_, largest)), None) => End::Included(largest.clone().into()),
+        (Some((_, largest)), Some((_, end))) => {
+            End::Included(largest.clone().into()).max(End::Excluded(end.into()))
+        }
+        (None, Some((_, end))) => End::Excluded(end.into()),
+        (None, None) => End::Unbounded,
+    };
+    Of {
+        keyspace,
+        points,
+        bounds: KeyRange {
+            start: start.into(),
+            end,
+        },
+        entries: Some(p.entries),
+        may_have_range_deletes: p.range_deletes > 0,
+        sequence_override: None,
+        largest: p.largest_seq,
+        clip,
+        covered: None,
+    }
+}
+
+/// The keys of what lay in a gap.
+fn range_of(gap: &Gap, of: &Of) -> Option<KeyRange> {
+    let (smallest, largest) = of.points.as_ref()?;
+    let start = match &gap.after {
+        Some(after) => above(after),
+        None => smallest.clone(),
+    };
+    let end = match &gap.until {
+        Some(until) if gap.until_included => End::Included(until.clone().into()),
+        Some(until) => End::Excluded(until.clone().into()),
+        None => End::Included(largest.clone().into()),
+    };
+    let range = KeyRange {
+        start: start.into(),
+        end,
+    };
+    // Only older versions of the last key before the gap can have been lost.
+    (!range.is_empty()).then_some(range)
+}

@@ -1,0 +1,575 @@
+//! Iterators: a keyspace in key order at one published number, both ways, with bounds.
+//!
+//! [`Cursor`] pins a view and a number, merges the view's sources ([`merge`]), and shows for each
+//! user key the newest entry at or below the number, unless it is a delete or a newer range delete
+//! covers it. [`Range`] wraps two cursors as a standard double-ended iterator.
+//!
+//! Invariants: going forward, the merged stream stands on the shown entry; going backward, it
+//! stands before all versions of the shown key, which are kept in `key` and `value`. Range deletes
+//! count by number, never by place: any source may hold the newest one.
+//!
+//! Threading: owned by one reader; a cursor may be sent to another thread.
+
+mod covered;
+pub(crate) mod merge;
+mod options;
+mod range;
+pub(crate) mod source;
+
+use std::sync::Arc;
+
+use covered::{Covering, RangeDeleteIndex, search};
+use merge::{EntryCursor, MergeCursor, copy_key, same_key};
+pub use options::{IterOptions, prefix_end};
+pub use range::Range;
+use source::Child;
+
+use crate::services::core::Core;
+use crate::tree::gaps::run::{Hidden, Run};
+use crate::tree::gaps::state::Way;
+use crate::tree::view::{KeyspaceCore, KeyspaceView};
+use crate::types::error::{Error, Result};
+use siltstone_storage::planted::{self, Bug};
+
+const DELETE: u8 = 0;
+const PUT: u8 = 1;
+
+/// Versions of one key that a cursor steps over before it seeks past the rest of them.
+const STEPS_BEFORE_SEEK: u32 = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Before the first seek, past an end, or after an error.
+    Invalid,
+    Forward,
+    Backward,
+}
+
+/// A position in a keyspace as it was at one moment. It moves in key order, both ways, and shows
+/// for each key the newest value of that moment. [`Range`] is the same as a standard iterator.
+///
+/// It is invalid until a seek, past either end, and after an error. It pins its view: obsolete
+/// tables stay on disk while it lives.
+///
+/// A seek costs one search in each memtable, run of level 0 and deeper level; a step costs one
+/// comparison for each of these that is near. Nothing is allocated for a pair.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
+/// let numbers = store.default_keyspace()?;
+/// for n in 0..100u8 {
+///     numbers.put([n], [n, n])?;
+/// }
+/// let mut cursor = numbers.cursor([20u8]..[30u8])?;
+/// cursor.seek([25])?;
+/// let mut sum = 0;
+/// while cursor.valid() {
+///     sum += u32::from(cursor.value()[0]);
+///     cursor.next()?;
+/// }
+/// assert_eq!(sum, 25 + 26 + 27 + 28 + 29);
+/// cursor.seek_for_prev([99])?; // the last one within the bounds
+/// assert_eq!(cursor.key(), [29]);
+/// # siltstone::Result::Ok(())
+/// ```
+pub struct Cursor {
+    merged: MergeCursor<Child>,
+    deletes: RangeDeleteIndex,
+    seq: u64,
+    options: IterOptions,
+    state: State,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// Scratch: the key on which it stood before a refresh.
+    stood: Vec<u8>,
+    /// Hidden keys since one was shown, or since the last attempt to jump failed.
+    hidden_in_a_row: u32,
+    /// Scratch: the range delete that covers the current entry, and where a jump goes.
+    covering: Covering,
+    target: Vec<u8>,
+    /// The hidden entries that it is stepping over.
+    run: Run,
+    core: Arc<Core>,
+    keyspace: Arc<KeyspaceCore>,
+    _view: Arc<KeyspaceView>,
+}
+
+impl Cursor {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        keyspace: &Arc<KeyspaceCore>,
+        snapshot: Option<u64>,
+        options: IterOptions,
+    ) -> Result<Cursor> {
+        let cursor = Cursor::unlisted(core, keyspace, snapshot, options)?;
+        core.metrics.seek_count.add(1);
+        Ok(cursor)
+    }
+
+    /// A cursor of the store's own, which no statistics count.
+    pub(crate) fn unlisted(
+        core: &Arc<Core>,
+        keyspace: &Arc<KeyspaceCore>,
+        snapshot: Option<u64>,
+        options: IterOptions,
+    ) -> Result<Cursor> {
+        options.check()?;
+        let (view, seq) = crate::tree::read::pin(core, keyspace, snapshot)?;
+        let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
+        source::set_children(core, &view, options.fill_cache, &mut children);
+        let mut deletes = RangeDeleteIndex::default();
+        deletes.set(&view, seq);
+        Ok(Cursor {
+            merged: MergeCursor::new(children),
+            deletes,
+            seq,
+            options,
+            state: State::Invalid,
+            key: Vec::new(),
+            value: Vec::new(),
+            stood: Vec::new(),
+            hidden_in_a_row: 0,
+            covering: Covering::default(),
+            target: Vec::new(),
+            run: Run::new(core.gap_min()),
+            core: core.clone(),
+            keyspace: keyspace.clone(),
+            _view: view,
+        })
+    }
+
+    /// Moves the cursor to the keyspace's present state, also from that of a snapshot. If it stands
+    /// on a key, it then stands on that key as it is now or, if that is gone, on the next one
+    /// within the bounds. It keeps its buffers and the sources that are still in use, so this costs
+    /// a seek and not a new cursor. Tables that it no longer needs may be deleted.
+    ///
+    /// # Errors
+    /// `Closed` or `KeyspaceDropped`; the cursor does not change then. Corruption or I/O; it is
+    /// invalid then.
+    pub fn refresh(&mut self) -> Result<()> {
+        self.core.check_open()?;
+        let (view, seq) = crate::tree::read::pin(&self.core, &self.keyspace, None)?;
+        let stood = std::mem::replace(&mut self.state, State::Invalid) != State::Invalid;
+        let (core, fill_cache) = (&self.core, self.options.fill_cache);
+        self.merged
+            .change_children(|children| source::set_children(core, &view, fill_cache, children));
+        if !planted::is(Bug::RefreshKeepsRangeDeletes) {
+            self.deletes.set(&view, seq);
+        }
+        self.seq = seq;
+        let old = std::mem::replace(&mut self._view, view);
+        if planted::is(Bug::CursorKeepsView) {
+            std::mem::forget(old);
+        }
+        self.core.metrics.seek_count.add(1);
+        if !stood {
+            return Ok(());
+        }
+        let mut key = std::mem::take(&mut self.stood);
+        key.clear();
+        key.extend_from_slice(&self.key);
+        let sought = self.seek(&key);
+        self.stood = key;
+        sought
+    }
+
+    /// Whether it stands on an entry.
+    pub fn valid(&self) -> bool {
+        self.state != State::Invalid
+    }
+
+    /// The key. Empty while the cursor is invalid.
+    pub fn key(&self) -> &[u8] {
+        if self.valid() { &self.key } else { &[] }
+    }
+
+    /// The value. Empty while the cursor is invalid and without [`IterOptions::values`].
+    pub fn value(&self) -> &[u8] {
+        if self.valid() { &self.value } else { &[] }
+    }
+
+    /// Copies of the key and the value; `None` while the cursor is invalid.
+    pub(crate) fn pair(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let pair = || (self.key.clone(), self.value.clone());
+        self.valid().then(pair)
+    }
+
+    /// The sequence number that it reads at.
+    pub fn number(&self) -> u64 {
+        self.seq
+    }
+
+    /// Goes to the first key within the bounds.
+    ///
+    /// # Errors
+    /// Corruption or I/O; the cursor is invalid then.
+    pub fn seek_to_first(&mut self) -> Result<()> {
+        match self.options.lower.take() {
+            Some(lower) => {
+                let result = self.seek(&lower);
+                self.options.lower = Some(lower);
+                result
+            }
+            None => {
+                self.state = State::Invalid;
+                // The highest trailer sorts first: this is before every entry.
+                search!(self, true).seek(&mut self.merged, &[], u64::MAX)?;
+                self.show_next()
+            }
+        }
+    }
+
+    /// Goes to the last key within the bounds.
+    ///
+    /// # Errors
+    /// Corruption or I/O; the cursor is invalid then.
+    pub fn seek_to_last(&mut self) -> Result<()> {
+        self.state = State::Invalid;
+        match &self.options.upper {
+            // The largest trailer sorts first, so this is the last entry before all of `upper`.
+            Some(upper) => {
+                search!(self, false).seek(&mut self.merged, upper, u64::MAX)?;
+            }
+            None => search!(self, false).seek_to_last(&mut self.merged)?,
+        }
+        self.show_prev()
+    }
+
+    /// Goes to the first key at or after `key` within the bounds.
+    ///
+    /// # Errors
+    /// Corruption or I/O; the cursor is invalid then.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek_bytes(key.as_ref())
+    }
+
+    fn seek_bytes(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Invalid;
+        let from = match &self.options.lower {
+            Some(lower) if key < &lower[..] => lower,
+            _ => key,
+        };
+        let trailer = self.seq << 8 | 0xff;
+        search!(self, true).seek(&mut self.merged, from, trailer)?;
+        self.show_next()
+    }
+
+    /// Goes to the last key at or before `key` within the bounds.
+    ///
+    /// # Errors
+    /// Corruption or I/O; the cursor is invalid then.
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek_for_prev_bytes(key.as_ref())
+    }
+
+    fn seek_for_prev_bytes(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Invalid;
+        let (from, trailer) = match &self.options.upper {
+            Some(upper) if key >= &upper[..] => (&upper[..], u64::MAX),
+            _ => (key, 0),
+        };
+        search!(self, false).seek(&mut self.merged, from, trailer)?;
+        self.show_prev()
+    }
+
+    /// Goes to the next key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on an invalid cursor; corruption or I/O, the cursor is invalid then.
+    #[allow(clippy::should_implement_trait)] // A cursor lends; `Range` is the iterator.
+    pub fn next(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Invalid) {
+            State::Invalid => return Err(not_positioned()),
+            State::Forward => {}
+            State::Backward => {
+                // The stream stands before the key's versions.
+                search!(self, true).seek(&mut self.merged, &self.key, 0)?;
+                if self.merged.valid() && self.merged.key() == &self.key[..] {
+                    self.merged.next()?;
+                }
+                return self.show_next();
+            }
+        }
+        self.skip_key()?;
+        self.show_next()
+    }
+
+    /// Goes to the previous key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on an invalid cursor; corruption or I/O, the cursor is invalid then.
+    pub fn prev(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Invalid) {
+            State::Invalid => return Err(not_positioned()),
+            State::Backward => {}
+            State::Forward => {
+                search!(self, false).seek(&mut self.merged, &self.key, u64::MAX)?;
+            }
+        }
+        self.show_prev()
+    }
+
+    /// Leaves all versions of the shown key, going forward.
+    #[inline]
+    fn skip_key(&mut self) -> Result<()> {
+        self.merged.next()?;
+        if self.merged.valid() && same_key(self.merged.key(), &self.key) {
+            return self.skip_older();
+        }
+        Ok(())
+    }
+
+    /// Leaves the versions of the shown key from the one where the stream stands.
+    #[cold]
+    fn skip_older(&mut self) -> Result<()> {
+        let mut steps = 1;
+        loop {
+            self.merged.next()?;
+            if !self.merged.valid() || !same_key(self.merged.key(), &self.key) {
+                return Ok(());
+            }
+            steps += 1;
+            if steps == STEPS_BEFORE_SEEK {
+                self.merged.seek(&self.key, 0)?;
+                if self.merged.valid() && self.merged.key() == &self.key[..] {
+                    self.merged.next()?;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// From a version that is too new to be seen, goes on to the newest one of the same key that
+    /// can be seen, or else past the key.
+    #[cold]
+    fn skip_newer(&mut self) -> Result<()> {
+        copy_key(&mut self.key, self.merged.key());
+        for _ in 0..STEPS_BEFORE_SEEK {
+            self.merged.next()?;
+            if !self.merged.valid()
+                || !same_key(self.merged.key(), &self.key)
+                || self.merged.trailer() >> 8 <= self.seq
+            {
+                return Ok(());
+            }
+        }
+        self.merged.seek(&self.key, self.seq << 8 | 0xff)
+    }
+
+    /// Shows the first visible entry from where the stream stands, forward.
+    #[inline]
+    fn show_next(&mut self) -> Result<()> {
+        self.hidden_in_a_row = 0;
+        self.run.begin();
+        let found = self.find_next();
+        self.end_run(&found);
+        found
+    }
+
+    fn find_next(&mut self) -> Result<()> {
+        while self.merged.valid() {
+            if let Some(upper) = &self.options.upper
+                && self.merged.key() >= &upper[..]
+            {
+                return Ok(());
+            }
+            let trailer = self.merged.trailer();
+            if trailer >> 8 > self.seq {
+                self.skip_newer()?;
+                continue;
+            }
+            copy_key(&mut self.key, self.merged.key());
+            // The newest entry that the number sees; older versions of the key do not matter.
+            if self.shows(trailer)? {
+                self.value.clear();
+                if self.options.values {
+                    self.merged.value_into(&mut self.value)?;
+                }
+                self.state = State::Forward;
+                return Ok(());
+            }
+            if self.run.hide(&self.key, Way::Forward) == Hidden::Look
+                && self.jump_gap(Way::Forward)?
+            {
+                continue;
+            }
+            self.skip_key()?;
+            self.jump_covered(true)?;
+        }
+        Ok(())
+    }
+
+    /// Shows the last visible entry from where the stream stands, backward.
+    fn show_prev(&mut self) -> Result<()> {
+        self.hidden_in_a_row = 0;
+        self.run.begin();
+        let found = self.find_prev();
+        self.end_run(&found);
+        found
+    }
+
+    /// Ends the run of hidden entries, and leaves a gap behind if it was long enough and the seek
+    /// or step did not fail.
+    #[inline]
+    fn end_run(&mut self, found: &Result<()>) {
+        match found {
+            Ok(()) => self.run.end(&self.core, self.seq),
+            // There are few watches: one that stayed would be missing as long as the cursor lives.
+            Err(_) => self.run.begin(),
+        }
+    }
+
+    fn find_prev(&mut self) -> Result<()> {
+        while self.merged.valid() {
+            if let Some(lower) = &self.options.lower
+                && self.merged.key() < &lower[..]
+            {
+                return Ok(());
+            }
+            self.key.clear();
+            self.key.extend_from_slice(self.merged.key());
+            if let Some(trailer) = self.take_newest()?
+                && self.shows(trailer)?
+            {
+                if !self.options.values {
+                    self.value.clear();
+                }
+                self.state = State::Backward;
+                return Ok(());
+            }
+            let looks = self.run.hide(&self.key, Way::Backward) == Hidden::Look;
+            if looks && self.jump_gap(Way::Backward)? {
+                continue;
+            }
+            self.jump_covered(false)?;
+        }
+        Ok(())
+    }
+
+    /// Going backward, from the oldest version of `self.key` to before all of them: the newest one
+    /// that the number sees, and its value in `self.value`.
+    fn take_newest(&mut self) -> Result<Option<u64>> {
+        // Versions come oldest first: the last one at or below the number is the one.
+        let mut newest: Option<u64> = None;
+        let mut steps = 0;
+        while self.merged.valid() && self.merged.key() == &self.key[..] {
+            if steps == STEPS_BEFORE_SEEK {
+                return self.seek_newest();
+            }
+            steps += 1;
+            let trailer = self.merged.trailer();
+            let is_late = planted::is(Bug::ReverseShowsOldest) && newest.is_some();
+            if trailer >> 8 <= self.seq && !is_late {
+                newest = Some(trailer);
+                self.take_value(trailer)?;
+            }
+            self.merged.prev()?;
+        }
+        Ok(newest)
+    }
+
+    /// The same by two seeks, however many versions there are.
+    #[cold]
+    fn seek_newest(&mut self) -> Result<Option<u64>> {
+        self.merged.seek(&self.key, self.seq << 8 | 0xff)?;
+        let mut newest = None;
+        if self.merged.valid() && self.merged.key() == &self.key[..] {
+            let trailer = self.merged.trailer();
+            newest = Some(trailer);
+            self.take_value(trailer)?;
+        }
+        self.merged.seek_for_prev(&self.key, u64::MAX)?;
+        Ok(newest)
+    }
+
+    /// Copies the value of the entry where the stream stands, if it is a put and values are wanted.
+    /// It stays a call, so that the copy in the forward scan is inlined.
+    #[inline(never)]
+    fn take_value(&mut self, trailer: u64) -> Result<()> {
+        if self.options.values && trailer as u8 == PUT {
+            self.value.clear();
+            self.merged.value_into(&mut self.value)?;
+        }
+        Ok(())
+    }
+
+    /// How often it has moved one of its sources, by a step or by a seek. Tests count this instead
+    /// of time.
+    #[doc(hidden)]
+    pub fn moves_for_tests(&self) -> u64 {
+        self.merged.moves()
+    }
+
+    /// At a hidden entry of `self.key`: goes to the end of the gap that has the key, if there is
+    /// one that may be used at this number ([`crate::tree::gaps`]). Forward, the stream then stands at or
+    /// after the gap's end; backward, before its start. True if it moved.
+    #[cold]
+    fn jump_gap(&mut self, way: Way) -> Result<bool> {
+        let gap = self.keyspace.gaps.at(&self.key, self.seq);
+        if let Some(gap) = &gap {
+            match way {
+                Way::Forward => {
+                    let trailer = self.seq << 8 | 0xff;
+                    search!(self, true).seek(&mut self.merged, &gap.end, trailer)?;
+                }
+                // The largest trailer sorts first: this is the last entry before all of the key's.
+                Way::Backward => {
+                    search!(self, false).seek(&mut self.merged, &gap.start, u64::MAX)?;
+                }
+            }
+            self.run.jump(gap, way);
+            if !self.run.is_limited() {
+                self.core.metrics.gap_jump_count.add(1);
+            }
+        }
+        let key = gap.is_none().then_some(&self.key[..]);
+        self.run
+            .look(&self.core, &self.keyspace, self.seq, key, way);
+        if self.run.is_over() {
+            // This ends the caller's loop without showing an entry.
+            self.merged.stop();
+            return Ok(true);
+        }
+        Ok(gap.is_some())
+    }
+
+    /// Lets every further seek and step give up after `count` hidden entries.
+    pub(crate) fn set_hidden_limit(&mut self, count: u64) {
+        self.run.set_limit(count);
+    }
+
+    /// The key at which to go on, if the last seek or step gave up.
+    pub(crate) fn gave_up(&self) -> Option<&[u8]> {
+        self.run.gave_up()
+    }
+
+    /// Whether the entry of `self.key` with this trailer is a put that no range delete covers.
+    fn shows(&mut self, trailer: u64) -> Result<bool> {
+        match trailer as u8 {
+            DELETE => return Ok(false),
+            PUT => {}
+            other => return Err(crate::tree::read::unknown_kind(other)),
+        }
+        Ok(self.deletes.is_empty()
+            || self
+                .deletes
+                .newest_covering(&self.core, &self.key)?
+                .is_none_or(|deleted| deleted <= trailer >> 8))
+    }
+}
+
+impl std::fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cursor")
+            .field("number", &self.seq)
+            .field("state", &self.state)
+            .finish()
+    }
+}
+
+#[cold]
+fn not_positioned() -> Error {
+    Error::invalid_argument("the cursor stands on no entry")
+        .advice("seek first, and ask `valid` before every step")
+}

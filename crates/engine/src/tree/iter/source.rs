@@ -1,0 +1,427 @@
+//! The children of a merge: memtables and sorted sets of tables.
+//!
+//! Threading: owned by one reader; tables are opened when they are first needed.
+
+use std::sync::Arc;
+
+use siltstone_table::index::Narrowed;
+use siltstone_table::reader::{BlockCache, TableIter};
+
+use super::merge::EntryCursor;
+use crate::formats::version::TableMeta;
+use crate::services::core::Core;
+use crate::tree::memtable::MemtableIter;
+use crate::tree::tables::TableSet;
+use crate::tree::view::{KeyspaceView, LevelView, Source};
+use crate::types::error::{Error, Result};
+use siltstone_storage::planted::{self, Bug};
+
+/// One child. Few of them exist at a time and every step goes through one, so an indirection for a
+/// memtable's iterator would cost more than the bytes that it saves.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Child {
+    Memtable(MemtableIter),
+    Level(Box<LevelCursor>),
+}
+
+/// Makes `children` those of a view that may have entries, newest first. Children of an earlier
+/// view that have the same source are kept, wherever they stand.
+pub(crate) fn set_children(
+    core: &Core,
+    view: &KeyspaceView,
+    fill_cache: bool,
+    children: &mut Vec<Child>,
+) {
+    let mut count = 0;
+    let mut set = |is: &dyn Fn(&Child) -> bool, make: &dyn Fn() -> Child| {
+        match children[count..].iter().position(is) {
+            Some(i) => children.swap(count, count + i),
+            None => children.insert(count, make()),
+        }
+        count += 1;
+    };
+    for source in &view.sources {
+        match source {
+            Source::Memtable(m) => {
+                // The active one may get entries while the cursor lives, but none whose numbers it
+                // sees.
+                if m.mem.entry_count() > 0 {
+                    set(
+                        &|c| matches!(c, Child::Memtable(i) if Arc::ptr_eq(i.memtable(), &m.mem)),
+                        &|| Child::Memtable(m.mem.iter()),
+                    );
+                }
+            }
+            Source::Run(run) => set_level(core, &run.tables, fill_cache, &mut set),
+        }
+    }
+    for level in view.levels.iter().filter(|l| !l.level.is_empty()) {
+        set_level(core, level, fill_cache, &mut set);
+    }
+    children.truncate(count);
+}
+
+fn set_level(
+    core: &Core,
+    view: &Arc<LevelView>,
+    fill_cache: bool,
+    set: &mut impl FnMut(&dyn Fn(&Child) -> bool, &dyn Fn() -> Child),
+) {
+    set(
+        &|c| matches!(c, Child::Level(l) if Arc::ptr_eq(&l.view, view)),
+        &|| {
+            Child::Level(Box::new(LevelCursor {
+                tables: core.tables.clone(),
+                cache: core.tables.scan_cache(fill_cache).clone(),
+                view: view.clone(),
+                at: 0,
+                iter: None,
+                own: None,
+                prepared: Prepared::No,
+            }))
+        },
+    );
+}
+
+/// A cursor over a sorted set of tables, one after the other.
+pub(crate) struct LevelCursor {
+    tables: Arc<TableSet>,
+    cache: Arc<dyn BlockCache>,
+    view: Arc<LevelView>,
+    /// The table that `iter` is in.
+    at: usize,
+    iter: Option<TableIter>,
+    /// The number of all entries of that table, if it was ingested.
+    own: Option<u64>,
+    /// What `prepare_seek` has done of the seek that follows it.
+    prepared: Prepared,
+}
+
+/// A seek under way, in the table `LevelCursor::at`.
+#[derive(Clone, Copy)]
+enum Prepared {
+    /// Nothing that the seek can build on.
+    No,
+    /// All entries are before the target.
+    End,
+    Narrowed(Narrowed),
+    /// The block that is to be searched.
+    Block(u32),
+    /// The iterator has found its entry.
+    Located,
+}
+
+impl LevelCursor {
+    /// Its tables, ascending.
+    pub(super) fn tables(&self) -> &[Arc<TableMeta>] {
+        self.view.level.tables()
+    }
+
+    /// Which of them it stands in.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The table in which a seek to this position begins. Forward, that is the first one whose
+    /// bounds hold the key or lie above it; backward, the last one that begins at or before the
+    /// position.
+    fn begins_in(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
+        let level = &self.view.level;
+        if forward {
+            return Some(level.seek(key)).filter(|at| *at < level.len());
+        }
+        let at = match level.find(key) {
+            Some(at) => at,
+            None => level.seek(key).checked_sub(1)?,
+        };
+        // No entry has the highest trailer: the key's own entries all come after this position.
+        match trailer == u64::MAX && *level.tables()[at].bounds.start == *key {
+            true => at.checked_sub(1),
+            false => Some(at),
+        }
+    }
+
+    /// This table, if a seek would have to open it.
+    pub(super) fn would_open(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
+        let at = self.begins_in(key, trailer, forward)?;
+        let is_held = self.iter.is_some() && self.at == at;
+        let is_open = || self.tables.reader_if_open(&self.view.handles[at]).is_some();
+        (!is_held && !is_open()).then_some(at)
+    }
+
+    /// Lets it stand at no entry until the next seek.
+    pub(super) fn finish(&mut self) {
+        self.iter = None;
+    }
+
+    fn open(&mut self, at: usize) -> Result<&mut TableIter> {
+        if self.iter.is_none() || self.at != at {
+            self.iter = None;
+            let handle = &self.view.handles[at];
+            self.iter = Some(self.tables.reader_owned(handle)?.iter(self.cache.clone()));
+            self.own = handle.meta.sequence_override;
+            self.at = at;
+        }
+        Ok(self.iter.as_mut().expect("opened above"))
+    }
+
+    /// Goes on to the following tables until there is an entry.
+    fn settle_forward(&mut self) -> Result<()> {
+        while !self.valid() && self.iter.is_some() {
+            if self.at + 1 >= self.view.handles.len() {
+                self.iter = None;
+                return Ok(());
+            }
+            self.open(self.at + 1)?
+                .seek_to_first()
+                .map_err(Error::from)?;
+            if planted::is(Bug::SettlesOnce) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_backward(&mut self) -> Result<()> {
+        while !self.valid() && self.iter.is_some() {
+            let Some(before) = self.at.checked_sub(1) else {
+                self.iter = None;
+                return Ok(());
+            };
+            self.open(before)?.seek_to_last().map_err(Error::from)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn valid(&self) -> bool {
+        self.iter.as_ref().is_some_and(TableIter::valid)
+    }
+
+    fn trailer(&self) -> u64 {
+        let trailer = self.iter.as_ref().map_or(0, TableIter::trailer);
+        match self.own {
+            None => trailer,
+            Some(own) => own << 8 | (trailer & 0xff),
+        }
+    }
+
+    /// The trailer to look for in a table's file. In an ingested table every key is there once,
+    /// with the number 0. It is at or after the target if the table's own number is not above that
+    /// of the target.
+    fn sought(own: Option<u64>, trailer: u64) -> u64 {
+        match own {
+            None => trailer,
+            Some(own) if own <= trailer >> 8 => u64::MAX,
+            Some(_) => 0,
+        }
+    }
+
+    /// One part of the seek to the same target. Each part prefetches what the next one reads. After
+    /// an error the seek starts anew, meets the error again and returns it.
+    fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
+        if stage == 0 {
+            let at = self.view.level.seek(key);
+            self.prepared = if at >= self.view.handles.len() {
+                Prepared::End
+            } else {
+                match self.open(at) {
+                    Ok(iter) => Prepared::Narrowed(iter.reader().index().narrow(key)),
+                    Err(_) => Prepared::No,
+                }
+            };
+            return;
+        }
+        let Some(iter) = &mut self.iter else { return };
+        let sought = Self::sought(self.own, trailer);
+        match (stage, self.prepared) {
+            (1, Prepared::Narrowed(narrowed)) => {
+                let found = iter.reader().find_block_narrowed(narrowed, key, sought);
+                self.prepared = found.map_or(Prepared::No, Prepared::Block);
+            }
+            (2, Prepared::Block(block)) => iter.reader().prefetch_block(block),
+            (3, Prepared::Block(block)) => {
+                self.prepared = match iter.locate_in_block(block, key, sought) {
+                    Ok(()) => Prepared::Located,
+                    Err(_) => Prepared::No,
+                };
+            }
+            _ => {}
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        let prepared = std::mem::replace(&mut self.prepared, Prepared::No);
+        let at = match prepared {
+            Prepared::No => self.view.level.seek(key),
+            Prepared::End => self.view.handles.len(),
+            _ => self.at,
+        };
+        if at >= self.view.handles.len() {
+            self.iter = None;
+            return Ok(());
+        }
+        let own = self.view.handles[at].meta.sequence_override;
+        let iter = self.open(at)?;
+        let sought = Self::sought(own, trailer);
+        match prepared {
+            Prepared::Located => iter.stand(),
+            Prepared::Block(block) => iter.seek_in_block(block, key, sought),
+            _ => iter.seek(key, sought),
+        }
+        .map_err(Error::from)?;
+        if own.is_some_and(|own| own > trailer >> 8) && iter.valid() && iter.key() == key {
+            // Its entry of this key is newer than what is sought.
+            iter.next().map_err(Error::from)?;
+        }
+        self.settle_forward()
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        let Some(at) = self.begins_in(key, trailer, false) else {
+            self.iter = None;
+            return Ok(());
+        };
+        let own = self.view.handles[at].meta.sequence_override;
+        let iter = self.open(at)?;
+        // At or before (key, trailer): an ingested entry of the key is, if its number is not below
+        // that of the target.
+        let sought = match own {
+            None => trailer,
+            Some(own) if own >= trailer >> 8 => 0,
+            Some(_) => u64::MAX,
+        };
+        iter.seek_for_prev(key, sought).map_err(Error::from)?;
+        self.settle_backward()
+    }
+}
+
+impl EntryCursor for Child {
+    #[inline]
+    fn valid(&self) -> bool {
+        match self {
+            Child::Memtable(m) => m.is_valid(),
+            Child::Level(l) => l.valid(),
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self {
+            Child::Memtable(m) => m.key(),
+            Child::Level(l) => l.iter.as_ref().map_or(&[], |i| i.key()),
+        }
+    }
+
+    #[inline]
+    fn trailer(&self) -> u64 {
+        match self {
+            Child::Memtable(m) => m.seq() << 8 | u64::from(m.kind()),
+            Child::Level(l) => l.trailer(),
+        }
+    }
+
+    #[inline]
+    fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Child::Memtable(m) => out.extend_from_slice(m.value()),
+            Child::Level(l) => {
+                if let Some(iter) = l.iter.as_mut() {
+                    iter.append_value(out).map_err(Error::from)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
+        if let Child::Level(l) = self {
+            l.prepare_seek(stage, key, trailer);
+        }
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek_to_last();
+                Ok(())
+            }
+            Child::Level(l) => {
+                let Some(last) = l.view.handles.len().checked_sub(1) else {
+                    return Ok(());
+                };
+                l.open(last)?.seek_to_last().map_err(Error::from)?;
+                l.settle_backward()
+            }
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek(key, trailer >> 8);
+                // Kinds are below the number: numbers are unique, so at most one entry is skipped.
+                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) > trailer
+                {
+                    m.next();
+                }
+                Ok(())
+            }
+            Child::Level(l) => l.seek(key, trailer),
+        }
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.seek_for_prev(key, trailer >> 8);
+                if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) < trailer
+                {
+                    m.prev();
+                }
+                Ok(())
+            }
+            Child::Level(l) => l.seek_for_prev(key, trailer),
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.next();
+                Ok(())
+            }
+            Child::Level(l) => {
+                if let Some(iter) = l.iter.as_mut() {
+                    iter.next().map_err(Error::from)?;
+                }
+                if l.valid() {
+                    Ok(())
+                } else {
+                    l.settle_forward()
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        match self {
+            Child::Memtable(m) => {
+                m.prev();
+                Ok(())
+            }
+            Child::Level(l) => {
+                if let Some(iter) = l.iter.as_mut() {
+                    iter.prev().map_err(Error::from)?;
+                }
+                if l.valid() {
+                    Ok(())
+                } else {
+                    l.settle_backward()
+                }
+            }
+        }
+    }
+}

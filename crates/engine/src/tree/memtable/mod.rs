@@ -1,0 +1,326 @@
+//! The memtable: the newest entries of a keyspace, in memory, in order.
+//!
+//! A B+-tree of unique user keys in an arena of its own ([`ArenaPool`]); the versions of a key form a chain, newest
+//! first. One writer at a time changes it ([`MemtableWriter`]); any number of readers read it without locks, beside
+//! the writer. Nothing is ever taken out, so what a reader was given stays valid as long as the memtable lives.
+//!
+//! - `node`: one node and the protocol between the writer and readers
+//! - `tree`: how readers walk; `write`: how the writer changes it, splits, groups
+//! - `record`: versions, their chains; `filter`: says "no" at the cost of one cache line
+//! - `range`: range deletes, beside the tree; `iter`: cursors; `arena`: memory
+//!
+//! Stamps: from the first range delete on, each insert stores its number as the stamp of all nodes
+//! on its path, if it is larger than their stamps. So a cursor under a range delete finds what is
+//! newer than it without stepping over what is older.
+//!
+//! Invariants: user keys in the tree are distinct and ascending; numbers rise along a key's inserts; a record is
+//! immutable once its offset is in a node; `used_bytes` is exact.
+//!
+//! What a reader sees: an entry whose insert was complete before a sequence number was published (release) is seen by
+//! everybody who read that number (acquire). Entries with higher numbers may be there; a reader passes its number and
+//! does not see them.
+
+mod arena;
+mod filter;
+mod iter;
+mod node;
+mod range;
+mod record;
+mod tree;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use arena::{Arena, ArenaError, ArenaPool, MAX_ARENA_BYTES, MIN_ARENA_BYTES};
+pub use iter::MemtableIter;
+pub use range::{RangeDelete, RangeDeletesIter};
+pub use tree::Newer;
+pub use write::MemtableWriter;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use filter::Filter;
+use range::RangeDeletes;
+use record::GRANULE_BYTES;
+use tree::{ArenaNode, MAX_LEVELS, Tree};
+use write::WriterState;
+
+use siltstone_storage::planted::{self, Bug};
+
+/// The longest user key, in bytes.
+pub const MAX_KEY_BYTES: usize = 64 << 10;
+/// The longest value, in bytes.
+pub const MAX_VALUE_BYTES: usize = 1 << 30;
+/// The largest sequence number: 56 bits.
+pub const MAX_SEQ: u64 = (1 << 56) - 1;
+/// What an entry counts in raw bytes beyond its key and value.
+const ENTRY_RAW_BYTES: usize = 12;
+/// One byte in this many of the arena is the filter's: about 8 bits a key where an entry takes 64 bytes.
+const FILTER_SHARE: usize = 64;
+
+/// A page of a filter, in bytes.
+const FILTER_PAGE_BYTES: u64 = 4096;
+/// Offset 0 means none, so the first bytes of an arena stay free.
+const FIRST_RECORD_BYTES: usize = 64;
+const LINE_BYTES: usize = 64;
+
+/// One entry to insert.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The user key; may be empty.
+    pub user_key: &'a [u8],
+    /// The sequence number, above that of every earlier entry of the same key.
+    pub seq: u64,
+    /// The kind, as its number.
+    pub kind: u8,
+    /// The value; may be empty.
+    pub value: &'a [u8],
+}
+
+/// A version that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'m> {
+    /// Its sequence number.
+    pub seq: u64,
+    /// Its kind, as its number.
+    pub kind: u8,
+    /// Its value, in the memtable's memory.
+    pub value: &'m [u8],
+}
+
+/// An entry was not inserted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InsertError {
+    /// The arena has no room: it is time for the next memtable.
+    #[error("the memtable is full")]
+    Full,
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    #[error("a key of {bytes} bytes is longer than the limit of {MAX_KEY_BYTES}")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The value is longer than [`MAX_VALUE_BYTES`].
+    #[error("a value of {bytes} bytes is longer than the limit of {MAX_VALUE_BYTES}")]
+    ValueTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The sequence number does not fit into 56 bits.
+    #[error("sequence number {given} is above the limit of {MAX_SEQ}")]
+    SequenceTooLarge {
+        /// The number.
+        given: u64,
+    },
+    /// The key (or, for a range delete, the memtable) already has this sequence number or a higher one.
+    #[error(
+        "sequence number {given} does not lie above {newest}, which the memtable already holds for this key"
+    )]
+    SequenceNotRising {
+        /// The highest number that is there.
+        newest: u64,
+        /// The number that was to be inserted.
+        given: u64,
+    },
+}
+
+/// The newest entries of a keyspace. See the module's page.
+pub struct Memtable {
+    tree: Tree,
+    filter: Filter,
+    range_deletes: RangeDeletes,
+    state: WriterState,
+    filter_bytes: usize,
+    first_leaf: u32,
+    arena: Arena,
+}
+
+// SAFETY: the raw pointers point into the arena, which moves with the memtable.
+unsafe impl Send for Memtable {}
+// SAFETY: what readers share with the writer is atomic or immutable once published (`node`, `record`, `filter`,
+// `range`); there is one writer at a time (`writer`).
+unsafe impl Sync for Memtable {}
+
+impl Memtable {
+    /// An empty memtable in `arena`.
+    pub fn new(arena: Arena) -> Memtable {
+        let base = arena.start();
+        let filter_bytes = (arena.bytes() / FILTER_SHARE).next_multiple_of(LINE_BYTES);
+        let filter_start = arena.bytes() - filter_bytes;
+        let leaf_start = filter_start - ArenaNode::LEAF_BYTES;
+        let leaf = (leaf_start / GRANULE_BYTES) as u32;
+        // SAFETY: the filter lies at the end of the arena, in whole words, aligned since the arena's size is; nobody
+        // else has the arena, so it may be cleared; the tree's first leaf lies before it. The arena outlives all
+        // three, and nothing but the filter and the writer touches its memory.
+        let (filter, tree) = unsafe {
+            let words = base.add(filter_start);
+            if arena.is_used() {
+                words.write_bytes(0, filter_bytes);
+            }
+            (
+                Filter::new(words.cast::<AtomicU64>(), filter_bytes / 8),
+                Tree::new(base, leaf),
+            )
+        };
+        Memtable {
+            tree,
+            filter,
+            range_deletes: RangeDeletes::new(),
+            state: WriterState::new(FIRST_RECORD_BYTES, leaf_start, leaf),
+            filter_bytes,
+            first_leaf: leaf,
+            arena,
+        }
+    }
+
+    /// How large an arena must be for these many entries with keys and values of these sums; for
+    /// [`ArenaPool::take`].
+    pub fn arena_bytes_for(entries: usize, key_bytes: usize, value_bytes: usize) -> usize {
+        let mut nodes = [0; MAX_LEVELS];
+        nodes[0] = 1;
+        let bytes = write::bytes_bound(&nodes, entries, key_bytes, value_bytes)
+            .saturating_add(FIRST_RECORD_BYTES + ArenaNode::LEAF_BYTES + 2 * LINE_BYTES);
+        bytes.saturating_add(bytes / (FILTER_SHARE - 1) + LINE_BYTES)
+    }
+
+    /// Whether these many entries (range deletes count, their ends as values), with keys and values of these sums,
+    /// fit for certain. An upper bound a little above what they take, so it may say no shortly before `Full`.
+    pub fn room_for(&self, entries: usize, key_bytes: usize, value_bytes: usize) -> bool {
+        let free = self.state.nodes_start.load(Relaxed) - self.state.records_end.load(Relaxed);
+        self.state.bytes_bound(entries, key_bytes, value_bytes) as u64 <= free
+    }
+
+    /// The newest version of `user_key` with a number of at most `seq`. Range deletes are asked apart:
+    /// [`Memtable::newest_range_delete_covering`].
+    #[inline]
+    pub fn get(&self, user_key: &[u8], seq: u64) -> Option<Found<'_>> {
+        if !self.filter.may_contain(Filter::hash(user_key)) {
+            return None;
+        }
+        let newest = self.tree.find(user_key);
+        if newest == 0 {
+            return None;
+        }
+        let records = &self.tree.records;
+        let record = records.visible(newest, seq);
+        (record != 0).then(|| Found {
+            seq: records.seq(record),
+            kind: records.kind(record),
+            value: records.value(record),
+        })
+    }
+
+    /// The number of the newest range delete that covers `user_key`, among those with numbers of at most `seq`. One
+    /// load if there are none.
+    #[inline]
+    pub fn newest_range_delete_covering(&self, user_key: &[u8], seq: u64) -> Option<u64> {
+        if self.range_deletes.is_empty() {
+            return None;
+        }
+        self.range_delete_covering(user_key, seq)
+            .map(|delete| delete.seq)
+    }
+
+    /// The newest range delete that covers `user_key`, among those with numbers of at most `seq`.
+    pub fn range_delete_covering(&self, user_key: &[u8], seq: u64) -> Option<RangeDelete<'_>> {
+        self.range_deletes
+            .newest_covering(user_key, seq, &self.tree.records)
+    }
+
+    /// Where a reader may find entries with numbers above `seq`, from `key` on in this direction.
+    /// `seq` is the number of a range delete that the reader sees, in this memtable or in another
+    /// source. A reader that has read a published number misses no entry up to that number.
+    pub fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
+        if self.state.max_seq.load(Relaxed) <= seq || planted::is(Bug::JumpIgnoresStamps) {
+            // The range delete is in a newer source, or nothing came after it.
+            return Newer::Nowhere;
+        }
+        if seq < self.state.stamped_from.load(Relaxed) {
+            return Newer::Here;
+        }
+        self.tree.find_newer(key, seq, forward)
+    }
+
+    /// The range deletes, in the order of their numbers.
+    pub fn range_deletes(&self) -> RangeDeletesIter<'_> {
+        self.range_deletes.iter(&self.tree.records)
+    }
+
+    /// Number of range deletes.
+    pub fn range_delete_count(&self) -> usize {
+        self.range_deletes.count()
+    }
+
+    /// Bytes that range deletes have beside the arena.
+    pub fn range_delete_held_bytes(&self) -> u64 {
+        self.range_deletes.held_bytes()
+    }
+
+    /// Number of entries: versions, without range deletes.
+    pub fn entry_count(&self) -> u64 {
+        self.state.entries.load(Relaxed)
+    }
+
+    /// Whether there is neither an entry nor a range delete.
+    pub fn is_empty(&self) -> bool {
+        self.entry_count() == 0 && self.range_deletes.is_empty()
+    }
+
+    /// Bytes in use: records, nodes, filter, and what range deletes have beside the arena.
+    pub fn used_bytes(&self) -> u64 {
+        let records = self.state.records_end.load(Relaxed);
+        let nodes =
+            (self.arena.bytes() - self.filter_bytes) as u64 - self.state.nodes_start.load(Relaxed);
+        records + nodes + self.filter_bytes as u64 + self.range_deletes.held_bytes()
+    }
+
+    /// What it has in memory beside arenas that are there whole ([`ArenaPool::whole_bytes`]): of an arena whose pages come in as they are written
+    /// what was written, and what range deletes take.
+    pub fn beside_whole_arenas_bytes(&self) -> u64 {
+        match self.arena.is_sparse() {
+            true => {
+                // A filter's pages come in one by one: at most one for each entry.
+                let filter = self.filter_bytes as u64;
+                let touched = filter.min(self.entry_count() * FILTER_PAGE_BYTES);
+                self.used_bytes() - filter + touched
+            }
+            false => self.range_delete_held_bytes(),
+        }
+    }
+
+    /// Size of the arena, in bytes.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
+    /// Keys and values and 12 bytes an entry; range deletes count with both keys.
+    pub fn raw_bytes(&self) -> u64 {
+        self.state.raw_bytes.load(Relaxed)
+    }
+
+    /// The smallest sequence number, range deletes included.
+    pub fn min_seq(&self) -> Option<u64> {
+        let seq = self.state.min_seq.load(Relaxed);
+        (seq != u64::MAX).then_some(seq)
+    }
+
+    /// The largest sequence number, range deletes included.
+    pub fn max_seq(&self) -> Option<u64> {
+        self.min_seq().map(|_| self.state.max_seq.load(Relaxed))
+    }
+
+    /// The smallest user key that has an entry.
+    pub fn first_key(&self) -> Option<&[u8]> {
+        let leaf = self.tree.node(self.first_leaf);
+        // The first leaf stays the first, and its first slot always names a record that is or just was the first.
+        (leaf.count() > 0).then(|| self.tree.key(leaf.record(0)))
+    }
+
+    /// The largest user key that has an entry.
+    pub fn last_key(&self) -> Option<&[u8]> {
+        let record = self.state.last_record.load(Acquire);
+        (record != 0).then(|| self.tree.key(record))
+    }
+}

@@ -1,0 +1,825 @@
+//! Which tables to compact next: a pure function of one keyspace's version.
+//!
+//! What it is: [`pick`] looks at a version, at what is reserved by queued and running jobs, and at the sources that
+//! are not installed yet, and gives a [`Choice`] or nothing. [`pick_manual`] walks a key range down level by level.
+//! [`soft_cuts`], [`hard_cuts`] and [`older_ranges`] derive from a choice what the job needs besides its inputs.
+//!
+//! Invariants (each has its reason in RFC 1, section 5):
+//! - **C1** From level 0 downwards goes only the oldest suffix of installed runs that is older than every unsettled
+//!   source, and of it only tables that overlap no older level-0 table that stays (STORIES 14, 15).
+//! - **C2** No order of sequence numbers is assumed below level 0 (STORIES 16): everything is decided by key ranges.
+//! - **C3** A choice takes every table of the output level that overlaps its range.
+//! - **C4** A choice's [`Reservation`] is disjoint from those of all queued and running jobs: no table twice, and at
+//!   no level do the key ranges of two jobs overlap. Within level 0 tables alone decide.
+//! - **C5** Runs merge within level 0 only with neighbours, and the joint range holds no slot of another source.
+//!
+//! Threading: pure functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::formats::version::{
+    BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceVersion, LEVEL_COUNT, RemoveTable, Run, SeqRange,
+    TABLE_NEEDS_REWRITE, TableMeta,
+};
+use siltstone_storage::planted::{self, Bug};
+
+/// What a queued or running job keeps others from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Its input tables.
+    pub tables: BTreeSet<u64>,
+    /// Key ranges by level within which it takes, makes or passes tables; the deepest level is where it makes them. On level 0 there is one only for a merge within
+    /// it: outputs may lie anywhere in it, in the slot of the inputs.
+    pub spans: Vec<(u8, KeyRange)>,
+}
+
+/// What [`pick`] looks at.
+#[derive(Clone, Debug)]
+pub struct PickInput<'a> {
+    /// The keyspace's installed sources.
+    pub version: &'a KeyspaceVersion,
+    /// Its options.
+    pub options: &'a PickOptions,
+    /// Reservations of its queued and running jobs.
+    pub jobs: &'a [Reservation],
+    /// Slots of sources whose numbers were given and which are not installed: memtables, active ones included,
+    /// redirected runs, unfinished ingests. They may hold any key.
+    pub unsettled: &'a [SeqRange],
+}
+
+/// What kind of work a choice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChoiceKind {
+    /// Merge the inputs into new tables.
+    Merge,
+    /// Put the inputs on the output level as they are: an edit, no job.
+    TrivialMove,
+    /// Merge neighbouring level-0 runs into one run.
+    IntraL0,
+    /// Rewrite tables in place, to drop what nobody needs.
+    Rewrite,
+    /// Drop the inputs: an edit, no job. Newer range deletes cover them whole.
+    Drop,
+}
+
+/// The tables that a choice takes from one level-0 run, or from one other level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelInput {
+    /// The level.
+    pub level: u8,
+    /// Level 0: the run.
+    pub run: Option<(u64, SeqRange)>,
+    /// The tables, ascending.
+    pub tables: Vec<Arc<TableMeta>>,
+}
+
+/// What to do next. Becomes a job, or an edit if it is a trivial move.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// What kind of work it is.
+    pub kind: ChoiceKind,
+    /// The topmost input level.
+    pub from: u8,
+    /// The level of the outputs.
+    pub to: u8,
+    /// The inputs, newest first: per user key, an earlier input's versions are newer.
+    pub inputs: Vec<LevelInput>,
+    /// The smallest range that holds all inputs: the job's bounds, and so its outputs'.
+    pub range: KeyRange,
+    /// Within level 0: the slot of the output run.
+    pub output_seqs: Option<SeqRange>,
+    /// How urgent it is: 1 is due.
+    pub score: f64,
+    /// Input bytes of objects.
+    pub input_bytes: u64,
+    /// Why, for people.
+    pub reason: String,
+}
+
+impl Choice {
+    fn new(
+        kind: ChoiceKind,
+        to: u8,
+        inputs: Vec<LevelInput>,
+        score: f64,
+        reason: String,
+    ) -> Option<Choice> {
+        let inputs: Vec<LevelInput> = inputs
+            .into_iter()
+            .filter(|input| !input.tables.is_empty())
+            .collect();
+        let range = hull(inputs.iter().flat_map(|input| &input.tables))?;
+        let input_bytes = file_bytes(inputs.iter().flat_map(|input| &input.tables));
+        let from = inputs.first()?.level;
+        let output_seqs = match to {
+            0 => inputs
+                .iter()
+                .filter_map(|input| input.run)
+                .map(|(_, seqs)| seqs)
+                .reduce(SeqRange::joint),
+            _ => None,
+        };
+        Some(Choice {
+            kind,
+            from,
+            to,
+            inputs,
+            range,
+            output_seqs,
+            score,
+            input_bytes,
+            reason,
+        })
+    }
+
+    /// All input tables, newest input first.
+    pub fn tables(&self) -> impl Iterator<Item = &Arc<TableMeta>> {
+        self.inputs.iter().flat_map(|input| &input.tables)
+    }
+
+    /// The inputs as an edit's removals.
+    pub fn removals(&self) -> Vec<RemoveTable> {
+        let of = |input: &LevelInput| {
+            let level = input.level;
+            input
+                .tables
+                .iter()
+                .map(move |t| RemoveTable { level, id: t.id })
+                .collect::<Vec<_>>()
+        };
+        self.inputs.iter().flat_map(of).collect()
+    }
+
+    /// What it keeps others from while it is queued or running (C4).
+    pub fn reservation(&self) -> Reservation {
+        let tables = self.tables().map(|t| t.id).collect();
+        let mut spans = Vec::new();
+        for input in self
+            .inputs
+            .iter()
+            .filter(|input| input.level > 0 && input.level < self.to)
+        {
+            spans.extend(hull(&input.tables).map(|range| (input.level, range)));
+        }
+        if self.from == 0 {
+            // Nobody may put anything on the levels that it passes, beneath which its outputs will lie.
+            spans.extend((1..self.to).map(|level| (level, self.range.clone())));
+        }
+        spans.push((self.to, self.range.clone()));
+        Reservation { tables, spans }
+    }
+}
+
+/// A range to compact by hand, from the top down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManualRange {
+    /// The keys.
+    pub range: KeyRange,
+    /// Rewrite the bottommost tables as well, if they are older than the request, to drop tombstones and old
+    /// versions.
+    pub rewrite_bottom: bool,
+    /// The store's next table id when the request came: tables from there on are its own outputs.
+    pub first_new_table_id: u64,
+}
+
+/// The next step of a manual compaction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ManualStep {
+    /// Do this, then ask again.
+    Job(Choice),
+    /// Something is reserved or not installed: ask again after the next install.
+    Wait,
+    /// Nothing is left to do.
+    Done,
+}
+
+/// The smallest range that holds all of these tables.
+fn hull<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> Option<KeyRange> {
+    tables
+        .into_iter()
+        .fold(None, |range: Option<KeyRange>, t| match range {
+            None => Some(t.bounds.clone()),
+            Some(range) => Some(range.joint(&t.bounds)),
+        })
+}
+
+fn file_bytes<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> u64 {
+    tables
+        .into_iter()
+        .fold(0, |sum, t| sum.saturating_add(t.file_bytes))
+}
+
+/// A set of key ranges that joins what overlaps, for questions about overlap.
+#[derive(Default)]
+struct Ranges {
+    ranges: Vec<KeyRange>,
+}
+
+impl Ranges {
+    /// Adds a range and joins it with those that it overlaps.
+    fn add(&mut self, range: &KeyRange) {
+        // Ranges are disjoint and ascending, so starts and ends ascend.
+        let from = self
+            .ranges
+            .partition_point(|r| !r.end.reaches(&range.start));
+        let to = from + self.ranges[from..].partition_point(|r| range.end.reaches(&r.start));
+        let union = self.ranges[from..to]
+            .iter()
+            .fold(range.clone(), |a, b| a.joint(b));
+        self.ranges.splice(from..to, [union]);
+    }
+
+    fn overlaps(&self, range: &KeyRange) -> bool {
+        let at = self
+            .ranges
+            .partition_point(|r| !r.end.reaches(&range.start));
+        self.ranges.get(at).is_some_and(|r| r.overlaps(range))
+    }
+}
+
+/// The working state of one pick.
+struct Picker<'a> {
+    input: &'a PickInput<'a>,
+    targets: Targets,
+    reserved: BTreeSet<u64>,
+}
+
+impl<'a> Picker<'a> {
+    fn new(input: &'a PickInput<'a>) -> Picker<'a> {
+        Picker {
+            input,
+            targets: targets(input.version, input.options, input.jobs),
+            reserved: input
+                .jobs
+                .iter()
+                .flat_map(|job| &job.tables)
+                .copied()
+                .collect(),
+        }
+    }
+
+    fn is_reserved(&self, table: &TableMeta) -> bool {
+        self.reserved.contains(&table.id)
+    }
+
+    /// Whether a job takes or makes tables in this range of this level.
+    fn span_taken(&self, level: u8, range: &KeyRange) -> bool {
+        self.input
+            .jobs
+            .iter()
+            .flat_map(|job| &job.spans)
+            .any(|(l, r)| *l == level && r.overlaps(range))
+    }
+
+    /// Where the outputs of the job that merges this table within level 0 may lie: more than its inputs' bounds.
+    fn output_range(&self, table: &TableMeta) -> Option<&'a KeyRange> {
+        let job = self
+            .input
+            .jobs
+            .iter()
+            .find(|job| job.tables.contains(&table.id))?;
+        job.spans
+            .iter()
+            .find(|(level, _)| *level == 0)
+            .map(|(_, range)| range)
+    }
+
+    /// Whether the runs from `start` on may become one whose tables reach over the gaps between theirs: a job must
+    /// not be taking newer tables down past them meanwhile.
+    fn may_widen(&self, start: usize, group: &[Arc<Run>]) -> bool {
+        let Some(range) = hull(group.iter().flat_map(|run| run.tables.tables())) else {
+            return false;
+        };
+        let newer = &self.input.version.runs()[..start];
+        newer
+            .iter()
+            .flat_map(|run| run.tables.overlapping_tables(&range))
+            .all(|t| !self.is_reserved(t))
+    }
+
+    /// Runs of which some table is not reserved.
+    fn free_runs(&self) -> impl Iterator<Item = &'a Arc<Run>> {
+        self.input
+            .version
+            .runs()
+            .iter()
+            .filter(|run| run.tables.tables().iter().any(|t| !self.is_reserved(t)))
+    }
+
+    /// Priority 1: how due each level is, less what is queued or running.
+    fn scores(&self) -> [f64; LEVEL_COUNT] {
+        let (version, options) = (self.input.version, self.input.options);
+        let mut scores = [0.0; LEVEL_COUNT];
+        scores[0] = self.free_runs().count() as f64 / options.l0_trigger_count.max(1) as f64;
+        for (level, tables) in version.levels() {
+            // The bottom has nowhere to go.
+            if level == BOTTOM_LEVEL {
+                continue;
+            }
+            let taken = file_bytes(tables.tables().iter().filter(|t| self.is_reserved(t)));
+            let bytes = tables.file_bytes().saturating_sub(taken);
+            scores[usize::from(level)] = if level >= self.targets.first_needed {
+                bytes as f64 / self.targets.bytes[usize::from(level)] as f64
+            } else if bytes > 0 {
+                // It drains, when nothing is more urgent.
+                1.0
+            } else {
+                0.0
+            };
+        }
+        scores
+    }
+
+    /// Installed runs that are older than every unsettled source, oldest first (C1, in its strict form: what is
+    /// unsettled may hold any key).
+    fn settled_runs(&self) -> Vec<&'a Arc<Run>> {
+        let limit = self
+            .input
+            .unsettled
+            .iter()
+            .filter(|u| !u.is_empty())
+            .map(|u| u.lo)
+            .min()
+            .unwrap_or(u64::MAX);
+        self.input
+            .version
+            .runs()
+            .iter()
+            .rev()
+            .take_while(|run| run.seqs.hi <= limit)
+            .collect()
+    }
+
+    /// Level 0 to the base level. `within` limits it to tables that overlap a range, and to what must go with them.
+    fn level0_down(&self, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
+        let (version, base) = (self.input.version, self.targets.base);
+        let settled = self.settled_runs();
+        let newest_settled = settled.last()?;
+        // Where jobs work on the base level nothing may come down ...
+        let mut walls = Ranges::default();
+        for (level, range) in self.input.jobs.iter().flat_map(|job| &job.spans) {
+            if *level == base {
+                walls.add(range);
+            }
+        }
+        for table in version
+            .level(base)
+            .tables()
+            .iter()
+            .filter(|t| self.is_reserved(t))
+        {
+            walls.add(&table.bounds);
+        }
+        // ... and neither where a level-0 table stays.
+        let mut stays = Ranges::default();
+        // Oldest first: a table may go if it overlaps nothing that stays. What is too much for one job stays too.
+        let mut taken: Vec<(&Arc<Run>, Vec<Arc<TableMeta>>)> = Vec::new();
+        let mut bytes = 0u64;
+        for run in &settled {
+            if within.is_none() && bytes >= self.input.options.max_job_bytes {
+                break;
+            }
+            let mut tables = Vec::new();
+            for table in run.tables.tables() {
+                let bounds = &table.bounds;
+                if self.is_reserved(table) || walls.overlaps(bounds) || stays.overlaps(bounds) {
+                    stays.add(self.output_range(table).unwrap_or(bounds));
+                } else {
+                    tables.push(table.clone());
+                }
+            }
+            bytes = bytes.saturating_add(file_bytes(&tables));
+            if !tables.is_empty() {
+                taken.push((run, tables));
+            }
+        }
+        // A job's range is one piece and outputs may lie anywhere in it, so only tables between two walls go
+        // together. The piece with the most bytes goes; for a manual range, one that it overlaps.
+        let piece = |t: &TableMeta| {
+            walls
+                .ranges
+                .partition_point(|r| !r.end.reaches(&t.bounds.start))
+        };
+        let mut pieces: Vec<(u64, bool)> = vec![(0, false); walls.ranges.len() + 1];
+        for table in taken.iter().flat_map(|(_, tables)| tables) {
+            let piece = &mut pieces[piece(table)];
+            piece.0 = piece.0.saturating_add(table.file_bytes.max(1));
+            piece.1 |= within.is_none_or(|range| range.overlaps(&table.bounds));
+        }
+        let (chosen, _) = pieces
+            .iter()
+            .enumerate()
+            .filter(|(_, (bytes, wanted))| *bytes > 0 && *wanted)
+            .max_by_key(|(i, (bytes, _))| (*bytes, std::cmp::Reverse(*i)))?;
+        for (_, tables) in &mut taken {
+            tables.retain(|t| piece(t) == chosen);
+        }
+        if let Some(range) = within {
+            self.keep_what_must_go(&mut taken, range);
+        }
+        let mut inputs: Vec<LevelInput> = taken
+            .into_iter()
+            .rev()
+            .map(|(run, tables)| LevelInput {
+                level: 0,
+                run: Some((run.id, run.seqs)),
+                tables,
+            })
+            .collect();
+        let range = hull(inputs.iter().flat_map(|input| &input.tables))?;
+        let below = version.level(base).overlapping_tables(&range).to_vec();
+        let run_count = inputs
+            .iter()
+            .filter(|input| !input.tables.is_empty())
+            .count();
+        let reason = format!(
+            "{} of {} runs of level 0 move down (due at {}), all up to {}",
+            run_count,
+            version.runs().len(),
+            self.input.options.l0_trigger_count,
+            newest_settled.seqs.hi,
+        );
+        let moves = below.is_empty() && self.may_move(0, base, &inputs);
+        inputs.push(LevelInput {
+            level: base,
+            run: None,
+            tables: below,
+        });
+        let kind = if moves {
+            ChoiceKind::TrivialMove
+        } else {
+            ChoiceKind::Merge
+        };
+        Choice::new(kind, base, inputs, score, reason)
+    }
+
+    /// Keeps the tables that overlap `range`, and every older one that overlaps one of those kept.
+    fn keep_what_must_go(&self, taken: &mut [(&Arc<Run>, Vec<Arc<TableMeta>>)], range: &KeyRange) {
+        let mut wanted = Ranges::default();
+        wanted.add(range);
+        // Newest first: what a newer table overlaps in an older run must come along.
+        for (_, tables) in taken.iter_mut().rev() {
+            tables.retain(|t| wanted.overlaps(&t.bounds));
+            for table in tables.iter() {
+                wanted.add(&table.bounds);
+            }
+        }
+    }
+
+    /// Merge of newer neighbouring runs while the older ones cannot move down (C5).
+    fn within_level0(&self, score: f64) -> Option<Choice> {
+        let options = self.input.options;
+        if self.free_runs().count() < options.l0_intra_count {
+            return None;
+        }
+        let runs = self.input.version.runs();
+        let is_free = |run: &Run| run.tables.tables().iter().all(|t| !self.is_reserved(t));
+        let mut best: Option<(f64, &[Arc<Run>])> = None;
+        let mut start = 0;
+        while start < runs.len() {
+            // The longest group of free neighbours from here.
+            let mut end = start;
+            while end < runs.len()
+                && is_free(&runs[end])
+                && (end == start || self.are_neighbours(&runs[end - 1], &runs[end]))
+            {
+                end += 1;
+            }
+            // Bytes read for each run less: smaller is better. From the newest on, because older ones are about to go.
+            let mut bytes = 0u64;
+            for (count, run) in runs[start..end]
+                .iter()
+                .enumerate()
+                .map(|(i, run)| (i + 1, run))
+            {
+                bytes = bytes.saturating_add(run.tables.file_bytes());
+                if bytes > options.max_job_bytes {
+                    break;
+                }
+                if count < options.l0_intra_min_count.max(2) {
+                    continue;
+                }
+                let cost = bytes as f64 / (count - 1) as f64;
+                let group = &runs[start..start + count];
+                if best.is_none_or(|(other, _)| cost < other)
+                    && (self.may_widen(start, group) || planted::is(Bug::WidensPastMovingTables))
+                {
+                    best = Some((cost, group));
+                }
+            }
+            start = end.max(start + 1);
+        }
+        let (_, group) = best?;
+        let inputs = group
+            .iter()
+            .map(|run| LevelInput {
+                level: 0,
+                run: Some((run.id, run.seqs)),
+                tables: run.tables.tables().to_vec(),
+            })
+            .collect();
+        let reason = format!(
+            "level 0 has {} runs and the oldest cannot move down now: {} newer neighbours merge",
+            runs.len(),
+            group.len()
+        );
+        Choice::new(ChoiceKind::IntraL0, 0, inputs, score, reason)
+    }
+
+    /// Whether no other source has its slot between two runs.
+    fn are_neighbours(&self, newer: &Run, older: &Run) -> bool {
+        let joint = newer.seqs.joint(older.seqs);
+        planted::is(Bug::UnsettledIsNoBorder)
+            || self.input.version.covered().includes(joint)
+                && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
+    }
+
+    /// Priority 2: the table with the fewest overlapping tables below, and its neighbours that cost nothing more.
+    fn level_down(&self, level: u8, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
+        let version = self.input.version;
+        let (upper, lower) = (version.level(level), version.level(level + 1));
+        let candidates = match within {
+            Some(range) => upper.overlapping(range),
+            None => 0..upper.len(),
+        };
+        // One sweep over both levels: bounds ascend, so the overlapping ranges do.
+        let mut best: Option<((usize, u64, u64), usize)> = None;
+        let mut first = 0;
+        for i in candidates.clone() {
+            let table = &upper.tables()[i];
+            while lower
+                .tables()
+                .get(first)
+                .is_some_and(|t| !t.bounds.end.reaches(&table.bounds.start))
+            {
+                first += 1;
+            }
+            let below = lower.tables()[first..]
+                .iter()
+                .take_while(|t| table.bounds.end.reaches(&t.bounds.start));
+            let (mut count, mut bytes, mut free) = (0, 0u64, !self.is_reserved(table));
+            for other in below {
+                count += 1;
+                bytes = bytes.saturating_add(other.file_bytes);
+                free &= !self.is_reserved(other);
+            }
+            let order = (count, bytes, table.id);
+            if free && best.is_none_or(|(other, _)| order < other) && self.can_go(level, i..i + 1) {
+                best = Some((order, i));
+            }
+        }
+        let (_, index) = best?;
+        let table = &upper.tables()[index];
+        let reason = match within {
+            Some(range) => format!("level {level} is compacted by hand in {range}"),
+            None => format!(
+                "level {level} has {} bytes of {}; table {} overlaps {} below, the fewest",
+                upper.file_bytes(),
+                self.targets.bytes[usize::from(level)],
+                table.id,
+                lower.overlapping(&table.bounds).len()
+            ),
+        };
+        self.down_from(level, index, candidates, within, (score, reason))
+    }
+
+    /// A table of a level goes down, with neighbours among the candidates that cost nothing more.
+    fn down_from(
+        &self,
+        level: u8,
+        index: usize,
+        candidates: std::ops::Range<usize>,
+        within: Option<&KeyRange>,
+        (score, reason): (f64, String),
+    ) -> Option<Choice> {
+        let (version, options) = (self.input.version, self.input.options);
+        let (upper, lower) = (version.level(level), version.level(level + 1));
+        let mut chosen = index..index + 1;
+        // Neighbours whose tables below are taken anyway, as long as the job stays small.
+        let below_of =
+            |indices: &std::ops::Range<usize>| match hull(&upper.tables()[indices.clone()]) {
+                Some(range) => lower.overlapping(&range),
+                None => 0..0,
+            };
+        let below = below_of(&chosen);
+        let cost = |indices: &std::ops::Range<usize>| {
+            file_bytes(&upper.tables()[indices.clone()])
+                .saturating_add(file_bytes(&lower.tables()[below.clone()]))
+        };
+        let grows = |indices: &std::ops::Range<usize>| {
+            let wider = below_of(indices);
+            (wider == below || wider.is_empty() && below.is_empty())
+                && cost(indices) <= options.max_job_bytes
+                && upper.tables()[indices.clone()]
+                    .iter()
+                    .all(|t| !self.is_reserved(t))
+                && self.can_go(level, indices.clone())
+        };
+        // Without anything below, every table moves by itself for free.
+        if !below.is_empty() || within.is_some() {
+            while chosen.end < candidates.end && grows(&(chosen.start..chosen.end + 1)) {
+                chosen.end += 1;
+            }
+            while chosen.start > candidates.start && grows(&(chosen.start - 1..chosen.end)) {
+                chosen.start -= 1;
+            }
+        }
+        let tables = upper.tables()[chosen].to_vec();
+        let mut inputs = vec![LevelInput {
+            level,
+            run: None,
+            tables,
+        }];
+        let moves = (below.is_empty() || planted::is(Bug::MoveIntoOverlap))
+            && self.may_move(level, level + 1, &inputs);
+        let below = if moves { 0..0 } else { below };
+        inputs.push(LevelInput {
+            level: level + 1,
+            run: None,
+            tables: lower.tables()[below].to_vec(),
+        });
+        let kind = if moves {
+            ChoiceKind::TrivialMove
+        } else {
+            ChoiceKind::Merge
+        };
+        Choice::new(kind, level + 1, inputs, score, reason)
+    }
+
+    /// Whether no job stands in the way of these tables of a level going down (C4).
+    fn can_go(&self, level: u8, indices: std::ops::Range<usize>) -> bool {
+        let version = self.input.version;
+        let Some(range) = hull(&version.level(level).tables()[indices]) else {
+            return false;
+        };
+        let below = version.level(level + 1).overlapping_tables(&range);
+        let out = below
+            .iter()
+            .fold(range.clone(), |range, t| range.joint(&t.bounds));
+        below.iter().all(|t| !self.is_reserved(t))
+            && !self.span_taken(level, &range)
+            && !self.span_taken(level + 1, &out)
+    }
+
+    /// Whether inputs without anything below them may be moved as they are.
+    fn may_move(&self, from: u8, to: u8, inputs: &[LevelInput]) -> bool {
+        let (version, options) = (self.input.version, self.input.options);
+        let mut tables: Vec<&Arc<TableMeta>> =
+            inputs.iter().flat_map(|input| &input.tables).collect();
+        tables.sort_by(|a, b| a.bounds.start.cmp(&b.bounds.start));
+        let disjoint = tables
+            .windows(2)
+            .all(|pair| !pair[0].bounds.end.reaches(&pair[1].bounds.start));
+        // Many small tables would stay small for ever.
+        let raw_bytes = tables
+            .iter()
+            .fold(0u64, |sum, t| sum.saturating_add(t.raw_bytes));
+        let large =
+            tables.len() == 1 || raw_bytes / tables.len().max(1) as u64 >= options.table_bytes / 8;
+        disjoint
+            && large
+            && options.compression.at(from) == options.compression.at(to)
+            && tables.iter().all(|t| {
+                let grandparents = match to + 1 {
+                    below if below <= BOTTOM_LEVEL => {
+                        version.level(below).overlapping(&t.bounds).len()
+                    }
+                    _ => 0,
+                };
+                // Tombstones with nothing beneath them are dropped by a merge and kept by a move.
+                let nothing_below =
+                    (to..=BOTTOM_LEVEL).all(|l| !version.level(l).overlaps(&t.bounds));
+                let tombstones = t.deletes.saturating_add(t.range_deletes);
+                t.flags & TABLE_NEEDS_REWRITE == 0
+                    && grandparents <= options.max_grandparent_count
+                    && !(nothing_below && tombstones > 0 && tombstones >= t.entries / 4)
+            })
+    }
+
+    /// Rewrites old bottommost tables within a manual range.
+    fn rewrite_bottom(&self, manual: &ManualRange) -> ManualStep {
+        let version = self.input.version;
+        let (mut waits, mut chosen) = (false, None);
+        for (level, tables) in version.levels() {
+            let is_bottommost = |t: &TableMeta| {
+                (level + 1..=BOTTOM_LEVEL).all(|below| !version.level(below).overlaps(&t.bounds))
+            };
+            let is_due = |t: &TableMeta| t.id < manual.first_new_table_id && is_bottommost(t);
+            let mut group: Vec<Arc<TableMeta>> = Vec::new();
+            for table in tables.overlapping_tables(&manual.range) {
+                let due = is_due(table);
+                let free =
+                    due && !self.is_reserved(table) && !self.span_taken(level, &table.bounds);
+                waits |= due && !free;
+                let fits = group.is_empty()
+                    || file_bytes(&group).saturating_add(table.file_bytes)
+                        <= self.input.options.max_job_bytes;
+                match free && fits {
+                    true => group.push(table.clone()),
+                    false if group.is_empty() => {}
+                    false => break,
+                }
+            }
+            if !group.is_empty() && chosen.is_none() {
+                let reason = format!("level {level} is rewritten by hand in {}", manual.range);
+                let inputs = vec![LevelInput {
+                    level,
+                    run: None,
+                    tables: group,
+                }];
+                chosen = Choice::new(ChoiceKind::Rewrite, level, inputs, 1.0, reason);
+            }
+        }
+        match chosen {
+            // A group's range may reach over a gap that a job works in.
+            Some(choice) if !self.span_taken(choice.to, &choice.range) => ManualStep::Job(choice),
+            None if !waits => ManualStep::Done,
+            _ => ManualStep::Wait,
+        }
+    }
+}
+
+/// How due each level is: 1 and above is due. Level 0 by runs, the others by bytes, less what jobs have reserved.
+pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
+    Picker::new(input).scores()
+}
+
+/// The next piece of work of a keyspace, or `None` if no level is due or what is due is being worked on.
+pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
+    let picker = Picker::new(input);
+    let scores = picker.scores();
+    let mut due: Vec<u8> = (0..BOTTOM_LEVEL)
+        .filter(|level| scores[usize::from(*level)] >= 1.0)
+        .collect();
+    // Highest score first; of equal ones the higher level, which reads pay most for. (The sort is stable.)
+    due.sort_by(|a, b| scores[usize::from(*b)].total_cmp(&scores[usize::from(*a)]));
+    due.into_iter().find_map(|level| {
+        let score = scores[usize::from(level)];
+        match level {
+            0 => picker
+                .level0_down(score, None)
+                .or_else(|| picker.within_level0(score)),
+            _ => picker.level_down(level, score, None),
+        }
+    })
+}
+
+/// The next step of a compaction by hand: everything in the range goes down to the deepest level that has data in it
+/// (from level 0 at least to the base level), then the bottommost tables are rewritten if that was asked for. Memtables are
+/// the caller's: it flushes first, and what it gives as unsettled only delays.
+pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
+    let picker = Picker::new(input);
+    let version = input.version;
+    if version
+        .runs()
+        .iter()
+        .any(|run| run.tables.overlaps(&manual.range))
+    {
+        return match picker.level0_down(1.0, Some(&manual.range)) {
+            Some(mut choice) => {
+                choice.reason = format!("level 0 is compacted by hand in {}", manual.range);
+                ManualStep::Job(choice)
+            }
+            None => ManualStep::Wait,
+        };
+    }
+    let deepest = version
+        .levels()
+        .rev()
+        .find(|(_, l)| l.overlaps(&manual.range))
+        .map_or(0, |(level, _)| level);
+    for level in 1..deepest {
+        if !version.level(level).overlaps(&manual.range) {
+            continue;
+        }
+        return match picker.level_down(level, 1.0, Some(&manual.range)) {
+            Some(choice) => ManualStep::Job(choice),
+            None => ManualStep::Wait,
+        };
+    }
+    // A job may still be bringing something into the range.
+    if input
+        .jobs
+        .iter()
+        .flat_map(|job| &job.spans)
+        .any(|(_, range)| range.overlaps(&manual.range))
+    {
+        return ManualStep::Wait;
+    }
+    match manual.rewrite_bottom {
+        true => picker.rewrite_bottom(manual),
+        false => ManualStep::Done,
+    }
+}
+
+mod bounds;
+mod deletes;
+mod targets;
+
+pub use crate::tree::pick::targets::{PickOptions, Targets, targets};
+pub use bounds::{hard_cuts, older_ranges, soft_cuts};
+pub use deletes::{Deletes, covered_bytes, joined_ranges, pick_deletes};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! `multi_get`: many keys at one view and one number.
+//!
+//! Keys are sorted once and go through the sources together, newest first; a key that a source answers leaves the rest. Within a run or a
+//! level all keys are looked up side by side ([`siltstone_table::reader::get_many`]): their misses overlap, a block is opened once for all
+//! of its keys, and blocks that are neither mapped nor cached are read together.
+//!
+//! Threading: any thread.
+
+use std::sync::Arc;
+
+use siltstone_table::key::hash;
+use siltstone_table::reader::{Lookup, TableReader, get_many};
+
+use super::{Answer, decide, number_in_table, pin};
+use crate::services::core::Core;
+use crate::tree::view::{KeyspaceCore, LevelView, MemSource, Source};
+use crate::types::error::{Error, Result};
+use siltstone_storage::planted::{self, Bug};
+
+/// A key that no source has answered yet.
+struct Pending<'a> {
+    key: &'a [u8],
+    /// Its place in the caller's order.
+    at: usize,
+    /// Computed when the first table is asked.
+    hash: u64,
+    answered: bool,
+}
+
+/// Values in the order of the keys.
+type Values = Vec<Option<Vec<u8>>>;
+
+/// The values of `keys` at `number` (or now).
+pub(crate) fn multi_get<K: AsRef<[u8]>>(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    keys: &[K],
+    number: Option<u64>,
+) -> Result<Values> {
+    let start = core.runtime.now();
+    let pending = keys
+        .iter()
+        .enumerate()
+        .map(|(at, key)| Pending {
+            key: key.as_ref(),
+            at,
+            hash: 0,
+            answered: false,
+        })
+        .collect();
+    let values = search(core, keyspace, pending, number)?;
+    let metrics = &core.metrics;
+    metrics.multi_get_count.add(1);
+    metrics.get_count.add(values.len() as u64);
+    let hits = values.iter().filter(|v| v.is_some()).count();
+    metrics.get_hit_count.add(hits as u64);
+    metrics
+        .multi_get_time
+        .record(core.runtime.now().since(start));
+    Ok(values)
+}
+
+fn search(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    mut pending: Vec<Pending<'_>>,
+    number: Option<u64>,
+) -> Result<Values> {
+    let (view, seq) = pin(core, keyspace, number)?;
+    let mut values = vec![None; pending.len()];
+    pending.sort_unstable_by(|a, b| a.key.cmp(b.key));
+    let mut hashed = false;
+    let levels = view.levels.iter().map(|level| Layer::Tables(level));
+    let layers = view.sources.iter().map(|source| match source {
+        Source::Memtable(mem) => Layer::Memtable(mem),
+        Source::Run(run) => Layer::Tables(&run.tables),
+    });
+    for layer in layers.chain(levels) {
+        match layer {
+            Layer::Memtable(mem) => ask_memtable(mem, &mut pending, seq, &mut values)?,
+            Layer::Tables(level) if level.level.is_empty() => continue,
+            Layer::Tables(level) => {
+                if !std::mem::replace(&mut hashed, true) {
+                    pending.iter_mut().for_each(|p| p.hash = hash(p.key));
+                }
+                ask_tables(core, level, &mut pending, seq, &mut values)?;
+            }
+        }
+        pending.retain(|p| !p.answered);
+        if pending.is_empty() {
+            break;
+        }
+    }
+    Ok(values)
+}
+
+/// What the keys that are left are looked up in.
+enum Layer<'a> {
+    Memtable(&'a MemSource),
+    Tables(&'a LevelView),
+}
+
+fn ask_memtable(
+    source: &MemSource,
+    pending: &mut [Pending<'_>],
+    seq: u64,
+    values: &mut Values,
+) -> Result<()> {
+    if source.mem.is_empty() {
+        return Ok(());
+    }
+    for p in pending {
+        let mut value = Vec::new();
+        match super::ask_memtable(source, p.key, seq, Some(&mut value))? {
+            Answer::Unknown => continue,
+            Answer::Gone => {}
+            Answer::Value => values[p.at] = Some(value),
+        }
+        p.answered = true;
+    }
+    Ok(())
+}
+
+/// A table that some of the keys are looked up in.
+struct Asked {
+    reader: Arc<TableReader>,
+    /// Its place in the level.
+    table: usize,
+    /// The number to look for in its file, and the one that its entries have, if it was ingested.
+    seq: u64,
+    own: Option<u64>,
+}
+
+fn ask_tables(
+    core: &Core,
+    level: &LevelView,
+    pending: &mut [Pending<'_>],
+    seq: u64,
+    values: &mut Values,
+) -> Result<()> {
+    // The table of each key, as an index into `asked`. Neighbours mostly share one.
+    let mut asked: Vec<Asked> = Vec::new();
+    let mut places: Vec<(u32, u32)> = Vec::with_capacity(pending.len());
+    for (i, p) in pending.iter().enumerate() {
+        let Some(table) = level.level.find(p.key) else {
+            continue;
+        };
+        let is_other =
+            |last: &Asked| last.table != table && !planted::is(Bug::MultiGetAsksFirstTable);
+        if asked.last().is_none_or(is_other) {
+            let handle = &level.handles[table];
+            let Some((seq, own)) = number_in_table(handle, seq) else {
+                continue;
+            };
+            asked.push(Asked {
+                reader: core.tables.reader_to_get_owned(handle)?,
+                table,
+                seq,
+                own,
+            });
+        }
+        places.push((i as u32, asked.len() as u32 - 1));
+    }
+    let mut lookups: Vec<Lookup<'_>> = places
+        .iter()
+        .map(|(i, at)| {
+            let (p, asked) = (&pending[*i as usize], &asked[*at as usize]);
+            Lookup::new(&asked.reader, p.key, p.hash, asked.seq)
+        })
+        .collect();
+    get_many(&*core.tables.cache, &mut lookups).map_err(Error::from)?;
+    for ((i, at), lookup) in places.iter().zip(lookups) {
+        let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
+        // The filter knows point keys only, so range deletes are asked for every key.
+        let deleted = match level.handles[asked.table].meta.range_deletes {
+            0 => None,
+            _ => asked
+                .reader
+                .covering_seq(p.key, asked.seq)
+                .map(|d| asked.own.unwrap_or(d)),
+        };
+        let deleted = deleted
+            .filter(|_| lookup.found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
+        match decide(lookup.found, deleted, asked.own)? {
+            Answer::Unknown => continue,
+            Answer::Gone => {}
+            Answer::Value => values[p.at] = Some(lookup.value),
+        }
+        p.answered = true;
+    }
+    Ok(())
+}

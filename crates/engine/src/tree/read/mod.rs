@@ -1,0 +1,470 @@
+//! The read path: pin a view and a number, ask the sources from the newest to the oldest, stop at the first answer.
+//!
+//! Invariants: sources have disjoint ranges of numbers, newest first, so the first source that knows the key (an entry or a range delete that covers
+//! it) decides; below level 0 the higher level is newer for each key. Filters of all candidate tables are prefetched before any is asked.
+//!
+//! Cost: no allocation on a hit into a large enough buffer, no lock, no system call when the data is in memory.
+//!
+//! Threading: any thread.
+
+mod many;
+
+use std::sync::Arc;
+
+use siltstone_table::key::hash;
+use siltstone_table::reader::Value as TableValue;
+
+use crate::services::core::Core;
+use crate::tree::pinning;
+use crate::tree::tables::TableHandle;
+use crate::tree::view::{Kept, KeyspaceCore, KeyspaceView, LevelView, Source};
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::metrics::SAMPLE;
+use siltstone_storage::planted::{self, Bug};
+
+pub(crate) use many::multi_get;
+
+const DELETE: u8 = 0;
+const PUT: u8 = 1;
+
+/// A value without a copy: a counted block of the cache, or bytes of its own.
+#[derive(Clone, Debug)]
+pub struct PinnedValue {
+    value: TableValue,
+}
+
+impl std::ops::Deref for PinnedValue {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.value.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for PinnedValue {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+#[cold]
+pub(crate) fn unknown_kind(kind: u8) -> Error {
+    Error::unsupported(format!(
+        "an entry is of kind {kind}, which this build does not know"
+    ))
+    .advice("open the store with the version that wrote it")
+}
+
+/// A view to keep, and the number to read at: the given one, or the published one.
+pub(crate) fn pin(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    number: Option<u64>,
+) -> Result<(Arc<KeyspaceView>, u64)> {
+    #[cfg(feature = "planted")]
+    let number = planted_number(core, number).filter(|_| !planted::is(Bug::SnapshotReadsNewest));
+    let check = || check(keyspace);
+    pinning::pin(&Kept(keyspace), core.snapshots.place(), number, check)
+}
+
+#[inline]
+fn check(keyspace: &KeyspaceCore) -> Result<()> {
+    if planted::is(Bug::CheckBeforePin) {
+        return Ok(());
+    }
+    keyspace.check()
+}
+
+/// A number above all numbers in an ingested table's file. Not the highest of all: its trailer would be the one that separates blocks in an
+/// index, and a key that equals its separator would be looked for in the block to the left of its own.
+const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
+
+/// With the order of view and number switched off: the number first, and others run before the view is pinned.
+#[cfg(feature = "planted")]
+fn planted_number(core: &Core, number: Option<u64>) -> Option<u64> {
+    let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
+    if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
+        core.runtime.sleep(std::time::Duration::from_millis(1));
+    }
+    number.or(early)
+}
+
+/// What a source says about a key.
+enum Answer {
+    /// It does not know the key.
+    Unknown,
+    /// The key has no value.
+    Gone,
+    /// The value is in the buffer. (After the other answers, the buffer may hold a hidden one.)
+    Value,
+}
+
+/// The buffer for a value; `None` if only its presence matters.
+type Out<'a> = Option<&'a mut Vec<u8>>;
+
+/// Copies the value of `key` at `number` (or now) into `value`, which is empty if there is none and
+/// if the read fails.
+#[inline]
+pub(crate) fn get_into(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    key: &[u8],
+    number: Option<u64>,
+    value: &mut Vec<u8>,
+) -> Result<bool> {
+    value.clear();
+    let found = look_up(core, keyspace, key, number, Some(&mut *value));
+    // A source copies a value before it is known whether a range delete of the same source hides
+    // it, and a read may fail in the middle of a value.
+    if !matches!(found, Ok(true)) {
+        value.clear();
+    }
+    found
+}
+
+/// Whether there is a value of `key` now. The value is not copied. In memtables, in mapped blocks
+/// and in large blocks without compression, it is not even read.
+pub(crate) fn contains(core: &Core, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
+    look_up(core, keyspace, key, None, None)
+}
+
+#[inline]
+fn look_up(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    key: &[u8],
+    number: Option<u64>,
+    value: Out<'_>,
+) -> Result<bool> {
+    let timed = core
+        .metrics
+        .get_count
+        .add(1)
+        .is_multiple_of(SAMPLE)
+        .then(|| core.runtime.now());
+    #[cfg(feature = "planted")]
+    let number = planted_number(core, number);
+    let published = core.snapshots.place();
+    let (view, seq) = pinning::pin(keyspace, published, number, || check(keyspace))?;
+    let found = search(core, &view, key, seq, value)?;
+    drop(view);
+    if found {
+        core.metrics.get_hit_count.add(1);
+    }
+    if let Some(start) = timed {
+        core.metrics
+            .get_time
+            .record(core.runtime.now().since(start));
+    }
+    Ok(found)
+}
+
+fn search(
+    core: &Core,
+    view: &KeyspaceView,
+    key: &[u8],
+    seq: u64,
+    mut value: Out<'_>,
+) -> Result<bool> {
+    // Memtables first: they need no hash of ours and often hold what was just written.
+    let mut sources = view.sources.iter().enumerate();
+    let mut tables_from = view.sources.len();
+    for (i, source) in &mut sources {
+        match source {
+            Source::Memtable(m) => match ask_memtable(m, key, seq, value.as_deref_mut())? {
+                Answer::Unknown => {}
+                Answer::Gone => return Ok(false),
+                Answer::Value => return Ok(true),
+            },
+            Source::Run(_) => {
+                tables_from = i;
+                break;
+            }
+        }
+    }
+    search_tables(core, view, tables_from, key, seq, value)
+}
+
+#[inline]
+fn ask_memtable(
+    source: &crate::tree::view::MemSource,
+    key: &[u8],
+    seq: u64,
+    value: Out<'_>,
+) -> Result<Answer> {
+    let deleted = source.mem.newest_range_delete_covering(key, seq);
+    match source.mem.get(key, seq) {
+        Some(found) if deleted.is_none_or(|d| d <= found.seq) => match found.kind {
+            PUT => {
+                if let Some(value) = value {
+                    value.extend_from_slice(found.value);
+                }
+                Ok(Answer::Value)
+            }
+            DELETE => Ok(Answer::Gone),
+            other => Err(unknown_kind(other)),
+        },
+        None if deleted.is_none() => Ok(Answer::Unknown),
+        _ => Ok(Answer::Gone),
+    }
+}
+
+/// Tables that may hold a key, in the order in which they are asked; more than this many are asked without prefetching.
+const CANDIDATES: usize = 48;
+
+/// Asks the tables (and memtables between runs, which out-of-order installs leave there) from source `from` on.
+fn search_tables(
+    core: &Core,
+    view: &KeyspaceView,
+    from: usize,
+    key: &[u8],
+    seq: u64,
+    mut value: Out<'_>,
+) -> Result<bool> {
+    let hash = hash(key);
+    let mut candidates: [Option<&Arc<TableHandle>>; CANDIDATES] = [None; CANDIDATES];
+    let mut count = 0;
+    let table_of = |level: &'_ LevelView| level.level.find(key);
+    let mut simple = true;
+    for source in &view.sources[from..] {
+        match source {
+            Source::Run(run) => {
+                if let Some(i) = table_of(&run.tables) {
+                    if count == CANDIDATES {
+                        simple = false;
+                        break;
+                    }
+                    candidates[count] = Some(&run.tables.handles[i]);
+                    count += 1;
+                }
+            }
+            Source::Memtable(_) => {
+                simple = false;
+                break;
+            }
+        }
+    }
+    if simple && count + view.levels.len() <= CANDIDATES {
+        for level in &view.levels {
+            if let Some(i) = table_of(level) {
+                candidates[count] = Some(&level.handles[i]);
+                count += 1;
+            }
+        }
+        for handle in candidates[..count].iter().flatten() {
+            if let Some(reader) = core.tables.reader_to_get(handle)?.as_ref() {
+                reader.prefetch_filter(hash);
+            }
+        }
+        for handle in candidates[..count].iter().flatten() {
+            match ask_table(core, handle, key, hash, seq, value.as_deref_mut())? {
+                Answer::Unknown => {}
+                Answer::Gone => return Ok(false),
+                Answer::Value => return Ok(true),
+            }
+        }
+        return Ok(false);
+    }
+    search_tables_one_by_one(core, view, from, key, hash, seq, value)
+}
+
+/// The rare shape: memtables between runs, or very many runs.
+#[cold]
+fn search_tables_one_by_one(
+    core: &Core,
+    view: &KeyspaceView,
+    from: usize,
+    key: &[u8],
+    hash: u64,
+    seq: u64,
+    mut value: Out<'_>,
+) -> Result<bool> {
+    let ask_level = |level: &LevelView, value: Out<'_>| match level.level.find(key) {
+        Some(i) => ask_table(core, &level.handles[i], key, hash, seq, value),
+        None => Ok(Answer::Unknown),
+    };
+    for source in &view.sources[from..] {
+        let answer = match source {
+            Source::Memtable(m) => ask_memtable(m, key, seq, value.as_deref_mut())?,
+            Source::Run(run) => ask_level(&run.tables, value.as_deref_mut())?,
+        };
+        match answer {
+            Answer::Unknown => {}
+            Answer::Gone => return Ok(false),
+            Answer::Value => return Ok(true),
+        }
+    }
+    for level in &view.levels {
+        match ask_level(level, value.as_deref_mut())? {
+            Answer::Unknown => {}
+            Answer::Gone => return Ok(false),
+            Answer::Value => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Asks one table.
+#[inline]
+fn ask_table(
+    core: &Core,
+    handle: &Arc<TableHandle>,
+    key: &[u8],
+    hash: u64,
+    seq: u64,
+    value: Out<'_>,
+) -> Result<Answer> {
+    let reader = core.tables.reader_to_get(handle)?;
+    let reader = reader.as_ref().expect("it is open now");
+    let Some((seq, own)) = number_in_table(handle, seq) else {
+        return Ok(Answer::Unknown);
+    };
+    // Range deletes before the filter: it knows point keys only.
+    let deleted = match handle.meta.range_deletes {
+        0 => None,
+        _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
+    };
+    let cache = &*core.tables.cache;
+    let found = match value {
+        Some(value) => reader.get(cache, key, hash, seq, value),
+        None => reader.find(cache, key, hash, seq),
+    }
+    .map_err(Error::from)?;
+    let deleted =
+        deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
+    decide(found, deleted, own)
+}
+
+/// The number to look for in a table's file, and the one that all its entries have, if it was ingested: then they have it whatever the file
+/// says. `None`: all of the table is newer.
+#[inline]
+fn number_in_table(handle: &TableHandle, seq: u64) -> Option<(u64, Option<u64>)> {
+    match handle.meta.sequence_override {
+        None => Some((seq, None)),
+        Some(own) if own <= seq || planted::is(Bug::IngestSeenTooEarly) => {
+            Some((ABOVE_ALL, Some(own)))
+        }
+        Some(_) => None,
+    }
+}
+
+/// The answer of a table that has the key's newest entry with this trailer, and a range delete with this number.
+#[inline]
+fn decide(found: Option<u64>, deleted: Option<u64>, own: Option<u64>) -> Result<Answer> {
+    match found {
+        Some(trailer) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {
+            match trailer as u8 {
+                PUT => Ok(Answer::Value),
+                DELETE => Ok(Answer::Gone),
+                other => Err(unknown_kind(other)),
+            }
+        }
+        None if deleted.is_none() => Ok(Answer::Unknown),
+        _ => Ok(Answer::Gone),
+    }
+}
+
+/// The value as a counted block where it lies in a table.
+pub(crate) fn get_pinned(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    key: &[u8],
+    number: Option<u64>,
+) -> Result<Option<PinnedValue>> {
+    let (view, seq) = pin(core, keyspace, number)?;
+    core.metrics.get_count.add(1);
+    let hash = hash(key);
+    let mut copied = Vec::new();
+    let own = |bytes: Vec<u8>| {
+        Ok(Some(PinnedValue {
+            value: TableValue::Copied(bytes),
+        }))
+    };
+    for source in &view.sources {
+        let level = match source {
+            Source::Memtable(m) => match ask_memtable(m, key, seq, Some(&mut copied))? {
+                Answer::Unknown => continue,
+                Answer::Gone => return Ok(None),
+                Answer::Value => return own(copied),
+            },
+            Source::Run(run) => &run.tables,
+        };
+        if let Some(answer) = ask_level_pinned(core, level, key, hash, seq)? {
+            return Ok(answer);
+        }
+    }
+    for level in &view.levels {
+        if let Some(answer) = ask_level_pinned(core, level, key, hash, seq)? {
+            return Ok(answer);
+        }
+    }
+    Ok(None)
+}
+
+/// `None`: the level does not know the key.
+fn ask_level_pinned(
+    core: &Core,
+    level: &LevelView,
+    key: &[u8],
+    hash: u64,
+    seq: u64,
+) -> Result<Option<Option<PinnedValue>>> {
+    let Some(i) = level.level.find(key) else {
+        return Ok(None);
+    };
+    let handle = &level.handles[i];
+    let Some((seq, own)) = number_in_table(handle, seq) else {
+        return Ok(None);
+    };
+    let reader = core.tables.reader_to_get_owned(handle)?;
+    let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
+    let found = if reader.may_contain(hash) {
+        match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
+            Some(block) => reader
+                .get_pinned_in_block(&*core.tables.cache, block, key, seq)
+                .map_err(Error::from)?,
+            None => None,
+        }
+    } else if planted::is(Bug::PinnedFilterFirst) {
+        return Ok(None);
+    } else {
+        None
+    };
+    match found {
+        Some((trailer, value)) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {
+            match trailer as u8 {
+                PUT => Ok(Some(Some(PinnedValue { value }))),
+                DELETE => Ok(Some(None)),
+                other => Err(unknown_kind(other).with_kind(ErrorKind::Unsupported)),
+            }
+        }
+        None if deleted.is_none() => Ok(None),
+        _ => Ok(Some(None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use siltstone_storage::{MemoryStorage, Runtime, Storage};
+
+    use crate::{Components, ErrorKind, Options, Store};
+
+    /// A read may have found the store open before a close took the memtables away. It must find
+    /// the store closed then, and must not miss what was in them.
+    #[test]
+    fn a_read_that_a_close_overtakes_misses_nothing() {
+        let runtime = Runtime::threads();
+        let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&runtime));
+        let store = Store::open_with(Components::on(storage, runtime), Options::default()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        keyspace.put("k", "v").unwrap();
+        let (core, inner) = (keyspace.core(), keyspace.inner());
+        let read = || super::get_into(core, inner, b"k", None, &mut Vec::new());
+        assert!(read().unwrap());
+        store.close().unwrap();
+        assert_eq!(read().unwrap_err().kind(), ErrorKind::Closed);
+        let many = super::multi_get(core, inner, &["k"], None).unwrap_err();
+        assert_eq!(many.kind(), ErrorKind::Closed);
+    }
+}

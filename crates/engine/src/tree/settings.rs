@@ -1,0 +1,305 @@
+//! The settings that count right now: a store's, and each keyspace's, which may change while the store is open.
+//!
+//! What it is: [`Settings`] is what one keyspace works by, made of what was set for it and of the store's options, with everything that is
+//! derived from it (limits of writers, what `pick` looks at, where arenas come from). A keyspace holds the present one behind an atomic pointer: who needs several values takes it once
+//! and uses that. [`set_store`] and [`set_keyspace`] replace it.
+//!
+//! Invariants: what was set for a keyspace is durable before it counts: its edit is synced first. What counts is consistent whatever was
+//! set ([`KeyspaceOptions::over`]). A change holds for the next memtable, job and decision, and wakes writers that wait.
+//!
+//! Threading: changes are made one at a time, under `ddl`; the present values are read without a lock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use siltstone_storage::{Mutex, Runtime};
+
+use crate::formats::names::OPTIONS;
+use crate::formats::version::{Edit, KeyspaceEdit};
+use crate::services::core::Core;
+use crate::tree::memtable::ArenaPool;
+use crate::tree::pick::PickOptions;
+use crate::tree::view::KeyspaceCore;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::event::Event;
+use crate::types::options::stored::StoredOptions;
+use crate::types::options::{Change, KeyspaceOptions, KeyspaceSettings, Options, Value, setting};
+use crate::types::pressure::Limits;
+use siltstone_storage::planted::{self, Bug};
+
+/// What a keyspace works by. Immutable.
+pub(crate) struct Settings {
+    /// What was set for the keyspace.
+    pub(crate) own: KeyspaceOptions,
+    /// What counts.
+    pub(crate) all: KeyspaceSettings,
+    /// When its writers are delayed.
+    pub(crate) limits: Limits,
+    /// When and how much is compacted.
+    pub(crate) pick: PickOptions,
+    /// Where its memtables' memory comes from.
+    pub(crate) arenas: ArenaPool,
+    /// Memory is counted: no arena is taken that is in memory whole before it is written.
+    pub(crate) lean: bool,
+}
+
+impl Settings {
+    /// What counts for a keyspace that set `own` in a store with these options.
+    pub(crate) fn new(own: KeyspaceOptions, options: &Options, arenas: &Arenas) -> Arc<Settings> {
+        let all = own.over(&options.keyspace_defaults());
+        Arc::new(Settings {
+            limits: Limits::of(&all, options),
+            pick: PickOptions::of(&all),
+            arenas: arenas.of(all.memtable_bytes),
+            lean: options.memory_bytes_max > 0,
+            own,
+            all,
+        })
+    }
+}
+
+/// Pools of arenas, one for each size of memtable in use.
+pub(crate) struct Arenas {
+    pools: Mutex<BTreeMap<u64, ArenaPool>>,
+    prefault: bool,
+}
+
+/// Arenas that a pool keeps for reuse.
+const KEPT_ARENAS: usize = 3;
+
+/// Memtables from this size on are worth the milliseconds that faulting all of one in takes.
+const PREFAULT_MIN_BYTES: u64 = 4 << 20;
+
+impl Arenas {
+    pub(crate) fn new(runtime: &Runtime) -> Arenas {
+        Arenas {
+            pools: runtime.mutex(BTreeMap::new()),
+            prefault: !runtime.is_simulated(),
+        }
+    }
+
+    /// The pool of a size. Those that nobody uses any more are let go.
+    fn of(&self, memtable_bytes: u64) -> ArenaPool {
+        let mut pools = self.pools.lock();
+        pools.retain(|bytes, pool| *bytes == memtable_bytes || pool.is_in_use());
+        pools
+            .entry(memtable_bytes)
+            .or_insert_with(|| {
+                let prefault = self.prefault && memtable_bytes >= PREFAULT_MIN_BYTES;
+                ArenaPool::new(memtable_bytes as usize, KEPT_ARENAS, prefault)
+            })
+            .clone()
+    }
+
+    /// Refuses new arenas from this size on, as a system without memory would. For tests.
+    pub(crate) fn refuse_from(&self, bytes: usize) {
+        for pool in self.pools.lock().values() {
+            pool.refuse_from(bytes);
+        }
+    }
+
+    /// Bytes of the arenas that are in memory whole.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.pools.lock().values().map(ArenaPool::whole_bytes).sum()
+    }
+
+    /// Gives back the arenas that are kept for reuse.
+    pub(crate) fn release_kept(&self) {
+        self.pools.lock().values().for_each(ArenaPool::release_kept);
+    }
+
+    /// Bytes of all arenas that exist: in use, and kept for reuse.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.pools.lock().values().map(ArenaPool::held_bytes).sum()
+    }
+}
+
+/// The options of this open as they are now, and what each keyspace has of its own.
+pub(crate) fn present(core: &Core) -> Options {
+    let mut options = Options::clone(&core.live.load_full());
+    options.keyspaces = core
+        .keyspaces
+        .load_full()
+        .by_id
+        .values()
+        .map(|k| (k.name.clone(), k.settings().own.clone()))
+        .filter(|(_, own)| !own.is_empty())
+        .collect();
+    options
+}
+
+/// Changes one option of the store until it is closed.
+pub(crate) fn set_store(core: &Core, name: &str, value: &Value) -> Result<()> {
+    if core.health.is_read_only() {
+        return core.health.check();
+    }
+    let setting = setting(name)?;
+    if let Change::AtOpen(why) = setting.change {
+        return Err(Error::invalid_argument(format!(
+            "option {name} cannot change while the store is open: {why}"
+        ))
+        .advice(format!("close the store and open it with another {name}")));
+    }
+    let _ddl = core.ddl.lock();
+    core.check_open()?;
+    let old = core.live.load_full();
+    let mut options = Options::clone(&old);
+    options.set(name, value)?;
+    options.validate()?;
+    core.jobs.set_subjobs_max(options.subjobs_max as usize);
+    core.jobs.set_flush_verify(options.flush_verify);
+    core.jobs.rate.set(options.background_bytes_per_s);
+    let options = Arc::new(options);
+    core.live.store(options.clone());
+    for keyspace in core.keyspaces.load_full().by_id.values() {
+        let own = keyspace.pin_settings().own.clone();
+        keyspace.set_settings(Settings::new(own, &options, &core.arenas));
+    }
+    let value = options.get(name)?;
+    if value != old.get(name)? {
+        core.events.tell(|| Event::OptionChanged {
+            keyspace: None,
+            name: setting.name,
+            value: Some(value),
+        });
+    }
+    changed(core);
+    Ok(())
+}
+
+/// Changes what is set for a keyspace, and keeps it in the manifest.
+pub(crate) fn set_keyspace(
+    core: &Core,
+    keyspace: &KeyspaceCore,
+    change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
+) -> Result<()> {
+    let _ddl = core.ddl.lock();
+    core.check_open()?;
+    core.health.check_manifest()?;
+    keyspace.check()?;
+    let mut own = keyspace.pin_settings().own.clone();
+    change(&mut own)?;
+    own.validate()?;
+    if own == keyspace.pin_settings().own {
+        return Ok(());
+    }
+    {
+        let mut role = core.manifest.lock();
+        // A create that waits for room has its options in the edit that waits; whatever else is stored stays.
+        core.commit_pending(&mut role)?;
+        let state = role.manifest.state().clone();
+        let mut stored = match state.keyspace(keyspace.id) {
+            Some(known) => known.options.clone(),
+            None => StoredOptions::new(),
+        };
+        own.store_into(&mut stored);
+        let edit = Edit {
+            keyspaces: vec![KeyspaceEdit {
+                id: keyspace.id,
+                options: Some(stored),
+                ..KeyspaceEdit::default()
+            }],
+            ..Edit::default()
+        };
+        if !planted::is(Bug::SettingIsNotKept) {
+            core.commit_edit(&mut role, edit)?;
+        }
+    }
+    let old = keyspace.pin_settings();
+    for (name, value) in own.changes_from(&old.own) {
+        core.events.tell(|| Event::OptionChanged {
+            keyspace: Some(keyspace.name.clone()),
+            name,
+            value,
+        });
+    }
+    keyspace.set_settings(Settings::new(own, &core.live.load_full(), &core.arenas));
+    changed(core);
+    Ok(())
+}
+
+/// The options of a keyspace: what it has (`kept`), and over it what is to be set (`wished`), which
+/// comes from the file `OPTIONS.toml` where `in_file` has it too.
+///
+/// # Errors
+/// `InvalidArgument` if two of these options contradict each other. The error names both, and
+/// where each of them comes from.
+pub(crate) fn merged(
+    name: &str,
+    kept: &KeyspaceOptions,
+    wished: &KeyspaceOptions,
+    in_file: Option<&KeyspaceOptions>,
+) -> Result<KeyspaceOptions> {
+    let mut own = kept.clone();
+    own.merge(wished);
+    let Some((lower, low, upper, high)) = own.contradiction() else {
+        own.validate()?;
+        return Ok(own);
+    };
+    let origin = |option: &str| -> Result<(String, bool)> {
+        let setting = setting(option)?;
+        let Some(value) = setting.keyspace_value(wished) else {
+            return Ok(("kept by the store".to_string(), true));
+        };
+        let is_in_file = in_file.and_then(|own| setting.keyspace_value(own)) == Some(value);
+        let origin = match is_in_file {
+            true => format!("set in {OPTIONS}"),
+            false => "set by the caller".to_string(),
+        };
+        Ok((origin, false))
+    };
+    let ((lower_origin, lower_is_kept), (upper_origin, upper_is_kept)) =
+        (origin(lower)?, origin(upper)?);
+    let mut advice = format!("raise {upper} or lower {lower}");
+    let all_kept = [(lower, lower_is_kept), (upper, upper_is_kept)];
+    for (option, _) in all_kept.iter().filter(|(_, is_kept)| *is_kept) {
+        advice += &format!(
+            "; `silt options STORE -k {name} --unset {option}` takes away the {option} that the \
+             store keeps"
+        );
+    }
+    let error = Error::invalid_argument(format!(
+        "option {upper} of the keyspace `{name}` contradicts its option {lower}"
+    ))
+    .expected(format!(
+        "a value of {upper} of at least {low}, the value of {lower} ({lower_origin})"
+    ))
+    .found(format!("{high} ({upper_origin})"))
+    .advice(advice);
+    Err(match in_file.is_some() {
+        true => error.in_file(OPTIONS),
+        false => error,
+    })
+}
+
+/// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
+/// all the same until the store is closed.
+pub(crate) fn keep_wishes(core: &Core) -> Result<()> {
+    for (name, own) in &core.live.load_full().keyspaces {
+        let map = core.keyspaces.load_full();
+        let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
+            continue;
+        };
+        let file = core.options_file.as_ref().ok().and_then(Option::as_ref);
+        let in_file = file.and_then(|file| file.options.keyspaces.get(name));
+        let kept = set_keyspace(core, keyspace, |kept| {
+            *kept = merged(name, kept, own, in_file)?;
+            Ok(())
+        });
+        match kept {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
+                keyspace.set_settings(Settings::new(wished, &core.live.load_full(), &core.arenas));
+            }
+            result => result.map_err(|e| e.context(format!("the options of keyspace `{name}`")))?,
+        }
+    }
+    Ok(())
+}
+
+/// Tells those who wait for what a setting may have changed.
+fn changed(core: &Core) {
+    core.stalls.relieve();
+    core.wake_background();
+    core.wake_tidy();
+}

@@ -1,0 +1,447 @@
+//! Views: what a keyspace's reads look at, as one immutable value.
+//!
+//! What it is: a [`KeyspaceView`] is the list of sources newest first (memtables and level-0 runs with disjoint ranges of sequence
+//! numbers), then levels 1 to 6. [`KeyspaceCore`] holds the present one; a reader pins it by one atomic load.
+//!
+//! Invariants (RFC 1, section 5): V1 sources ascend in age and their ranges are disjoint; V2 an installed source takes the slot of what it
+//! replaces: views are rebuilt as (what is unsettled now) + (what the manifest's version says), ordered by range, so there is no
+//! other place that a run could go to.
+//!
+//! A view is per keyspace, not per store: a read concerns one keyspace, a snapshot is a number, and whatever a view lacks was installed by a
+//! job that knew the snapshot (V6). Rotating one of a thousand keyspaces copies one list.
+//!
+//! Threading: views are immutable; replacing one needs the keyspace's `change` lock, under which no I/O happens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use siltstone_storage::{Mutex, Runtime};
+
+use crate::formats::log::Position;
+use crate::formats::version::{KeyspaceId, KeyspaceVersion, Level, Run, SeqRange};
+use crate::tree::gaps::Gaps;
+use crate::tree::memtable::Memtable;
+use crate::tree::pinning::{FirstPosition, NO_POSITION, Present};
+use crate::tree::settings::Settings;
+use crate::tree::tables::{TableHandle, TableSet};
+use crate::types::error::{Error, Result};
+use siltstone_storage::planted::{self, Bug};
+
+/// The `hi` of a source that still takes writes.
+pub(crate) const OPEN: u64 = u64::MAX;
+
+/// A memtable in its slot.
+pub(crate) struct MemSource {
+    /// Identity within the store's life, for flush bookkeeping.
+    pub(crate) id: u64,
+    pub(crate) mem: Arc<Memtable>,
+    /// The number before its first one.
+    pub(crate) lo: u64,
+    hi: AtomicU64,
+    /// Where the log ended before its first record; set by the leader before it appends.
+    first_position: FirstPosition,
+    /// Where its last record ends.
+    last: AtomicU64,
+    /// A job holds it (set and cleared under the schedule lock).
+    pub(crate) flushing: AtomicBool,
+    /// How many of its flushes in a row had their tables rejected.
+    pub(crate) rejections: AtomicU32,
+    /// Tests keep it from being flushed, as a redirected run would stay out.
+    pub(crate) held: AtomicBool,
+}
+
+impl MemSource {
+    pub(crate) fn new(id: u64, mem: Arc<Memtable>, lo: u64) -> Arc<Self> {
+        Arc::new(MemSource {
+            id,
+            mem,
+            lo,
+            hi: AtomicU64::new(OPEN),
+            first_position: FirstPosition::new(),
+            last: AtomicU64::new(0),
+            flushing: AtomicBool::new(false),
+            rejections: AtomicU32::new(0),
+            held: AtomicBool::new(false),
+        })
+    }
+
+    /// Its slot; `hi` is [`OPEN`] while it is active.
+    pub(crate) fn seqs(&self) -> SeqRange {
+        SeqRange::new(self.lo, self.hi.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.hi.load(Ordering::Acquire) != OPEN
+    }
+
+    pub(crate) fn seal(&self, hi: u64) {
+        debug_assert!(!self.is_sealed());
+        self.hi.store(hi, Ordering::Release);
+    }
+
+    /// The leader is about to append a record for it at `end`, where the log ends, or behind it.
+    pub(crate) fn pin_log(&self, end: Position) {
+        self.first_position.pin(end.to_u64());
+    }
+
+    /// An append failed cleanly: a source without entries pins nothing. Only the leader calls it.
+    pub(crate) fn unpin_if_empty(&self) {
+        if self.mem.is_empty() {
+            self.first_position.unpin();
+        }
+    }
+
+    /// Where the part of the log that it needs begins; `None` if it needs none.
+    pub(crate) fn first_position(&self) -> Option<Position> {
+        Some(self.first_position.position())
+            .filter(|word| *word != NO_POSITION)
+            .map(Position::from_u64)
+    }
+
+    /// The leader appended a record that ends here.
+    pub(crate) fn set_last_position(&self, position: Position) {
+        self.last.store(position.to_u64(), Ordering::Release);
+    }
+
+    /// Where its last record ends; meaningful once sealed.
+    pub(crate) fn last_position(&self) -> Position {
+        Position::from_u64(self.last.load(Ordering::Acquire))
+    }
+}
+
+/// A sorted set of tables with their handles, index for index.
+pub(crate) struct LevelView {
+    pub(crate) level: Level,
+    pub(crate) handles: Vec<Arc<TableHandle>>,
+    /// Whether any table has range deletes.
+    pub(crate) has_range_deletes: bool,
+}
+
+impl LevelView {
+    /// `upper`: level 0 or 1, whose tables stay open.
+    fn new(level: &Level, tables: &TableSet, upper: bool) -> Arc<LevelView> {
+        let handle = |meta| {
+            let handle = tables.handle(meta);
+            handle.set_upper(upper);
+            handle
+        };
+        Arc::new(LevelView {
+            handles: level.tables().iter().map(handle).collect(),
+            has_range_deletes: level.tables().iter().any(|t| t.range_deletes > 0),
+            level: level.clone(),
+        })
+    }
+}
+
+/// A level-0 run in its slot.
+pub(crate) struct RunView {
+    pub(crate) seqs: SeqRange,
+    pub(crate) tables: Arc<LevelView>,
+    /// An ingest whose edit is not installed yet.
+    pub(crate) pending: bool,
+}
+
+impl RunView {
+    pub(crate) fn new(run: &Run, tables: &TableSet, pending: bool) -> Arc<RunView> {
+        Arc::new(RunView {
+            seqs: run.seqs,
+            tables: LevelView::new(&run.tables, tables, true),
+            pending,
+        })
+    }
+}
+
+/// One source of a view.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Memtable(Arc<MemSource>),
+    Run(Arc<RunView>),
+}
+
+impl Source {
+    pub(crate) fn seqs(&self) -> SeqRange {
+        match self {
+            Source::Memtable(m) => m.seqs(),
+            Source::Run(r) => r.seqs,
+        }
+    }
+
+    /// Whether the manifest does not know it yet.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        match self {
+            Source::Memtable(_) => true,
+            Source::Run(r) => r.pending,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct KeyspaceView {
+    /// Newest first; the first one is the active memtable.
+    pub(crate) sources: Vec<Source>,
+    /// Levels 1 to 6, empty ones included.
+    pub(crate) levels: Vec<Arc<LevelView>>,
+    /// What the manifest says.
+    pub(crate) version: Arc<KeyspaceVersion>,
+    pub(crate) sealed_count: usize,
+    pub(crate) run_count: usize,
+}
+
+impl KeyspaceView {
+    /// The view of what is unsettled and what the version says. Levels that `old` shows already are shared with it.
+    pub(crate) fn build(
+        unsettled: Vec<Source>,
+        version: Arc<KeyspaceVersion>,
+        tables: &TableSet,
+        old: Option<&KeyspaceView>,
+    ) -> Arc<Self> {
+        let mut sources = unsettled;
+        let old_runs = old.map(|o| o.version.runs()).unwrap_or_default();
+        sources.extend(version.runs().iter().map(|run| {
+            let shared = old
+                .filter(|_| old_runs.iter().any(|r| Arc::ptr_eq(r, run)))
+                .and_then(|o| {
+                    o.sources
+                        .iter()
+                        .find(|s| matches!(s, Source::Run(r) if !r.pending && r.seqs == run.seqs))
+                });
+            shared
+                .cloned()
+                .unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
+        }));
+        if planted::is(Bug::MemtablesAboveRuns) {
+            sources.sort_by_key(|s| (!s.is_unsettled(), std::cmp::Reverse(s.seqs().lo)));
+        } else {
+            sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
+        }
+        if let [_, .., a, b] = &mut sources[..]
+            && planted::is(Bug::RunsInWrongOrder)
+        {
+            std::mem::swap(a, b);
+        }
+        debug_assert!(
+            cfg!(feature = "planted")
+                || sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi),
+            "sources overlap"
+        );
+        let levels = version
+            .levels()
+            .enumerate()
+            .map(|(i, (number, level))| match old {
+                Some(old) if Arc::ptr_eq(old.version.level(number), level) => old.levels[i].clone(),
+                _ => LevelView::new(level, tables, number == 1),
+            })
+            .collect();
+        let run_count = sources
+            .iter()
+            .filter(|s| matches!(s, Source::Run(_)))
+            .count();
+        let sealed_count = (sources.len() - run_count).saturating_sub(1);
+        Arc::new(KeyspaceView {
+            sources,
+            levels,
+            version,
+            sealed_count,
+            run_count,
+        })
+    }
+
+    pub(crate) fn active(&self) -> &Arc<MemSource> {
+        match &self.sources[0] {
+            Source::Memtable(m) => m,
+            Source::Run(_) => unreachable!("the first source of a view is its active memtable"),
+        }
+    }
+
+    /// Sealed memtables, newest first.
+    pub(crate) fn sealed(&self) -> impl DoubleEndedIterator<Item = &Arc<MemSource>> {
+        self.sources[1..].iter().filter_map(|s| match s {
+            Source::Memtable(m) => Some(m),
+            Source::Run(_) => None,
+        })
+    }
+
+    pub(crate) fn unsettled(&self) -> Vec<Source> {
+        self.sources
+            .iter()
+            .filter(|s| s.is_unsettled())
+            .cloned()
+            .collect()
+    }
+
+    /// All table levels with their number: every run of level 0, then levels 1 to 6.
+    pub(crate) fn level_views(&self) -> impl Iterator<Item = (usize, &Arc<LevelView>)> {
+        let runs = self.sources.iter().filter_map(|s| match s {
+            Source::Run(r) => Some((0, &r.tables)),
+            Source::Memtable(_) => None,
+        });
+        runs.chain(self.levels.iter().enumerate().map(|(i, l)| (i + 1, l)))
+    }
+}
+
+/// A keyspace can be read and written.
+const LIVE: u8 = 0;
+/// It was dropped.
+const DROPPED: u8 = 1;
+/// Its store was closed.
+const CLOSED: u8 = 2;
+
+/// A keyspace as long as anybody has a handle on it.
+pub(crate) struct KeyspaceCore {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    /// [`LIVE`], [`DROPPED`] or [`CLOSED`].
+    state: AtomicU8,
+    /// Whether the manifest has it: edits that build on it must not come before its own (RFC 1, section 7).
+    created: AtomicBool,
+    view: ArcSwap<KeyspaceView>,
+    settings: ArcSwap<Settings>,
+    /// Intervals in which cursors found nothing alive.
+    pub(crate) gaps: Gaps,
+    /// Held while the view is replaced; never over I/O.
+    pub(crate) change: Mutex<()>,
+}
+
+impl KeyspaceCore {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        id: KeyspaceId,
+        name: &str,
+        view: Arc<KeyspaceView>,
+        settings: Arc<Settings>,
+    ) -> Arc<Self> {
+        Arc::new(KeyspaceCore {
+            id,
+            name: name.to_string(),
+            state: AtomicU8::new(LIVE),
+            created: AtomicBool::new(false),
+            view: ArcSwap::new(view),
+            settings: ArcSwap::new(settings),
+            gaps: Gaps::new(runtime),
+            change: runtime.mutex(()),
+        })
+    }
+
+    /// The present view.
+    #[inline]
+    pub(crate) fn view(&self) -> arc_swap::Guard<Arc<KeyspaceView>> {
+        self.view.load()
+    }
+
+    /// What counts for it now, for a look that calls nothing that may wait.
+    #[inline]
+    pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+
+    /// What counts for it now, to keep. Who needs several values takes it once.
+    pub(crate) fn pin_settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Arc<Settings>) {
+        self.settings.store(settings);
+    }
+
+    /// The present view, to keep.
+    pub(crate) fn pin(&self) -> Arc<KeyspaceView> {
+        self.view.load_full()
+    }
+
+    /// Replaces the view by what `f` makes of the present one.
+    pub(crate) fn replace_view(&self, f: impl FnOnce(&Arc<KeyspaceView>) -> Arc<KeyspaceView>) {
+        let _change = self.change.lock();
+        let next = f(&self.view.load_full());
+        self.view.store(next);
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DROPPED
+    }
+
+    pub(crate) fn is_created(&self) -> bool {
+        self.created.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_created(&self) {
+        self.created.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_dropped(&self) {
+        self.state.store(DROPPED, Ordering::Release);
+    }
+
+    /// Takes the memtables out of the view, because the store was closed and all its tasks have
+    /// ended. The log has what is in them, and a read that has pinned them goes on.
+    pub(crate) fn close(&self, tables: &TableSet) {
+        // The mark comes before the view, as for a drop: a read that pins the new view finds it.
+        let closed = self
+            .state
+            .compare_exchange(LIVE, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        let view = self.pin();
+        let is_empty = view.sealed_count == 0 && view.active().mem.is_empty();
+        if closed.is_err() || is_empty {
+            return;
+        }
+        // Without memory for an empty one, they stay until the last handle is dropped.
+        let Ok(mem) = crate::services::core::first_memtable(&self.settings()) else {
+            return;
+        };
+        self.replace_view(|view| {
+            let runs = |source: &Source| matches!(source, Source::Run(_));
+            let mut unsettled = view.unsettled();
+            unsettled.retain(runs);
+            let active = view.active();
+            let empty = MemSource::new(active.id, mem, active.lo);
+            unsettled.push(Source::Memtable(empty));
+            KeyspaceView::build(unsettled, view.version.clone(), tables, Some(view))
+        });
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.state.load(Ordering::Acquire) {
+            LIVE => Ok(()),
+            state => Err(self.refusal(state)),
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, state: u8) -> Error {
+        match state {
+            CLOSED => crate::env::health::closed(),
+            _ => crate::services::core::dropped_keyspace(&format!("`{}`", self.name)),
+        }
+    }
+}
+
+/// The present view, held for as long as a read takes.
+impl Present for KeyspaceCore {
+    type View = arc_swap::Guard<Arc<KeyspaceView>>;
+
+    #[inline]
+    fn view(&self) -> Self::View {
+        self.view.load()
+    }
+
+    #[inline]
+    fn is_present(&self, view: &Self::View) -> bool {
+        Arc::ptr_eq(&self.view.load(), view)
+    }
+}
+
+/// The present view, to keep.
+pub(crate) struct Kept<'a>(pub(crate) &'a KeyspaceCore);
+
+impl Present for Kept<'_> {
+    type View = Arc<KeyspaceView>;
+
+    fn view(&self) -> Self::View {
+        self.0.pin()
+    }
+
+    fn is_present(&self, view: &Self::View) -> bool {
+        Arc::ptr_eq(&self.0.view.load(), view)
+    }
+}

@@ -1,0 +1,356 @@
+//! The decision whether a batch may pass: a pure function, and the one place that names the thresholds.
+
+use crate::commit::pace::Nearness;
+use crate::types::options::{KeyspaceSettings, Options, StallPolicy};
+
+/// Why a writer is delayed.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+#[repr(usize)]
+pub enum Cause {
+    /// Too many sealed memtables wait for their flush.
+    SealedMemtables = 0,
+    /// Many level-0 runs: slowed down.
+    L0Slowdown = 1,
+    /// Too many level-0 runs: stopped.
+    L0Stop = 2,
+    /// Too many log bytes are pinned by unflushed memtables.
+    LogBytes = 3,
+    /// One sealed memtable below the limit, and the active one is more than half full: slowed down.
+    MemtableSlowdown = 4,
+    /// Log bytes near their bound: slowed down.
+    LogSlowdown = 5,
+}
+
+impl Cause {
+    /// All causes, in the order of their numbers.
+    pub const ALL: [Cause; 6] = [
+        Cause::SealedMemtables,
+        Cause::L0Slowdown,
+        Cause::L0Stop,
+        Cause::LogBytes,
+        Cause::MemtableSlowdown,
+        Cause::LogSlowdown,
+    ];
+
+    /// The cause's name in metrics and tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::SealedMemtables => "sealed_memtables",
+            Cause::L0Slowdown => "l0_slowdown",
+            Cause::L0Stop => "l0_stop",
+            Cause::LogBytes => "log_bytes",
+            Cause::MemtableSlowdown => "memtable_slowdown",
+            Cause::LogSlowdown => "log_slowdown",
+        }
+    }
+
+    /// What a writer waits for, and which settings say when, in one line for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Cause::SealedMemtables => {
+                "writers wait for a flush: sealed memtables reached sealed_memtables_max"
+            }
+            Cause::L0Slowdown => {
+                "bytes a second are limited: level-0 runs are between l0_slowdown_count and l0_stop_count"
+            }
+            Cause::L0Stop => "writers wait for a compaction: level-0 runs reached l0_stop_count",
+            Cause::LogBytes => {
+                "writers wait for flushes: the log that replay would read is twice log_bytes_max"
+            }
+            Cause::MemtableSlowdown => {
+                "bytes a second are limited: one more sealed memtable is sealed_memtables_max"
+            }
+            Cause::LogSlowdown => {
+                "bytes a second are limited: the log that replay would read is near twice log_bytes_max"
+            }
+        }
+    }
+}
+
+/// What a decision looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Sealed memtables of the keyspace that are not installed as runs.
+    pub sealed_memtable_count: u64,
+    /// Level-0 runs of the keyspace.
+    pub l0_run_count: u64,
+    /// Bytes of log segments that unflushed memtables pin.
+    pub log_bytes: u64,
+    /// Bytes in the active memtable, if any is sealed.
+    pub active_bytes: u64,
+}
+
+/// The thresholds, from the options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Stop at this many sealed memtables.
+    pub sealed_memtables: u64,
+    /// Slow at this many level-0 runs, if `slows`.
+    pub l0_slowdown: u64,
+    /// Stop at this many level-0 runs.
+    pub l0_stop: u64,
+    /// Stop at this many log bytes: twice the bound at which flushes are forced.
+    pub log_bytes: u64,
+    /// Size of a memtable, in bytes.
+    pub memtable_bytes: u64,
+    /// Whether writers are slowed down before they are stopped.
+    pub slows: bool,
+}
+
+impl Limits {
+    /// The thresholds of a keyspace with these settings in a store with these options.
+    pub fn of(keyspace: &KeyspaceSettings, options: &Options) -> Limits {
+        Limits {
+            sealed_memtables: keyspace.sealed_memtables_max.into(),
+            l0_slowdown: keyspace.l0_slowdown_count.into(),
+            l0_stop: keyspace.l0_stop_count.into(),
+            log_bytes: options.log_bytes_max.saturating_mul(2),
+            memtable_bytes: keyspace.memtable_bytes,
+            slows: options.stall_policy == StallPolicy::Slowdown,
+        }
+    }
+}
+
+/// What happens to a batch. (A redirect joins these two when devices arrive.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Join the queue.
+    Pass,
+    /// Join when the keyspace's pace (`stall/pace.rs`) allows.
+    Slow {
+        /// Why.
+        cause: Cause,
+        /// The threshold that was met.
+        limit: u64,
+        /// Thousandths of the way from there to where writers stop, 1 to 999.
+        pressure_permille: u32,
+    },
+    /// Wait until it passes.
+    Stop {
+        /// Why.
+        cause: Cause,
+        /// The threshold that was met.
+        limit: u64,
+    },
+}
+
+/// Decides for one keyspace. Harder causes first.
+pub fn decide(load: &Load, limits: &Limits) -> Decision {
+    if load.sealed_memtable_count >= limits.sealed_memtables {
+        return Decision::Stop {
+            cause: Cause::SealedMemtables,
+            limit: limits.sealed_memtables,
+        };
+    }
+    if load.l0_run_count >= limits.l0_stop {
+        return Decision::Stop {
+            cause: Cause::L0Stop,
+            limit: limits.l0_stop,
+        };
+    }
+    if load.log_bytes >= limits.log_bytes && load.sealed_memtable_count > 0 {
+        // Without a sealed memtable of its own this keyspace does not pin the log, or its flush is about to be forced.
+        return Decision::Stop {
+            cause: Cause::LogBytes,
+            limit: limits.log_bytes,
+        };
+    }
+    if limits.slows {
+        slow(load, limits)
+    } else {
+        Decision::Pass
+    }
+}
+
+/// Where slowing begins of the way to a limit: at three quarters of log bytes, at half of the last memtable.
+fn slow(load: &Load, limits: &Limits) -> Decision {
+    if load.l0_run_count < limits.l0_slowdown && load.sealed_memtable_count == 0 {
+        return Decision::Pass;
+    }
+    // Thousandths of the way from `from` to `to`; `at` is below `to`.
+    let way = |from: u64, at: u64, to: u64| {
+        let (done, all) = (at.saturating_sub(from), to.saturating_sub(from).max(1));
+        (u128::from(done) * 1000 / u128::from(all)).min(999) as u32
+    };
+    let l0 = match limits.l0_slowdown {
+        // The first of the runs that slow is one step on the way already.
+        from if load.l0_run_count >= from => way(from - 1, load.l0_run_count, limits.l0_stop),
+        _ => 0,
+    };
+    // With a limit of one or two every memtable would be slowed from its middle on.
+    let last =
+        limits.sealed_memtables >= 3 && load.sealed_memtable_count + 1 == limits.sealed_memtables;
+    let memtable = match limits.memtable_bytes {
+        full if last => way(full / 2, load.active_bytes, full),
+        _ => 0,
+    };
+    let log_from = limits.log_bytes / 4 * 3;
+    let log = match load.sealed_memtable_count {
+        0 => 0,
+        _ => way(log_from, load.log_bytes, limits.log_bytes),
+    };
+    let causes = [
+        (l0, Cause::L0Slowdown, limits.l0_slowdown),
+        (
+            memtable,
+            Cause::MemtableSlowdown,
+            limits.sealed_memtables - 1,
+        ),
+        (log, Cause::LogSlowdown, log_from),
+    ];
+    // Of equal ones the first.
+    let (pressure_permille, cause, limit) = causes
+        .into_iter()
+        .reduce(|most, next| if next.0 > most.0 { next } else { most })
+        .expect("there are three");
+    match pressure_permille {
+        0 => Decision::Pass,
+        pressure_permille => Decision::Slow {
+            cause,
+            limit,
+            pressure_permille,
+        },
+    }
+}
+
+impl Load {
+    /// As the pace of a keyspace that is slowed sees it.
+    pub(crate) fn nearness(&self, limits: &Limits, pressure_permille: u32) -> Nearness {
+        Nearness {
+            pressure_permille,
+            debt_count: self.sealed_memtable_count + self.l0_run_count,
+            memtable_bytes: limits.memtable_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds() {
+        let limits = Limits {
+            sealed_memtables: 3,
+            l0_slowdown: 20,
+            l0_stop: 36,
+            log_bytes: 1000,
+            memtable_bytes: 400,
+            slows: true,
+        };
+        let load = |m, l0, log| Load {
+            sealed_memtable_count: m,
+            l0_run_count: l0,
+            log_bytes: log,
+            active_bytes: 0,
+        };
+        let table = [
+            (load(0, 0, 0), Decision::Pass),
+            (load(2, 19, 750), Decision::Pass),
+            (load(0, 19, 999), Decision::Pass),
+            (
+                load(3, 0, 0),
+                Decision::Stop {
+                    cause: Cause::SealedMemtables,
+                    limit: 3,
+                },
+            ),
+            (
+                load(0, 20, 0),
+                Decision::Slow {
+                    cause: Cause::L0Slowdown,
+                    limit: 20,
+                    pressure_permille: 58,
+                },
+            ),
+            (
+                load(1, 35, 950),
+                Decision::Slow {
+                    cause: Cause::L0Slowdown,
+                    limit: 20,
+                    pressure_permille: 941,
+                },
+            ),
+            (
+                load(1, 20, 999),
+                Decision::Slow {
+                    cause: Cause::LogSlowdown,
+                    limit: 750,
+                    pressure_permille: 996,
+                },
+            ),
+            (
+                Load {
+                    active_bytes: 300,
+                    ..load(2, 0, 0)
+                },
+                Decision::Slow {
+                    cause: Cause::MemtableSlowdown,
+                    limit: 2,
+                    pressure_permille: 500,
+                },
+            ),
+            (
+                Load {
+                    active_bytes: 200,
+                    ..load(2, 0, 0)
+                },
+                Decision::Pass,
+            ),
+            (
+                Load {
+                    active_bytes: 399,
+                    ..load(1, 0, 0)
+                },
+                Decision::Pass,
+            ),
+            (
+                load(0, 36, 0),
+                Decision::Stop {
+                    cause: Cause::L0Stop,
+                    limit: 36,
+                },
+            ),
+            (
+                load(1, 20, 1000),
+                Decision::Stop {
+                    cause: Cause::LogBytes,
+                    limit: 1000,
+                },
+            ),
+            (load(0, 0, 1000), Decision::Pass),
+            (
+                load(3, 36, 1000),
+                Decision::Stop {
+                    cause: Cause::SealedMemtables,
+                    limit: 3,
+                },
+            ),
+        ];
+        for (load, expected) in table {
+            assert_eq!(decide(&load, &limits), expected, "{load:?}");
+            let stops = Limits {
+                slows: false,
+                ..limits
+            };
+            let expected = match expected {
+                Decision::Slow { .. } => Decision::Pass,
+                expected => expected,
+            };
+            assert_eq!(decide(&load, &stops), expected, "{load:?}");
+        }
+        // Limits that are next to each other leave nothing between.
+        let narrow = Limits {
+            sealed_memtables: 1,
+            l0_slowdown: 1,
+            l0_stop: 1,
+            ..limits
+        };
+        assert_eq!(decide(&load(0, 0, 0), &narrow), Decision::Pass);
+        assert!(Cause::ALL.iter().enumerate().all(|(i, c)| *c as usize == i));
+    }
+}
