@@ -20,6 +20,11 @@ pub enum Command {
         /// Its arguments.
         words: Vec<String>,
     },
+    /// What the engine's folders import from each other, circles, lengths of functions.
+    Layers {
+        /// Whether each import that runs upward is listed.
+        upward: bool,
+    },
     /// The unsafe islands and the simulator's thread back end under Miri.
     Miri,
     /// The cores that are made of atomics under loom: the memtable's nodes, views and numbers.
@@ -70,6 +75,8 @@ cargo xtask COMMAND
                           each planted fault (crates/storage/src/planted.rs) until a row catches it; --gate: not more seeds than the gate has, --tenth: a tenth;
                           --write: the table goes to docs/reliability.md
   bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
+  layers [--upward]       what the engine's folders import from each other, circles, lengths of
+                          functions, sites of planted faults; --upward: each import that runs upward
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
   loom                    the cores that are made of atomics under loom: memtable nodes, views and numbers
   asan [PACKAGE]          the tests under AddressSanitizer (needs: a nightly toolchain)
@@ -105,6 +112,11 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
     match command {
         "ci" => alone(Command::Ci),
         "fmt" => alone(Command::Fmt),
+        "layers" => match rest {
+            [] => Ok(Command::Layers { upward: false }),
+            ["--upward"] => Ok(Command::Layers { upward: true }),
+            [word, ..] => Err(format!("`layers` takes `--upward` alone, found `{word}`")),
+        },
         "miri" => alone(Command::Miri),
         "loom" => alone(Command::Loom),
         "coverage" => alone(Command::Coverage),

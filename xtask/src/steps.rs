@@ -84,6 +84,13 @@ pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
         Command::Fmt => vec![Step::new("cargo fmt --all")],
+        Command::Layers { upward } => {
+            let mut step = Step::new("cargo run --quiet -p siltstone-layers -- .");
+            if *upward {
+                step.args.push("--upward".to_string());
+            }
+            vec![step]
+        }
         Command::Trials { row } => {
             let mut step = Step::new("cargo test --release -p siltstone-sim -- --nocapture")
                 .with("SILT_SEEDS", TRIAL_PERCENT);
@@ -248,6 +255,7 @@ mod tests {
             Command::Ci,
             Command::Fmt,
             Command::Trials { row: None },
+            Command::Layers { upward: true },
             Command::Miri,
             Command::Loom,
             Command::Asan { package: None },
