@@ -1,0 +1,357 @@
+//! A run of one seed through the lives of a store, from one open to the next.
+//!
+//! What it is: [`Run`] holds what the lives share: the history of what was written, the plan, the
+//! coverage, and the checkpoints. It opens stores as a [`World`], lets clients work on them, checks
+//! them, closes them, and finds the prefix of the history that a reopened store shows.
+//!
+//! Invariants: a life continues from the history that [`Run::settle`] left. A store is compared
+//! only with the history of its own run.
+//!
+//! Threading: belongs to the trial's first task. Clients are tasks of the same simulated run.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use siltstone::{Components, ErrorKind, Options, Storages, Store};
+use siltstone_storage::{JoinHandle, MemoryStorage, Runtime, Storage};
+use siltstone_table::exec::Executor;
+
+use crate::checker::{Check, check_now, find_prefix};
+use crate::coverage::Coverage;
+use crate::model::{Event, Model, Record};
+use crate::observe::{History, Observed, SharedHistory, lock};
+use crate::rng::Rng;
+use crate::workload::{Client, Plan};
+use crate::world::upkeep::Copy;
+use crate::world::{Errors, World};
+
+/// What one life of a store hands on to the next.
+pub(crate) struct Run {
+    pub(crate) runtime: Runtime,
+    pub(crate) history: SharedHistory,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) coverage: Coverage,
+    next_name: Arc<AtomicU64>,
+    /// The storage of tables that belong to no store.
+    pub(crate) outside: MemoryStorage,
+    /// The same storage, as it is given to the clients.
+    pub(crate) outside_seen: Arc<dyn Storage>,
+    /// How often clients were started.
+    works: Arc<AtomicU32>,
+    /// The checkpoints of all lives.
+    pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
+}
+
+impl Run {
+    pub(crate) fn new(runtime: &Runtime, rng: &mut Rng) -> Run {
+        let outside = MemoryStorage::new(runtime);
+        Run {
+            runtime: runtime.clone(),
+            history: Arc::new(Mutex::new(History::default())),
+            plan: Arc::new(Plan::draw(rng)),
+            coverage: Coverage::default(),
+            next_name: Arc::default(),
+            outside_seen: Arc::new(outside.clone()),
+            outside,
+            works: Arc::default(),
+            copies: Arc::default(),
+        }
+    }
+
+    /// Another run that continues from here independently: one of the possible futures.
+    pub(crate) fn fork(&self) -> Run {
+        let outside = self.outside.kill_in(&self.runtime);
+        Run {
+            runtime: self.runtime.clone(),
+            history: Arc::new(Mutex::new(lock(&self.history).clone())),
+            plan: self.plan.clone(),
+            coverage: Coverage::default(),
+            next_name: self.next_name.clone(),
+            outside_seen: Arc::new(outside.clone()),
+            outside,
+            works: self.works.clone(),
+            copies: Arc::default(),
+        }
+    }
+
+    /// Opens the store on `storage`, whose bytes are on `medium`.
+    pub(crate) fn open(
+        &self,
+        medium: &MemoryStorage,
+        storage: Arc<dyn Storage>,
+        options: &Options,
+        errors: Errors,
+    ) -> siltstone::Result<Arc<World>> {
+        self.open_on(medium, Storages::on(storage), Vec::new(), options, errors)
+    }
+
+    /// Does the same as [`Run::open`] where the log or the tables may be on storages of their own,
+    /// and where `executors` are offered jobs. `medium` is that of the manifest: the marks are made
+    /// in its journal.
+    pub(crate) fn open_on(
+        &self,
+        medium: &MemoryStorage,
+        storages: Storages,
+        executors: Vec<Arc<dyn Executor>>,
+        options: &Options,
+        errors: Errors,
+    ) -> siltstone::Result<Arc<World>> {
+        let log: Arc<dyn Storage> = Arc::new(Observed::new(
+            storages.log.clone(),
+            self.history.clone(),
+            medium.clone(),
+        ));
+        // What shares the log's storage also shares the storage that observes the log.
+        let beside = |storage: &Arc<dyn Storage>| match Arc::ptr_eq(storage, &storages.log) {
+            true => log.clone(),
+            false => storage.clone(),
+        };
+        let seen = Storages {
+            manifest: beside(&storages.manifest),
+            tables: beside(&storages.tables),
+            log,
+        };
+        let storage = seen.tables.clone();
+        {
+            let mut history = lock(&self.history);
+            let names = history.model.all_keyspaces();
+            history.settings.wish(&names, &options.keyspaces);
+        }
+        let has_strangers = !executors.is_empty();
+        let components = Components {
+            executors,
+            ..Components::of(seen, self.runtime.clone())
+        };
+        let store = Store::open_with(components, options.clone())?;
+        store.core_for_tests().set_subjob_min_bytes(64 << 10);
+        // The keys are few, so runs of hidden keys are short.
+        store.core_for_tests().set_gap_min(2);
+        Ok(Arc::new(World {
+            runtime: self.runtime.clone(),
+            store,
+            medium: medium.clone(),
+            storage,
+            history: self.history.clone(),
+            plan: self.plan.clone(),
+            has_strangers,
+            coverage: Mutex::default(),
+            errors,
+            was_faulty: false,
+            damaged: Mutex::default(),
+            synced_writes: options.sync == siltstone::SyncMode::Always,
+            interval: match options.sync {
+                siltstone::SyncMode::Interval(interval) => Some(interval),
+                _ => None,
+            },
+            young: Mutex::default(),
+            next_name: self.next_name.clone(),
+            outside: self.outside_seen.clone(),
+            wishes: options.keyspaces.clone(),
+            copies: self.copies.clone(),
+            begun: AtomicU64::new(0),
+            turn: self.runtime.mutex(()),
+            closing: AtomicBool::new(false),
+            starved: Mutex::default(),
+        }))
+    }
+
+    /// Does the same as [`Run::open`] where the open must succeed.
+    pub(crate) fn must_open(
+        &self,
+        medium: &MemoryStorage,
+        options: &Options,
+        what: &str,
+    ) -> Result<Arc<World>, String> {
+        self.open(medium, Arc::new(medium.clone()), options, Errors::Fatal)
+            .map_err(|e| format!("{what}: open: {e}"))
+    }
+
+    /// Runs `clients` clients concurrently, with `count` operations each.
+    pub(crate) fn work(
+        &self,
+        world: &Arc<World>,
+        clients: u64,
+        count: u64,
+        rng: &mut Rng,
+    ) -> Check {
+        Run::join(self.start(world, clients, count, rng)?)
+    }
+
+    /// Starts the clients of [`Run::work`] and does not wait for them.
+    pub(crate) fn start(
+        &self,
+        world: &Arc<World>,
+        clients: u64,
+        count: u64,
+        rng: &mut Rng,
+    ) -> Result<Vec<JoinHandle<Check>>, String> {
+        let work = self.works.fetch_add(1, Ordering::Relaxed);
+        let start = |i| {
+            let mut client = Client::new(world, rng.fork(i), (work, i as u32));
+            let task = self
+                .runtime
+                .spawn(&format!("client-{i}"), move || client.work(count));
+            task.map_err(|e| e.to_string())
+        };
+        (0..clients).map(start).collect()
+    }
+
+    /// Waits for clients.
+    pub(crate) fn join(clients: Vec<JoinHandle<Check>>) -> Check {
+        for (i, task) in clients.into_iter().enumerate() {
+            task.join()
+                .map_err(|_| format!("client {i} ended without an answer"))?
+                .map_err(|e| format!("client {i}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Compares everything after all work, then lets the background work finish and compares again.
+    pub(crate) fn check_all(&self, world: &Arc<World>, rng: &mut Rng) -> Check {
+        check_now(&world.store, &self.history, &world.plan.keys, rng)?;
+        if world.errors == Errors::Fatal {
+            world.slots_meet()?;
+        }
+        let hooks = world.store.core_for_tests();
+        hooks.pause_compaction(false);
+        for name in world.store.keyspaces() {
+            hooks.release(&world.store.keyspace(&name).map_err(|e| e.to_string())?);
+        }
+        // Jobs that failed are retried after a pause. Until then a waiter gets their error.
+        let mut patience = 0;
+        while let Err(e) = world.store.wait_until_idle() {
+            patience += 1;
+            if world.errors == Errors::Fatal || patience > 20 {
+                return Err(format!("waiting for the background: {e}"));
+            }
+            self.runtime.sleep(Duration::from_secs(1));
+        }
+        check_now(&world.store, &self.history, &world.plan.keys, rng)
+            .map_err(|e| format!("when idle: {e}"))?;
+        match world.errors {
+            Errors::Fatal => {
+                world.nothing_is_left_over()?;
+                // This is not always asked, because it leaves nothing for the next life to recover.
+                match rng.clone().fork(9).chance(40) {
+                    true => world.nothing_is_owed(),
+                    false => Ok(()),
+                }
+            }
+            Errors::Expected => {
+                world.nothing_is_owed()?;
+                world.nothing_is_left_over()
+            }
+            Errors::Damaged => Ok(()),
+        }
+    }
+
+    /// Lets clients work on a store whose storage was repaired. It must do everything and refuse
+    /// nothing.
+    pub(crate) fn work_mended(&mut self, world: &World, rng: &mut Rng) -> Check {
+        let mended = world.mended();
+        let worked = self.work(&mended, 1 + rng.below(2), 25, rng);
+        worked.map_err(|e| format!("on the mended storage: {e}"))?;
+        self.coverage
+            .merge(&mended.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        self.coverage.add("mended.worked");
+        check_now(&world.store, &self.history, &world.plan.keys, rng)
+    }
+
+    /// Adds up what the store counted, closes it, and checks that it leaves nothing behind. No
+    /// cursor and no snapshot may exist.
+    pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
+        let leaves_nothing = world.leaves_nothing();
+        self.close_beside_clients(world)?;
+        if leaves_nothing {
+            world
+                .nothing_is_left_behind()
+                .map_err(|told| siltstone::Error::new(ErrorKind::Corruption, told))?;
+            self.coverage.add("folder.exact");
+        }
+        Ok(())
+    }
+
+    /// Adds up what the store counted and closes it. Clients may still be at work.
+    pub(crate) fn close_beside_clients(&mut self, world: &World) -> siltstone::Result<()> {
+        self.coverage.take_stats(&world.store.stats());
+        self.coverage
+            .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        let last = lock(&self.history).model.last();
+        world.closing.store(true, Ordering::Relaxed);
+        world.store.clone().close()?;
+        // A close syncs everything.
+        world.synced(last);
+        Ok(())
+    }
+
+    /// Finds the prefix of the history that a freshly opened store shows, which must end at `least`
+    /// or later, and continues from there. A failed drop without a record may be part of it. Such a
+    /// failure poisons the store, so the drop is the last thing that happened.
+    pub(crate) fn settle(&self, store: &Store, least: u64) -> Result<u64, String> {
+        let found = find_prefix(store, &mut self.model(), least);
+        let doubtful = lock(&self.history).doubtful_drop;
+        let end = match (found, doubtful) {
+            (Err(e), Some(id)) => {
+                let mut dropped = self.model();
+                if !dropped.keyspaces(dropped.last()).values().any(|i| *i == id) {
+                    return Err(e);
+                }
+                dropped.push(Record {
+                    first: 0,
+                    event: Event::DropWithoutRecord(id),
+                });
+                let last = dropped.last();
+                find_prefix(store, &mut dropped.clone(), last)
+                    .map_err(|also| format!("{e}; keyspace {id} dropped: {also}"))?;
+                lock(&self.history).model = dropped;
+                last
+            }
+            (found, _) => found?,
+        };
+        self.settle_at(end);
+        Ok(end)
+    }
+
+    /// The next life begins at `end`, as if nothing had happened after it.
+    pub(crate) fn settle_at(&self, end: u64) {
+        let mut history = lock(&self.history);
+        let mut next = history.clone();
+        next.model.cut(end);
+        (next.acked, next.synced) = (end, end);
+        next.doubtful_drop = None;
+        next.forget_announced();
+        *history = next;
+    }
+
+    /// The next life begins with only the first `settled` changes of settings known to be over.
+    pub(crate) fn restart_settings(&self, settled: usize) {
+        lock(&self.history).settings.restart(settled);
+    }
+
+    /// The next life may not give any number up to `given` again.
+    pub(crate) fn restart_numbers(&self, given: u64) {
+        lock(&self.history).given = given;
+    }
+
+    /// Checks all checkpoints again. They must be unchanged, whatever happened to their source
+    /// since.
+    pub(crate) fn check_copies(&mut self) -> Check {
+        let copies = self
+            .copies
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
+        for copy in copies {
+            copy.verify(&self.runtime)
+                .map_err(|e| format!("looked at once more: {e}"))?;
+            self.coverage.add("checkpoint.looked_at_again");
+        }
+        Ok(())
+    }
+
+    /// A copy of the model as it stands.
+    pub(crate) fn model(&self) -> Model {
+        lock(&self.history).model.clone()
+    }
+}
