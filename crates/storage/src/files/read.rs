@@ -1,8 +1,14 @@
-//! A file open for reading.
+//! A file that is open for reading.
+//!
+//! Invariants: the length is the one that the file had when it was opened. A read fills the buffer
+//! or fails.
+//!
+//! Threading: everything may be called from any thread. The mapping is made once, under a mutex.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::mapping::FileMapping;
@@ -12,13 +18,37 @@ use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::map::{Map, MapOwner};
 use crate::storage::{Access, ReadFile};
 
+/// Opens the file `path` for reading, for tools that examine single files. Any name in any folder
+/// is accepted, and nothing is locked.
+///
+/// # Errors
+/// If it cannot be opened, or if it is not a regular file.
+pub fn open_file(path: impl AsRef<Path>) -> Result<Arc<dyn ReadFile>> {
+    let path = path.as_ref();
+    let shown = path.display().to_string();
+    let failed = |e: io::Error| StorageError::from_io("open", &shown, &e);
+    // A pipe would make the open itself wait for its other end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(StorageError::new(
+            StorageErrorKind::InvalidInput,
+            "open",
+            shown,
+            "this is no regular file",
+        ));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(Arc::new(FileReader::new(&name, shown.clone(), file)?))
+}
+
+/// A file that is open for reading, with the mapping of its bytes if there is one.
 pub(super) struct FileReader {
     name: String,
     /// The path as the user knows it, for messages.
     shown: String,
     file: File,
     len: u64,
-    /// Made by the first `map`; all views share it.
+    /// The first call of `map` makes the mapping. All views share it.
     mapping: Mutex<Option<Arc<FileMapping>>>,
 }
 
@@ -70,7 +100,8 @@ impl ReadFile for FileReader {
         if let Some(mapping) = self.mapping() {
             mapping.advise(access, offset, len);
             if access == Access::WillNeed {
-                return; // the mapping has asked for the same pages of the same file
+                // The mapping has asked for the same pages of the same file.
+                return;
             }
         }
         #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -1,6 +1,13 @@
-use super::*;
-use crate::storage::Access;
+use std::path::Path;
 use std::sync::Arc;
+
+use rustix::fs::Mode;
+
+use super::FileStorage;
+use super::place::sync_names_of;
+use super::storage::REWRITE_BYTES;
+use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::storage::{Access, Epoch, Lease, Storage, WriteFile};
 
 fn fresh() -> (tempfile::TempDir, FileStorage, Box<dyn Lease>) {
     let dir = tempfile::tempdir().unwrap();
@@ -294,7 +301,7 @@ fn a_lost_page_reads_as_zeros_and_marks_the_map() {
         assert!(!map.failed());
         assert_eq!(map.read_u64(5 * 4096 + 8), Some(0));
         assert!(map.failed());
-        // In bulk, over many lost pages, on several threads at once.
+        // Large copies over many lost pages, on several threads at once.
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -344,11 +351,11 @@ fn imports_link_within_a_file_system_and_copy_else() {
     s.import(e, "linked", &other, "t").unwrap();
     let inode = |s: &FileStorage, name: &str| std::fs::metadata(s.path().join(name)).unwrap().ino();
     assert_eq!(inode(&s, "linked"), inode(&other, "t"));
-    // The source's own name may go.
+    // The file stays when its name in the source folder is deleted.
     other.delete(other_lease.epoch(), "t").unwrap();
     assert_eq!(s.read_small("linked").unwrap(), b"table");
 
-    // Nothing to link with: a copy, larger than what is moved at once.
+    // Another kind of storage cannot be linked from. The copy is larger than one piece.
     let memory = crate::MemoryStorage::new(&crate::Runtime::threads());
     let bytes: Vec<u8> = (0..2_500_000u32).map(|i| (i / 7) as u8).collect();
     let file = memory.create(Epoch(0), "t").unwrap();
@@ -359,7 +366,7 @@ fn imports_link_within_a_file_system_and_copy_else() {
         kind(s.import(e, "copied", &memory, "t")),
         StorageErrorKind::AlreadyExists
     );
-    // Another file system, where this machine has one.
+    // The source is on another file system, if this machine has one.
     let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
         return;
     };
@@ -401,12 +408,13 @@ fn readers_keep_a_writer_out_and_are_named() {
         "readers write nothing"
     );
     drop(s.lease("writer").unwrap());
-    // A folder that was copied without the lease's file.
+    // The folder was copied without the lease's file.
     drop(s.lease_shared("never").unwrap());
     assert!(s.path().join("LOCK.never").exists());
 }
 
-/// Whoever deletes a folder deletes the lease's file with it. Locks of a file without a name keep nobody out, so nobody gets one.
+/// Deleting a folder deletes the lease's file. A lock on a file without a name keeps nobody out, so
+/// no lease is granted on it.
 #[test]
 fn a_lease_counts_only_while_its_file_has_its_name() {
     let (_dir, s, lease) = fresh();
@@ -469,7 +477,8 @@ fn published_bytes_replace_one_another() {
     );
 }
 
-/// Neither waits for the other end of a pipe nor says only "Is a directory": the message names what lies there and what to do.
+/// No call waits for the other end of a pipe, and no message is just "Is a directory". It names
+/// what has the file's name and what the user can do.
 #[test]
 fn what_is_no_file_is_named_and_never_waited_for() {
     let (dir, s, lease) = fresh();
@@ -510,7 +519,8 @@ fn what_is_no_file_is_named_and_never_waited_for() {
     }
 }
 
-/// A folder whose file system has direct I/O; `None` (and a word on the terminal) if the tests' folder has not.
+/// A folder whose file system has direct I/O. If the tests' folder has none, returns `None` and
+/// says so on the terminal.
 fn direct() -> Option<(tempfile::TempDir, FileStorage, Box<dyn Lease>)> {
     let made = fresh();
     match made.1.check_direct() {
@@ -532,7 +542,7 @@ fn direct_files_hold_the_same_bytes() {
     assert_eq!(s.list().unwrap(), []);
     let e = lease.epoch();
     let bytes: Vec<u8> = (0..3_000_001u32).map(|i| ((i * 31) >> 3) as u8).collect();
-    // Odd pieces, syncs at odd places, whole buffers, and nothing at all.
+    // The pieces have odd lengths, fill whole buffers, or are empty. Syncs happen at odd offsets.
     let ends = [
         0,
         1,
