@@ -1,9 +1,12 @@
-//! What is done to a store, from a seed: clients that mix all operations.
+//! Clients that mix all operations of a store, decided by a seed.
 //!
-//! What it is: [`Plan`] is a seed's draw (keys, weights, options); [`Client`] is one writer and reader that works through its own random operations
-//! against the [`World`] that it shares with others. Every read is compared with the model at the number at which it was made.
+//! What it is: [`Plan`] is what a seed draws before anything runs: keys, weights, options.
+//! [`Client`] is one writer and reader that works through its own random operations against the
+//! [`World`] that it shares with others. Every read is compared with the model at the number at
+//! which it was made.
 //!
-//! Invariants: a client announces what it writes before it writes it (see [`crate::observe`]); everything decided comes from the seed.
+//! Invariants: a client announces a write before it writes (see [`crate::observe`]). Everything is
+//! decided by the seed, so the order of random draws must stay as it is.
 //!
 //! Threading: clients are tasks of the simulated runtime.
 
@@ -26,21 +29,21 @@ pub use plan::{Plan, draw_options};
 
 use Action as A;
 
-/// How tables outside are ingested.
+/// The ways in which tables from outside are ingested.
 const MODES: [IngestMode; 3] = [IngestMode::Link, IngestMode::Copy, IngestMode::Move];
 
 /// One task that works on the store.
 pub struct Client {
     world: Arc<World>,
     rng: Rng,
-    /// Where its operations lie in the run: which work, which client.
+    /// Which work of the run it belongs to, and which client of that work it is.
     place: (u32, u32),
     snapshots: Vec<Snapshot>,
     cursors: Vec<reads::HeldCursor>,
 }
 
 impl Client {
-    /// A client with its own random numbers, and its place in the run (for [`crate::reduce`]).
+    /// A client with its own random numbers. [`crate::reduce`] identifies it by its place.
     pub fn new(world: &Arc<World>, rng: Rng, place: (u32, u32)) -> Client {
         Client {
             world: world.clone(),
@@ -66,7 +69,7 @@ impl Client {
     }
 
     fn work_through(&mut self, count: u64) -> Check {
-        // Each operation has numbers of its own, so that one that is left out changes no other.
+        // Each operation has its own random numbers, so leaving one out does not change the others.
         let numbers = self.rng.clone();
         for i in 0..count {
             self.rng = numbers.clone().fork(i);
@@ -80,7 +83,7 @@ impl Client {
                 .map_err(|e| format!("operation {i}, {action:?}: {e}"))?;
             self.world.reach(&format!("op.{action:?}"));
         }
-        // What was held to the end is looked at once more.
+        // Snapshots and cursors that are held to the end are read once more.
         while !self.snapshots.is_empty() {
             self.read_snapshot()?;
             self.snapshots.pop();
@@ -91,6 +94,7 @@ impl Client {
         Ok(())
     }
 
+    /// One of the keyspaces, if there is any.
     fn keyspace(&mut self) -> std::result::Result<Option<Keyspace>, String> {
         let names = self.world.store.keyspaces();
         if names.is_empty() {
@@ -106,192 +110,232 @@ impl Client {
         }
     }
 
+    /// Does one operation.
     fn act(&mut self, action: Action) -> Check {
-        let world = self.world.clone();
         match action {
-            A::Put | A::Delete | A::DeleteRange => {
-                let Some(keyspace) = self.keyspace()? else {
-                    return Ok(());
-                };
-                let id = keyspace.id();
-                let op = match action {
-                    A::Put => Op::Put(
-                        id,
-                        world.plan.key(&mut self.rng),
-                        world.plan.value(&mut self.rng),
-                    ),
-                    A::Delete => Op::Delete(id, world.plan.key(&mut self.rng)),
-                    _ => {
-                        let (start, end) = world.plan.range(&mut self.rng);
-                        if start == end {
-                            return Ok(());
-                        }
-                        Op::DeleteRange(id, start, end)
-                    }
-                };
-                world.write(vec![op.clone()], false, |_, _| match &op {
-                    Op::Put(_, key, value) => keyspace.put(key, value),
-                    Op::Delete(_, key) => keyspace.delete(key),
-                    Op::DeleteRange(_, start, end) => keyspace.delete_range(start, end),
-                })
-            }
+            A::Put | A::Delete | A::DeleteRange => self.write_one(action),
+            A::DeleteAlone => self.delete_alone(),
             A::Batch => self.batch(),
             A::Get => self.get(),
             A::MultiGet => self.multi_get(),
-            A::Scan => {
-                let Some(keyspace) = self.keyspace()? else {
-                    return Ok(());
-                };
-                let snapshot = world.store.snapshot();
-                self.compare(&keyspace, &snapshot)
-            }
-            A::TakeSnapshot => {
-                if self.snapshots.len() < 4 {
-                    self.snapshots.push(world.store.snapshot());
-                }
-                Ok(())
-            }
+            A::Scan => self.scan(),
+            A::Prefix => self.prefix(),
+            A::Approximate => self.approximate(),
+            A::TakeSnapshot => self.take_snapshot(),
             A::ReadSnapshot => self.read_snapshot(),
-            A::DropSnapshot => {
-                if !self.snapshots.is_empty() {
-                    let at = self.rng.index(self.snapshots.len());
-                    drop(self.snapshots.swap_remove(at));
-                }
-                Ok(())
-            }
+            A::DropSnapshot => self.drop_snapshot(),
             A::OpenCursor => self.open_cursor(),
-            A::StepCursor => {
-                if self.cursors.is_empty() {
-                    return Ok(());
-                }
-                let at = self.rng.index(self.cursors.len());
-                let mut held = self.cursors.swap_remove(at);
-                self.step(&mut held)?;
-                self.cursors.push(held);
-                Ok(())
-            }
-            A::RefreshCursor => {
-                if self.cursors.is_empty() {
-                    return Ok(());
-                }
-                let at = self.rng.index(self.cursors.len());
-                let mut held = self.cursors.swap_remove(at);
-                self.refresh(&mut held)?;
-                self.cursors.push(held);
-                Ok(())
-            }
-            A::DropCursor => {
-                if !self.cursors.is_empty() {
-                    let at = self.rng.index(self.cursors.len());
-                    drop(self.cursors.swap_remove(at));
-                }
-                Ok(())
-            }
-            A::Create => {
-                let name = *self.rng.pick(&NAMES);
-                let own = match self.rng.chance(30) {
-                    true => draw_own_of_one(&mut self.rng, 64 << 10),
-                    false => KeyspaceOptions::default(),
-                };
-                world.create(name, &own).map(|_| ())
-            }
-            A::DropKeyspace => {
-                let Some(keyspace) = self.keyspace()? else {
-                    return Ok(());
-                };
-                world.drop_keyspace(&keyspace)
-            }
-            A::Ingest => {
-                let Some(keyspace) = self.keyspace()? else {
-                    return Ok(());
-                };
-                let entries = self.entries();
-                world.ingest_own(&keyspace, entries)
-            }
-            A::IngestFiles => self.ingest_files(),
-            A::Export => self.export(),
-            A::Checkpoint => world.checkpoint(),
+            A::StepCursor => self.with_a_cursor(Client::step),
+            A::RefreshCursor => self.with_a_cursor(Client::refresh),
+            A::DropCursor => self.drop_cursor(),
+            A::Create => self.create(),
+            A::DropKeyspace => self.drop_keyspace(),
+            A::SetKeyspace => self.set_keyspace(),
             A::SetOption => {
                 let (setting, value) = draw_setting(&mut self.rng);
-                world.set_option(setting, value)
+                self.world.set_option(setting, value)
             }
-            A::SetKeyspace => self.set_keyspace(),
-            A::Verify => world.verify(),
-            A::Approximate => self.approximate(),
-            A::Prefix => self.prefix(),
-            A::DeleteAlone => self.delete_alone(),
+            A::Ingest => self.ingest_own(),
+            A::IngestFiles => self.ingest_files(),
+            A::Export => self.export(),
+            A::Checkpoint => self.world.checkpoint(),
+            A::Verify => self.world.verify(),
             A::Flush | A::FlushStore => {
                 let Some(keyspace) = self.keyspace()? else {
                     return Ok(());
                 };
                 self.flush(&keyspace, action == A::Flush)
             }
-            A::CompactRange => {
-                let Some(keyspace) = self.keyspace()? else {
-                    return Ok(());
-                };
-                let (start, end) = world.plan.range(&mut self.rng);
-                let whole = self.rng.chance(60);
-                let result = if whole {
-                    keyspace.compact_range(None, None)
-                } else {
-                    keyspace.compact_range(Some(&start), Some(&end))
-                };
-                result.or_else(|e| world.allow(&e, &[ErrorKind::KeyspaceDropped], "compact_range"))
-            }
-            A::SyncLog => {
-                let number = world.store.snapshot().number();
-                let _begun = world.begin(Promise::SyncLog);
-                match world.store.sync_log() {
-                    Ok(()) => {
-                        world.synced(number);
-                        Ok(())
-                    }
-                    Err(e) => world.allow(&e, &[], "sync_log"),
-                }
-            }
-            A::HoldFlush => {
-                let Some(keyspace) = self.keyspace()? else {
-                    return Ok(());
-                };
-                let held = match world.store.core_for_tests().seal_and_hold(&keyspace) {
-                    Ok(held) => held,
-                    Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "seal"),
-                };
-                if held {
-                    world.reach("memtable.held");
-                    let pause = Duration::from_micros(self.rng.below(40_000));
-                    self.later(pause, move |world| {
-                        world.store.core_for_tests().release(&keyspace);
-                    })
-                } else {
-                    Ok(())
-                }
-            }
-            A::PauseCompaction => {
-                world.store.core_for_tests().pause_compaction(true);
-                let pause = Duration::from_micros(self.rng.below(40_000));
-                self.later(pause, |world| {
-                    world.store.core_for_tests().pause_compaction(false)
-                })
-            }
+            A::SyncLog => self.sync_log(),
+            A::CompactRange => self.compact_range(),
+            A::HoldFlush => self.hold_flush(),
+            A::PauseCompaction => self.pause_compaction(),
             A::WaitIdle => {
-                world.store.core_for_tests().pause_compaction(false);
-                // Held memtables are let go by their own tasks, others may pause compaction again: no wait for idleness without a bound.
+                self.world.store.core_for_tests().pause_compaction(false);
+                // This does not wait. Held memtables are released by their own tasks and other
+                // tasks may pause compactions again, so a wait might never end.
                 Ok(())
             }
-            A::DeleteObsolete => {
-                world.store.core_for_tests().delete_obsolete();
-                match world.errors {
-                    Errors::Fatal => world.slots_meet(),
-                    // What an open replayed and had no room for is beside the slots of the new life.
-                    Errors::Expected | Errors::Damaged => Ok(()),
-                }
-            }
+            A::DeleteObsolete => self.delete_obsolete(),
         }
     }
 
-    /// Flushes a keyspace, or all of the store.
+    /// A put, a delete or a range delete as one write.
+    fn write_one(&mut self, action: Action) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let id = keyspace.id();
+        let op = match action {
+            A::Put => Op::Put(
+                id,
+                world.plan.key(&mut self.rng),
+                world.plan.value(&mut self.rng),
+            ),
+            A::Delete => Op::Delete(id, world.plan.key(&mut self.rng)),
+            _ => {
+                let (start, end) = world.plan.range(&mut self.rng);
+                if start == end {
+                    return Ok(());
+                }
+                Op::DeleteRange(id, start, end)
+            }
+        };
+        world.write(vec![op.clone()], false, |_, _| match &op {
+            Op::Put(_, key, value) => keyspace.put(key, value),
+            Op::Delete(_, key) => keyspace.delete(key),
+            Op::DeleteRange(_, start, end) => keyspace.delete_range(start, end),
+        })
+    }
+
+    /// Reads all of a keyspace and compares it.
+    fn scan(&mut self) -> Check {
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let snapshot = self.world.store.snapshot();
+        self.compare(&keyspace, &snapshot)
+    }
+
+    fn take_snapshot(&mut self) -> Check {
+        if self.snapshots.len() < 4 {
+            self.snapshots.push(self.world.store.snapshot());
+        }
+        Ok(())
+    }
+
+    fn drop_snapshot(&mut self) -> Check {
+        if !self.snapshots.is_empty() {
+            let at = self.rng.index(self.snapshots.len());
+            drop(self.snapshots.swap_remove(at));
+        }
+        Ok(())
+    }
+
+    /// Does something with one of the open cursors, which stays open.
+    fn with_a_cursor(
+        &mut self,
+        work: impl FnOnce(&mut Client, &mut reads::HeldCursor) -> Check,
+    ) -> Check {
+        if self.cursors.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.index(self.cursors.len());
+        let mut held = self.cursors.swap_remove(at);
+        work(self, &mut held)?;
+        self.cursors.push(held);
+        Ok(())
+    }
+
+    fn drop_cursor(&mut self) -> Check {
+        if !self.cursors.is_empty() {
+            let at = self.rng.index(self.cursors.len());
+            drop(self.cursors.swap_remove(at));
+        }
+        Ok(())
+    }
+
+    /// Creates a keyspace, a part of the time with options of its own.
+    fn create(&mut self) -> Check {
+        let name = *self.rng.pick(&NAMES);
+        let own = match self.rng.chance(30) {
+            true => draw_own_of_one(&mut self.rng, 64 << 10),
+            false => KeyspaceOptions::default(),
+        };
+        self.world.create(name, &own).map(|_| ())
+    }
+
+    fn drop_keyspace(&mut self) -> Check {
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        self.world.drop_keyspace(&keyspace)
+    }
+
+    /// Ingests one table that the store itself wrote.
+    fn ingest_own(&mut self) -> Check {
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let entries = self.entries();
+        self.world.ingest_own(&keyspace, entries)
+    }
+
+    /// Compacts a range of a keyspace, or all of it.
+    fn compact_range(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let (start, end) = world.plan.range(&mut self.rng);
+        let whole = self.rng.chance(60);
+        let result = if whole {
+            keyspace.compact_range(None, None)
+        } else {
+            keyspace.compact_range(Some(&start), Some(&end))
+        };
+        result.or_else(|e| world.allow(&e, &[ErrorKind::KeyspaceDropped], "compact_range"))
+    }
+
+    /// Syncs the log. Everything that was visible before survives a loss of power.
+    fn sync_log(&mut self) -> Check {
+        let world = self.world.clone();
+        let number = world.store.snapshot().number();
+        let _begun = world.begin(Promise::SyncLog);
+        match world.store.sync_log() {
+            Ok(()) => {
+                world.synced(number);
+                Ok(())
+            }
+            Err(e) => world.allow(&e, &[], "sync_log"),
+        }
+    }
+
+    /// Seals a memtable and holds back its flush for a while.
+    fn hold_flush(&mut self) -> Check {
+        let world = self.world.clone();
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        let held = match world.store.core_for_tests().seal_and_hold(&keyspace) {
+            Ok(held) => held,
+            Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "seal"),
+        };
+        if held {
+            world.reach("memtable.held");
+            let pause = Duration::from_micros(self.rng.below(40_000));
+            self.later(pause, move |world| {
+                world.store.core_for_tests().release(&keyspace);
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Pauses compactions for a while.
+    fn pause_compaction(&mut self) -> Check {
+        self.world.store.core_for_tests().pause_compaction(true);
+        let pause = Duration::from_micros(self.rng.below(40_000));
+        self.later(pause, |world| {
+            world.store.core_for_tests().pause_compaction(false)
+        })
+    }
+
+    /// Deletes files that are no longer needed. Also checks that the sources of each keyspace cover
+    /// all numbers, unless calls fail.
+    fn delete_obsolete(&mut self) -> Check {
+        let world = &self.world;
+        world.store.core_for_tests().delete_obsolete();
+        match world.errors {
+            Errors::Fatal => world.slots_meet(),
+            // Recovery may have replayed data that found no space, and its numbers are not in any
+            // slot of this life.
+            Errors::Expected | Errors::Damaged => Ok(()),
+        }
+    }
+
+    /// Flushes one keyspace, or the whole store.
     fn flush(&mut self, keyspace: &Keyspace, of_one: bool) -> Check {
         let world = self.world.clone();
         let _begun = world.begin(Promise::Flush);
@@ -301,7 +345,8 @@ impl Client {
             false => world.store.flush(),
         };
         match result {
-            // What was seen before survives a loss of power, in every sync mode, whichever keyspace it is in.
+            // Everything that was visible before survives a loss of power, in every sync mode and
+            // in every keyspace.
             Ok(()) => {
                 world.synced(number);
                 world.reach("flush.promised");
@@ -311,8 +356,8 @@ impl Client {
         }
     }
 
-    /// A range delete in a memtable of its own, half of the time where no key is: what comes of it is a table without entries, or one that is
-    /// nothing but that.
+    /// A range delete in a memtable of its own, half of the time over a range without keys. Its
+    /// flush gives a table without entries, which holds at most this range delete.
     fn delete_alone(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
@@ -331,7 +376,7 @@ impl Client {
         self.flush(&keyspace, true)
     }
 
-    /// Does something after a while, in a task of its own.
+    /// Does something after a pause, in a task of its own.
     fn later(&self, pause: Duration, then: impl FnOnce(&World) + Send + 'static) -> Check {
         let world = self.world.clone();
         let spawned = world.runtime.clone().spawn("later", move || {
@@ -341,6 +386,7 @@ impl Client {
         spawned.map(|_| ()).map_err(|e| e.to_string())
     }
 
+    /// Writes a batch of random operations on up to three keyspaces.
     fn batch(&mut self) -> Check {
         let world = self.world.clone();
         let mut ids = Vec::new();
@@ -368,7 +414,7 @@ impl Client {
         world.write_batch(ops, sync)
     }
 
-    /// Entries for a table: few keys, in order, some of them deletes.
+    /// The entries of a table: a few keys in order, some of them deleted.
     fn entries(&mut self) -> Vec<(Bytes, Option<Bytes>)> {
         let plan = self.world.plan.clone();
         let mut entries: BTreeMap<Bytes, Option<Bytes>> = BTreeMap::new();
@@ -379,7 +425,7 @@ impl Client {
         entries.into_iter().collect()
     }
 
-    /// Tables built outside, for one keyspace or several, overlapping or not.
+    /// Ingests tables that were built outside into one keyspace or several. They may overlap.
     fn ingest_files(&mut self) -> Check {
         let world = self.world.clone();
         let mut parts = Vec::new();
@@ -402,7 +448,8 @@ impl Client {
         world.ingest(&parts, how).map(|_| ())
     }
 
-    /// A range as a snapshot sees it, taken in by another keyspace, or by the same one above what was written since.
+    /// Exports a range as a snapshot sees it, and ingests it into another keyspace, or into the
+    /// same one above what was written since.
     fn export(&mut self) -> Check {
         let world = self.world.clone();
         let (Some(from), Some(to)) = (self.keyspace()?, self.keyspace()?) else {
@@ -435,6 +482,7 @@ impl Client {
         Ok(())
     }
 
+    /// Changes the own options of a keyspace, or unsets one of them.
     fn set_keyspace(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
