@@ -1,14 +1,19 @@
-//! A disk that is full from some call on: writes are refused with `NoSpace` and nothing else, reads go on and are right, keyspaces can be dropped; when
-//! there is room again writing resumes by itself. A full disk at open is opened all the same. In a part of the seeds the manifest lies on a disk of
-//! its own, which is the one that is full, and outgrows its space after a few edits, because its keys are long.
+//! A disk that is full from some call on.
 //!
-//! Threading: one task, its clients, and one that makes room after a while (what waits for room keeps writers waiting).
+//! What it is: on a full disk, writes are refused with `NoSpace` and nothing else, reads continue
+//! and are right, and keyspaces can be dropped. Writing resumes by itself when there is space
+//! again. A store on a full disk can be opened. In a part of the seeds the manifest has a disk of
+//! its own, which is the one that is full, and it outgrows its space after a few edits because its
+//! keys are long.
+//!
+//! Threading: one task, its clients, and one that makes space after a while. Without it, writers
+//! that wait for space would wait forever.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::{ErrorKind, Options};
-use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, OpKind};
-use std::sync::Arc;
+use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, OpKind, Runtime};
 
 use super::failed_syncs::try_put;
 use super::media::Media;
@@ -21,16 +26,18 @@ use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::{Errors, World};
 
-/// Limits what is free, in bytes.
+/// Leaves `free_bytes` bytes of space on the disk.
 fn leave(medium: &MemoryStorage, free_bytes: u64) {
     medium.set_capacity(Some(medium.used_bytes() + free_bytes));
 }
 
+/// Draws the number of bytes that a full disk still has.
 fn draw_free(rng: &mut Rng) -> u64 {
     *rng.pick(&[0, 0, 4 << 10, 20 << 10, 64 << 10, 200 << 10, 1 << 20])
 }
 
-/// Whether what is put by for a full disk is there. A loss of power may leave the name alone.
+/// Whether the space that the store reserves for a full disk is there. A loss of power may leave
+/// the name of a reserve without its bytes.
 fn has_reserves(there: &[ObjectMeta]) -> bool {
     let len = |name: &str| there.iter().find(|o| o.name == name).map_or(0, |o| o.len);
     let all = ["RESERVE", "RESERVE-LOG", "RESERVE-CURRENT"];
@@ -63,7 +70,8 @@ fn open_full(
     };
     match open(run) {
         Ok(world) => Ok(world),
-        // Nor where the log holds more than may be kept in memory, which is an option.
+        // An open may also be refused if the log holds more than may be kept in memory, which is an
+        // option.
         Err(e)
             if (!has_reserves || outgrown(&e)) && e.kind() == ErrorKind::NoSpace
                 || e.to_string().contains("replay_bytes_max") =>
@@ -80,7 +88,7 @@ fn open_full(
     }
 }
 
-/// Reads everything, writes something, drops something, on a disk that is (still) full.
+/// Reads everything, writes something and drops something, if the disk is still full.
 fn while_full(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Check {
     if medium.capacity().is_none() {
         return Ok(());
@@ -99,7 +107,8 @@ fn while_full(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rn
         world.drop_keyspace(&keyspace)?;
         let names = world.store.keyspaces();
         if names.iter().any(|n| n == keyspace.name()) {
-            // One whose create waits for room is newer than what there is room to say.
+            // A keyspace whose creation waits for space cannot be dropped before the edit of its
+            // creation is written.
             if world.store.core_for_tests().pending_edit_count() == 0 {
                 return Err(format!("{name} could not be dropped on the full disk"));
             }
@@ -113,8 +122,10 @@ fn while_full(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rn
     Ok(())
 }
 
-/// Ingests whose edits find no room, though their records do: the tables are in the store's folder already, and their keys are long. Then, half of the
-/// time, one of the keyspaces that wait is dropped. Whether anything was ingested.
+/// Ingests tables until an edit finds no space in the manifest although its record fits into the
+/// log. This works because the tables are in the store's folder already and their keys are long.
+/// Then, half of the time, drops one of the keyspaces that wait. Returns whether anything was
+/// ingested.
 fn edits_wait(
     run: &mut Run,
     world: &World,
@@ -126,7 +137,7 @@ fn edits_wait(
     while try_put(run, world)?.is_some() {
         patience += 1;
         if patience > 20 {
-            // It was poisoned, or does not resume: what follows says so.
+            // The store is poisoned or does not resume. The steps that follow report it.
             return Ok(false);
         }
         run.runtime.sleep(Duration::from_millis(500));
@@ -170,7 +181,8 @@ fn edits_wait(
     Ok(true)
 }
 
-/// Somebody makes room: a little first, half of the time. Writing resumes, by itself, and everything is right.
+/// Makes space, half of the time only a little at first. Writing must resume by itself, and
+/// everything must be right.
 fn resume(run: &mut Run, world: &Arc<World>, medium: &MemoryStorage, rng: &mut Rng) -> Check {
     if medium.capacity().is_some() && rng.chance(50) {
         leave(medium, draw_free(rng));
@@ -198,6 +210,7 @@ fn resume(run: &mut Run, world: &Arc<World>, medium: &MemoryStorage, rng: &mut R
     run.work_mended(world, &mut late)
 }
 
+/// Checks that no call was refused because the store is poisoned, which a full disk never causes.
 fn never_poisoned(world: &World) -> Check {
     let coverage = world.coverage.lock().unwrap_or_else(|e| e.into_inner());
     match coverage.of("fault.error.poisoned") {
@@ -206,45 +219,80 @@ fn never_poisoned(world: &World) -> Check {
     }
 }
 
-/// One seed: the disk is full from the call on that the seed says.
-///
-/// # Panics
-/// At the first wrong answer, unexpected error, panic or hang.
-pub fn disk_full_trial(seed: u64) -> Coverage {
-    simulate_counted(seed, STEPS, move |runtime| {
+/// Opens on a disk with enough space, where the open must succeed.
+fn open_with_space(run: &Run, media: &Media, options: &Options) -> siltstone::Result<Arc<World>> {
+    let (medium, storages) = (media.main(), media.storages());
+    run.open_on(medium, storages, Vec::new(), options, Errors::Fatal)
+}
+
+/// A life with enough space, so that there is something to open.
+fn first_life(run: &mut Run, media: &Media, rng: &mut Rng) -> Check {
+    let options = draw_options(rng);
+    let world =
+        open_with_space(run, media, &options).map_err(|e| format!("first life: open: {e}"))?;
+    world.settings_after_open()?;
+    let count = 10 + rng.below(60);
+    run.work(&world, 1, count, rng)?;
+    run.close(&world).map_err(|e| format!("close: {e}"))
+}
+
+/// Adds up what the clients of `world` reached.
+fn take_coverage(run: &mut Run, world: &World) {
+    let reached = world.coverage.lock().unwrap_or_else(|e| e.into_inner());
+    run.coverage.merge(&reached);
+}
+
+/// Starts a task that makes space after a while.
+fn make_space_later(runtime: &Runtime, medium: &MemoryStorage) -> Check {
+    let (medium, clock) = (medium.clone(), runtime.clone());
+    let task = runtime.spawn("room", move || {
+        clock.sleep(Duration::from_secs(30));
+        medium.set_capacity(None);
+    });
+    task.map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// What the run of one seed carries from step to step.
+struct FullDisk {
+    run: Run,
+    rng: Rng,
+    /// The random numbers of what was added to this trial later, so that kept seeds keep their
+    /// runs.
+    late: Rng,
+    media: Media,
+    /// Whether the manifest has a disk of its own, which is the one that is full.
+    is_apart: bool,
+    /// Whether the manifest may hold long keys.
+    has_long_keys: bool,
+    /// Whether edits are made to wait for space.
+    waits: bool,
+    /// The options of the life in which the disk is full.
+    options: Options,
+    /// What the seed drew, for messages.
+    what: String,
+}
+
+impl FullDisk {
+    /// Lives a first life with enough space, and draws from which call on the disk is full.
+    fn new(runtime: &Runtime, seed: u64) -> Result<FullDisk, String> {
         let mut rng = Rng::new(seed ^ 0xD15C);
-        let mut run = Run::new(&runtime, &mut rng);
+        let mut run = Run::new(runtime, &mut rng);
         let mut more = rng.clone().fork(1);
         let is_apart = more.chance(40);
-        let media = Media::with_manifest_apart(is_apart, &runtime, &mut more);
-        let medium = media.main().clone();
+        let media = Media::with_manifest_apart(is_apart, runtime, &mut more);
         if is_apart {
             let bytes = 1000 + more.index(3000);
             run.plan = Arc::new(Plan::clone(&run.plan).with_long_keys(bytes));
         }
-        let options = draw_options(&mut rng);
-        let world = run
-            .open_on(
-                &medium,
-                media.storages(),
-                Vec::new(),
-                &options,
-                Errors::Fatal,
-            )
-            .map_err(|e| format!("first life: open: {e}"))?;
-        world.settings_after_open()?;
-        let count = 10 + rng.below(60);
-        run.work(&world, 1, count, &mut rng)?;
-        run.close(&world).map_err(|e| format!("close: {e}"))?;
-        drop(world);
+        first_life(&mut run, &media, &mut rng)?;
 
-        // Full before the open, or from some call of it or of what comes after it.
+        // The disk is full before the open, or from some call of the open or of the work after it.
         let free = draw_free(&mut rng);
         let mut options = draw_options(&mut rng);
         let mut late = rng.clone().fork(3);
         let waits = late.chance(40);
         if waits {
-            // Room for records that are longer than the manifest's.
+            // The log gets space for records that are longer than the manifest's.
             options.log_segment_bytes = 512 << 10;
             options.log_bytes_max = 1 << 20;
         }
@@ -255,120 +303,171 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
             true => format!("{options:?}; {free} bytes free at open"),
             false => format!("{options:?}; {free} bytes free after {at} calls"),
         };
-        let told = |e: String| format!("{what}: {e}");
         match at_open {
-            true => leave(&medium, free),
-            false => medium.fill_after(at, free),
+            true => leave(media.main(), free),
+            false => media.main().fill_after(at, free),
         }
-        let mut has_long_keys = is_apart;
-        let world = open_full(&mut run, &media, &options, has_long_keys).map_err(told)?;
-        if medium.capacity().is_some() {
-            run.coverage.add("disk_full.at_open");
+        Ok(FullDisk {
+            run,
+            rng,
+            late,
+            media,
+            is_apart,
+            has_long_keys: is_apart,
+            waits,
+            options,
+            what,
+        })
+    }
+
+    /// Adds what the seed drew to an error.
+    fn context(&self, e: String) -> String {
+        format!("{}: {e}", self.what)
+    }
+
+    fn is_full(&self) -> bool {
+        self.media.main().capacity().is_some()
+    }
+
+    /// The life in which the disk becomes full, up to its last work.
+    fn full_life(&mut self) -> Result<Arc<World>, String> {
+        let medium = self.media.main().clone();
+        let world = open_full(
+            &mut self.run,
+            &self.media,
+            &self.options,
+            self.has_long_keys,
+        )
+        .map_err(|e| self.context(e))?;
+        if self.is_full() {
+            self.run.coverage.add("disk_full.at_open");
         }
         world.settings_after_open()?;
-        let (roomy, clock) = (medium.clone(), runtime.clone());
-        let mender = runtime.spawn("room", move || {
-            clock.sleep(Duration::from_secs(30));
-            roomy.set_capacity(None);
-        });
-        mender.map_err(|e| e.to_string())?;
-        let (clients, count) = (1 + rng.below(3), 20 + rng.below(100));
-        run.work(&world, clients, count, &mut rng).map_err(told)?;
-        if medium.capacity().is_some() {
-            run.coverage.add("disk_full.met");
-            if is_apart {
-                run.coverage.add("disk_full.only_of_the_manifest");
+        make_space_later(&self.run.runtime, &medium)?;
+        self.work(&world, &medium).map_err(|e| self.context(e))?;
+        let recycled = medium.counts().of(OpKind::Recycle);
+        self.run.coverage.add_count("disk_full.recycled", recycled);
+        Ok(world)
+    }
+
+    /// Work before the disk is full, on the full disk, and, in a part of the seeds, when there is
+    /// space again.
+    fn work(&mut self, world: &Arc<World>, medium: &MemoryStorage) -> Check {
+        let (clients, count) = (1 + self.rng.below(3), 20 + self.rng.below(100));
+        self.run.work(world, clients, count, &mut self.rng)?;
+        if self.is_full() {
+            self.run.coverage.add("disk_full.met");
+            if self.is_apart {
+                self.run.coverage.add("disk_full.only_of_the_manifest");
             }
         }
-        if waits {
-            has_long_keys |= edits_wait(&mut run, &world, &medium, &mut late).map_err(told)?;
+        if self.waits {
+            self.has_long_keys |= edits_wait(&mut self.run, world, medium, &mut self.late)?;
         }
-        while_full(&mut run, &world, &medium, &mut rng).map_err(told)?;
-        if rng.chance(60) {
-            resume(&mut run, &world, &medium, &mut rng).map_err(told)?;
+        while_full(&mut self.run, world, medium, &mut self.rng)?;
+        if self.rng.chance(60) {
+            resume(&mut self.run, world, medium, &mut self.rng)?;
         }
-        never_poisoned(&world).map_err(told)?;
-        let recycled = medium.counts().of(OpKind::Recycle);
-        run.coverage.add_count("disk_full.recycled", recycled);
-        let closes = rng.chance(50);
-        if closes {
-            let close = run.close(&world);
-            if let Err(e) = &close
+        never_poisoned(world)
+    }
+
+    /// Ends a life by a close, or leaves the store open.
+    fn close_or_leave(&mut self, world: &World) -> Check {
+        if self.rng.chance(50) {
+            let closed = self.run.close(world);
+            if let Err(e) = &closed
                 && e.kind() != ErrorKind::NoSpace
             {
-                return Err(told(format!("close: {e}")));
+                return Err(self.context(format!("close: {e}")));
             }
         } else {
-            run.coverage
-                .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+            take_coverage(&mut self.run, world);
         }
+        Ok(())
+    }
 
-        // Opened again on a full disk, twice; then there is room.
-        let (acked, synced) = {
-            let history = lock(&run.history);
-            (history.acked, history.synced)
-        };
-        let (mut image, mut least) = match rng.chance(50) {
-            true => (media.end_now(&runtime, None), acked),
-            false => {
-                let policy = CrashPolicy::Seeded(rng.draw());
-                (media.end_now(&runtime, Some(policy)), synced)
-            }
-        };
+    /// Ends a life by a loss of power, if `lost` says which losses it causes, or else by a kill.
+    /// Returns what is left on `media`, and the number up to which all writes must be there.
+    fn end(&self, media: &Media, lost: Option<CrashPolicy>) -> (Media, u64) {
+        let left = media.end_now(&self.run.runtime, lost);
+        let history = lock(&self.run.history);
+        match lost {
+            None => (left, history.acked),
+            Some(_) => (left, history.synced),
+        }
+    }
+
+    /// Opens what the life before left, on a disk that is full again, and works on it. In the last
+    /// round there is space at the end. Returns what this life leaves, as [`FullDisk::end`] does.
+    fn reopen(&mut self, round: u32, media: &Media, least: u64) -> Result<(Media, u64), String> {
+        let options = draw_options(&mut self.rng);
+        let free = draw_free(&mut self.rng);
+        leave(media.main(), free);
+        let reopened = format!("reopened, round {round}, {free} bytes free, {options:?}");
+        let world = self
+            .reopened_life(media, &options, least, round == 1)
+            .map_err(|e| self.context(format!("{reopened}: {e}")))?;
+        let lost = (!self.rng.chance(50)).then_some(CrashPolicy::LoseUnsynced);
+        let left = self.end(media, lost);
+        take_coverage(&mut self.run, &world);
+        Ok(left)
+    }
+
+    /// One life after the first full one, up to its last work.
+    fn reopened_life(
+        &mut self,
+        media: &Media,
+        options: &Options,
+        least: u64,
+        is_last: bool,
+    ) -> Result<Arc<World>, String> {
+        let world = open_full(&mut self.run, media, options, self.has_long_keys)?;
+        self.run.settle(&world.store, least)?;
+        world.take_settings(false)?;
+        let health = world.store.stats().health;
+        self.run.coverage.add(match health.as_str() {
+            "good" => "disk_full.reopened_good",
+            _ => "disk_full.reopened_without_room",
+        });
+        make_space_later(&self.run.runtime, media.main())?;
+        self.run.work(&world, 1, 10, &mut self.rng)?;
+        while_full(&mut self.run, &world, media.main(), &mut self.rng)?;
+        if is_last {
+            resume(&mut self.run, &world, media.main(), &mut self.rng)?;
+        }
+        never_poisoned(&world)?;
+        Ok(world)
+    }
+
+    /// Opens what the last life left with enough space. Everything that was promised must be there.
+    fn open_at_last(&mut self, media: &Media, least: u64) -> Check {
+        media.main().set_capacity(None);
+        let options = draw_options(&mut self.rng);
+        let world = open_with_space(&self.run, media, &options)
+            .map_err(|e| self.context(format!("open at last: {e}")))?;
+        find_prefix(&world.store, &mut self.run.model(), least)
+            .map_err(|e| self.context(format!("opened at last: {e}")))?;
+        Ok(())
+    }
+}
+
+/// One seed: the disk is full from the call on that the seed says.
+///
+/// # Panics
+/// At the first wrong answer, unexpected error, panic or hang.
+pub fn disk_full_trial(seed: u64) -> Coverage {
+    simulate_counted(seed, STEPS, move |runtime| {
+        let mut trial = FullDisk::new(&runtime, seed)?;
+        let world = trial.full_life()?;
+        trial.close_or_leave(&world)?;
+        let by_power = !trial.rng.chance(50);
+        let lost = by_power.then(|| CrashPolicy::Seeded(trial.rng.draw()));
+        let (mut media, mut least) = trial.end(&trial.media, lost);
         drop(world);
         for round in 0..2 {
-            let options = draw_options(&mut rng);
-            let free = draw_free(&mut rng);
-            let medium = image.main().clone();
-            leave(&medium, free);
-            let told = |e: String| {
-                told(format!(
-                    "reopened, round {round}, {free} bytes free, {options:?}: {e}"
-                ))
-            };
-            let world = open_full(&mut run, &image, &options, has_long_keys).map_err(told)?;
-            run.settle(&world.store, least).map_err(told)?;
-            world.take_settings(false)?;
-            run.coverage.add(match world.store.stats().health.as_str() {
-                "good" => "disk_full.reopened_good",
-                _ => "disk_full.reopened_without_room",
-            });
-            let (roomy, clock) = (medium.clone(), runtime.clone());
-            let mender = runtime.spawn("room", move || {
-                clock.sleep(Duration::from_secs(30));
-                roomy.set_capacity(None);
-            });
-            mender.map_err(|e| e.to_string())?;
-            run.work(&world, 1, 10, &mut rng).map_err(told)?;
-            while_full(&mut run, &world, &medium, &mut rng).map_err(told)?;
-            if round == 1 {
-                resume(&mut run, &world, &medium, &mut rng).map_err(told)?;
-            }
-            never_poisoned(&world).map_err(told)?;
-            (image, least) = match rng.chance(50) {
-                true => (image.end_now(&runtime, None), lock(&run.history).acked),
-                false => {
-                    let least = lock(&run.history).synced;
-                    let policy = CrashPolicy::LoseUnsynced;
-                    (image.end_now(&runtime, Some(policy)), least)
-                }
-            };
-            run.coverage
-                .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+            (media, least) = trial.reopen(round, &media, least)?;
         }
-        image.main().set_capacity(None);
-        let options = draw_options(&mut rng);
-        let world = run
-            .open_on(
-                image.main(),
-                image.storages(),
-                Vec::new(),
-                &options,
-                Errors::Fatal,
-            )
-            .map_err(|e| told(format!("open at last: {e}")))?;
-        find_prefix(&world.store, &mut run.model(), least)
-            .map_err(|e| told(format!("opened at last: {e}")))?;
-        Ok(run.coverage)
+        trial.open_at_last(&media, least)?;
+        Ok(trial.run.coverage)
     })
 }

@@ -1,11 +1,17 @@
-//! Storage calls that fail, once or for good: no wrong answers meanwhile, a store that says what became of it, and one that comes back when it is opened again.
+//! Storage calls that fail, once or for good.
+//!
+//! What it is: a seed draws a few rules by which storage calls fail or take long, and clients work
+//! meanwhile. No answer may be wrong while calls fail. Afterwards the store either does everything
+//! again or says that it is poisoned, and it opens again with everything that it promised.
+//!
+//! Threading: one task, its clients, and one that takes the rules away after a while.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::ErrorKind;
+use siltstone::{ErrorKind, Options};
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
-use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
+use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, StorageErrorKind};
 
 use super::{Run, STEPS, simulate_counted};
 use crate::checker::{Check, check_now};
@@ -16,6 +22,7 @@ use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::{Errors, World};
 
+/// A rule by which calls fail, and the rule in words.
 fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     let kind = *rng.pick(&[
         StorageErrorKind::Io,
@@ -50,7 +57,7 @@ fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     (rule, text)
 }
 
-/// A call, or some, that take long.
+/// A rule by which one call or several take long.
 fn draw_delay(rng: &mut Rng) -> Rule {
     let delay = *rng.pick(&[1, 30, 900]);
     let fault = Fault::Delay(Duration::from_millis(delay));
@@ -63,7 +70,8 @@ fn draw_delay(rng: &mut Rng) -> Rule {
     rule.nth(rng.below(most)).times(1 + rng.below(20))
 }
 
-/// A few calls on tables fail, of those that the jobs make after some work: what an attempt had finished is taken over by the next one.
+/// A rule by which a few calls on tables fail, in the middle of a job. The next attempt reuses what
+/// the failed one had finished.
 fn draw_rule_on_tables(rng: &mut Rng) -> Rule {
     let fault = match rng.below(4) {
         0 => Fault::FailAfter(StorageErrorKind::Io),
@@ -74,7 +82,18 @@ fn draw_rule_on_tables(rng: &mut Rng) -> Rule {
     rule.nth(1 + rng.below(most)).times(1 + rng.below(2))
 }
 
-/// Has everything compacted by jobs of several tables, some of whose attempts fail; they go on behind each other, and end well.
+/// A rule by which a few deletions fail.
+fn draw_rule_on_deletions(rng: &mut Rng) -> Rule {
+    let fault = match rng.chance(30) {
+        true => Fault::FailAfter(StorageErrorKind::Io),
+        false => Fault::Fail(StorageErrorKind::Io),
+    };
+    let rule = Rule::on(OpKind::Delete, fault);
+    rule.nth(rng.below(6)).times(1 + rng.below(3))
+}
+
+/// Compacts everything by jobs of several tables while some of their attempts fail. Each attempt
+/// resumes after the tables that the one before it finished, and the jobs succeed in the end.
 fn compact_with_failing_attempts(
     run: &Run,
     world: &World,
@@ -95,10 +114,290 @@ fn compact_with_failing_attempts(
         if let Err(e) = keyspace.compact_range(None, None) {
             world.allow(&e, &[ErrorKind::KeyspaceDropped], "compact_range")?;
         }
-        // What failed is tried again after a while.
+        // A failed attempt is retried after a pause.
         run.runtime.sleep(Duration::from_millis(rng.below(3000)));
     }
     Ok(())
+}
+
+/// A storage that fails, and the rules that a seed drew for it.
+struct Faults {
+    storage: FaultStorage,
+    /// The rules by which calls fail, as the storage numbers them.
+    failing: Vec<usize>,
+    /// The rules by which calls take long.
+    delays: Vec<usize>,
+    /// The rules by which deletions fail.
+    deletions: Vec<usize>,
+    /// The rules in words, for messages.
+    text: String,
+}
+
+impl Faults {
+    /// Draws one rule by which calls fail.
+    fn draw(storage: FaultStorage, rng: &mut Rng) -> Faults {
+        let (rule, text) = draw_rule(rng);
+        Faults {
+            failing: vec![storage.add(rule)],
+            storage,
+            delays: Vec::new(),
+            deletions: Vec::new(),
+            text,
+        }
+    }
+
+    /// Draws the rules that are there in a part of the seeds only.
+    fn draw_more(&mut self, rng: &mut Rng) {
+        if rng.chance(35) {
+            let (second, text) = draw_rule(rng);
+            self.text = format!("{}, and {text}", self.text);
+            self.failing.push(self.storage.add(second));
+        }
+        if rng.chance(35) {
+            let delay = draw_delay(rng);
+            self.text = format!("{}, and {delay:?}", self.text);
+            self.delays.push(self.storage.add(delay));
+        }
+        // This store must repeat a deletion that fails now. It must not leave it to the next open.
+        let mut deletions = rng.clone().fork(6);
+        if deletions.chance(35) {
+            let rule = draw_rule_on_deletions(&mut deletions);
+            self.text = format!("{}, and {rule:?}", self.text);
+            self.deletions.push(self.storage.add(rule));
+        }
+    }
+
+    /// Starts a task that takes the rules away after a while, as if the disk were replaced. Without
+    /// it, a fault that stays for good would stall the writers for good.
+    fn disarm_later(&self, runtime: &Runtime) -> Check {
+        let storage = self.storage.clone();
+        let clock = runtime.clone();
+        let task = runtime.spawn("repair", move || {
+            clock.sleep(Duration::from_secs(5));
+            storage.disarm();
+        });
+        task.map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    /// Adds up which rules met a call. Returns how often calls failed, not counting deletions.
+    fn count_fired(&self, coverage: &mut Coverage) -> u64 {
+        let fired_count = |rule: &usize| self.storage.fired_count(*rule);
+        let count = |rules: &[usize]| rules.iter().map(fired_count).sum();
+        let fired = count(&self.failing);
+        coverage.add_count("fault.fired", fired);
+        coverage.add_count("fault.slow", count(&self.delays));
+        coverage.add_count("fault.deletion", count(&self.deletions));
+        if self.failing.len() > 1 && self.failing.iter().all(|rule| fired_count(rule) > 0) {
+            coverage.add("fault.two");
+        }
+        fired
+    }
+}
+
+/// What the run of one seed carries from step to step.
+struct FaultRun {
+    run: Run,
+    rng: Rng,
+    /// The random numbers of what was added to this trial later, so that kept seeds keep their
+    /// runs.
+    late: Rng,
+    medium: MemoryStorage,
+    options: Options,
+    faults: Faults,
+    /// In a part of the seeds, compactions of many tables fail as well. These are the random
+    /// numbers for them.
+    attempts: Option<Rng>,
+    /// What the seed drew, for messages.
+    what: String,
+}
+
+impl FaultRun {
+    /// Lives a first life without faults, so that there is something to open, and draws the faults.
+    fn new(runtime: &Runtime, seed: u64) -> Result<FaultRun, String> {
+        let mut rng = Rng::new(seed ^ 0xFA17);
+        let mut run = Run::new(runtime, &mut rng);
+        let medium = MemoryStorage::new(runtime);
+        let options = draw_options(&mut rng);
+        let world = run.must_open(&medium, &options, "first life")?;
+        world.settings_after_open()?;
+        let mut more = rng.clone().fork(1);
+        let attempts = more.chance(10).then_some(more);
+        if attempts.is_some() {
+            // Large values make levels of many tables.
+            run.plan = Arc::new(Plan::clone(&run.plan).with_large_values());
+        }
+        run.work(&world, 1, 30, &mut rng)?;
+        run.close(&world).map_err(|e| format!("close: {e}"))?;
+        drop(world);
+
+        let storage = FaultStorage::new(Arc::new(medium.clone()), runtime);
+        let mut faults = Faults::draw(storage, &mut rng);
+        let mut late = rng.clone().fork(3);
+        faults.draw_more(&mut late);
+        let what = format!("{options:?}; {}", faults.text);
+        Ok(FaultRun {
+            run,
+            rng,
+            late,
+            medium,
+            options,
+            faults,
+            attempts,
+            what,
+        })
+    }
+
+    /// Adds what the seed drew to an error.
+    fn context(&self, e: String) -> String {
+        format!("{}: {e}", self.what)
+    }
+
+    fn open_once(&self) -> siltstone::Result<Arc<World>> {
+        let storage = Arc::new(self.faults.storage.clone());
+        self.run
+            .open(&self.medium, storage, &self.options, Errors::Expected)
+    }
+
+    /// Opens the store, which may be refused once if a call of the open fails.
+    fn open(&mut self) -> Result<Arc<World>, String> {
+        if self.rng.chance(70) {
+            self.faults.storage.disarm();
+        }
+        let world = match self.open_once() {
+            Ok(world) => world,
+            Err(error) => {
+                self.run.coverage.add("fault.open_refused");
+                if !matches!(
+                    error.kind(),
+                    ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
+                ) {
+                    return Err(self.context(format!("open: {error}")));
+                }
+                self.faults.storage.disarm();
+                self.open_once()
+                    .map_err(|e| self.context(format!("open after a refused open: {e}")))?
+            }
+        };
+        world.settings_after_open()?;
+        Ok(world)
+    }
+
+    /// Lets clients work while calls fail, and checks the store when the rules are taken away.
+    /// Returns how often calls failed.
+    fn work_with_faults(&mut self, world: &Arc<World>) -> Result<u64, String> {
+        self.faults.storage.arm();
+        self.faults.disarm_later(&self.run.runtime)?;
+        let (clients, count) = (1 + self.rng.below(3), 20 + self.rng.below(60));
+        self.run
+            .work(world, clients, count, &mut self.rng)
+            .map_err(|e| self.context(e))?;
+        if let Some(attempts) = &mut self.attempts {
+            compact_with_failing_attempts(&self.run, world, &self.faults.storage, attempts)
+                .map_err(|e| self.context(e))?;
+        }
+        self.faults.storage.disarm();
+        let fired = self.faults.count_fired(&mut self.run.coverage);
+        let keys = &world.plan.keys;
+        check_now(&world.store, &self.run.history, keys, &mut self.rng)
+            .map_err(|e| self.context(format!("after the fault: {e}")))?;
+        Ok(fired)
+    }
+
+    /// Puts a pair into some keyspace, if there is one.
+    fn put_after(&self, world: &World) -> Result<siltstone::Result<()>, String> {
+        let names = world.store.keyspaces();
+        let Some(name) = names.first() else {
+            return Ok(Ok(()));
+        };
+        let keyspace = world.store.keyspace(name).map_err(|e| e.to_string())?;
+        let op = Op::Put(
+            keyspace.id(),
+            b"after".as_slice().into(),
+            b"all".as_slice().into(),
+        );
+        lock(&self.run.history).announce(vec![op.clone()]);
+        let put = keyspace.put(b"after", b"all");
+        Ok(put.inspect_err(|_| lock(&self.run.history).withdraw(&[op])))
+    }
+
+    /// Writes until a write succeeds or the store says that it is poisoned. A poisoned store stays
+    /// so; any other error must pass by itself. Returns whether the store is poisoned, which it may
+    /// only be if calls failed.
+    fn write_after_faults(&mut self, world: &World, fired: u64) -> Result<bool, String> {
+        let mut last = None;
+        for _ in 0..100 {
+            last = self.put_after(world)?.err();
+            if last
+                .as_ref()
+                .is_none_or(|e| e.kind() == ErrorKind::Poisoned)
+            {
+                break;
+            }
+            self.run.runtime.sleep(Duration::from_millis(500));
+        }
+        let poisoned = match last {
+            None => false,
+            Some(e) if e.kind() == ErrorKind::Poisoned => {
+                if fired == 0 {
+                    return Err(self.context(format!("poisoned without a fault: {e}")));
+                }
+                true
+            }
+            Some(e) => return Err(self.context(format!("writes do not resume: {e}"))),
+        };
+        self.run.coverage.add(if poisoned {
+            "fault.poisoned"
+        } else {
+            "fault.passed"
+        });
+        Ok(poisoned)
+    }
+
+    /// Checks everything and works on a store that is not poisoned, as its storage no longer fails.
+    /// Returns whether the store is poisoned after all: a call that met its fault before the rules
+    /// were taken away may report it only now.
+    fn work_without_faults(&mut self, world: &Arc<World>) -> Result<bool, String> {
+        if let Err(e) = self.run.check_all(world, &mut self.rng) {
+            if e.contains("injected") && world.store.stats().health != "good" {
+                return Ok(true);
+            }
+            return Err(self.context(format!("after it passed: {e}")));
+        }
+        self.run
+            .work_mended(world, &mut self.late)
+            .map_err(|e| self.context(e))?;
+        Ok(false)
+    }
+
+    /// Opens what a kill or a loss of power leaves, twice, with a loss of power between the two.
+    fn reopen(&mut self) -> Check {
+        let runtime = self.run.runtime.clone();
+        let (acked, synced) = {
+            let history = lock(&self.run.history);
+            (history.acked, history.synced)
+        };
+        let (mut image, mut least) = (self.medium.kill_in(&runtime), acked);
+        if self.rng.chance(50) {
+            let policy = CrashPolicy::Seeded(self.rng.draw());
+            image = self.medium.crash_in(&runtime, policy).0;
+            least = synced;
+        }
+        for round in 0..2 {
+            let options = draw_options(&mut self.rng);
+            let world = self.run.must_open(&image, &options, &self.what)?;
+            self.run
+                .settle(&world.store, least)
+                .map_err(|e| self.context(format!("reopened, round {round}: {e}")))?;
+            world.take_settings(false)?;
+            self.run
+                .work(&world, 1, 10, &mut self.rng)
+                .map_err(|e| self.context(format!("reopened, round {round}: {e}")))?;
+            least = lock(&self.run.history).synced;
+            image = image.crash_in(&runtime, CrashPolicy::LoseUnsynced).0;
+            self.run.coverage.add("fault.reopened");
+        }
+        Ok(())
+    }
 }
 
 /// One seed.
@@ -107,194 +406,19 @@ fn compact_with_failing_attempts(
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn fault_trial(seed: u64) -> Coverage {
     simulate_counted(seed, STEPS, move |runtime| {
-        let mut rng = Rng::new(seed ^ 0xFA17);
-        let mut run = Run::new(&runtime, &mut rng);
-        let medium = MemoryStorage::new(&runtime);
-        let options = draw_options(&mut rng);
-        // A first life without faults, so that there is something to open.
-        let world = run.must_open(&medium, &options, "first life")?;
-        world.settings_after_open()?;
-        let mut more = rng.clone().fork(1);
-        let has_attempts = more.chance(10);
-        if has_attempts {
-            // Levels of many tables.
-            run.plan = Arc::new(Plan::clone(&run.plan).with_large_values());
-        }
-        run.work(&world, 1, 30, &mut rng)?;
-        run.close(&world).map_err(|e| format!("close: {e}"))?;
-        drop(world);
-
-        let faulty = FaultStorage::new(Arc::new(medium.clone()), &runtime);
-        let (rule, mut text) = draw_rule(&mut rng);
-        faulty.add(rule);
-        // What came later draws from numbers of its own.
-        let mut late = rng.clone().fork(3);
-        let (mut failing, mut delays, mut deletions) = (vec![0], Vec::new(), Vec::new());
-        if late.chance(35) {
-            let (second, told) = draw_rule(&mut late);
-            text = format!("{text}, and {told}");
-            failing.push(faulty.add(second));
-        }
-        if late.chance(35) {
-            let delay = draw_delay(&mut late);
-            text = format!("{text}, and {delay:?}");
-            delays.push(faulty.add(delay));
-        }
-        // A deletion that fails now must be repeated by this store, not by the next open.
-        let mut later = late.clone().fork(6);
-        if later.chance(35) {
-            let fault = match later.chance(30) {
-                true => Fault::FailAfter(StorageErrorKind::Io),
-                false => Fault::Fail(StorageErrorKind::Io),
-            };
-            let rule = Rule::on(OpKind::Delete, fault);
-            let rule = rule.nth(later.below(6)).times(1 + later.below(3));
-            text = format!("{text}, and {rule:?}");
-            deletions.push(faulty.add(rule));
-        }
-        let what = format!("{options:?}; {text}");
-        let told = |e: String| format!("{what}: {e}");
-        if rng.chance(70) {
-            faulty.disarm();
-        }
-        let opened = run.open(
-            &medium,
-            Arc::new(faulty.clone()),
-            &options,
-            Errors::Expected,
-        );
-        let world = match opened {
-            Ok(world) => world,
-            Err(error) => {
-                run.coverage.add("fault.open_refused");
-                if !matches!(
-                    error.kind(),
-                    ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
-                ) {
-                    return Err(told(format!("open: {error}")));
-                }
-                faulty.disarm();
-                run.open(
-                    &medium,
-                    Arc::new(faulty.clone()),
-                    &options,
-                    Errors::Expected,
-                )
-                .map_err(|e| told(format!("open after a refused open: {e}")))?
-            }
-        };
-        world.settings_after_open()?;
-        faulty.arm();
-        // What fails for good stalls writers for good, visibly; somebody changes the disk.
-        let repaired = faulty.clone();
-        let clock = runtime.clone();
-        runtime
-            .spawn("repair", move || {
-                clock.sleep(Duration::from_secs(5));
-                repaired.disarm();
-            })
-            .map_err(|e| e.to_string())?;
-        let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
-        run.work(&world, clients, count, &mut rng).map_err(told)?;
-        if has_attempts {
-            compact_with_failing_attempts(&run, &world, &faulty, &mut more).map_err(told)?;
-        }
-        faulty.disarm();
-        let count = |rules: &[usize]| rules.iter().map(|rule| faulty.fired_count(*rule)).sum();
-        let fired: u64 = count(&failing);
-        run.coverage.add_count("fault.fired", fired);
-        run.coverage.add_count("fault.slow", count(&delays));
-        run.coverage.add_count("fault.deletion", count(&deletions));
-        if failing.len() > 1 && failing.iter().all(|rule| faulty.fired_count(*rule) > 0) {
-            run.coverage.add("fault.two");
-        }
-        check_now(&world.store, &run.history, &world.plan.keys, &mut rng)
-            .map_err(|e| told(format!("after the fault: {e}")))?;
-
-        // Poisoned stays; anything else passes by itself.
-        let mut last = None;
-        for _ in 0..100 {
-            let names = world.store.keyspaces();
-            let result = match names.first() {
-                Some(name) => {
-                    let keyspace = world.store.keyspace(name).map_err(|e| e.to_string())?;
-                    let op = Op::Put(
-                        keyspace.id(),
-                        b"after".as_slice().into(),
-                        b"all".as_slice().into(),
-                    );
-                    lock(&run.history).announce(vec![op.clone()]);
-                    keyspace
-                        .put(b"after", b"all")
-                        .inspect_err(|_| lock(&run.history).withdraw(&[op]))
-                }
-                None => Ok(()),
-            };
-            match result {
-                Ok(()) => {
-                    last = None;
-                    break;
-                }
-                Err(e) if e.kind() == ErrorKind::Poisoned => {
-                    last = Some(e);
-                    break;
-                }
-                Err(e) => last = Some(e),
-            }
-            runtime.sleep(Duration::from_millis(500));
-        }
-        let mut poisoned = match last {
-            None => false,
-            Some(e) if e.kind() == ErrorKind::Poisoned => {
-                if fired == 0 {
-                    return Err(told(format!("poisoned without a fault: {e}")));
-                }
-                true
-            }
-            Some(e) => return Err(told(format!("writes do not resume: {e}"))),
-        };
-        run.coverage.add(if poisoned {
-            "fault.poisoned"
-        } else {
-            "fault.passed"
-        });
-        if !poisoned && let Err(e) = run.check_all(&world, &mut rng) {
-            // A call that had met its fault before the rules were taken away may tell it only now.
-            poisoned = e.contains("injected") && world.store.stats().health != "good";
-            if !poisoned {
-                return Err(told(format!("after it passed: {e}")));
-            }
-        }
-        if !poisoned {
-            run.work_mended(&world, &mut late).map_err(told)?;
-        }
-        let close = run.close(&world);
-        if let Err(e) = &close
+        let mut trial = FaultRun::new(&runtime, seed)?;
+        let world = trial.open()?;
+        let fired = trial.work_with_faults(&world)?;
+        let poisoned =
+            trial.write_after_faults(&world, fired)? || trial.work_without_faults(&world)?;
+        let closed = trial.run.close(&world);
+        if let Err(e) = &closed
             && !poisoned
         {
-            return Err(told(format!("close: {e}")));
+            return Err(trial.context(format!("close: {e}")));
         }
         drop(world);
-        let (acked, synced) = {
-            let history = lock(&run.history);
-            (history.acked, history.synced)
-        };
-        let (mut image, mut least) = (medium.kill_in(&runtime), acked);
-        if rng.chance(50) {
-            image = medium.crash_in(&runtime, CrashPolicy::Seeded(rng.draw())).0;
-            least = synced;
-        }
-        for round in 0..2 {
-            let world = run.must_open(&image, &draw_options(&mut rng), &what)?;
-            run.settle(&world.store, least)
-                .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
-            world.take_settings(false)?;
-            run.work(&world, 1, 10, &mut rng)
-                .map_err(|e| told(format!("reopened, round {round}: {e}")))?;
-            least = lock(&run.history).synced;
-            image = image.crash_in(&runtime, CrashPolicy::LoseUnsynced).0;
-            run.coverage.add("fault.reopened");
-        }
-        Ok(run.coverage)
+        trial.reopen()?;
+        Ok(trial.run.coverage)
     })
 }
