@@ -1,4 +1,5 @@
-//! The project's documents name what is there: every link leads somewhere, and every file named in backquotes exists.
+//! The project's documents name what is there: every link leads somewhere, every file named in
+//! backquotes exists, and so does every test that `docs/stories.md` names.
 
 use std::path::{Path, PathBuf};
 
@@ -158,6 +159,50 @@ fn every_file_that_is_named_exists() {
     assert!(
         missing.is_empty(),
         "files that are not there:\n{}",
+        missing.join("\n")
+    );
+}
+
+/// The names in backquotes of one entry of `docs/stories.md`: each test, with the file before it.
+fn tests_of(entry: &str) -> Vec<(&str, &str)> {
+    let mut file = None;
+    let mut tests = Vec::new();
+    for name in entry.split('`').skip(1).step_by(2) {
+        if name.ends_with(".rs") {
+            file = Some(name);
+        } else if let Some(file) = file {
+            tests.push((file, name));
+        }
+    }
+    tests
+}
+
+#[test]
+fn every_story_names_tests_that_exist() {
+    let text = std::fs::read_to_string(root().join("docs/stories.md")).unwrap();
+    let entries: Vec<&str> = text.split("\n- **").skip(1).collect();
+    assert!(
+        entries.len() > 40,
+        "only {} stories were found",
+        entries.len()
+    );
+    let mut missing = Vec::new();
+    for entry in entries {
+        let title = entry.split("**").next().unwrap();
+        let tests = tests_of(entry);
+        if tests.is_empty() {
+            missing.push(format!("{title} no test"));
+        }
+        for (file, test) in tests {
+            let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+            if !source.contains(&format!("fn {test}(")) {
+                missing.push(format!("{title} {file}: {test}"));
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "tests that are not there:\n{}",
         missing.join("\n")
     );
 }

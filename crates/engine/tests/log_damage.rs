@@ -113,7 +113,7 @@ fn a_flipped_bit_is_corruption_where_it_was_synced_and_the_end_elsewhere() {
 }
 
 #[test]
-fn story_4_the_end_of_a_segment_is_no_bad_record() {
+fn the_end_of_a_segment_is_no_bad_record() {
     let (mut objects, found, _) = small_log(80, 100, 80);
     let end = found.places[79].1;
     assert!(end.segment >= 3);
@@ -133,7 +133,7 @@ fn story_4_the_end_of_a_segment_is_no_bad_record() {
 }
 
 #[test]
-fn story_4_and_6_a_lost_tail_is_never_jumped_over() {
+fn a_lost_tail_is_never_jumped_over() {
     // Segment 2 is there and whole, the last record of segment 1 is lost.
     for synced_count in [0, 3] {
         let (objects, found, synced) = small_log(40, 100, synced_count);
@@ -192,7 +192,7 @@ fn story_4_and_6_a_lost_tail_is_never_jumped_over() {
 }
 
 #[test]
-fn story_5_a_recycled_name_does_not_revive_its_records() {
+fn a_recycled_name_does_not_revive_its_records() {
     let (objects, _, _) = small_log(20, 50, 20);
     // Segment 1's bytes under the name of 12: the rename is durable, the new header is not.
     let renamed = vec![(segment_name(12), objects[0].1.clone())];
@@ -247,7 +247,7 @@ fn segments_under_other_names_are_refused() {
 }
 
 #[test]
-fn story_7_a_torn_tail_behind_the_synced_position_is_the_end() {
+fn a_torn_tail_behind_the_synced_position_is_the_end() {
     // Number 100 was used by something else; 101 is torn. What was synced is the position after 99.
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 4096);

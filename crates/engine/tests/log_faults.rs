@@ -192,7 +192,7 @@ fn every_single_failure_either_passes_or_poisons() {
 }
 
 #[test]
-fn story_10_a_sync_error_reported_once_is_told_to_everyone() {
+fn a_sync_error_reported_once_reaches_everyone_who_waits() {
     for round in 0..30 {
         let (runtime, storage) = memory();
         let armed = Arc::new(AtomicBool::new(false));

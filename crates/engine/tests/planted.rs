@@ -1,71 +1,125 @@
-//! Tests of the tests: with its rule switched off, each story goes red. `cargo test -p siltstone --features planted --test planted -- --nocapture`
-//! prints how.
+//! Tests of the tests: each story fails when the rule that guards it is switched off. To see how:
+//! `cargo test -p siltstone --features planted --test planted -- --nocapture`.
 
 mod common;
 
 use siltstone::planted::{self, Bug};
 
-/// A rule, and a story that needs it.
+/// A rule that is switched off, and a story that then fails.
 const PLANTED: &[(Bug, &str)] = &[
-    (Bug::FlushWithoutLogSync, "story_01_half_a_batch"),
-    (Bug::RecoverOneByOne, "story_02_half_a_recovery"),
     (
-        Bug::ReplayIgnoresCovered,
-        "story_03_replay_over_a_newer_table",
+        Bug::FlushWithoutLogSync,
+        "a_flushed_batch_is_whole_after_power_loss",
     ),
-    (Bug::StopAtSegmentEnd, "story_04_the_end_of_a_segment"),
-    (Bug::GoOnPastBrokenChain, "story_04_the_end_of_a_segment"),
-    (Bug::NumberIsNotChecked, "story_05_a_recycled_name"),
+    (
+        Bug::RecoverOneByOne,
+        "a_recovery_that_loses_power_keeps_keyspaces_together",
+    ),
+    (Bug::ReplayIgnoresCovered, "replay_hides_no_newer_table"),
+    (
+        Bug::StopAtSegmentEnd,
+        "a_crash_leaves_a_prefix_over_several_segments",
+    ),
+    (
+        Bug::GoOnPastBrokenChain,
+        "a_crash_leaves_a_prefix_over_several_segments",
+    ),
+    (
+        Bug::NumberIsNotChecked,
+        "a_recycled_segment_shows_no_old_records",
+    ),
     (
         Bug::SyncNewestSegmentOnly,
-        "story_06_the_first_record_is_lost",
+        "nothing_is_replayed_behind_a_lost_record",
     ),
-    (Bug::GoOnPastBadRecord, "story_06_the_first_record_is_lost"),
-    (Bug::SyncMarkIsNumber, "story_07_number_against_position"),
-    (Bug::ReuseNumbers, "story_08_a_number_used_twice"),
+    (
+        Bug::GoOnPastBadRecord,
+        "nothing_is_replayed_behind_a_lost_record",
+    ),
+    (Bug::SyncMarkIsNumber, "gaps_in_numbers_refuse_no_open"),
+    (Bug::ReuseNumbers, "no_sequence_number_is_given_twice"),
     (
         Bug::EditBeforeLogSync,
-        "story_09_edits_that_overtake_the_log",
+        "no_edit_survives_without_the_log_before_it",
     ),
     (
         Bug::IngestVisibleAfterEdit,
-        "story_09_a_snapshot_beside_an_ingest",
+        "a_snapshot_beside_an_ingest_does_not_change",
     ),
     (
         Bug::LogSyncIsRepeated,
-        "story_10_a_sync_error_reported_once",
+        "no_write_is_acknowledged_after_a_failed_log_sync",
     ),
-    (Bug::ReplayWithoutRoom, "story_11_a_full_disk_at_open"),
-    (Bug::DeleteBeforeManifest, "story_12_crash_during_recovery"),
-    (Bug::TableSyncPoisons, "story_13_a_table_sync_that_fails"),
+    (
+        Bug::ReplayWithoutRoom,
+        "an_open_on_a_full_disk_loses_nothing",
+    ),
+    (
+        Bug::DeleteBeforeManifest,
+        "a_crash_at_any_call_of_a_recovery_loses_nothing",
+    ),
+    (
+        Bug::TableSyncPoisons,
+        "a_failed_table_sync_only_repeats_the_job",
+    ),
     (
         Bug::ManifestSyncIsRepeated,
-        "story_13_a_manifest_sync_that_fails",
+        "a_failed_manifest_sync_poisons_until_reopened",
     ),
     (
         Bug::IgnoreUnsettled,
-        "story_14_a_tombstone_passes_an_older_memtable",
+        "a_tombstone_waits_for_older_memtables",
     ),
-    (Bug::MemtablesAboveRuns, "story_15_a_run_comes_in_below"),
-    (Bug::OlderByNumber, "story_16_levels_do_not_order_numbers"),
-    (Bug::JobKeepsNewestOnly, "story_17_a_snapshot_between"),
-    (Bug::NumberBeforeView, "story_17_number_and_view"),
-    (Bug::StallInQueue, "story_18_one_stalled_keyspace"),
-    (Bug::DeleteHeldTables, "story_19_dropped_while_used"),
-    (Bug::CheckBeforePin, "story_19_dropped_under_a_read"),
-    (Bug::ReuseKeyspaceIds, "story_19_the_same_name_again"),
-    (Bug::FilterBeforeRangeDeletes, "story_20_range_deletes"),
-    (Bug::DeleteHeldTables, "story_21_a_pinned_view"),
-    (Bug::KeepForEver, "story_21_a_pinned_view"),
-    (Bug::OneAttemptForAll, "story_22_the_late_worker"),
-    (Bug::IgnoreLostLease, "story_23_the_paused_host"),
-    (Bug::BelieveOutcomes, "story_24_lies"),
+    (
+        Bug::MemtablesAboveRuns,
+        "a_run_installed_late_lies_below_newer_runs",
+    ),
+    (Bug::OlderByNumber, "levels_do_not_order_numbers"),
+    (
+        Bug::JobKeepsNewestOnly,
+        "a_snapshot_beside_jobs_does_not_change",
+    ),
+    (
+        Bug::NumberBeforeView,
+        "a_key_is_found_while_jobs_drop_old_versions",
+    ),
+    (Bug::StallInQueue, "a_stalled_keyspace_stalls_no_other"),
+    (
+        Bug::DeleteHeldTables,
+        "a_keyspace_dropped_while_used_keeps_its_files",
+    ),
+    (
+        Bug::CheckBeforePin,
+        "a_read_beside_a_drop_never_says_not_found",
+    ),
+    (
+        Bug::ReuseKeyspaceIds,
+        "a_new_keyspace_has_no_records_of_its_namesake",
+    ),
+    (
+        Bug::FilterBeforeRangeDeletes,
+        "range_deletes_hide_exactly_what_is_older",
+    ),
+    (
+        Bug::DeleteHeldTables,
+        "a_pinned_view_holds_space_and_returns_it",
+    ),
+    (Bug::KeepForEver, "a_pinned_view_holds_space_and_returns_it"),
+    (
+        Bug::OneAttemptForAll,
+        "a_late_executor_changes_no_installed_table",
+    ),
+    (
+        Bug::IgnoreLostLease,
+        "a_paused_writer_changes_nothing_after_a_takeover",
+    ),
+    (Bug::BelieveOutcomes, "false_outcomes_are_not_installed"),
     (Bug::OfferToLiars, "a_liar_is_set_aside"),
     (
         Bug::OneRefusalFailsAll,
         "a_refused_memtable_fails_its_own_batches",
     ),
-    (Bug::UnseededOrder, "story_28_one_seed_one_run"),
+    (Bug::UnseededOrder, "one_seed_gives_one_trace_of_calls"),
     (Bug::AcknowledgeBeforeSync, "synced_survives_power_loss"),
     (
         Bug::DropDoesNotPin,
@@ -81,8 +135,11 @@ const PLANTED: &[(Bug, &str)] = &[
         "a_missing_start_segment_is_damage",
     ),
     (Bug::NoSpaceIsForGood, "a_full_disk_passes"),
-    (Bug::DropNeedsRoom, "story_11_a_full_disk_at_open"),
-    (Bug::DeleteOutputsOfJobs, "story_11_a_full_disk_at_open"),
+    (Bug::DropNeedsRoom, "an_open_on_a_full_disk_loses_nothing"),
+    (
+        Bug::DeleteOutputsOfJobs,
+        "an_open_on_a_full_disk_loses_nothing",
+    ),
     (Bug::PendingStaysUnsettled, "a_pending_ingest_settles"),
     (Bug::HealthWithoutLock, "full_disk_and_writers"),
     (Bug::KeepCancelledOutput, "a_close_in_a_job"),
@@ -137,7 +194,7 @@ const PLANTED: &[(Bug, &str)] = &[
     ),
 ];
 
-/// One test, because the switch is one for the process.
+/// This is one test because the switch is global to the process.
 #[test]
 fn every_story_goes_red_without_its_rule() {
     let only = std::env::var("SILT_PLANTED_ONLY").unwrap_or_default();
@@ -147,7 +204,7 @@ fn every_story_goes_red_without_its_rule() {
         .filter(|(bug, _)| format!("{bug:?}").contains(&only))
     {
         planted::set(*bug);
-        // A story that ends by a panic in the scheduler is red as well.
+        // A story that ends with a panic in the scheduler has failed as well.
         let result = std::panic::catch_unwind(|| common::play(story))
             .unwrap_or_else(|_| Err("the run itself panicked".into()));
         planted::set(Bug::None);

@@ -1,23 +1,10 @@
-//! The stories that the design must survive, each as a test with its number. The stories themselves are in `common`; `planted.rs` plays them
-//! with their rules switched off.
-//!
-//! Where a story's rule lies below the engine, its test does too:
-//!
-//! | story | tests elsewhere |
-//! | --- | --- |
-//! | 4, 5, 6, 7 | `log_damage.rs` (`story_4_...` to `story_7_...`), `log_crash.rs` |
-//! | 10 | `log_faults.rs`: `story_10_a_sync_error_reported_once_is_told_to_everyone` |
-//! | 13 | `manifest_damage.rs`, `log_faults.rs`: `every_single_failure_either_passes_or_poisons` |
-//! | 14, 15, 16 | `src/compaction/pick_tests.rs`, `crates/sim/src/trials/picks.rs` |
-//! | 20 | `crates/table/tests/exec.rs`: `no_reader_sees_a_difference` |
-//! | 24 | `crates/table/src/job/verify.rs` and `crates/table/tests/exec.rs` |
-//! | 25 (the job that changed) | `crates/table/src/job`: a job's identity; `crates/table/tests/exec_resumption.rs`: another job's tables are not adopted |
-//! | 66, 67 (RFC 3) | `common/resumption.rs`, `crates/table/tests/exec_resumption.rs` |
-//! | 26 (zeros from a mapping) | `crates/storage/src/files/tests.rs`: `a_lost_page_reads_as_zeros_and_marks_the_map`; at engine level `errors.rs`, a failed map |
-//! | 27 (a lock across a hand-over) | `crates/storage/tests/sim_child.rs`: `a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog` (it aborts the process) |
-//! | 28 | `crates/storage/tests/sim_child.rs`: `a_seed_replays_in_another_process` |
+//! The stories of `docs/stories.md` that a whole store can play: faults that it must survive. That
+//! page also names the tests of the stories that are decided below the engine. The functions are in
+//! `common`; `planted.rs` plays them with one rule of the store switched off.
 
 mod common;
+
+use std::collections::BTreeSet;
 
 macro_rules! stories {
     ($($name:ident)*) => {
@@ -25,45 +12,45 @@ macro_rules! stories {
 
         #[test]
         fn every_story_is_a_test() {
-            let here: std::collections::BTreeSet<_> = [$(stringify!($name)),*].into();
-            let told: std::collections::BTreeSet<_> = common::all().map(|(name, ..)| *name).collect();
-            assert_eq!(here, told);
+            let listed: BTreeSet<_> = [$(stringify!($name)),*].into();
+            let all: BTreeSet<_> = common::all().map(|(name, ..)| *name).collect();
+            assert_eq!(listed, all);
         }
     };
 }
 
 stories! {
-    story_01_half_a_batch
-    story_02_half_a_recovery
-    story_03_replay_over_a_newer_table
-    story_04_the_end_of_a_segment
-    story_05_a_recycled_name
-    story_06_the_first_record_is_lost
-    story_07_number_against_position
-    story_08_a_number_used_twice
-    story_09_edits_that_overtake_the_log
-    story_09_a_snapshot_beside_an_ingest
-    story_10_a_sync_error_reported_once
-    story_11_a_full_disk_at_open
-    story_12_crash_during_recovery
-    story_13_a_table_sync_that_fails
-    story_13_a_manifest_sync_that_fails
-    story_14_a_tombstone_passes_an_older_memtable
-    story_15_a_run_comes_in_below
-    story_16_levels_do_not_order_numbers
-    story_17_a_snapshot_between
-    story_17_number_and_view
-    story_18_one_stalled_keyspace
-    story_19_dropped_while_used
-    story_19_dropped_under_a_read
-    story_19_the_same_name_again
-    story_20_range_deletes
-    story_21_a_pinned_view
-    story_22_the_late_worker
-    story_23_the_paused_host
-    story_24_lies
+    a_flushed_batch_is_whole_after_power_loss
+    a_recovery_that_loses_power_keeps_keyspaces_together
+    replay_hides_no_newer_table
+    a_crash_leaves_a_prefix_over_several_segments
+    a_recycled_segment_shows_no_old_records
+    nothing_is_replayed_behind_a_lost_record
+    gaps_in_numbers_refuse_no_open
+    no_sequence_number_is_given_twice
+    no_edit_survives_without_the_log_before_it
+    a_snapshot_beside_an_ingest_does_not_change
+    no_write_is_acknowledged_after_a_failed_log_sync
+    an_open_on_a_full_disk_loses_nothing
+    a_crash_at_any_call_of_a_recovery_loses_nothing
+    a_failed_table_sync_only_repeats_the_job
+    a_failed_manifest_sync_poisons_until_reopened
+    a_tombstone_waits_for_older_memtables
+    a_run_installed_late_lies_below_newer_runs
+    levels_do_not_order_numbers
+    a_snapshot_beside_jobs_does_not_change
+    a_key_is_found_while_jobs_drop_old_versions
+    a_stalled_keyspace_stalls_no_other
+    a_keyspace_dropped_while_used_keeps_its_files
+    a_read_beside_a_drop_never_says_not_found
+    a_new_keyspace_has_no_records_of_its_namesake
+    range_deletes_hide_exactly_what_is_older
+    a_pinned_view_holds_space_and_returns_it
+    a_late_executor_changes_no_installed_table
+    a_paused_writer_changes_nothing_after_a_takeover
+    false_outcomes_are_not_installed
     a_liar_is_set_aside
-    story_28_one_seed_one_run
+    one_seed_gives_one_trace_of_calls
     synced_survives_power_loss
     a_drop_keeps_the_log_until_it_is_durable
     a_late_leader_meets_a_closed_store

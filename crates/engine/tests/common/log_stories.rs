@@ -1,4 +1,4 @@
-//! Stories 1 to 13: log and recovery.
+//! Stories about the log and about recovery. `docs/stories.md` tells them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,80 +12,93 @@ use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, Storage, St
 use super::*;
 
 pub const ALL: &[Story] = &[
-    ("story_01_half_a_batch", 4, story_01_half_a_batch),
-    ("story_02_half_a_recovery", 2, story_02_half_a_recovery),
     (
-        "story_03_replay_over_a_newer_table",
+        "a_flushed_batch_is_whole_after_power_loss",
         4,
-        story_03_replay_over_a_newer_table,
+        a_flushed_batch_is_whole_after_power_loss,
     ),
     (
-        "story_04_the_end_of_a_segment",
+        "a_recovery_that_loses_power_keeps_keyspaces_together",
+        2,
+        a_recovery_that_loses_power_keeps_keyspaces_together,
+    ),
+    (
+        "replay_hides_no_newer_table",
+        4,
+        replay_hides_no_newer_table,
+    ),
+    (
+        "a_crash_leaves_a_prefix_over_several_segments",
         40,
-        story_04_the_end_of_a_segment,
-    ),
-    ("story_05_a_recycled_name", 1, story_05_a_recycled_name),
-    (
-        "story_06_the_first_record_is_lost",
-        24,
-        story_06_the_first_record_is_lost,
+        a_crash_leaves_a_prefix_over_several_segments,
     ),
     (
-        "story_07_number_against_position",
-        12,
-        story_07_number_against_position,
-    ),
-    (
-        "story_08_a_number_used_twice",
-        2,
-        story_08_a_number_used_twice,
-    ),
-    (
-        "story_09_edits_that_overtake_the_log",
-        3,
-        story_09_edits_that_overtake_the_log,
-    ),
-    (
-        "story_09_a_snapshot_beside_an_ingest",
-        6,
-        story_09_a_snapshot_beside_an_ingest,
-    ),
-    (
-        "story_10_a_sync_error_reported_once",
-        20,
-        story_10_a_sync_error_reported_once,
-    ),
-    (
-        "story_11_a_full_disk_at_open",
+        "a_recycled_segment_shows_no_old_records",
         1,
-        story_11_a_full_disk_at_open,
+        a_recycled_segment_shows_no_old_records,
     ),
     (
-        "story_12_crash_during_recovery",
+        "nothing_is_replayed_behind_a_lost_record",
+        24,
+        nothing_is_replayed_behind_a_lost_record,
+    ),
+    (
+        "gaps_in_numbers_refuse_no_open",
+        12,
+        gaps_in_numbers_refuse_no_open,
+    ),
+    (
+        "no_sequence_number_is_given_twice",
         2,
-        story_12_crash_during_recovery,
+        no_sequence_number_is_given_twice,
     ),
     (
-        "story_13_a_table_sync_that_fails",
+        "no_edit_survives_without_the_log_before_it",
+        3,
+        no_edit_survives_without_the_log_before_it,
+    ),
+    (
+        "a_snapshot_beside_an_ingest_does_not_change",
+        6,
+        a_snapshot_beside_an_ingest_does_not_change,
+    ),
+    (
+        "no_write_is_acknowledged_after_a_failed_log_sync",
+        20,
+        no_write_is_acknowledged_after_a_failed_log_sync,
+    ),
+    (
+        "an_open_on_a_full_disk_loses_nothing",
+        1,
+        an_open_on_a_full_disk_loses_nothing,
+    ),
+    (
+        "a_crash_at_any_call_of_a_recovery_loses_nothing",
         2,
-        story_13_a_table_sync_that_fails,
+        a_crash_at_any_call_of_a_recovery_loses_nothing,
     ),
     (
-        "story_13_a_manifest_sync_that_fails",
+        "a_failed_table_sync_only_repeats_the_job",
+        2,
+        a_failed_table_sync_only_repeats_the_job,
+    ),
+    (
+        "a_failed_manifest_sync_poisons_until_reopened",
         4,
-        story_13_a_manifest_sync_that_fails,
+        a_failed_manifest_sync_poisons_until_reopened,
     ),
 ];
 
-/// A batch writes A and B; A is flushed and installed; the log was never synced; power fails. Both have it or neither.
-fn story_01_half_a_batch(rt: Runtime, _seed: u64) {
+/// A batch writes to A and B. A is flushed and installed, and then power fails before any sync of
+/// the log. Both keyspaces have the batch, or neither has it.
+fn a_flushed_batch_is_whole_after_power_loss(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let (a, b) = two(&store);
     for i in 0..10 {
         put_in_all(&store, &[&a, &b], &key(i), b"v", NO_SYNC);
     }
-    // By a worker alone: who calls `flush` has the log synced at the end.
+    // A worker flushes A by itself, because a call of `flush` would sync the log at its end.
     let hooks = store.core_for_tests();
     assert!(hooks.seal_and_hold(&a).unwrap());
     hooks.release(&a);
@@ -99,9 +112,9 @@ fn story_01_half_a_batch(rt: Runtime, _seed: u64) {
     );
 }
 
-/// What kill -9 left in the page cache is replayed; power fails at any call of that recovery, with any loss. The keyspaces stand at one
-/// place, and what was synced is there.
-fn story_02_half_a_recovery(rt: Runtime, seed: u64) {
+/// An open replays what `kill -9` left in the page cache. Power fails at any call of that recovery,
+/// with any loss. Both keyspaces end at the same write, and everything synced is there.
+fn a_recovery_that_loses_power_keeps_keyspaces_together(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let (a, b) = two(&store);
@@ -133,9 +146,9 @@ fn story_02_half_a_recovery(rt: Runtime, seed: u64) {
     }
 }
 
-/// k@95 is flushed, an ingest installs k@100, the segment with k@95 is kept by another keyspace; crash. The new value is there, and nothing is
-/// there twice.
-fn story_03_replay_over_a_newer_table(rt: Runtime, seed: u64) {
+/// k@95 is flushed and an ingest installs k@100, while another keyspace still needs the segment
+/// with k@95. After a crash the new value is read, and no entry is in the tables twice.
+fn replay_hides_no_newer_table(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let hooks = store.core_for_tests();
@@ -163,19 +176,20 @@ fn story_03_replay_over_a_newer_table(rt: Runtime, seed: u64) {
         );
         assert!(
             store.stats().counter("replayed_record_count") > 0,
-            "the log was not read again: the story was not told"
+            "the log was not read again, so the test shows nothing"
         );
     }
 }
 
-/// Records over several segments, synced at a random place; any loss. What is left is a prefix, with everything synced in it.
-fn story_04_the_end_of_a_segment(rt: Runtime, seed: u64) {
+/// Records fill several segments and are synced up to a random one; then power fails with any loss.
+/// What is left is a prefix that contains everything synced.
+fn a_crash_leaves_a_prefix_over_several_segments(rt: Runtime, seed: u64) {
     a_prefix_is_left(rt, seed, CrashPolicy::Seeded(seed));
 }
 
-/// The first record of a new segment is lost and the second survives; the next segment is synced while the last page of the one before
-/// is not.
-fn story_06_the_first_record_is_lost(rt: Runtime, seed: u64) {
+/// The first record of a new segment is lost while the second survives, or the next segment is
+/// synced while the last page of the one before it is not.
+fn nothing_is_replayed_behind_a_lost_record(rt: Runtime, seed: u64) {
     let policy = if seed.is_multiple_of(2) {
         CrashPolicy::LoseUnsynced
     } else {
@@ -206,7 +220,7 @@ fn a_prefix_is_left(rt: Runtime, seed: u64, policy: CrashPolicy) {
     }
     assert!(
         store.stats().log.live_segment_count > 2,
-        "the story needs several segments"
+        "the test needs several segments"
     );
     let after = disk.crash(policy).open();
     let left = prefix_len(&after.default_keyspace().unwrap());
@@ -216,8 +230,9 @@ fn a_prefix_is_left(rt: Runtime, seed: u64, policy: CrashPolicy) {
     );
 }
 
-/// Segment 1 is recycled as 12: the rename is durable, the new header is not. Its old records are no records of 12.
-fn story_05_a_recycled_name(rt: Runtime, _seed: u64) {
+/// Segment 1 is recycled as segment 12. The rename is durable and the new header is not. The old
+/// records are not taken for records of segment 12.
+fn a_recycled_segment_shows_no_old_records(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
@@ -250,15 +265,16 @@ fn story_05_a_recycled_name(rt: Runtime, _seed: u64) {
     );
 }
 
-/// Numbers that only the manifest knows, then a torn, unsynced record: a healthy store, which opens.
-fn story_07_number_against_position(rt: Runtime, seed: u64) {
+/// Some sequence numbers are known only to the manifest, and a torn, unsynced record follows. The
+/// store is sound and opens.
+fn gaps_in_numbers_refuse_no_open(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
     ks.put(b"flushed", b"1").unwrap();
     store.flush().unwrap();
     store.close().unwrap();
-    // A new chain: numbers up to the old ceiling are in the manifest only.
+    // A new chain of segments begins; only the manifest knows the numbers up to the old ceiling.
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
     ks.put(b"unsynced", &vec![7; 9000]).unwrap();
@@ -278,8 +294,9 @@ fn story_07_number_against_position(rt: Runtime, seed: u64) {
     }
 }
 
-/// Power loss drops 200 numbers that somebody may have seen: no later open gives one of them again.
-fn story_08_a_number_used_twice(rt: Runtime, _seed: u64) {
+/// Power loss drops 200 numbers that somebody may have seen. No later open gives one of them to
+/// another entry.
+fn no_sequence_number_is_given_twice(rt: Runtime, _seed: u64) {
     let mut disk = Disk::new(&rt);
     let mut highest = 0;
     for life in 0..4 {
@@ -301,9 +318,9 @@ fn story_08_a_number_used_twice(rt: Runtime, _seed: u64) {
     }
 }
 
-/// a@100 is not synced; B is created, dropped, or takes an ingest, acknowledged and in the manifest; power fails. No effect without what
-/// came before it.
-fn story_09_edits_that_overtake_the_log(rt: Runtime, seed: u64) {
+/// a@100 is not synced. Then a keyspace is created, is dropped, or takes an ingest; that is in the
+/// manifest and acknowledged. After a power loss no such effect is there without a@100.
+fn no_edit_survives_without_the_log_before_it(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let hooks = store.core_for_tests();
@@ -329,13 +346,14 @@ fn story_09_edits_that_overtake_the_log(rt: Runtime, seed: u64) {
         .is_some();
     assert!(
         before || !effect,
-        "the effect is there, what came before it is not"
+        "the effect is there, but what came before it is not"
     );
     assert!(effect, "the edit was acknowledged as durable");
 }
 
-/// While an ingest's edit is on its way a later number is published: a snapshot there sees the ingest, then and for ever.
-fn story_09_a_snapshot_beside_an_ingest(rt: Runtime, _seed: u64) {
+/// A later number is published while an ingest's edit is being synced. A snapshot at that number
+/// sees the ingest at once and ever after.
+fn a_snapshot_beside_an_ingest_does_not_change(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let hooks = store.core_for_tests();
@@ -367,12 +385,14 @@ fn story_09_a_snapshot_beside_an_ingest(rt: Runtime, _seed: u64) {
     assert_eq!(b.get_at(&snapshot, b"k").unwrap(), then);
 }
 
-/// One log sync fails, and its pages are lost; others sync after it. Whoever was told "synced" finds his data after a power loss.
-fn story_10_a_sync_error_reported_once(rt: Runtime, seed: u64) {
+/// One sync of the log fails and its pages are lost; others sync after it. Every write that was
+/// acknowledged as synced is there after a power loss.
+fn no_write_is_acknowledged_after_a_failed_log_sync(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
-    // Of the segment in use: one that is being prepared may fail to sync and loses nothing.
+    // The rule names the segment in use: a segment that is being prepared loses nothing by a
+    // failed sync.
     disk.faults.add(
         Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io))
             .named(format!("{LOG}001"))
@@ -404,7 +424,7 @@ fn story_10_a_sync_error_reported_once(rt: Runtime, seed: u64) {
     assert_eq!(
         disk.faults.fired_count(0),
         1,
-        "no sync failed: the story was not told"
+        "no sync failed, so the test shows nothing"
     );
     assert_eq!(ks.put(b"x", b"y").unwrap_err().kind(), ErrorKind::Poisoned);
     drop(flushed);
@@ -413,14 +433,15 @@ fn story_10_a_sync_error_reported_once(rt: Runtime, seed: u64) {
     for key in told {
         assert!(
             ks.get(&key).unwrap().is_some(),
-            "{} was told synced",
+            "{} was acknowledged as synced",
             String::from_utf8_lossy(&key)
         );
     }
 }
 
-/// The disk is full at open, by any amount: nothing is lost, and once there is room the store is there.
-fn story_11_a_full_disk_at_open(rt: Runtime, _seed: u64) {
+/// The disk has any amount of room at open, down to none. Nothing is lost, and the store takes
+/// writes again once there is room.
+fn an_open_on_a_full_disk_loses_nothing(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let (a, b) = two(&store);
@@ -470,7 +491,7 @@ fn story_11_a_full_disk_at_open(rt: Runtime, _seed: u64) {
                 );
             }
             full.memory.set_capacity(None);
-            // What a job of this open has written by then is named by nothing yet, and no orphan.
+            // Nothing refers yet to what a job of this open has written, but it is no orphan.
             let hooks = store.core_for_tests();
             let output = format!("{:08x}-00ffffff-0000-00000.tbl", hooks.open_number());
             full.memory.create(hooks.epoch(), &output).unwrap();
@@ -495,8 +516,8 @@ fn story_11_a_full_disk_at_open(rt: Runtime, _seed: u64) {
     assert!(held_back > 3, "the disk was never full");
 }
 
-/// Crash during the recovery from a crash, at every storage call, and during the recovery from that.
-fn story_12_crash_during_recovery(rt: Runtime, seed: u64) {
+/// A crash at every storage call of a recovery, and another one during the recovery from that.
+fn a_crash_at_any_call_of_a_recovery_loses_nothing(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Disk::new(&rt);
     let store = disk.open();
@@ -526,7 +547,7 @@ fn story_12_crash_during_recovery(rt: Runtime, seed: u64) {
         second.memory.start_journal();
         let when = format!("after call {n} of {calls}");
         assert_eq!(recovered(&second, 41, &when), left, "{when}");
-        // A second crash at a few calls of the second recovery.
+        // Another crash at a few calls of the second recovery.
         for _ in 0..3 {
             let m = dice.below(second.memory.journal_len() + 1);
             let third = Disk::on(
@@ -541,7 +562,7 @@ fn story_12_crash_during_recovery(rt: Runtime, seed: u64) {
     }
 }
 
-/// Opens and closes; how many keys both keyspaces have.
+/// Opens and closes the store; returns how many keys each of the two keyspaces has.
 fn recovered(disk: &Disk, synced: u64, when: &str) -> u64 {
     let store = disk
         .try_open(small())
@@ -555,8 +576,9 @@ fn recovered(disk: &Disk, synced: u64, when: &str) -> u64 {
     a
 }
 
-/// The sync of a table that nothing refers to fails: the job fails, is counted, and runs again into a new file; no poison, no loss.
-fn story_13_a_table_sync_that_fails(rt: Runtime, _seed: u64) {
+/// The sync of a table that nothing refers to fails. The job fails, is counted, and is run again
+/// into a new file; the store is not poisoned, and nothing is lost.
+fn a_failed_table_sync_only_repeats_the_job(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
@@ -584,9 +606,9 @@ fn story_13_a_table_sync_that_fails(rt: Runtime, _seed: u64) {
     );
 }
 
-/// The manifest's sync fails and its pages are lost: poisoned, read-only, and it says so. A reopen recovers, also when the power fails
-/// after it.
-fn story_13_a_manifest_sync_that_fails(rt: Runtime, seed: u64) {
+/// The sync of the manifest fails and its pages are lost. The store is poisoned: it refuses writes
+/// with that error and still answers reads. A reopen recovers, also if power fails after it.
+fn a_failed_manifest_sync_poisons_until_reopened(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
@@ -600,7 +622,7 @@ fn story_13_a_manifest_sync_that_fails(rt: Runtime, seed: u64) {
     assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
     assert_eq!(ks.put(b"x", b"y").unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(prefix_len(&ks), 50, "reads go on");
-    // The process restarts; the lost pages still show.
+    // The process restarts while the page cache still shows the lost pages.
     let restarted = disk.kill();
     let store = restarted.open();
     assert_eq!(prefix_len(&store.default_keyspace().unwrap()), 50);

@@ -1,7 +1,9 @@
-//! The stories' stage: a store on the simulated runtime, on a memory storage that can lose power, behind injected faults.
+//! What the stories of `docs/stories.md` run on: a store on the simulated runtime and on a memory
+//! storage that can lose power, behind injected faults.
 //!
-//! A story is a function of a runtime and a seed that panics when the design does not survive it. [`run`] plays it for its seeds; the test
-//! binary `planted` plays the same functions with a rule switched off and expects them to fail.
+//! A story is a function of a runtime and a seed that panics when the store does not survive it.
+//! [`run`] plays it for each of its seeds. The test binary `planted` plays the same functions with
+//! a rule switched off and expects them to fail.
 
 #![allow(dead_code)] // Each test binary uses a part.
 
@@ -31,7 +33,7 @@ use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, FaultStorage, MemoryStorage, Runtime, Storage};
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
-/// Name, seeds that it is played with, and the story.
+/// The story's name, the number of seeds that it is played with, and its function.
 pub type Story = (&'static str, u64, fn(Runtime, u64));
 
 /// All stories.

@@ -1,4 +1,4 @@
-//! Stories 14 to 28: views, compaction, executors, runtime.
+//! Stories about views, compactions, executors and the runtime. `docs/stories.md` tells them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,53 +17,81 @@ use super::*;
 
 pub const ALL: &[Story] = &[
     (
-        "story_14_a_tombstone_passes_an_older_memtable",
+        "a_tombstone_waits_for_older_memtables",
         4,
-        story_14_a_tombstone_passes_an_older_memtable,
+        a_tombstone_waits_for_older_memtables,
     ),
     (
-        "story_15_a_run_comes_in_below",
+        "a_run_installed_late_lies_below_newer_runs",
         4,
-        story_15_a_run_comes_in_below,
+        a_run_installed_late_lies_below_newer_runs,
     ),
     (
-        "story_16_levels_do_not_order_numbers",
+        "levels_do_not_order_numbers",
         4,
-        story_16_levels_do_not_order_numbers,
+        levels_do_not_order_numbers,
     ),
     (
-        "story_17_a_snapshot_between",
+        "a_snapshot_beside_jobs_does_not_change",
         60,
-        story_17_a_snapshot_between,
+        a_snapshot_beside_jobs_does_not_change,
     ),
-    ("story_17_number_and_view", 60, story_17_number_and_view),
     (
-        "story_18_one_stalled_keyspace",
+        "a_key_is_found_while_jobs_drop_old_versions",
+        60,
+        a_key_is_found_while_jobs_drop_old_versions,
+    ),
+    (
+        "a_stalled_keyspace_stalls_no_other",
         8,
-        story_18_one_stalled_keyspace,
+        a_stalled_keyspace_stalls_no_other,
     ),
     (
-        "story_19_dropped_while_used",
+        "a_keyspace_dropped_while_used_keeps_its_files",
         12,
-        story_19_dropped_while_used,
+        a_keyspace_dropped_while_used_keeps_its_files,
     ),
     (
-        "story_19_dropped_under_a_read",
+        "a_read_beside_a_drop_never_says_not_found",
         60,
-        story_19_dropped_under_a_read,
+        a_read_beside_a_drop_never_says_not_found,
     ),
     (
-        "story_19_the_same_name_again",
+        "a_new_keyspace_has_no_records_of_its_namesake",
         4,
-        story_19_the_same_name_again,
+        a_new_keyspace_has_no_records_of_its_namesake,
     ),
-    ("story_20_range_deletes", 8, story_20_range_deletes),
-    ("story_21_a_pinned_view", 4, story_21_a_pinned_view),
-    ("story_22_the_late_worker", 4, story_22_the_late_worker),
-    ("story_23_the_paused_host", 8, story_23_the_paused_host),
-    ("story_24_lies", 6, story_24_lies),
+    (
+        "range_deletes_hide_exactly_what_is_older",
+        8,
+        range_deletes_hide_exactly_what_is_older,
+    ),
+    (
+        "a_pinned_view_holds_space_and_returns_it",
+        4,
+        a_pinned_view_holds_space_and_returns_it,
+    ),
+    (
+        "a_late_executor_changes_no_installed_table",
+        4,
+        a_late_executor_changes_no_installed_table,
+    ),
+    (
+        "a_paused_writer_changes_nothing_after_a_takeover",
+        8,
+        a_paused_writer_changes_nothing_after_a_takeover,
+    ),
+    (
+        "false_outcomes_are_not_installed",
+        6,
+        false_outcomes_are_not_installed,
+    ),
     ("a_liar_is_set_aside", 4, a_liar_is_set_aside),
-    ("story_28_one_seed_one_run", 1, story_28_one_seed_one_run),
+    (
+        "one_seed_gives_one_trace_of_calls",
+        1,
+        one_seed_gives_one_trace_of_calls,
+    ),
 ];
 
 fn eager() -> Options {
@@ -73,8 +101,9 @@ fn eager() -> Options {
     }
 }
 
-/// M1 (put k) is slow; M2 (delete k) installs first and may go to the bottom, where the tombstone has nothing to hide; M1 installs. k is dead.
-fn story_14_a_tombstone_passes_an_older_memtable(rt: Runtime, _seed: u64) {
+/// The flush of memtable M1 (put k) is slow. M2 (delete k) is installed first and could go to the
+/// bottom, where its tombstone has nothing to hide; then M1 is installed. k stays deleted.
+fn a_tombstone_waits_for_older_memtables(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
     let hooks = store.core_for_tests();
@@ -99,12 +128,13 @@ fn story_14_a_tombstone_passes_an_older_memtable(rt: Runtime, _seed: u64) {
     check(&ks, &model, "at the end");
     assert!(
         store.stats().counter("out_of_order_install_count") > 0,
-        "the story was not told"
+        "no run was installed out of order, so the test shows nothing"
     );
 }
 
-/// A run with older numbers is installed after newer level-0 runs exist: every get, iterator and snapshot equals the model before and after.
-fn story_15_a_run_comes_in_below(rt: Runtime, seed: u64) {
+/// A run with older numbers is installed while newer level-0 runs exist. Every get, cursor and
+/// snapshot equals the model before and after.
+fn a_run_installed_late_lies_below_newer_runs(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
@@ -169,12 +199,12 @@ fn story_15_a_run_comes_in_below(rt: Runtime, seed: u64) {
     check(&ks, &model, "at the bottom");
     assert!(
         store.stats().counter("out_of_order_install_count") > 0,
-        "the story was not told"
+        "no run was installed out of order, so the test shows nothing"
     );
 }
 
-/// Deeper levels hold newer numbers of other keys; what a level may drop is decided by keys.
-fn story_16_levels_do_not_order_numbers(rt: Runtime, seed: u64) {
+/// Deeper levels hold newer numbers of other keys. What a level may drop is decided by keys.
+fn levels_do_not_order_numbers(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
@@ -203,11 +233,11 @@ fn story_16_levels_do_not_order_numbers(rt: Runtime, seed: u64) {
         .iter()
         .filter(|l| l.table_count > 0)
         .count();
-    assert!(deep > 0, "the story needs levels below 1");
+    assert!(deep > 0, "the test needs levels below 1");
 }
 
-/// A snapshot taken at any time, also while jobs run, reads the same for ever.
-fn story_17_a_snapshot_between(rt: Runtime, _seed: u64) {
+/// A snapshot taken at any time, also while jobs run, always reads the same.
+fn a_snapshot_beside_jobs_does_not_change(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
     let ks = store.default_keyspace().unwrap();
@@ -244,12 +274,13 @@ fn story_17_a_snapshot_between(rt: Runtime, _seed: u64) {
     writer.join().unwrap();
     assert!(
         store.stats().counter("compaction_count") > 0,
-        "no compaction: the story was not told"
+        "no compaction ran, so the test shows nothing"
     );
 }
 
-/// A read that takes its number before its view: a job has dropped what it needs. A key that always has a value is always found.
-fn story_17_number_and_view(rt: Runtime, _seed: u64) {
+/// A read that takes its number before its view may find that a job dropped what it needs. A key
+/// that always has a value must always be found.
+fn a_key_is_found_while_jobs_drop_old_versions(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
     let ks = store.default_keyspace().unwrap();
@@ -273,14 +304,14 @@ fn story_17_number_and_view(rt: Runtime, _seed: u64) {
             "a key that always has a value was not found"
         );
         assert_eq!(ks.iter().unwrap().count(), 1, "nor by an iterator");
-        // Time stands while anybody can run, and some waits of the store are bounded by time.
+        // Time moves only while this task sleeps, and some waits of the store are bounded by time.
         rt.sleep(Duration::from_nanos(100));
     }
     writer.join().unwrap();
 }
 
-/// A's writers must wait; B's do not.
-fn story_18_one_stalled_keyspace(rt: Runtime, _seed: u64) {
+/// The writers of A must wait, and those of B do not.
+fn a_stalled_keyspace_stalls_no_other(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
         sealed_memtables_max: 1,
@@ -313,8 +344,9 @@ fn story_18_one_stalled_keyspace(rt: Runtime, _seed: u64) {
     assert_eq!(a.get(b"k").unwrap().unwrap(), b"2");
 }
 
-/// A keyspace is dropped under an iterator, a snapshot, a queued flush and running jobs, and one of the same name is created at once.
-fn story_19_dropped_while_used(rt: Runtime, _seed: u64) {
+/// A keyspace is dropped under a cursor, a snapshot, a queued flush and running jobs, and a
+/// keyspace of the same name is created at once.
+fn a_keyspace_dropped_while_used_keeps_its_files(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
     let hooks = store.core_for_tests();
@@ -382,8 +414,9 @@ fn story_19_dropped_while_used(rt: Runtime, _seed: u64) {
     assert_eq!(prefix_len(&store.keyspace("a").unwrap()), 1);
 }
 
-/// A read has passed its check when the keyspace goes: the value, or that it was dropped; never "no such key".
-fn story_19_dropped_under_a_read(rt: Runtime, _seed: u64) {
+/// A keyspace is dropped after a read has checked that it exists. The read returns the value or the
+/// error that the keyspace was dropped, and never that the key is not there.
+fn a_read_beside_a_drop_never_says_not_found(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let (a, _) = two(&store);
@@ -423,8 +456,9 @@ fn story_19_dropped_under_a_read(rt: Runtime, _seed: u64) {
     dropper.join().unwrap();
 }
 
-/// A keyspace of the same name is created at once; the process is killed: the log's records of the old one are not the new one's.
-fn story_19_the_same_name_again(rt: Runtime, _seed: u64) {
+/// A keyspace is dropped, one of the same name is created at once, and the process is killed.
+/// Replay does not give the old keyspace's records to the new one.
+fn a_new_keyspace_has_no_records_of_its_namesake(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let (a, b) = two(&store);
@@ -444,8 +478,9 @@ fn story_19_the_same_name_again(rt: Runtime, _seed: u64) {
     );
 }
 
-/// Range deletes: over cuts, with no point entries at all, above newer ingested keys, where a filter says "not here", and in every level.
-fn story_20_range_deletes(rt: Runtime, seed: u64) {
+/// Range deletes over cuts of tables, without any point entry, above newer ingested keys, where a
+/// filter says that a key is not there, and in every level.
+fn range_deletes_hide_exactly_what_is_older(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
@@ -462,7 +497,7 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
     ks.compact_range(None, None).unwrap();
     assert!(
         disk.names(".tbl").len() > 2,
-        "the story needs several tables"
+        "the test needs several tables"
     );
     for round in 0..10u8 {
         let from = dice.below(300);
@@ -473,7 +508,8 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
         match round % 3 {
             // A run of nothing but a range delete.
             0 => ks.flush().unwrap(),
-            // A newer ingested key under an older range delete in the memtable, and then another over both.
+            // An ingested key that is newer than the range delete in the memtable above it. A
+            // later round deletes a range over both.
             1 => {
                 ingest(&disk, &hooks, &ks, &[(&key(from), b"ingested")]);
                 model.insert(key(from), b"ingested".to_vec());
@@ -507,7 +543,8 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
     }
     ks.compact_range(None, None).unwrap();
     check(&ks, &model, "at the bottom");
-    // More fragments than anybody expects, before and after a flush. (The hundred thousand are in `memory_bound.rs`.)
+    // Very many fragments, before and after a flush. The memtable's unit tests have a hundred
+    // thousand.
     for i in 0..1000 {
         ks.delete_range(&key(i * 3 % 997), &key(i * 3 % 997 + 2))
             .unwrap();
@@ -518,8 +555,9 @@ fn story_20_range_deletes(rt: Runtime, seed: u64) {
     check(&ks, &model, "a thousand in a table");
 }
 
-/// A view is pinned for an hour while everything is compacted and dropped: space is held, said so, and returned.
-fn story_21_a_pinned_view(rt: Runtime, _seed: u64) {
+/// Cursors pin a view for an hour while everything is compacted and dropped. The space is held, the
+/// statistics say so, and it is returned.
+fn a_pinned_view_holds_space_and_returns_it(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
     let hooks = store.core_for_tests();
@@ -578,7 +616,7 @@ fn story_21_a_pinned_view(rt: Runtime, _seed: u64) {
 
 type Behaviour = dyn Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync;
 
-/// An executor of another machine, as far as the engine can tell.
+/// An executor that the engine takes for one of another machine.
 struct Stranger {
     behave: Box<Behaviour>,
 }
@@ -609,8 +647,9 @@ fn open_with_executor(
     Store::open_with(components, small()).unwrap()
 }
 
-/// A slow executor is given up and the host runs the job; the first one wakes and writes under its names: no installed table changes.
-fn story_22_the_late_worker(rt: Runtime, _seed: u64) {
+/// The engine gives up on a slow executor, and the host runs the job. Then the executor wakes and
+/// writes under the names it was given. No installed table changes.
+fn a_late_executor_changes_no_installed_table(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let half_written: Arc<Mutex<Vec<Arc<dyn WriteFile>>>> = Arc::new(rt.mutex(Vec::new()));
     let files = half_written.clone();
@@ -651,8 +690,9 @@ fn story_22_the_late_worker(rt: Runtime, _seed: u64) {
     );
 }
 
-/// An old writer is stopped for a minute, another takes the lease; the old one wakes: it changes nothing, and says that it is the old one.
-fn story_23_the_paused_host(rt: Runtime, seed: u64) {
+/// A writer is paused and another one takes the lease. When the first one wakes, it changes
+/// nothing, and its calls say that it is poisoned.
+fn a_paused_writer_changes_nothing_after_a_takeover(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     disk.memory.set_leases_expire(true);
     let old = disk.open();
@@ -683,8 +723,9 @@ fn story_23_the_paused_host(rt: Runtime, seed: u64) {
     assert_eq!(store.keyspaces(), ["default"]);
 }
 
-/// An executor lies, each time in another way: nothing of it is installed, the host runs the job, and the reason is counted.
-fn story_24_lies(rt: Runtime, seed: u64) {
+/// An executor returns a false outcome, each seed in another way. Nothing of it is installed, the
+/// host runs the job, and the rejection is counted.
+fn false_outcomes_are_not_installed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let asked = Arc::new(AtomicU64::new(0));
     let count = asked.clone();
@@ -739,7 +780,8 @@ fn story_24_lies(rt: Runtime, seed: u64) {
     );
 }
 
-/// An executor lies whatever it is asked: it is asked less and less. When it begins to say the truth, it is believed again.
+/// An executor that returns false outcomes for every job is asked less and less. When it begins to
+/// return true ones, it is asked as before.
 fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let asked = Arc::new(AtomicU64::new(0));
@@ -775,7 +817,7 @@ fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
         "{side:?}"
     );
     assert_eq!(flushes(5), 3, "it was asked while it was set aside");
-    // Each time it is tried once, and then set aside for twice as long.
+    // Each time it gets one job, and after its next false outcome it is left out for twice as long.
     let mut pause = Duration::from_secs(30);
     for trial in 1..=3 {
         rt.sleep(pause);
@@ -796,7 +838,7 @@ fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
     let side = stranger();
     assert_eq!((side.rejected_count, side.set_aside_us), (6, 0));
     assert_eq!(flushes(3), 10, "it is believed and asked as before");
-    // What was is forgotten: it takes as many lies as at first, and the pause is short again.
+    // Its past is forgotten: it takes as many lies as at first, and the pause is short again.
     honest.store(false, Ordering::Relaxed);
     assert_eq!(flushes(8), 13, "three lies, and no more");
     let side = stranger();
@@ -807,9 +849,10 @@ fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
     store.close().unwrap();
 }
 
-/// One seed is one run, down to every storage call: writers, flushes, compactions, a drop, a reopen.
-fn story_28_one_seed_one_run(_rt: Runtime, _seed: u64) {
-    // A run within a run has a scheduler and a thread of its own.
+/// Two runs of one seed make the same storage calls: writers, flushes, compactions, a drop and a
+/// reopen.
+fn one_seed_gives_one_trace_of_calls(_rt: Runtime, _seed: u64) {
+    // A run within a run has its own scheduler and its own thread.
     for seed in 0..4 {
         let outcome = check_replay(super::config(seed), |rt: Runtime| {
             let disk = Disk::new(&rt);

@@ -384,7 +384,7 @@ fn level_0_goes_down_whole() {
 }
 
 #[test]
-fn story_14_an_older_memtable_holds_everything_back() {
+fn an_older_unflushed_memtable_keeps_level_0_where_it_is() {
     // M1 (0,100] still flushes: nothing may leave level 0.
     picks(
         "nothing",
@@ -403,7 +403,7 @@ fn story_14_an_older_memtable_holds_everything_back() {
 }
 
 #[test]
-fn story_15_only_what_is_older_than_a_redirected_run_goes_down() {
+fn only_runs_older_than_an_uninstalled_one_go_down() {
     picks(
         "merge L0->L1: L0 2 L0 1 [a..m]",
         "L0 (300,400]: 4[a..m]
@@ -437,7 +437,7 @@ fn story_15_only_what_is_older_than_a_redirected_run_goes_down() {
 }
 
 #[test]
-fn story_16_levels_are_compared_by_keys_only() {
+fn levels_are_compared_by_keys_only() {
     // The table of L1 has smaller numbers than that of L2; still it is the newer one for its keys.
     picks(
         "merge L1->L2: L1 1 L2 2 [a..d]",
