@@ -1,4 +1,4 @@
-//! Stores whose log and tables lie in folders of their own (stories 47 to 50).
+//! Stores whose log and tables lie in folders of their own.
 
 mod common;
 
@@ -245,7 +245,8 @@ fn a_lost_file_of_directories_is_named() {
     });
 }
 
-/// Story 50: a failed sync of a folder of its own poisons, also that of the tables; only one of several jobs is told of it.
+/// A failed sync of the log's folder or of the tables' folder poisons the store, because only one
+/// of several jobs gets the error.
 #[test]
 fn a_failed_sync_of_any_folder_poisons() {
     in_simulation(5, |rt| {
@@ -367,7 +368,7 @@ fn options_place_a_new_store_and_move_no_old_one() {
     assert!(error.to_string().contains("log_dir"), "{error}");
 }
 
-/// Story 49.
+/// A copy of a store's folder names the log and the tables of the original; it is refused.
 #[test]
 fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,7 +35,8 @@ fn own() -> KeyspaceOptions {
     }
 }
 
-/// Story 45: the create is acknowledged as synced, its edit is lost with the power, and recovery makes the keyspace anew, with its options.
+/// A create is acknowledged as synced and its edit is lost with the power. Recovery creates the
+/// keyspace again, with its options.
 #[test]
 fn the_create_record_has_the_options() {
     play(|rt| {
@@ -88,7 +89,8 @@ fn the_create_record_has_the_options() {
     });
 }
 
-/// Story 46, and what a change does to those who wait.
+/// A change of options wakes waiting writers, and limits that contradict each other are made
+/// consistent.
 #[test]
 fn a_change_wakes_writers_that_wait() {
     play(|rt| {

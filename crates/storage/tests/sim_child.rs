@@ -93,7 +93,7 @@ fn a_seed_replays_in_another_process() {
     assert_ne!(a, b, "storage calls in a map's random order replayed alike");
 }
 
-/// Story 27: a plain mutex held over a storage call stops everything; a runtime mutex does not.
+/// A plain mutex that is held over a storage call stops the whole run; a runtime mutex does not.
 #[test]
 fn a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog() {
     let config = SimConfig {

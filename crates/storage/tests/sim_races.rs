@@ -110,7 +110,7 @@ fn exists_then_create() {
     });
 }
 
-/// A reader takes its number before its view; a job between them drops what it needs (story 17).
+/// A reader takes its number before its view, and a job between them drops what it needs.
 #[test]
 fn number_before_view() {
     struct Store {
@@ -150,7 +150,7 @@ fn number_before_view() {
     });
 }
 
-/// The leader of a sync answers the followers before it looks whether the log was poisoned (story 10).
+/// The leader of a sync answers the followers before it looks whether the log was poisoned.
 #[test]
 fn acknowledged_before_poisoned() {
     struct Log {

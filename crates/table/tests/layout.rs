@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// What DESIGN promises about sizes: a table holds at most `T + D` before its last user key.
+/// A table holds at most `table_bytes + delay_bytes` before its last user key.
 #[test]
 fn sizes_are_bounded_and_cuts_are_met() {
     let cuts: Vec<Vec<u8>> = (1..32u32)

@@ -1,5 +1,5 @@
 //! Space kept for a full disk: without it, a store on a full disk could not be opened to be made
-//! smaller (STORIES 11).
+//! smaller.
 //!
 //! What it is: objects of written zeros: one that can become a manifest, one that can become the
 //! first log segment, and one that is deleted when the pointer is replaced. They are made when

@@ -186,8 +186,10 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
         .any(|s| s.seqs().hi <= seqs.lo)
 }
 
-/// Seals the memtables of these keyspaces, waits until what is sealed now is installed, and syncs the log through what was written to others: half of
-/// a batch, an ingest that is seen already and whose edit is on its way (story 43), what is in a keyspace whose drop may never become durable.
+/// Seals the memtables of these keyspaces and waits until they are installed. Then it syncs the log
+/// through everything written so far, because other keyspaces may hold the other half of a batch,
+/// an ingest that is visible before its edit is durable, or data under a drop that may never become
+/// durable.
 pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
     core.health.check()?;
     let mut lead = core.queue.lead();

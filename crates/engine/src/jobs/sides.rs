@@ -1,8 +1,8 @@
 //! Which side runs a job.
 //!
-//! What it is: `Sides` holds the executors, the host's own last. A job is offered to the side that is expected to finish it first (measured seconds a byte
-//! over its last five jobs, priority 3 of spec/prockstore); who declines or fails is counted with the reason and the host's cores run
-//! the job. Nothing is lost by an executor that says no.
+//! What it is: `Sides` holds the executors, the host's own last. A job is offered to the side that
+//! is expected to finish it first, by the seconds a byte that its last five jobs took. If that side
+//! declines or fails, the reason is counted and the host's cores run the job, so nothing is lost.
 //!
 //! An executor whose outcomes are rejected time after time costs a run of each job and of its verification, and would be offered every next
 //! job first, because it never becomes measured. So after `REJECTED_IN_A_ROW` rejections in a row it is *set aside*: no job is offered to it for

@@ -1,4 +1,4 @@
-//! Attacks that the design met after the stories were written; each has its rule.
+//! Stories that were found by attacking the finished engine. `docs/stories.md` tells them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -406,8 +406,8 @@ fn ingests_leave_no_holes(rt: Runtime, _seed: u64) {
     assert_eq!(a.iter().unwrap().count(), 13);
 }
 
-/// RFC 3, story 60. An ingest over two keyspaces waits for room in the manifest; one of them is dropped. The other one's run stays, now and after
-/// a crash, whether the edit has found room by then or not.
+/// An ingest over two keyspaces waits for room in the manifest, and one of them is dropped. The run
+/// of the other one stays, now and after a crash, whether the edit has found room by then or not.
 fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
@@ -468,7 +468,8 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
     }
 }
 
-/// RFC 3, story 61. One record brings one run to `a` and three to `b`: the memtables that follow begin where the slots end.
+/// One record brings one run to `a` and three to `b`. The memtables that follow begin where the
+/// slots end.
 fn runs_of_several_keyspaces_meet(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();

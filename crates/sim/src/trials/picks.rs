@@ -4,10 +4,10 @@
 //!
 //! What it is: after each step every key reads as the model says, although merges keep one version
 //! of a key and drop every tombstone that `older_ranges` permits. Every edit keeps the invariants
-//! of versions, whatever else was installed since its choice was picked. STORIES 14, 15 and 16 are
-//! special cases of this. Half of the seeds write only to a few narrow windows of keys between two
-//! rotations, so that runs have gaps, and merges within level 0 reach over what other jobs move
-//! down.
+//! of versions, whatever else was installed since its choice was picked. The stories about flushes
+//! that are installed out of order (`docs/stories.md`) are special cases of this. Half of the
+//! seeds write only to a few narrow windows of keys between two rotations, so that runs have
+//! gaps, and merges within level 0 reach over what other jobs move down.
 //!
 //! Threading: one task.
 

@@ -1,9 +1,10 @@
 //! A paused host: the holder of a lease that expires stops at some storage call, another opens the store, then the first goes on.
 //!
-//! What is claimed (DESIGN, storage: leases that expire; story 23): whatever the first holder had acknowledged is there for the second; from the
-//! moment at which the second has the lease, nothing that the first does changes the store, whichever of its tasks was about to do what; and
-//! the first acknowledges nothing any more. So all writes of both, and all reads of the newest holder, have one order
-//! ([`crate::linear`]). Reads of the paused one may be old: it does not know.
+//! What is claimed: the second holder sees everything that the first one acknowledged. From the
+//! moment at which the second has the lease, nothing that the first does changes the store,
+//! whatever its tasks were about to do, and the first acknowledges nothing any more. So all writes
+//! of both, and all reads of the newest holder, have one order ([`crate::linear`]). Reads of the
+//! paused holder may be old, because it does not know that it lost the lease.
 //!
 //! Threading: one simulated run a unit.
 

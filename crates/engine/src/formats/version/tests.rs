@@ -161,7 +161,7 @@ fn a_level_refuses_overlap() {
 
 #[test]
 fn flushes_install_in_any_order() {
-    // STORIES 14, 15: slots keep the meaning.
+    // The slots keep the order of age, whichever run is installed first.
     let v = KeyspaceVersion::new(1);
     let v = v
         .apply(&flush(9, 200, 300, vec![table(3, b"a", b"m", (250, 300))]))
@@ -239,7 +239,7 @@ fn a_run_does_not_pass_an_older_one() {
 
 #[test]
 fn a_merge_does_not_swallow_an_open_slot() {
-    // STORIES 15: 100-200 is redirected and not installed.
+    // The source with the numbers 100 to 200 is not installed yet.
     let v = KeyspaceVersion::new(1);
     let v = v
         .apply(&flush(7, 0, 100, vec![table(1, b"a", b"c", (1, 100))]))

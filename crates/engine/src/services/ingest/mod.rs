@@ -5,10 +5,12 @@
 //! runs their numbers, writes one record over all keyspaces, shows the runs and publishes them together; the edit follows as a create's does.
 //!
 //! Invariants:
-//! - Run *i* of each keyspace has the record's first number + *i*. The slot of a keyspace's first run begins where its last source ends, that of
-//!   its last run ends at the record's last number, so that neighbouring ranges meet whatever the other keyspaces brought along (story 61).
+//! - Run *i* of each keyspace has the record's first number + *i*. The slot of a keyspace's first
+//!   run begins where its last source ends. The slot of its last run ends at the record's last
+//!   number, so that neighbouring slots meet even if another keyspace brought more runs.
 //! - What was imported is deleted again when the ingest fails, unless the record may be in the log: a replay looks for the files that it names.
-//! - The caller's names are deleted (*move*) only when the log is synced through the record (story 58).
+//! - With *move*, the caller's files are deleted only after the log is synced through the record: a
+//!   crash before that would leave the only copy as an orphan of the store.
 //! - Files come to the store's folder outside of all roles; closing waits for that ([`Guests`]), so nothing is written after the lease is gone.
 //!
 //! Threading: any thread; importing and verifying hold no lock, the commit takes the roles that a create takes.

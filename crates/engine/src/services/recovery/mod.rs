@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - Until the new manifest is current, nothing inherited is changed: a crash at any call leaves what was there, plus orphans.
-//! - Inherited segments need no sync of their own: what was read from them is in synced tables before `open` returns, and until then nobody was
-//!   told anything. (DESIGN asks for that sync; one edit for all keyspaces makes it superfluous.)
+//! - Inherited segments need no sync of their own: what was read from them is in synced tables
+//!   before `open` returns, and nothing is acknowledged before that.
 //!
 //! Parts: `replay` (records to runs), `install` (the new manifest; what waits for room), `orphans` (what earlier opens left).
 //!

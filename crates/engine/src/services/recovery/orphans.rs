@@ -131,8 +131,9 @@ pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u3
     }
 }
 
-/// Makes what was read from the inherited log durable, oldest segment first. It is written anew: an earlier open may have tried this sync and have
-/// been told that it failed, and a second one would succeed without writing anything (STORIES 10).
+/// Makes what was read from the inherited log durable, oldest segment first. It is written again
+/// before the sync, because the sync may have failed at an earlier open: the kernel reports such an
+/// error once, and a second sync would succeed without writing anything.
 pub(super) fn sync_inherited(
     storages: &Storages,
     epoch: Epoch,

@@ -6,8 +6,8 @@
 //!
 //! Invariants (each has its reason in RFC 1, section 5):
 //! - **C1** From level 0 downwards goes only the oldest suffix of installed runs that is older than every unsettled
-//!   source, and of it only tables that overlap no older level-0 table that stays (STORIES 14, 15).
-//! - **C2** No order of sequence numbers is assumed below level 0 (STORIES 16): everything is decided by key ranges.
+//!   source, and of it only tables that overlap no older level-0 table that stays.
+//! - **C2** No order of sequence numbers is assumed below level 0: key ranges decide everything.
 //! - **C3** A choice takes every table of the output level that overlaps its range.
 //! - **C4** A choice's [`Reservation`] is disjoint from those of all queued and running jobs: no table twice, and at
 //!   no level do the key ranges of two jobs overlap. Within level 0 tables alone decide.
