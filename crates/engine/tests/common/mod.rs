@@ -15,6 +15,7 @@ pub mod closing_attacks;
 pub mod comings;
 pub mod damaged_logs;
 pub mod deletes;
+pub mod executor_stories;
 pub mod folders;
 pub mod history;
 pub mod idleness;
@@ -41,6 +42,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
     log_stories::ALL
         .iter()
         .chain(view_stories::ALL)
+        .chain(executor_stories::ALL)
         .chain(attacks::ALL)
         .chain(cancelled::ALL)
         .chain(closing::ALL)

@@ -1,0 +1,270 @@
+//! Stories about executors that are late or lie, and about a writer that was paused.
+//! `docs/stories.md` tells them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone::{Batch, Components, ErrorKind, Store};
+use siltstone_storage::{Mutex, Runtime, Storage, WriteFile};
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+
+use super::*;
+
+pub const ALL: &[Story] = &[
+    (
+        "a_late_executor_changes_no_installed_table",
+        4,
+        a_late_executor_changes_no_installed_table,
+    ),
+    (
+        "a_paused_writer_changes_nothing_after_a_takeover",
+        8,
+        a_paused_writer_changes_nothing_after_a_takeover,
+    ),
+    (
+        "false_outcomes_are_not_installed",
+        6,
+        false_outcomes_are_not_installed,
+    ),
+    ("a_liar_is_set_aside", 4, a_liar_is_set_aside),
+];
+
+type Behaviour = dyn Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync;
+
+/// An executor that the engine takes for one of another machine.
+struct Stranger {
+    behave: Box<Behaviour>,
+}
+
+impl Executor for Stranger {
+    fn name(&self) -> &str {
+        "stranger"
+    }
+
+    fn side(&self) -> Side {
+        Side::Device
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        (self.behave)(job, ctx)
+    }
+}
+
+fn open_with_executor(
+    disk: &Disk,
+    behave: impl Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync + 'static,
+) -> Store {
+    let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
+    let mut components = Components::on(storage, disk.rt.clone());
+    components.executors.push(Arc::new(Stranger {
+        behave: Box::new(behave),
+    }));
+    Store::open_with(components, small()).unwrap()
+}
+
+/// The engine gives up on a slow executor, and the host runs the job. Then the executor wakes and
+/// writes under the names it was given. No installed table changes.
+fn a_late_executor_changes_no_installed_table(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let half_written: Arc<Mutex<Vec<Arc<dyn WriteFile>>>> = Arc::new(rt.mutex(Vec::new()));
+    let files = half_written.clone();
+    let store = open_with_executor(&disk, move |job, ctx| {
+        let file = ctx.outputs.create(ctx.epoch, &job.table_name(0, 0))?;
+        file.append(&[b"half a table"])?;
+        files.lock().push(file);
+        Err(ExecError::Failed(TableError::Misuse(
+            "it did not answer in time",
+        )))
+    });
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..3u8 {
+        for i in 0..40 {
+            ks.put(&key(i), &[round; 300]).unwrap();
+            model.insert(key(i), vec![round; 300]);
+        }
+        ks.flush().unwrap();
+        for file in half_written.lock().iter() {
+            let _ = file.append(&[&[0xee; 5000]]);
+        }
+        check(&ks, &model, "beside a late worker");
+    }
+    assert!(half_written.lock().len() >= 3, "the executor was not asked");
+    assert!(store.stats().counter("job_fallback_count") >= 3);
+    assert_eq!(
+        store.stats().counter("job_failed_count"),
+        0,
+        "the host's attempt has names of its own"
+    );
+    store.close().unwrap();
+    let store = disk.open();
+    check(&store.default_keyspace().unwrap(), &model, "after a reopen");
+    assert!(
+        disk.names(".tbl").len() <= 3,
+        "the late worker's files are orphans and are deleted"
+    );
+}
+
+/// A writer is paused and another one takes the lease. When the first one wakes, it changes
+/// nothing, and its calls say that it is poisoned.
+fn a_paused_writer_changes_nothing_after_a_takeover(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    disk.memory.set_leases_expire(true);
+    let old = disk.open();
+    let old_ks = old.default_keyspace().unwrap();
+    put_synced(&old_ks, &key(0), b"old");
+    let new = disk.open();
+    let ks = new.default_keyspace().unwrap();
+    put_synced(&ks, &key(1), b"new");
+    new.flush().unwrap();
+    put_synced(&ks, &key(2), b"new");
+    let mut batch = Batch::new();
+    batch.put(&old_ks, &key(9), b"late").unwrap();
+    let results = match seed % 3 {
+        0 => vec![old.write(&batch, SYNC)],
+        1 => vec![old.flush(), old.write(&batch, SYNC)],
+        _ => vec![
+            old.create_keyspace("late").map(|_| ()),
+            old.write(&batch, SYNC),
+        ],
+    };
+    let last = results.last().unwrap().as_ref().unwrap_err();
+    assert_eq!(last.kind(), ErrorKind::Poisoned, "{last}");
+    drop((old_ks, old));
+    put_synced(&ks, &key(3), b"new");
+    new.close().unwrap();
+    let store = disk.open();
+    assert_eq!(prefix_len(&store.default_keyspace().unwrap()), 4);
+    assert_eq!(store.keyspaces(), ["default"]);
+}
+
+/// An executor returns a false outcome, each seed in another way. Nothing of it is installed, the
+/// host runs the job, and the rejection is counted.
+fn false_outcomes_are_not_installed(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    let store = open_with_executor(&disk, move |job, ctx| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = CpuExecutor::new().run(job, ctx)?;
+        let table = &mut outcome.tables[0];
+        match seed {
+            0 => table.entries += 1,
+            1 => table.digest ^= 1,
+            2 => table.keys = Some((b"a".to_vec(), b"b".to_vec())),
+            3 => ctx.outputs.delete(ctx.epoch, &table.name)?,
+            4 => table.max_seq += 1_000_000,
+            _ => drop(outcome.tables.pop()),
+        }
+        Ok(outcome)
+    });
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..3u8 {
+        for i in 0..40 {
+            ks.put(&key(i * u64::from(round + 1)), &[round; 300])
+                .unwrap();
+            model.insert(key(i * u64::from(round + 1)), vec![round; 300]);
+        }
+        ks.flush().unwrap();
+        check(&ks, &model, "beside a liar");
+    }
+    let stats = store.stats();
+    assert!(
+        asked.load(Ordering::Relaxed) >= 3,
+        "the executor was not asked"
+    );
+    assert!(
+        stats.counter("job_rejected_count") >= 3,
+        "{:?}",
+        stats.counters
+    );
+    assert_eq!(
+        stats.counter("job_failed_count"),
+        0,
+        "the host ran the jobs: {:?}",
+        stats.last_job_error
+    );
+    ks.compact_range(None, None).unwrap();
+    check(&ks, &model, "after a compaction beside a liar");
+    store.close().unwrap();
+    check(
+        &disk.open().default_keyspace().unwrap(),
+        &model,
+        "after a reopen",
+    );
+}
+
+/// An executor that returns false outcomes for every job is asked less and less. When it begins to
+/// return true ones, it is asked as before.
+fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let asked = Arc::new(AtomicU64::new(0));
+    let honest = Arc::new(AtomicBool::new(false));
+    let (count, truth) = (asked.clone(), honest.clone());
+    let store = open_with_executor(&disk, move |job, ctx| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = CpuExecutor::new().run(job, ctx)?;
+        if !truth.load(Ordering::Relaxed) {
+            outcome.tables[0].digest ^= 1;
+        }
+        Ok(outcome)
+    });
+    store.core_for_tests().pause_compaction(true);
+    let ks = store.default_keyspace().unwrap();
+    let flush = || {
+        ks.put(b"k", b"v").unwrap();
+        ks.flush().unwrap();
+        asked.load(Ordering::Relaxed)
+    };
+    let flushes = |n: u32| {
+        for _ in 1..n {
+            flush();
+        }
+        flush()
+    };
+    let stranger = || store.stats().sides[0].clone();
+    assert_eq!(flushes(3), 3);
+    let side = stranger();
+    assert_eq!((side.rejected_count, side.set_aside_count), (3, 1));
+    assert!(
+        (29_000_000..=30_000_000).contains(&side.set_aside_us),
+        "{side:?}"
+    );
+    assert_eq!(flushes(5), 3, "it was asked while it was set aside");
+    // Each time it gets one job, and after its next false outcome it is left out for twice as long.
+    let mut pause = Duration::from_secs(30);
+    for trial in 1..=3 {
+        rt.sleep(pause);
+        assert_eq!(flush(), 3 + trial);
+        assert_eq!(flush(), 3 + trial, "one job to try it");
+        pause *= 2;
+        let left = u128::from(stranger().set_aside_us);
+        assert!(
+            left <= pause.as_micros() && left > pause.as_micros() - 1_000_000,
+            "{left} of {pause:?}"
+        );
+    }
+    assert_eq!(store.stats().counter("side_set_aside_count"), 4);
+    honest.store(true, Ordering::Relaxed);
+    assert_eq!(flush(), 6, "it is not asked before its time");
+    rt.sleep(pause);
+    assert_eq!(flush(), 7);
+    let side = stranger();
+    assert_eq!((side.rejected_count, side.set_aside_us), (6, 0));
+    assert_eq!(flushes(3), 10, "it is believed and asked as before");
+    // Its past is forgotten: it takes as many lies as at first, and the pause is short again.
+    honest.store(false, Ordering::Relaxed);
+    assert_eq!(flushes(8), 13, "three lies, and no more");
+    let side = stranger();
+    assert_eq!((side.rejected_count, side.set_aside_count), (9, 5));
+    assert!(side.set_aside_us <= 30_000_000, "{side:?}");
+    assert_eq!(store.stats().counter("job_failed_count"), 0);
+    assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
+    store.close().unwrap();
+}
