@@ -61,11 +61,14 @@ mod wal;
 #[doc(hidden)]
 pub use siltstone_storage::planted;
 
+pub use crate::types::event::CheckpointReport;
+pub use crate::types::event::OptionDifference;
+pub use crate::types::limits::DEFAULT_KEYSPACE;
 pub use api::approximate::{ApproximateSize, Estimate};
 pub use api::batch::{self, Batch};
 pub use api::keyspace::Keyspace;
 pub use api::properties::KeyspaceProperties;
-pub use api::store::{Components, DEFAULT_KEYSPACE, Store};
+pub use api::store::{Components, Store};
 #[doc(hidden)]
 pub use api::testing;
 pub use api::verify::VerifyReport;
@@ -76,9 +79,7 @@ pub use formats::names::is_store_file;
 pub use formats::{log, manifest, version};
 pub use jobs::schedule::JobStats;
 pub use jobs::sides::SideStats;
-pub use services::checkpoint::CheckpointReport;
 pub use services::ingest::{IngestMode, IngestReport};
-pub use services::options_differ::OptionDifference;
 pub use services::table_builder::{
     BUILT_TABLE_SUFFIX, BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions,
 };

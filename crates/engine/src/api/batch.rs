@@ -26,13 +26,6 @@ use crate::api::keyspace::Keyspace;
 use crate::services::core::Core;
 use crate::types::error::{Error, Result};
 
-/// Longest key, in bytes.
-pub const MAX_KEY_BYTES: usize = 65_535;
-/// Largest value: 1 GiB.
-pub const MAX_VALUE_BYTES: usize = 1 << 30;
-/// Largest body of a batch: 2 GiB.
-pub const MAX_BATCH_BYTES: usize = 1 << 31;
-
 /// Identifies one open of a store within this process: no two opens have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionId(u64);

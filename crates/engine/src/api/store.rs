@@ -6,6 +6,7 @@
 //! Threading: every method may be called from any thread. The store's tasks end with
 //! [`Store::close`], or when the last handle is dropped; [`Store`] lists what counts as one.
 
+use crate::types::limits::DEFAULT_KEYSPACE;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use crate::api::batch::Batch;
 use crate::api::keyspace::Keyspace;
 use crate::commit::write::{WriteOptions, write};
 use crate::formats::directories::{self, Storages};
-use crate::services::checkpoint::CheckpointReport;
 use crate::services::core::Core;
 use crate::services::recovery::{Purpose, ReplayBudget};
 use crate::stats::Stats;
@@ -25,12 +25,9 @@ use crate::tools::destroy::DestroyReport;
 use crate::tree::snapshot::Snapshot;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result};
+use crate::types::event::CheckpointReport;
 use crate::types::event::{EventListener, Events};
 use crate::types::options::{KeyspaceOptions, Options, Value};
-
-/// The name of the keyspace that every new store has. It can be dropped like any other;
-/// [`Store::open_keyspace`] creates it again.
-pub const DEFAULT_KEYSPACE: &str = "default";
 
 /// How often in a row others may create and drop a keyspace just when somebody opens it.
 const OPEN_KEYSPACE_TRIES: u32 = 100;

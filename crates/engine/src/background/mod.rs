@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use siltstone_storage::{Instant, JoinHandle};
 
-use crate::env::health::closed;
 use crate::jobs::schedule::{self, Task};
 use crate::services::core::{Core, may_wait};
 use crate::services::seal::Watches;
 use crate::tree::view::Source;
+use crate::types::error::closed;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Event;
 use siltstone_storage::planted::{self, Bug};

@@ -17,6 +17,7 @@
 //!
 //! Threading: plain values, under the lock of `Stalls`; time comes from the caller.
 
+use crate::types::pressure::Nearness;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -46,17 +47,6 @@ const REMEMBERED: usize = 4;
 const BATCH_BYTES: u64 = 64;
 
 const NANOS: i128 = 1_000_000_000;
-
-/// How near a keyspace is to its limits, as a writer finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Nearness {
-    /// Thousandths of the way from where slowing begins to where writers stop; below 1000.
-    pub(crate) pressure_permille: u32,
-    /// Sealed memtables and level-0 runs.
-    pub(crate) debt_count: u64,
-    /// Size of a memtable, in bytes.
-    pub(crate) memtable_bytes: u64,
-}
 
 /// What a writer is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 use crate::commit::pace::{Pace, Turn};
 pub use crate::types::pressure::{self as policy, Cause, Decision, Limits, Load};
 
-use crate::formats::version::KeyspaceId;
 use crate::types::event::{Event, Events};
+use crate::types::limits::KeyspaceId;
 
 /// A finished or present delay of a writer.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]

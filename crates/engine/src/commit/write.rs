@@ -21,12 +21,12 @@ use crate::commit::queue::{Crew, Queue};
 use crate::env::health::Health;
 use crate::formats::batch::{BatchBody, Entry, EntryKind};
 use crate::formats::log::{Position, RecordKind};
-use crate::formats::version::KeyspaceId;
 use crate::services::core::{Core, first_memtable, next_memtable};
 use crate::tree::memtable::{self, Memtable};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
 use crate::types::pressure;
 use crate::types::pressure::Load;
@@ -641,8 +641,8 @@ const _: () = assert!(
 
 #[cfg(test)]
 mod tests {
-    use crate::api::batch::MAX_BATCH_BYTES;
     use crate::commit::queue::{GROUP_BYTES, RECORD_BYTES, joins};
+    use crate::types::limits::MAX_BATCH_BYTES;
 
     #[test]
     fn a_batch_of_nearly_the_full_size_takes_nobody_beyond_it() {

@@ -6,6 +6,7 @@
 //! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
 //! falsely successful sync. Threading: `check` is one relaxed load on the good path.
 
+use crate::types::error::closed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -192,9 +193,4 @@ impl Health {
 fn read_only() -> Error {
     Error::new(ErrorKind::ReadOnly, "the store is open for reading only")
         .advice("open it with Store::open to change it")
-}
-
-/// The answer to calls on a closed store.
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the store is closed").advice("open it again")
 }

@@ -12,8 +12,8 @@
 
 use std::fmt;
 
-use crate::api::batch::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::types::error::{Error, ErrorKind, Result, reversed_range};
+use crate::types::limits::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// Bytes of the longest entry header: kind, keyspace, two lengths.
 const MAX_ENTRY_HEADER_BYTES: usize = 1 + 5 + 5 + 5;

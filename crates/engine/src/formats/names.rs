@@ -9,13 +9,13 @@
 
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
+use crate::types::options::file::OPTIONS;
 
 /// Where log and tables lie, if they do not lie in the store's folder.
 pub(crate) const DIRECTORIES: &str = "DIRECTORIES";
 /// In a folder that holds a store's log or tables: whose they are.
 pub(crate) const OWNER: &str = "OWNER";
-/// The user's settings.
-pub(crate) const OPTIONS: &str = "OPTIONS.toml";
+
 /// What `CURRENT` becomes when the store is destroyed.
 pub(crate) const DESTROYED: &str = "DESTROYED";
 

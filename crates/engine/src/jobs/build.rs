@@ -33,11 +33,12 @@ use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
 
 use super::rate::{RateLimit, Spender};
 use crate::formats::directories::Storages;
-use crate::formats::version::{End, Key, KeyRange, KeyspaceId, KeyspaceVersion, TableMeta};
+use crate::formats::version::{End, Key, KeyRange, KeyspaceVersion, TableMeta};
 use crate::jobs::sides::{Accepted, JobError, Sides, cancelled};
 use crate::tree::memtable::{Memtable, MemtableIter};
 use crate::tree::pick::{Choice, hard_cuts, soft_cuts};
 use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::options::{Compression, DirectIo, FlushVerify, KeyspaceSettings, Options};
 use siltstone_storage::planted::{self, Bug};
 

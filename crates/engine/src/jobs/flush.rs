@@ -169,8 +169,7 @@ fn install(
     core.commit_edit(&mut role, edit)?;
     refresh_view(core, &role, &task.keyspace, &[source.id]);
     for table in &metas {
-        core.events
-            .tell(|| Event::table_created(&task.keyspace.name, 0, table));
+        core.events.tell(|| table.created(&task.keyspace.name, 0));
     }
     if out_of_order {
         core.metrics.out_of_order_install_count.add(1);

@@ -163,7 +163,7 @@ pub(crate) fn run(core: &Core, task: &mut CompactionTask) -> Result<()> {
     m.compaction_time.record(took);
     for table in &metas {
         core.events
-            .tell(|| Event::table_created(&task.keyspace.name, task.choice.to, table));
+            .tell(|| table.created(&task.keyspace.name, task.choice.to));
     }
     tell(core, task, metas.len(), out_bytes, took);
     Ok(())

@@ -18,13 +18,14 @@ use std::sync::atomic::Ordering;
 use siltstone_table::exec::{CancelToken, Progress};
 
 use super::install::{Cause, CompactionTask};
-use crate::formats::version::{KeyspaceId, SeqRange, TableMeta};
+use crate::formats::version::{SeqRange, TableMeta};
 use crate::jobs::flush::FlushTask;
 use crate::services::core::{Core, KeyspaceMap};
 use crate::tree::pick::{self, Choice, Deletes, ManualRange, ManualStep, PickInput, Reservation};
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 use siltstone_storage::planted::{self, Bug};
 
 /// Places in the counts of failures.

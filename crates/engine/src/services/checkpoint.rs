@@ -13,6 +13,7 @@
 //!
 //! Threading: the caller's task; the leader's role and `ddl` are held for the cut only.
 
+use crate::types::event::CheckpointReport;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,41 +22,22 @@ use std::sync::Arc;
 use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::{Epoch, Runtime, Storage, StorageErrorKind};
 
-use crate::env::health::closed;
 use crate::formats::directories::refuse_within;
 use crate::formats::log::{LogConfig, LogOptions, LogWriter};
 use crate::formats::manifest::{self, Manifest, Space, StoreId};
-use crate::formats::version::{
-    CreateKeyspace, Edit, KeyspaceId, KeyspaceState, Level, Run, StoreState,
-};
+use crate::formats::version::{CreateKeyspace, Edit, KeyspaceState, Level, Run, StoreState};
 use crate::jobs::build::JobRunner;
 use crate::services::core::Core;
 use crate::services::recovery::{LEASE, keyspace_edit, log_store_id};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
+use crate::types::error::closed;
 use crate::types::error::{Error, Result};
 use crate::types::event::Event;
+use crate::types::limits::KeyspaceId;
 use siltstone_storage::planted::{self, Bug};
 
 /// Stands in a folder while a checkpoint is written into it.
 pub(crate) const PARTIAL: &str = "PARTIAL";
-
-/// What a checkpoint holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CheckpointReport {
-    /// The sequence number at which it was cut: what a snapshot taken then would see.
-    pub published: u64,
-    /// Keyspaces.
-    pub keyspace_count: u64,
-    /// Tables of the source that were linked or copied.
-    pub table_count: u64,
-    /// Bytes of their files.
-    pub table_bytes: u64,
-    /// Tables that were written of what was in memory only.
-    pub written_table_count: u64,
-    /// Bytes of their files.
-    pub written_bytes: u64,
-}
 
 /// One moment of the store.
 struct Cut {

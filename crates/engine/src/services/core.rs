@@ -6,6 +6,7 @@
 //!
 //! Threading: shared by all handles and background tasks.
 
+use crate::types::error::dropped_keyspace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,11 +19,11 @@ use crate::catalog::reserve::ManifestReserve;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
 use crate::env::guard::Guards;
-use crate::env::health::{Health, closed};
+use crate::env::health::Health;
 pub(crate) use crate::formats::directories::Storages;
 use crate::formats::log::{LogWriter, Position};
 use crate::formats::manifest::Manifest;
-use crate::formats::version::{Edit, KeyspaceId, LogPosition, LogStart, StoreState};
+use crate::formats::version::{Edit, LogPosition, LogStart, StoreState};
 use crate::jobs::build::JobRunner;
 use crate::jobs::schedule::Schedule;
 use crate::services::ingest::Guests;
@@ -32,8 +33,10 @@ use crate::tree::settings::{Arenas, Settings};
 use crate::tree::snapshot::SnapshotRegistry;
 use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceCore, Source};
+use crate::types::error::closed;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Events;
+use crate::types::limits::KeyspaceId;
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
 use crate::wal::interval::IntervalSync;
@@ -452,16 +455,6 @@ fn no_keyspace(map: &KeyspaceMap, id: KeyspaceId) -> Error {
         None => format!("number {id}"),
     };
     dropped_keyspace(&name)
-}
-
-/// The answer to calls on a keyspace that was dropped.
-#[cold]
-pub(crate) fn dropped_keyspace(name: &str) -> Error {
-    Error::new(
-        ErrorKind::KeyspaceDropped,
-        format!("keyspace {name} was dropped"),
-    )
-    .advice("create it again, or use another one")
 }
 
 /// Whether an edit that failed so may be committed later: nothing was written, and the state would take it. The manifest could not grow.

@@ -14,9 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::formats::log::RecordKind;
-use crate::formats::version::{
-    CreateKeyspace, Edit, KeyspaceId, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES,
-};
+use crate::formats::version::{CreateKeyspace, Edit, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES};
 use crate::services::core::{
     Core, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit, may_wait,
 };
@@ -24,6 +22,7 @@ use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Event;
+use crate::types::limits::KeyspaceId;
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
 use siltstone_storage::planted::{self, Bug};

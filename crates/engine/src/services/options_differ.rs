@@ -14,41 +14,16 @@
 //!
 //! Threading: the file is read once, by the open; comparing takes no lock.
 
-use serde::{Deserialize, Serialize};
+use crate::types::event::OptionDifference;
 use siltstone_storage::{Storage, StorageErrorKind};
 
-use crate::formats::names::OPTIONS;
 use crate::services::core::Core;
 use crate::types::error::{Error, Result};
 use crate::types::event::Event;
+use crate::types::options::file::OPTIONS;
 use crate::types::options::{
     FILE_BYTES_MAX, Options, OptionsFile, Scope, Setting, Value, settings,
 };
-
-/// An option whose value in force contradicts the file `OPTIONS.toml` in the store's folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct OptionDifference {
-    /// The keyspace whose own option the file sets; `None` for an option of the store.
-    pub keyspace: Option<String>,
-    /// The option.
-    pub name: String,
-    /// The value in force, as it is written in TOML.
-    pub value: String,
-    /// The value in the file.
-    pub file_value: String,
-}
-
-impl std::fmt::Display for OptionDifference {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(keyspace) = &self.keyspace {
-            write!(f, "keyspace `{keyspace}`: ")?;
-        }
-        let (name, value, file_value) = (&self.name, &self.value, &self.file_value);
-        write!(f, "{name} is {value}, but {OPTIONS} sets {file_value}")
-    }
-}
 
 /// The file as it was when the store was opened: `None` if there is none.
 pub(crate) type Read = Result<Option<OptionsFile>>;

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use siltstone_storage::Instant;
 
-use crate::formats::version::{KeyRange, KeyspaceId, KeyspaceVersion};
+use crate::formats::version::{KeyRange, KeyspaceVersion};
 use crate::services::core::Core;
 use crate::tree::memtable::Memtable;
 use crate::tree::pick::{covered_bytes, joined_ranges};
 use crate::types::error::Result;
+use crate::types::limits::KeyspaceId;
 
 /// Nothing was written for so long: whoever deletes and goes on writing fills the memtable or pauses.
 const QUIET: Duration = Duration::from_secs(5);

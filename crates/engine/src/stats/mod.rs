@@ -16,10 +16,10 @@ use crate::formats::log::LogStats;
 use crate::jobs::schedule::JobStats;
 use crate::jobs::sides::SideStats;
 use crate::services::core::Core;
-use crate::services::options_differ::OptionDifference;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceView, Source};
 use crate::types::error::Error;
+use crate::types::event::OptionDifference;
 use crate::types::metrics::LatencySummary;
 use crate::types::pressure::Cause;
 
@@ -208,7 +208,7 @@ impl Stats {
 
 /// Levels 0 to 6 of a view.
 pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
-    let mut levels = vec![LevelStats::default(); crate::formats::version::LEVEL_COUNT];
+    let mut levels = vec![LevelStats::default(); crate::types::limits::LEVEL_COUNT];
     for (number, level) in view.level_views() {
         let stats = &mut levels[number];
         stats.run_count += u64::from(!level.level.is_empty());

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use siltstone_storage::{Mutex, Runtime};
 
-use crate::formats::names::OPTIONS;
 use crate::formats::version::{Edit, KeyspaceEdit};
 use crate::services::core::Core;
 use crate::tree::memtable::ArenaPool;
@@ -22,6 +21,7 @@ use crate::tree::pick::PickOptions;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Event;
+use crate::types::options::file::OPTIONS;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{Change, KeyspaceOptions, KeyspaceSettings, Options, Value, setting};
 use crate::types::pressure::Limits;

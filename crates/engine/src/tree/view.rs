@@ -19,13 +19,14 @@ use arc_swap::ArcSwap;
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::formats::log::Position;
-use crate::formats::version::{KeyspaceId, KeyspaceVersion, Level, Run, SeqRange};
+use crate::formats::version::{KeyspaceVersion, Level, Run, SeqRange};
 use crate::tree::gaps::Gaps;
 use crate::tree::memtable::Memtable;
 use crate::tree::pinning::{FirstPosition, NO_POSITION, Present};
 use crate::tree::settings::Settings;
 use crate::tree::tables::{TableHandle, TableSet};
 use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
 use siltstone_storage::planted::{self, Bug};
 
 /// The `hi` of a source that still takes writes.
@@ -410,8 +411,8 @@ impl KeyspaceCore {
     #[cold]
     fn refusal(&self, state: u8) -> Error {
         match state {
-            CLOSED => crate::env::health::closed(),
-            _ => crate::services::core::dropped_keyspace(&format!("`{}`", self.name)),
+            CLOSED => crate::types::error::closed(),
+            _ => crate::types::error::dropped_keyspace(&format!("`{}`", self.name)),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::TableError;
 
-use crate::formats::version::meta::ShowKey;
+use crate::types::show::ShowKey;
 
 /// The advice for files of an open store that were removed.
 pub(crate) const REMOVED_ADVICE: &str = "something else removed files of the store: stop what does \
@@ -454,6 +454,21 @@ pub(crate) fn reversed_range(what: &str, start: &[u8], end: &[u8]) -> Error {
         .expected(format_args!("an end at or after `{}`", ShowKey(start)))
         .found(format_args!("the end `{}`", ShowKey(end)))
         .advice("swap the two keys")
+}
+
+/// The answer to calls on a closed store.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store is closed").advice("open it again")
+}
+
+/// The answer to calls on a keyspace that was dropped.
+#[cold]
+pub(crate) fn dropped_keyspace(name: &str) -> Error {
+    Error::new(
+        ErrorKind::KeyspaceDropped,
+        format!("keyspace {name} was dropped"),
+    )
+    .advice("create it again, or use another one")
 }
 
 #[cfg(test)]

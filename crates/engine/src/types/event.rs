@@ -12,14 +12,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::{Deserialize, Serialize};
 use siltstone_storage::{Condvar, Mutex, Runtime};
 
-use crate::formats::version::{KeyspaceId, TableMeta};
-use crate::services::checkpoint::CheckpointReport;
-use crate::services::options_differ::OptionDifference;
+use crate::types::limits::KeyspaceId;
+
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::metrics::Counter;
 use crate::types::options::Value;
+use crate::types::options::file::OPTIONS;
 use crate::types::pressure::{Cause, Load};
 
 /// Events that wait for the listener at most.
@@ -261,17 +262,6 @@ pub enum Event {
 }
 
 impl Event {
-    /// A table that was added to a level of a keyspace.
-    pub(crate) fn table_created(keyspace: &str, level: u8, table: &TableMeta) -> Event {
-        Event::TableCreated {
-            keyspace: keyspace.to_string(),
-            name: table.name.clone(),
-            level,
-            file_bytes: table.file_bytes,
-            entry_count: table.entries,
-        }
-    }
-
     fn is_a_delay(&self) -> bool {
         matches!(self, Event::StallBegan { .. } | Event::StallEnded { .. })
     }
@@ -379,5 +369,48 @@ impl Events {
             };
             listener.on_event(&event);
         }
+    }
+}
+
+/// What a checkpoint holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointReport {
+    /// The sequence number at which it was cut: what a snapshot taken then would see.
+    pub published: u64,
+    /// Keyspaces.
+    pub keyspace_count: u64,
+    /// Tables of the source that were linked or copied.
+    pub table_count: u64,
+    /// Bytes of their files.
+    pub table_bytes: u64,
+    /// Tables that were written of what was in memory only.
+    pub written_table_count: u64,
+    /// Bytes of their files.
+    pub written_bytes: u64,
+}
+
+/// An option whose value in force contradicts the file `OPTIONS.toml` in the store's folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct OptionDifference {
+    /// The keyspace whose own option the file sets; `None` for an option of the store.
+    pub keyspace: Option<String>,
+    /// The option.
+    pub name: String,
+    /// The value in force, as it is written in TOML.
+    pub value: String,
+    /// The value in the file.
+    pub file_value: String,
+}
+
+impl std::fmt::Display for OptionDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(keyspace) = &self.keyspace {
+            write!(f, "keyspace `{keyspace}`: ")?;
+        }
+        let (name, value, file_value) = (&self.name, &self.value, &self.file_value);
+        write!(f, "{name} is {value}, but {OPTIONS} sets {file_value}")
     }
 }

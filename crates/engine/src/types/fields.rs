@@ -5,7 +5,6 @@
 //!
 //! Threading: plain values.
 
-use crate::formats::version::meta::SeqRange;
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// Bit of a tag: a reader that does not know the tag must refuse.
@@ -154,15 +153,6 @@ pub(crate) fn one_u64(what: &'static str, value: &[u8]) -> Result<u64> {
 
 pub(crate) fn one_u32(what: &'static str, value: &[u8]) -> Result<u32> {
     Numbers::new(what, value, 4)?.u32()
-}
-
-pub(crate) fn one_seq_range(what: &'static str, value: &[u8]) -> Result<SeqRange> {
-    let mut numbers = Numbers::new(what, value, 16)?;
-    let range = SeqRange::new(numbers.u64()?, numbers.u64()?);
-    if range.hi < range.lo {
-        return Err(malformed(format!("{what} {range} runs backwards")));
-    }
-    Ok(range)
 }
 
 pub(crate) fn one_name(what: &'static str, value: &[u8]) -> Result<String> {

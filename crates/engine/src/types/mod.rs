@@ -7,6 +7,8 @@ pub(crate) mod allocator;
 pub mod error;
 pub(crate) mod event;
 pub(crate) mod fields;
+pub(crate) mod limits;
 pub(crate) mod metrics;
 pub(crate) mod options;
 pub mod pressure;
+pub(crate) mod show;

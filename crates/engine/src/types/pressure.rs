@@ -1,6 +1,5 @@
 //! The decision whether a batch may pass: a pure function, and the one place that names the thresholds.
 
-use crate::commit::pace::Nearness;
 use crate::types::options::{KeyspaceSettings, Options, StallPolicy};
 
 /// Why a writer is delayed.
@@ -226,6 +225,17 @@ impl Load {
             memtable_bytes: limits.memtable_bytes,
         }
     }
+}
+
+/// How near a keyspace is to its limits, as a writer finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nearness {
+    /// Thousandths of the way from where slowing begins to where writers stop; below 1000.
+    pub(crate) pressure_permille: u32,
+    /// Sealed memtables and level-0 runs.
+    pub(crate) debt_count: u64,
+    /// Size of a memtable, in bytes.
+    pub(crate) memtable_bytes: u64,
 }
 
 #[cfg(test)]

@@ -19,9 +19,10 @@ use super::text::Directories;
 use super::{Folder, Owner, wanted};
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{StoreId, parse_manifest_name, read_current};
-use crate::formats::names::{DESTROYED, DIRECTORIES, OPTIONS};
+use crate::formats::names::{DESTROYED, DIRECTORIES};
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
+use crate::types::options::file::OPTIONS;
 
 /// The advice where nothing says which folders the store had.
 const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, put the file back \

@@ -20,10 +20,11 @@ use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErrorKind};
 
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
-use crate::formats::names::{DIRECTORIES, OPTIONS, OWNER, Parts};
+use crate::formats::names::{DIRECTORIES, OWNER, Parts};
 use crate::services::recovery::LEASE;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::Options;
+use crate::types::options::file::OPTIONS;
 
 mod lost;
 mod text;

@@ -25,8 +25,8 @@ use super::format::{
 };
 use super::position::{AtomicPosition, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
-use crate::env::health::closed;
 use crate::formats::version::LogStart;
+use crate::types::error::closed;
 use crate::types::error::{Error, ErrorKind, Result};
 use siltstone_storage::planted::{self, Bug};
 

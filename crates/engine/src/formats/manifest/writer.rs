@@ -13,8 +13,8 @@ use super::format::{
     manifest_name, parse_manifest_name,
 };
 use super::reader::{Recovered, read_current};
-use crate::env::health::closed;
 use crate::formats::version::{Edit, StoreState};
+use crate::types::error::closed;
 use crate::types::error::{Error, ErrorKind, Result};
 use siltstone_storage::planted::{self, Bug};
 

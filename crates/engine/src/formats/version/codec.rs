@@ -12,14 +12,12 @@ use crate::formats::version::edit::{
     AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, LogStart, RemoveTable,
     RunSlot,
 };
-use crate::formats::version::meta::{
-    BOTTOM_LEVEL, End, Key, KeyRange, SeqRange, TABLE_FLAGS, TableMeta,
-};
+use crate::formats::version::meta::{End, Key, KeyRange, SeqRange, TABLE_FLAGS, TableMeta};
 use crate::types::error::{Error, Result};
 use crate::types::fields::{
-    Fields, Numbers, Writer, malformed, need, once, one_name, one_seq_range, one_u32, one_u64,
-    unknown,
+    Fields, Numbers, Writer, malformed, need, once, one_name, one_u32, one_u64, unknown,
 };
+use crate::types::limits::BOTTOM_LEVEL;
 use crate::types::options::stored::StoredOptions;
 
 /// Tags of an edit's fields.
@@ -493,4 +491,13 @@ impl Edit {
             ignored_count,
         })
     }
+}
+
+pub(crate) fn one_seq_range(what: &'static str, value: &[u8]) -> Result<SeqRange> {
+    let mut numbers = Numbers::new(what, value, 16)?;
+    let range = SeqRange::new(numbers.u64()?, numbers.u64()?);
+    if range.hi < range.lo {
+        return Err(malformed(format!("{what} {range} runs backwards")));
+    }
+    Ok(range)
 }

@@ -16,11 +16,12 @@ pub use crate::types::fields::MUST_UNDERSTAND;
 use crate::types::fields::malformed;
 pub use crate::types::options::stored::{StoredOptions, option};
 
-use super::meta::{KeyspaceId, SeqRange, TableMeta};
+use super::meta::{SeqRange, TableMeta};
 use crate::formats::log::format::{
     MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE, RECORD_ALIGN_BYTES, SEGMENT_HEADER_BYTES,
 };
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 
 /// Longest name of a keyspace, in bytes.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;

@@ -26,8 +26,9 @@ use std::sync::Arc;
 
 use super::edit::{AddTable, KeyspaceEdit, RemoveTable, RunSlot};
 use super::level::{Level, Run};
-use super::meta::{BOTTOM_LEVEL, KeyRange, KeyspaceId, LEVEL_COUNT, SeqSet, TableMeta};
+use super::meta::{KeyRange, SeqSet, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId, LEVEL_COUNT};
 
 /// The installed sources of one keyspace. See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]

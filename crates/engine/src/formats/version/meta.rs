@@ -6,6 +6,8 @@
 //!
 //! Threading: immutable values.
 
+use crate::types::event::Event;
+use crate::types::show::ShowKey;
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -13,15 +15,6 @@ use crate::types::error::{Error, Result};
 
 /// A user key. Keys are ordered bytewise.
 pub type Key = Box<[u8]>;
-
-/// Identity of a keyspace. Never given twice in the life of a store.
-pub type KeyspaceId = u32;
-
-/// Number of levels, level 0 included.
-pub const LEVEL_COUNT: usize = 7;
-
-/// The deepest level.
-pub const BOTTOM_LEVEL: u8 = (LEVEL_COUNT - 1) as u8;
 
 /// A range of sequence numbers, `(lo, hi]`: numbers greater than `lo` and at most `hi`. Ranges of neighbouring
 /// sources meet: `hi` of one is `lo` of the next newer one.
@@ -293,27 +286,6 @@ impl KeyRange {
     }
 }
 
-/// A key for people: printable ASCII as it is, other bytes as `\xNN`, long ones cut.
-pub struct ShowKey<'a>(pub &'a [u8]);
-
-impl fmt::Display for ShowKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN_BYTES: usize = 40;
-        for &byte in self.0.iter().take(SHOWN_BYTES) {
-            match byte {
-                b'\\' => f.write_str("\\\\")?,
-                0x20..=0x7e => write!(f, "{}", byte as char)?,
-                _ => write!(f, "\\x{byte:02x}")?,
-            }
-        }
-        if self.0.len() > SHOWN_BYTES {
-            write!(f, "... ({} bytes)", self.0.len())
-        } else {
-            Ok(())
-        }
-    }
-}
-
 impl fmt::Display for KeyRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{}..", ShowKey(&self.start))?;
@@ -384,6 +356,17 @@ pub struct TableMeta {
 }
 
 impl TableMeta {
+    /// The event that this table was added to a level of a keyspace.
+    pub(crate) fn created(&self, keyspace: &str, level: u8) -> Event {
+        Event::TableCreated {
+            keyspace: keyspace.to_string(),
+            name: self.name.clone(),
+            level,
+            file_bytes: self.file_bytes,
+            entry_count: self.entries,
+        }
+    }
+
     /// Whether `key` may be answered by this table.
     pub fn covers(&self, key: &[u8]) -> bool {
         self.bounds.contains(key)

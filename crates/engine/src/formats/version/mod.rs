@@ -22,6 +22,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId, LEVEL_COUNT};
 pub use crate::types::options::stored::StoredOptions;
 pub use edit::{
     AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, LogStart,
@@ -29,10 +30,7 @@ pub use edit::{
 };
 pub use keyspace_version::KeyspaceVersion;
 pub use level::{Level, Run};
-pub use meta::{
-    BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceId, LEVEL_COUNT, SeqRange, SeqSet,
-    TABLE_NEEDS_REWRITE, TableMeta,
-};
+pub use meta::{End, Key, KeyRange, SeqRange, SeqSet, TABLE_NEEDS_REWRITE, TableMeta};
 
 use crate::formats::log::Position;
 use crate::types::error::{Error, ErrorKind, Result};

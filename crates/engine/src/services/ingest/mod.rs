@@ -26,18 +26,19 @@ use siltstone_storage::{Condvar, Mutex, Runtime, Storage, StorageErrorKind};
 
 use crate::api::keyspace::Keyspace;
 use crate::api::store::Store;
-use crate::env::health::closed;
 use crate::formats::log::RecordKind;
 use crate::formats::log::format::MAX_SEQUENCE;
 use crate::formats::version::{
-    AddTable, Edit, Key, KeyspaceEdit, KeyspaceId, Level, Run, RunSlot, SeqRange, TableMeta,
+    AddTable, Edit, Key, KeyspaceEdit, Level, Run, RunSlot, SeqRange, TableMeta,
 };
 use crate::services::core::Core;
 use crate::services::ddl::complete;
 use crate::services::table_builder::{TableFile, no_table};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, RunView, Source};
+use crate::types::error::closed;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Event;
+use crate::types::limits::KeyspaceId;
 use siltstone_storage::planted::{self, Bug};
 
 /// How the files of an ingest come into the store.
@@ -563,8 +564,7 @@ fn ingest(
     });
     for part in &parts {
         for table in part.runs.iter().flatten() {
-            core.events
-                .tell(|| Event::table_created(&part.keyspace.name, 0, table));
+            core.events.tell(|| table.created(&part.keyspace.name, 0));
         }
     }
     core.metrics.ingest_count.add(1);

@@ -19,7 +19,7 @@ use crate::catalog::reserve;
 use crate::formats::directories::Storages;
 use crate::formats::manifest::{Manifest, Space, StoreId};
 use crate::formats::version::{
-    AddTable, Edit, KeyspaceEdit, KeyspaceId, Level, Run, RunSlot, SeqRange, StoreState,
+    AddTable, Edit, KeyspaceEdit, Level, Run, RunSlot, SeqRange, StoreState,
 };
 use crate::jobs::build::JobRunner;
 use crate::services::core::Core;
@@ -27,6 +27,7 @@ use crate::tree::memtable::Memtable;
 use crate::tree::tables::TableSet;
 use crate::tree::view::{MemSource, RunView, Source};
 use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
 
 /// Writes the whole state to a new manifest, and makes it the current one.
 pub(super) fn write_manifest(

@@ -23,7 +23,6 @@ use siltstone_storage::{Epoch, Runtime, Storage};
 use siltstone_table::exec::Executor;
 
 use crate::api::batch::SessionId;
-use crate::api::store::DEFAULT_KEYSPACE;
 use crate::catalog::reserve;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
@@ -51,6 +50,7 @@ use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::types::error::{Error, Result};
 use crate::types::event::{Event, Events};
+use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::metrics::Metrics;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{DirectIo, KeyspaceOptions, Options, SyncMode};

@@ -19,7 +19,7 @@ use super::install::{Rest, Waiting, keyspace_edit};
 use crate::formats::batch::{Entries, EntryKind};
 use crate::formats::log::{Record, RecordKind};
 use crate::formats::version::{
-    CreateKeyspace, Edit, KeyspaceId, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
+    CreateKeyspace, Edit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
 use crate::jobs::build::JobRunner;
 use crate::services::ddl;
@@ -27,6 +27,7 @@ use crate::services::ingest;
 use crate::tree::memtable::Memtable;
 use crate::tree::settings::{Arenas, Settings};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{KeyspaceOptions, Options};
 use siltstone_storage::planted::{self, Bug};

@@ -12,8 +12,9 @@ use crate::formats::batch::Entries;
 use crate::formats::log::format::segment_name;
 use crate::formats::log::{PassedDamage, Record, RecordKind, ReplayOptions, ReplayReport};
 use crate::formats::manifest::StoreId;
-use crate::formats::version::{KeyspaceId, StoreState, TableMeta};
+use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 
 /// What the log names and the manifest does not yet.
 #[derive(Default)]

@@ -20,8 +20,9 @@ use crate::formats::log::Position;
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::formats::names::{self, Kind, Parts};
-use crate::formats::version::{End, KeyRange, KeyspaceId, StoreState, TableMeta};
+use crate::formats::version::{End, KeyRange, StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::options::KeyspaceOptions;
 
 mod log;
@@ -249,7 +250,8 @@ fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut 
         Err(error) => {
             // Something other than a file in its place is reported with the other names.
             if error.storage().is_none() {
-                let error = crate::types::options::file_is_wrong(error).in_file(names::OPTIONS);
+                let error = crate::types::options::file_is_wrong(error)
+                    .in_file(crate::types::options::file::OPTIONS);
                 report.problems.push(error);
             }
             return;

@@ -11,9 +11,10 @@ use crate::formats::log::format::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader,
     chain, parse_segment_name,
 };
-use crate::formats::version::{Edit, KeyspaceId};
+use crate::formats::version::Edit;
 use crate::services::ddl;
 use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
 /// How much is read at once, in bytes.

@@ -35,17 +35,18 @@ pub use report::{
     UnusedFile,
 };
 
-use crate::api::store::DEFAULT_KEYSPACE;
 use crate::formats::batch::{Entries, EntryKind};
 use crate::formats::directories::{
     Claim, Folder, Storages, folders, lease_shared, nothing_here, refuse_within,
 };
 use crate::formats::log::{Record, RecordKind};
 use crate::formats::version::{
-    AddTable, BOTTOM_LEVEL, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, KeyspaceId,
-    MAX_KEYSPACE_NAME_BYTES, SeqSet, StoreState,
+    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, MAX_KEYSPACE_NAME_BYTES, SeqSet,
+    StoreState,
 };
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::DEFAULT_KEYSPACE;
+use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId};
 use merge::{Counts, MergeSource, Sources};
 use survey::{KnownKeyspace, KnownTable, Survey};
 use tables::{Files, Tables};

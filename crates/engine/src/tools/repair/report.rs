@@ -6,9 +6,10 @@ use std::fmt::{self, Write};
 
 use crate::formats::log::Position;
 use crate::formats::manifest::StoreId;
-use crate::formats::version::{End, KeyRange, KeyspaceId};
+use crate::formats::version::{End, KeyRange};
 use crate::tools::check::TORN_RECORD;
 use crate::types::error::Error;
+use crate::types::limits::KeyspaceId;
 
 /// What was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -20,9 +20,10 @@ use crate::formats::manifest::format::{
 };
 use crate::formats::manifest::{CURRENT_NAME, read_current};
 use crate::formats::version::{
-    Edit, KeyspaceEdit, KeyspaceId, LogStart, SeqRange, SeqSet, StoreState, TableMeta,
+    Edit, KeyspaceEdit, LogStart, SeqRange, SeqSet, StoreState, TableMeta,
 };
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
 /// A keyspace of which something is known.

@@ -18,8 +18,9 @@ use siltstone_table::salvage::{Expect, Gap, Salvage, salvage};
 use super::RepairProgress;
 use super::report::{LostRange, LostWhat, SuspectRange, SuspectWhy, UnusedFile};
 use super::survey::KnownTable;
-use crate::formats::version::{End, KeyRange, KeyspaceId, SeqSet, TableMeta};
+use crate::formats::version::{End, KeyRange, SeqSet, TableMeta};
 use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
 
 /// Blocks of a table file that a merge reads.
 #[derive(Clone, Debug)]

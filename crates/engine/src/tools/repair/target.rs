@@ -19,9 +19,10 @@ use super::RepairOptions;
 use crate::formats::log::{LogConfig, LogOptions, LogWriter};
 use crate::formats::manifest::format::parse_manifest_name;
 use crate::formats::manifest::{CURRENT_NAME, Manifest, Space, StoreId, read_current};
-use crate::formats::version::{KeyspaceId, StoreState, TableMeta};
+use crate::formats::version::{StoreState, TableMeta};
 use crate::jobs::build::meta_of;
 use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
 
 /// Stands in the folder while it is being made.
 pub(super) const MARKER: &str = crate::services::checkpoint::PARTIAL;

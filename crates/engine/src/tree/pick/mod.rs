@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::formats::version::{
-    BOTTOM_LEVEL, End, Key, KeyRange, KeyspaceVersion, LEVEL_COUNT, RemoveTable, Run, SeqRange,
-    TABLE_NEEDS_REWRITE, TableMeta,
+    End, Key, KeyRange, KeyspaceVersion, RemoveTable, Run, SeqRange, TABLE_NEEDS_REWRITE, TableMeta,
 };
+use crate::types::limits::{BOTTOM_LEVEL, LEVEL_COUNT};
 use siltstone_storage::planted::{self, Bug};
 
 /// What a queued or running job keeps others from.

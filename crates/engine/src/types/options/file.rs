@@ -20,7 +20,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{KeyspaceOptions, Options, SETTINGS, Scope, Value};
-use crate::formats::names::OPTIONS;
+
 use crate::types::error::{Error, Result};
 
 /// A longer file is refused. All settings with their comments take some 10 KB.
@@ -318,3 +318,6 @@ impl KeyspaceOptions {
         out
     }
 }
+
+/// The user's settings.
+pub(crate) const OPTIONS: &str = "OPTIONS.toml";

@@ -9,7 +9,7 @@
 //!
 //! Threading: plain values. Who holds the present ones is `settings.rs`'s business.
 
-mod file;
+pub(crate) mod file;
 mod keyspace;
 mod registry;
 pub(crate) mod stored;
@@ -25,8 +25,8 @@ use registry::{KeyspaceAccess, choice, refuse_number, switch, times, within, wit
 pub use value::Value;
 use value::{SettingType, StoredType};
 
-use crate::formats::version::LEVEL_COUNT;
 use crate::types::error::{Error, Result};
+use crate::types::limits::LEVEL_COUNT;
 use crate::types::options::stored::option as tag;
 
 /// When a write is durable against power loss. A kill of the process loses nothing in any mode (local files).

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{
     ByLevel, Compression, DirectIo, FlushVerify, LevelTargets, StallPolicy, SyncMode, Verify,
 };
-use crate::formats::version::LEVEL_COUNT;
+use crate::types::limits::LEVEL_COUNT;
 
 /// The value of a setting, as it stands in a TOML file.
 #[derive(Clone, Debug, PartialEq, Eq)]
