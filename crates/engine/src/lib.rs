@@ -61,6 +61,8 @@ mod wal;
 #[doc(hidden)]
 pub use siltstone_storage::planted;
 
+pub use crate::formats::names::BUILT_TABLE_SUFFIX;
+pub use crate::services::budget::MemoryStats;
 pub use crate::types::event::CheckpointReport;
 pub use crate::types::event::OptionDifference;
 pub use crate::types::limits::DEFAULT_KEYSPACE;
@@ -80,12 +82,10 @@ pub use formats::{log, manifest, version};
 pub use jobs::schedule::JobStats;
 pub use jobs::sides::SideStats;
 pub use services::ingest::{IngestMode, IngestReport};
-pub use services::table_builder::{
-    BUILT_TABLE_SUFFIX, BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions,
-};
+pub use services::table_builder::{BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions};
 pub use stats::published::{PublishedStats, read_published_stats, read_published_stats_from};
 pub use stats::space::{Space, SpaceStats};
-pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
+pub use stats::{KeyspaceStats, LevelStats, Stats};
 pub use tools::destroy::DestroyReport;
 pub use tools::{check, inspect, repair};
 pub use tree::iter::{Cursor, IterOptions, Range, prefix_end};

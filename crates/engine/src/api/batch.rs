@@ -15,8 +15,9 @@
 //!
 //! Threading: a plain value.
 
+use crate::env::session::SessionId;
+pub use crate::types::limits::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::formats::batch::{
     BadEntry, BadEntryReason, BatchBody, Entries, Entry, EntryKind, check_lengths, count_entries,
@@ -25,18 +26,6 @@ pub use crate::formats::batch::{
 use crate::api::keyspace::Keyspace;
 use crate::services::core::Core;
 use crate::types::error::{Error, Result};
-
-/// Identifies one open of a store within this process: no two opens have the same id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SessionId(u64);
-
-impl SessionId {
-    /// A new id. Nothing depends on its value, so simulated runs replay whatever it is.
-    pub(crate) fn new() -> SessionId {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        SessionId(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 /// Writes that take effect together or not at all, over any keyspaces of a store, in the order in
 /// which they were added.

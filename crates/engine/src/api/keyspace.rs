@@ -8,9 +8,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::api::batch::SessionId;
 use crate::api::store::Store;
 use crate::commit::write::{WriteOptions, write, write_if};
+use crate::env::session::SessionId;
 use crate::formats::batch::BatchBody;
 use crate::services::core::Core;
 use crate::tree::iter::{Cursor, IterOptions, Range};
@@ -91,7 +91,7 @@ impl Keyspace {
         self.check()?;
         crate::tree::settings::set_keyspace(self.core(), &self.keyspace, |own| {
             unset.iter().try_for_each(|name| own.unset(name))?;
-            *own = crate::tree::settings::merged(self.name(), own, set, None)?;
+            *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
             Ok(())
         })
     }

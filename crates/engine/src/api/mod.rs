@@ -3,6 +3,7 @@
 pub(crate) mod approximate;
 pub mod batch;
 pub(crate) mod export;
+pub(crate) mod ingest;
 pub(crate) mod keyspace;
 pub(crate) mod properties;
 pub(crate) mod store;

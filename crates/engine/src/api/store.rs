@@ -6,7 +6,6 @@
 //! Threading: every method may be called from any thread. The store's tasks end with
 //! [`Store::close`], or when the last handle is dropped; [`Store`] lists what counts as one.
 
-use crate::types::limits::DEFAULT_KEYSPACE;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +24,8 @@ use crate::tools::destroy::DestroyReport;
 use crate::tree::snapshot::Snapshot;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result};
-use crate::types::event::CheckpointReport;
-use crate::types::event::{EventListener, Events};
+use crate::types::event::{CheckpointReport, EventListener, Events};
+use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::options::{KeyspaceOptions, Options, Value};
 
 /// How often in a row others may create and drop a keyspace just when somebody opens it.
@@ -358,13 +357,13 @@ impl Store {
         loop {
             match self.keyspace(name) {
                 Ok(keyspace) => return Ok(keyspace),
-                Err(e) if e.kind() == crate::ErrorKind::NotFound => {}
+                Err(e) if e.kind() == crate::types::error::ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
             match self.create_keyspace(name) {
                 // Somebody else was faster, and may have dropped it again since. What is refused for another reason is refused for good.
                 Err(e)
-                    if e.kind() == crate::ErrorKind::InvalidArgument
+                    if e.kind() == crate::types::error::ErrorKind::InvalidArgument
                         && crate::services::ddl::check_name(name).is_ok()
                         && tries < OPEN_KEYSPACE_TRIES =>
                 {

@@ -16,16 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, JoinHandle};
 
 use crate::jobs::schedule::{self, Task};
 use crate::services::core::{Core, may_wait};
 use crate::services::seal::Watches;
 use crate::tree::view::Source;
-use crate::types::error::closed;
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::event::Event;
-use siltstone_storage::planted::{self, Bug};
 
 /// How long a task waits at most before it looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

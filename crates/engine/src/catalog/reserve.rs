@@ -13,7 +13,7 @@
 //!   that is killed at any moment leaves a store that opens on a full disk. Background and close
 //!   enlarge it earlier, so that edits seldom wait for this.
 //! - What is kept is never given up for more of it: the manifest's reserve is resized in place,
-//!   under a second name ([`RESIZING`]), by which an open finds it after a crash.
+//!   under a second name ([`MANIFEST_RESERVE_RESIZING`]), by which an open finds it after a crash.
 //! - An open on a full disk finds the room for new reserves in what it deletes: the old manifest
 //!   and the old last segment are at least as long as the reserves that took their place. So a
 //!   closed segment is not cut to less than the log's reserve ([`LOG_BYTES`]).
@@ -23,21 +23,16 @@
 use siltstone_storage::{Epoch, Storage, StorageError};
 
 use crate::formats::manifest::{KEPT_BYTES, RESERVE_STEP_BYTES, new_manifest_bytes};
+use crate::formats::names::{
+    CURRENT_RESERVE, LOG_RESERVE, MANIFEST_RESERVE, MANIFEST_RESERVE_RESIZING,
+};
 use crate::formats::version::Edit;
 use crate::services::core::{Core, ManifestRole};
 use crate::types::error::{Error, Result};
 
-/// Becomes a manifest.
-pub(crate) const MANIFEST: &str = "RESERVE";
-/// The name of [`MANIFEST`] while it is resized.
-pub(crate) const RESIZING: &str = "RESERVE-RESIZING";
-/// Becomes a log segment.
-pub(crate) const LOG: &str = "RESERVE-LOG";
 /// The size of the log's reserve: the smallest segment that is worth having.
 pub(crate) const LOG_BYTES: u64 = 16 << 10;
 
-/// Deleted for the few bytes of the pointer's replacement, which is a new object for a moment.
-pub(crate) const POINTER: &str = "RESERVE-CURRENT";
 const POINTER_BYTES: u64 = 16 << 10;
 
 /// The manifest's reserve has at least this much for edits to come.
@@ -82,12 +77,9 @@ fn ahead_bytes(whole_bytes: u64) -> u64 {
 pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str>> {
     let objects = storage.list()?;
     let is_there = |name: &&str| objects.iter().any(|o| o.name == **name);
-    Ok([MANIFEST, RESIZING].into_iter().find(is_there))
-}
-
-/// Whether a file of this name is space kept for a full disk.
-pub(crate) fn is_reserve(name: &str) -> bool {
-    [MANIFEST, RESIZING, LOG, POINTER].contains(&name)
+    Ok([MANIFEST_RESERVE, MANIFEST_RESERVE_RESIZING]
+        .into_iter()
+        .find(is_there))
 }
 
 /// The reserve's name, if it is there.
@@ -103,9 +95,14 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
 pub(crate) fn make(core: &Core) -> Result<()> {
     let mut role = core.manifest.lock();
     make_manifest(core, &mut role, 0)?;
-    make_one(core.epoch, &*core.storages.manifest, POINTER, POINTER_BYTES)?;
+    make_one(
+        core.epoch,
+        &*core.storages.manifest,
+        CURRENT_RESERVE,
+        POINTER_BYTES,
+    )?;
     // Last: the next open finds the segment that came of the present one, and its space.
-    make_one(core.epoch, &*core.storages.log, LOG, LOG_BYTES)
+    make_one(core.epoch, &*core.storages.log, LOG_RESERVE, LOG_BYTES)
 }
 
 /// Enlarges the manifest's reserve if the manifest has grown since it was measured.
@@ -186,18 +183,18 @@ fn make_manifest(core: &Core, role: &mut ManifestRole, edit_bytes: u64) -> Resul
 fn manifest_found(epoch: Epoch, storage: &dyn Storage) -> Result<u64> {
     let objects = storage.list()?;
     let len = |name| objects.iter().find(|o| o.name == name).map(|o| o.len);
-    let (found, resizing) = (len(MANIFEST), len(RESIZING));
+    let (found, resizing) = (len(MANIFEST_RESERVE), len(MANIFEST_RESERVE_RESIZING));
     match (found, resizing) {
         (None, Some(bytes)) if bytes > 0 => {
-            storage.rename(epoch, RESIZING, MANIFEST)?;
+            storage.rename(epoch, MANIFEST_RESERVE_RESIZING, MANIFEST_RESERVE)?;
             return Ok(bytes);
         }
-        (_, Some(_)) => storage.delete(epoch, RESIZING)?,
+        (_, Some(_)) => storage.delete(epoch, MANIFEST_RESERVE_RESIZING)?,
         _ => {}
     }
     // A loss of power may have left the name alone.
     if found == Some(0) {
-        storage.delete(epoch, MANIFEST)?;
+        storage.delete(epoch, MANIFEST_RESERVE)?;
     }
     Ok(found.unwrap_or(0))
 }
@@ -206,9 +203,9 @@ fn manifest_found(epoch: Epoch, storage: &dyn Storage) -> Result<u64> {
 /// it was.
 fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> Result<bool> {
     if found_bytes == 0 {
-        return write_one(epoch, storage, MANIFEST, bytes);
+        return write_one(epoch, storage, MANIFEST_RESERVE, bytes);
     }
-    let file = storage.recycle(epoch, MANIFEST, RESIZING)?;
+    let file = storage.recycle(epoch, MANIFEST_RESERVE, MANIFEST_RESERVE_RESIZING)?;
     let resized = if bytes < found_bytes {
         file.append(&[&vec![0; bytes as usize]])
             .and_then(|()| file.truncate_to_position())
@@ -217,7 +214,7 @@ fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> 
     };
     let resized = resized.and_then(|()| file.sync());
     drop(file);
-    storage.rename(epoch, RESIZING, MANIFEST)?;
+    storage.rename(epoch, MANIFEST_RESERVE_RESIZING, MANIFEST_RESERVE)?;
     match resized {
         Ok(()) => Ok(true),
         Err(error) if error.is_no_space() => Ok(false),
@@ -227,7 +224,7 @@ fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> 
 
 /// Makes the log's reserve from the space that an open gets by deleting what a failed open left.
 pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage) -> Result<()> {
-    make_one(epoch, storage, LOG, LOG_BYTES)
+    make_one(epoch, storage, LOG_RESERVE, LOG_BYTES)
 }
 
 /// Makes one of `bytes` if it is missing. No room is no failure.

@@ -17,11 +17,12 @@
 //!
 //! Threading: plain values, under the lock of `Stalls`; time comes from the caller.
 
-use crate::types::pressure::Nearness;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
+
+use crate::types::pressure::Nearness;
 
 /// What may be admitted at once after a pause, as time at the full rate.
 const BURST: Duration = Duration::from_millis(5);

@@ -15,22 +15,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, Runtime};
 
 use crate::commit::queue::{Crew, Queue};
 use crate::env::health::Health;
 use crate::formats::batch::{BatchBody, Entry, EntryKind};
 use crate::formats::log::{Position, RecordKind};
-use crate::services::core::{Core, first_memtable, next_memtable};
+use crate::services::core::Core;
 use crate::tree::memtable::{self, Memtable};
-use crate::tree::settings::Settings;
+use crate::tree::settings::{Settings, first_memtable, next_memtable};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
-use crate::types::pressure;
-use crate::types::pressure::Load;
-use siltstone_storage::planted::{self, Bug};
+use crate::types::pressure::{self, Load};
 
 /// How a write wants to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -6,15 +6,14 @@
 //! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
 //! falsely successful sync. Threading: `check` is one relaxed load on the good path.
 
-use crate::types::error::closed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::event::{Event, Events};
-use siltstone_storage::planted::{self, Bug};
 
 const GOOD: u8 = 0;
 const NO_SPACE: u8 = 1;

@@ -6,5 +6,6 @@
 pub(crate) mod descriptors;
 pub(crate) mod guard;
 pub(crate) mod health;
+pub(crate) mod session;
 pub(crate) mod table_files;
 pub(crate) mod wrapped_storage;

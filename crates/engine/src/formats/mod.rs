@@ -8,4 +8,5 @@ pub(crate) mod directories;
 pub mod log;
 pub mod manifest;
 pub(crate) mod names;
+pub(crate) mod options_file;
 pub mod version;

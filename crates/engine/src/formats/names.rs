@@ -7,6 +7,8 @@
 //!
 //! Threading: pure functions.
 
+use siltstone_table::job::OutputPrefix;
+
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
 use crate::types::options::file::OPTIONS;
@@ -24,14 +26,14 @@ pub(crate) const FIXED: [&str; 11] = [
     CURRENT_NAME,
     DIRECTORIES,
     OWNER,
-    crate::stats::published::STATS,
+    crate::formats::names::STATS,
     OPTIONS,
     DESTROYED,
-    crate::services::checkpoint::PARTIAL,
-    crate::catalog::reserve::MANIFEST,
-    crate::catalog::reserve::RESIZING,
-    crate::catalog::reserve::LOG,
-    crate::catalog::reserve::POINTER,
+    crate::formats::names::PARTIAL,
+    crate::formats::names::MANIFEST_RESERVE,
+    crate::formats::names::MANIFEST_RESERVE_RESIZING,
+    crate::formats::names::LOG_RESERVE,
+    crate::formats::names::CURRENT_RESERVE,
 ];
 
 /// What a file is for.
@@ -64,7 +66,7 @@ pub(crate) struct Parts {
 
 /// What the file of this name is; `None` if it is none of a store's.
 pub(crate) fn kind_of(name: &str) -> Option<Kind> {
-    if let Some(open_number) = crate::services::recovery::open_number_of(name) {
+    if let Some(open_number) = crate::formats::names::open_number_of(name) {
         return Some(Kind::Table(open_number));
     }
     if parse_segment_name(name).is_some() {
@@ -74,7 +76,7 @@ pub(crate) fn kind_of(name: &str) -> Option<Kind> {
         return Some(Kind::Manifest(number));
     }
     match name {
-        crate::catalog::reserve::LOG => Some(Kind::LogReserve),
+        crate::formats::names::LOG_RESERVE => Some(Kind::LogReserve),
         OWNER => Some(Kind::Owner),
         name if FIXED.contains(&name) => Some(Kind::Kept),
         _ => None,
@@ -103,6 +105,61 @@ impl Parts {
 pub fn is_store_file(name: &str) -> bool {
     kind_of(name).is_some()
 }
+
+/// Becomes a manifest.
+pub(crate) const MANIFEST_RESERVE: &str = "RESERVE";
+
+/// The name of [`MANIFEST_RESERVE`] while it is resized.
+pub(crate) const MANIFEST_RESERVE_RESIZING: &str = "RESERVE-RESIZING";
+
+/// Becomes a log segment.
+pub(crate) const LOG_RESERVE: &str = "RESERVE-LOG";
+
+/// Deleted for the few bytes of the pointer's replacement, which is a new object for a moment.
+pub(crate) const CURRENT_RESERVE: &str = "RESERVE-CURRENT";
+
+/// Whether a file of this name is space kept for a full disk.
+pub(crate) fn is_reserve(name: &str) -> bool {
+    [
+        MANIFEST_RESERVE,
+        MANIFEST_RESERVE_RESIZING,
+        LOG_RESERVE,
+        CURRENT_RESERVE,
+    ]
+    .contains(&name)
+}
+
+/// Name of the lease.
+pub(crate) const LEASE: &str = "store";
+
+/// The file's name.
+pub(crate) const STATS: &str = "STATS.json";
+
+/// Stands in a folder while a checkpoint is written into it.
+pub(crate) const PARTIAL: &str = "PARTIAL";
+
+/// The open number in a table's name.
+pub(crate) fn open_number_of(name: &str) -> Option<u64> {
+    // Exactly as tables are called: what people call `2024-sales.tbl` is theirs.
+    let parts: Vec<&str> = name.strip_suffix(".tbl")?.split('-').collect();
+    let [epoch, attempt, subjob, place] = parts[..] else {
+        return None;
+    };
+    let open_number = u64::from_str_radix(epoch, 16).ok()?;
+    let prefix = OutputPrefix {
+        epoch: open_number,
+        attempt: u64::from_str_radix(attempt, 16).ok()?,
+    };
+    let spelled = prefix.table_name(subjob.parse().ok()?, place.parse().ok()?);
+    (spelled == name).then_some(open_number)
+}
+
+/// What the names of built tables end with. The store's own tables end otherwise, so that a table which lies in a store's folder by
+/// mistake is not deleted as an orphan.
+pub const BUILT_TABLE_SUFFIX: &str = ".table";
+
+/// How the marker's text begins, which tells it from a checkpoint's.
+pub(crate) const MARKER_TEXT: &str = "a repair is making this store";
 
 #[cfg(test)]
 mod tests {

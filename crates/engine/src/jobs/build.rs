@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
 use siltstone_table::error::TableError;
@@ -33,6 +34,7 @@ use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
 
 use super::rate::{RateLimit, Spender};
 use crate::formats::directories::Storages;
+use crate::formats::version::meta::meta_of;
 use crate::formats::version::{End, Key, KeyRange, KeyspaceVersion, TableMeta};
 use crate::jobs::sides::{Accepted, JobError, Sides, cancelled};
 use crate::tree::memtable::{Memtable, MemtableIter};
@@ -40,7 +42,6 @@ use crate::tree::pick::{Choice, hard_cuts, soft_cuts};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::{Compression, DirectIo, FlushVerify, KeyspaceSettings, Options};
-use siltstone_storage::planted::{self, Bug};
 
 /// Blocks of each table that are read back when the executor is not of this process.
 const SAMPLED_BLOCKS: usize = 8;
@@ -446,34 +447,6 @@ fn format_of(settings: &KeyspaceSettings, level: u8) -> FormatOptions {
         level: codec_level,
         bits_per_key: settings.bloom_bits_per_key.at(level) as u8,
         verify: true,
-    }
-}
-
-/// What the manifest says about an output table.
-pub(crate) fn meta_of(t: OutputTable, id: u64) -> TableMeta {
-    TableMeta {
-        id,
-        location: 0,
-        name: t.name,
-        min_seq: t.min_seq,
-        max_seq: t.max_seq,
-        raw_bytes: t.raw_bytes,
-        file_bytes: t.file_bytes,
-        entries: t.entries,
-        deletes: t.deletes,
-        range_deletes: t.fragments,
-        digest: t.digest.into(),
-        points: t.keys.map(|(first, last)| (first.into(), last.into())),
-        bounds: KeyRange {
-            start: t.bounds.start.into(),
-            end: match t.bounds.end {
-                RangeEnd::With(key) => End::Included(key.into()),
-                RangeEnd::Before(key) => End::Excluded(key.into()),
-                RangeEnd::Unbounded => End::Unbounded,
-            },
-        },
-        sequence_override: None,
-        flags: 0,
     }
 }
 

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
 use crate::formats::version::{Edit, KeyspaceEdit, SeqRange};
@@ -22,7 +23,6 @@ use crate::tree::pick::targets;
 use crate::tree::view::{KeyspaceCore, MemSource, Source};
 use crate::types::error::{Error, Result};
 use crate::types::event::Event;
-use siltstone_storage::planted::{self, Bug};
 
 /// A flush that was given to a worker.
 pub(crate) struct FlushTask {

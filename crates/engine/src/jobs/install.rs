@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Handover, Inputs, Progress};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Counters;
@@ -26,7 +27,6 @@ use crate::tree::pick::{Choice, ChoiceKind, Reservation, older_ranges};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Result;
 use crate::types::event::Event;
-use siltstone_storage::planted::{self, Bug};
 
 /// A compaction that was given to a worker.
 pub(crate) struct CompactionTask {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
 use super::install::{Cause, CompactionTask};
@@ -26,7 +27,6 @@ use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
-use siltstone_storage::planted::{self, Bug};
 
 /// Places in the counts of failures.
 const FLUSHES: usize = 0;

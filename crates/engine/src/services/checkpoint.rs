@@ -13,31 +13,27 @@
 //!
 //! Threading: the caller's task; the leader's role and `ddl` are held for the cut only.
 
-use crate::types::event::CheckpointReport;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use siltstone_storage::files::{self, FileStorage};
-use siltstone_storage::{Epoch, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::{Epoch, Runtime, Storage};
 
-use crate::formats::directories::refuse_within;
+use crate::formats::directories::{log_store_id, refuse_within};
 use crate::formats::log::{LogConfig, LogOptions, LogWriter};
 use crate::formats::manifest::{self, Manifest, Space, StoreId};
+use crate::formats::names::{LEASE, PARTIAL};
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceState, Level, Run, StoreState};
 use crate::jobs::build::JobRunner;
 use crate::services::core::Core;
-use crate::services::recovery::{LEASE, keyspace_edit, log_store_id};
+use crate::services::recovery::keyspace_edit;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
-use crate::types::error::closed;
-use crate::types::error::{Error, Result};
-use crate::types::event::Event;
+use crate::types::error::{Error, Result, closed};
+use crate::types::event::{CheckpointReport, Event};
 use crate::types::limits::KeyspaceId;
-use siltstone_storage::planted::{self, Bug};
-
-/// Stands in a folder while a checkpoint is written into it.
-pub(crate) const PARTIAL: &str = "PARTIAL";
 
 /// One moment of the store.
 struct Cut {
@@ -430,37 +426,6 @@ fn partial_path(folder: &Path) -> Result<PathBuf> {
     let mut partial = OsString::from(name);
     partial.push(".partial");
     Ok(folder.with_file_name(partial))
-}
-
-/// Refuses a folder in which a checkpoint or a repair was begun and not finished. Both leave the
-/// same marker; a repair's says that it is one.
-pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
-    let marker = match root.open(PARTIAL) {
-        Ok(marker) => marker,
-        Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let of_repair = crate::tools::repair::MARKER_TEXT.as_bytes();
-    let mut head = vec![0; of_repair.len()];
-    if marker.len() >= head.len() as u64 {
-        marker.read_at(0, &mut head)?;
-    }
-    let (what, advice) = match head == of_repair {
-        true => (
-            "repair",
-            "give the same `silt repair` again: it begins anew and makes the store whole",
-        ),
-        false => (
-            "checkpoint",
-            "write the checkpoint again, or delete the folder",
-        ),
-    };
-    Err(Error::not_found(format!(
-        "{} holds an unfinished {what}, not a store",
-        root.describe()
-    ))
-    .in_file(PARTIAL)
-    .advice(advice))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //!
 //! Threading: shared by all handles and background tasks.
 
-use crate::types::error::dropped_keyspace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime};
 
-use crate::api::batch::SessionId;
 use crate::catalog::reserve::ManifestReserve;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
 use crate::env::guard::Guards;
 use crate::env::health::Health;
+use crate::env::session::SessionId;
 pub(crate) use crate::formats::directories::Storages;
 use crate::formats::log::{LogWriter, Position};
 use crate::formats::manifest::Manifest;
@@ -27,13 +26,13 @@ use crate::formats::version::{Edit, LogPosition, LogStart, StoreState};
 use crate::jobs::build::JobRunner;
 use crate::jobs::schedule::Schedule;
 use crate::services::ingest::Guests;
-use crate::tree::memtable::Memtable;
 use crate::tree::pinning;
-use crate::tree::settings::{Arenas, Settings};
+use crate::tree::settings::Arenas;
 use crate::tree::snapshot::SnapshotRegistry;
 use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceCore, Source};
 use crate::types::error::closed;
+use crate::types::error::dropped_keyspace;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Events;
 use crate::types::limits::KeyspaceId;
@@ -102,12 +101,12 @@ pub(crate) struct Core {
     pub(crate) live: ArcSwap<Options>,
     /// The file of options in the store's folder as the open found it; an open for reading ignores
     /// it.
-    pub(crate) options_file: crate::services::options_differ::Read,
+    pub(crate) options_file: crate::formats::options_file::Read,
     pub(crate) sync_every_write: bool,
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,
     /// The storages beneath those of an open for reading, and the log that it replayed.
-    pub(crate) below: Option<crate::stats::space::Below>,
+    pub(crate) below: Option<crate::env::wrapped_storage::Below>,
     pub(crate) guards: Guards,
     pub(crate) epoch: Epoch,
     pub(crate) jobs: JobRunner,
@@ -460,42 +459,6 @@ fn no_keyspace(map: &KeyspaceMap, id: KeyspaceId) -> Error {
 /// Whether an edit that failed so may be committed later: nothing was written, and the state would take it. The manifest could not grow.
 pub(crate) fn may_wait(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io)
-}
-
-/// An empty memtable with room for at least `min_bytes`.
-fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<Memtable>> {
-    let arena = settings.arenas.take(min_bytes).map_err(no_memory)?;
-    Ok(Arc::new(Memtable::new(arena)))
-}
-
-/// The first memtable of a keyspace: memory comes as it is written.
-pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
-    let arena = settings.arenas.take_lazily(0).map_err(no_memory)?;
-    Ok(Arc::new(Memtable::new(arena)))
-}
-
-/// An empty memtable with room for at least `min_bytes`, to go on where `last` was filled. What was sealed nearly empty, to bound the log or
-/// because somebody asked, is likely to stay so: among a thousand keyspaces each would come to hold a whole arena in memory.
-pub(crate) fn next_memtable(
-    settings: &Settings,
-    last: &Memtable,
-    min_bytes: usize,
-) -> Result<Arc<Memtable>> {
-    if !settings.lean && last.used_bytes() >= settings.arenas.arena_bytes() as u64 / 4 {
-        return new_memtable(settings, min_bytes);
-    }
-    let arena = settings.arenas.take_lazily(min_bytes).map_err(no_memory)?;
-    Ok(Arc::new(Memtable::new(arena)))
-}
-
-/// The system gave no arena.
-#[cold]
-pub(crate) fn no_memory(cause: crate::tree::memtable::ArenaError) -> Error {
-    Error::new(
-        ErrorKind::NoSpace,
-        format!("no memory for a memtable: {cause}"),
-    )
-    .advice("give the process more memory, or open with a smaller memtable_bytes")
 }
 
 #[cold]

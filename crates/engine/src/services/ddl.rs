@@ -13,7 +13,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::planted::{self, Bug};
+
 use crate::formats::log::RecordKind;
+use crate::formats::log::bodies::encode_create;
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES};
 use crate::services::core::{
     Core, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit, may_wait,
@@ -25,51 +28,6 @@ use crate::types::event::Event;
 use crate::types::limits::KeyspaceId;
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
-use siltstone_storage::planted::{self, Bug};
-
-/// Ends a create record's name where options follow: a byte that is never part of UTF-8.
-const NAME_END: u8 = 0xff;
-
-/// Body of a create record: the options are in it, because the edit may be lost and the record is what was acknowledged.
-pub(crate) fn encode_create(id: KeyspaceId, name: &str, options: &StoredOptions) -> Vec<u8> {
-    let mut body = id.to_le_bytes().to_vec();
-    body.extend_from_slice(name.as_bytes());
-    let options = options.encode();
-    if !options.is_empty() {
-        body.push(NAME_END);
-        body.extend_from_slice(&options);
-    }
-    body
-}
-
-/// Inverse of [`encode_create`].
-pub(crate) fn decode_create(body: &[u8]) -> Result<(KeyspaceId, &str, StoredOptions)> {
-    let bad = || {
-        Error::new(
-            ErrorKind::Corruption,
-            "a create record of the log is malformed",
-        )
-    };
-    let (id, rest) = body.split_first_chunk::<4>().ok_or_else(bad)?;
-    let mut parts = rest.splitn(2, |byte| *byte == NAME_END);
-    let name = std::str::from_utf8(parts.next().unwrap_or_default()).map_err(|_| bad())?;
-    if !(1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len()) {
-        return Err(bad());
-    }
-    let options = StoredOptions::decode(parts.next().unwrap_or_default())?;
-    Ok((u32::from_le_bytes(*id), name, options))
-}
-
-/// Inverse of a drop record's body.
-pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
-    let id = body.try_into().map_err(|_| {
-        Error::new(
-            ErrorKind::Corruption,
-            "a drop record of the log is malformed",
-        )
-    })?;
-    Ok(u32::from_le_bytes(id))
-}
 
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len()) {

@@ -14,36 +14,11 @@
 //!
 //! Threading: the file is read once, by the open; comparing takes no lock.
 
-use crate::types::event::OptionDifference;
-use siltstone_storage::{Storage, StorageErrorKind};
-
 use crate::services::core::Core;
-use crate::types::error::{Error, Result};
-use crate::types::event::Event;
+use crate::types::error::Error;
+use crate::types::event::{Event, OptionDifference};
 use crate::types::options::file::OPTIONS;
-use crate::types::options::{
-    FILE_BYTES_MAX, Options, OptionsFile, Scope, Setting, Value, settings,
-};
-
-/// The file as it was when the store was opened: `None` if there is none.
-pub(crate) type Read = Result<Option<OptionsFile>>;
-
-/// Reads the file from a store's folder.
-pub(crate) fn read(storage: &dyn Storage) -> Read {
-    let contents = || -> siltstone_storage::Result<Vec<u8>> {
-        let file = storage.open(OPTIONS)?;
-        // One byte more than is allowed is enough for the refusal.
-        let mut bytes = vec![0; file.len().min(FILE_BYTES_MAX + 1) as usize];
-        file.read_at(0, &mut bytes)?;
-        Ok(bytes)
-    };
-    let read = match contents() {
-        Ok(bytes) => OptionsFile::from_bytes(&bytes).map(Some),
-        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
-    };
-    read.map_err(|error| error.context(format!("{}/{OPTIONS}", storage.describe())))
-}
+use crate::types::options::{Options, OptionsFile, Scope, Setting, Value, settings};
 
 /// Whether an option is about one open only, and not about the store.
 fn is_of_one_open(setting: &Setting) -> bool {

@@ -21,15 +21,12 @@ use siltstone_table::limits::{MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 use siltstone_table::writer::{TableWriter, WriterBuffers, WriterOptions};
 
 use crate::env::descriptors::Descriptors;
+use crate::formats::names::BUILT_TABLE_SUFFIX;
 use crate::jobs::build::codec_of;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::BOTTOM_LEVEL;
 use crate::types::options::{Compression, KeyspaceSettings, Options};
 use crate::types::show::ShowKey;
-
-/// What the names of built tables end with. The store's own tables end otherwise, so that a table which lies in a store's folder by
-/// mistake is not deleted as an orphan.
-pub const BUILT_TABLE_SUFFIX: &str = ".table";
 
 /// A folder of tables that belong to no store.
 #[derive(Clone)]

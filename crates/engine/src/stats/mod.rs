@@ -15,6 +15,7 @@ use crate::commit::stalls::{Delay, DelayTotal};
 use crate::formats::log::LogStats;
 use crate::jobs::schedule::JobStats;
 use crate::jobs::sides::SideStats;
+use crate::services::budget::MemoryStats;
 use crate::services::core::Core;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceView, Source};
@@ -153,43 +154,6 @@ where
     let all = Vec::<serde_json::Value>::deserialize(deserializer)?;
     let known = |value| serde_json::from_value(value).ok();
     Ok(all.into_iter().filter_map(known).collect())
-}
-
-/// Memory by use, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MemoryStats {
-    /// Arenas of memtables, in use or kept.
-    pub arena_bytes: u64,
-    /// What range deletes in memtables take beside the arenas.
-    pub range_delete_bytes: u64,
-    /// Cached blocks.
-    pub block_cache_bytes: u64,
-    /// Filters, indexes and range deletes of open tables.
-    pub table_bytes: u64,
-    /// Of memtables what counts for `memory_bytes_max`: arenas that are in memory whole, of others what was written to them, and range deletes.
-    pub memtable_bytes: u64,
-    /// Buffers of running jobs.
-    pub job_bytes: u64,
-    /// What the block cache may hold now.
-    pub block_cache_capacity_bytes: u64,
-    /// `memory_bytes_max`; 0: none.
-    pub max_bytes: u64,
-}
-
-impl MemoryStats {
-    /// What counts for `memory_bytes_max`: memtables, cached blocks, open tables, buffers of jobs.
-    pub fn counted_bytes(&self) -> u64 {
-        self.memtable_bytes + self.block_cache_bytes + self.table_bytes + self.job_bytes
-    }
-
-    /// How much more that is than `memory_bytes_max` allows.
-    pub fn over_bytes(&self) -> u64 {
-        match self.max_bytes {
-            0 => 0,
-            max => self.counted_bytes().saturating_sub(max),
-        }
-    }
 }
 
 impl Stats {

@@ -17,13 +17,11 @@ use serde::{Deserialize, Serialize};
 use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Instant, Storage, StorageErrorKind};
 
+use crate::formats::names::STATS;
 use crate::services::core::Core;
 use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
 use crate::types::error::{Error, Result};
-
-/// The file's name.
-pub(crate) const STATS: &str = "STATS.json";
 
 /// A longer file is not read.
 const BYTES_MAX: u64 = 64 << 20;

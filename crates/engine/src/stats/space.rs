@@ -88,13 +88,6 @@ impl SpaceStats {
     }
 }
 
-/// The folders of an open for reading, below the files that it keeps in memory, and the segments
-/// that it replayed.
-pub(crate) struct Below {
-    pub(crate) storages: Storages,
-    pub(crate) live: RangeInclusive<u32>,
-}
-
 /// Counts the files of an open store.
 pub(crate) fn collect(core: &Core) -> SpaceStats {
     match &core.below {
@@ -120,7 +113,7 @@ fn count(storages: &Storages, live: &RangeInclusive<u32>) -> SpaceStats {
                 },
                 Some(Kind::Manifest(_)) => &mut all.manifests,
                 Some(Kind::LogReserve) => &mut all.reserves,
-                _ if crate::catalog::reserve::is_reserve(&object.name) => &mut all.reserves,
+                _ if crate::formats::names::is_reserve(&object.name) => &mut all.reserves,
                 _ => &mut all.others,
             };
             space.add(object.len);

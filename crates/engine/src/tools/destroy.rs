@@ -16,11 +16,10 @@ use std::sync::Arc;
 use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::{Epoch, Lease, Storage, StorageErrorKind};
 
-use crate::formats::directories::{Directories, Owner, Storages};
+use crate::formats::directories::{Directories, Owner, Storages, exists};
 use crate::formats::log::format as log_format;
 use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
-use crate::formats::names::{self, DESTROYED, DIRECTORIES, Kind, OWNER, Parts};
-use crate::services::recovery::LEASE;
+use crate::formats::names::{self, DESTROYED, DIRECTORIES, Kind, LEASE, OWNER, Parts};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// What became of a store's folders.
@@ -175,14 +174,6 @@ fn own_parts(directories: Option<&Directories>) -> Parts {
     directories.map_or(whole, Directories::own_parts)
 }
 
-fn exists(storage: &dyn Storage, name: &str) -> Result<bool> {
-    match storage.open(name) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind == StorageErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e.into()),
-    }
-}
-
 /// Whether an object begins with these bytes.
 fn begins(storage: &dyn Storage, name: &str, magic: &[u8]) -> Result<bool> {
     let file = storage.open(name)?;
@@ -207,7 +198,7 @@ fn is_store(storage: &dyn Storage) -> Result<bool> {
             Some(Kind::Manifest(_)) => begins(storage, &object.name, &manifest::format::MAGIC)?,
             Some(Kind::Segment) => begins(storage, &object.name, &log_format::MAGIC)?,
             // An unfinished checkpoint or repair has a marker and tables.
-            Some(Kind::Table(_)) => exists(storage, crate::services::checkpoint::PARTIAL)?,
+            Some(Kind::Table(_)) => exists(storage, crate::formats::names::PARTIAL)?,
             _ => false,
         };
         if is {
@@ -341,17 +332,4 @@ fn delete_where(
         storage.sync_dir(epoch)?;
     }
     Ok(())
-}
-
-/// Refuses a folder in which a store was being destroyed.
-pub(crate) fn refuse_destroyed(root: &dyn Storage) -> Result<()> {
-    if !exists(root, DESTROYED)? {
-        return Ok(());
-    }
-    let place = root.describe();
-    Err(Error::not_found(format!(
-        "the store in {place} was being destroyed, and that was cut off"
-    ))
-    .in_file(DESTROYED)
-    .advice("destroy it again to delete what is left of it"))
 }

@@ -12,20 +12,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::formats::version::{Edit, KeyspaceEdit};
 use crate::services::core::Core;
-use crate::tree::memtable::ArenaPool;
+use crate::tree::memtable::{ArenaPool, Memtable};
 use crate::tree::pick::PickOptions;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Event;
-use crate::types::options::file::OPTIONS;
+use crate::types::options::keyspace::merged;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{Change, KeyspaceOptions, KeyspaceSettings, Options, Value, setting};
 use crate::types::pressure::Limits;
-use siltstone_storage::planted::{self, Bug};
 
 /// What a keyspace works by. Immutable.
 pub(crate) struct Settings {
@@ -218,60 +218,6 @@ pub(crate) fn set_keyspace(
     Ok(())
 }
 
-/// The options of a keyspace: what it has (`kept`), and over it what is to be set (`wished`), which
-/// comes from the file `OPTIONS.toml` where `in_file` has it too.
-///
-/// # Errors
-/// `InvalidArgument` if two of these options contradict each other. The error names both, and
-/// where each of them comes from.
-pub(crate) fn merged(
-    name: &str,
-    kept: &KeyspaceOptions,
-    wished: &KeyspaceOptions,
-    in_file: Option<&KeyspaceOptions>,
-) -> Result<KeyspaceOptions> {
-    let mut own = kept.clone();
-    own.merge(wished);
-    let Some((lower, low, upper, high)) = own.contradiction() else {
-        own.validate()?;
-        return Ok(own);
-    };
-    let origin = |option: &str| -> Result<(String, bool)> {
-        let setting = setting(option)?;
-        let Some(value) = setting.keyspace_value(wished) else {
-            return Ok(("kept by the store".to_string(), true));
-        };
-        let is_in_file = in_file.and_then(|own| setting.keyspace_value(own)) == Some(value);
-        let origin = match is_in_file {
-            true => format!("set in {OPTIONS}"),
-            false => "set by the caller".to_string(),
-        };
-        Ok((origin, false))
-    };
-    let ((lower_origin, lower_is_kept), (upper_origin, upper_is_kept)) =
-        (origin(lower)?, origin(upper)?);
-    let mut advice = format!("raise {upper} or lower {lower}");
-    let all_kept = [(lower, lower_is_kept), (upper, upper_is_kept)];
-    for (option, _) in all_kept.iter().filter(|(_, is_kept)| *is_kept) {
-        advice += &format!(
-            "; `silt options STORE -k {name} --unset {option}` takes away the {option} that the \
-             store keeps"
-        );
-    }
-    let error = Error::invalid_argument(format!(
-        "option {upper} of the keyspace `{name}` contradicts its option {lower}"
-    ))
-    .expected(format!(
-        "a value of {upper} of at least {low}, the value of {lower} ({lower_origin})"
-    ))
-    .found(format!("{high} ({upper_origin})"))
-    .advice(advice);
-    Err(match in_file.is_some() {
-        true => error.in_file(OPTIONS),
-        false => error,
-    })
-}
-
 /// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
 /// all the same until the store is closed.
 pub(crate) fn keep_wishes(core: &Core) -> Result<()> {
@@ -302,4 +248,40 @@ fn changed(core: &Core) {
     core.stalls.relieve();
     core.wake_background();
     core.wake_tidy();
+}
+
+/// An empty memtable with room for at least `min_bytes`.
+pub(crate) fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<Memtable>> {
+    let arena = settings.arenas.take(min_bytes).map_err(no_memory)?;
+    Ok(Arc::new(Memtable::new(arena)))
+}
+
+/// The first memtable of a keyspace: memory comes as it is written.
+pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
+    let arena = settings.arenas.take_lazily(0).map_err(no_memory)?;
+    Ok(Arc::new(Memtable::new(arena)))
+}
+
+/// An empty memtable with room for at least `min_bytes`, to go on where `last` was filled. What was sealed nearly empty, to bound the log or
+/// because somebody asked, is likely to stay so: among a thousand keyspaces each would come to hold a whole arena in memory.
+pub(crate) fn next_memtable(
+    settings: &Settings,
+    last: &Memtable,
+    min_bytes: usize,
+) -> Result<Arc<Memtable>> {
+    if !settings.lean && last.used_bytes() >= settings.arenas.arena_bytes() as u64 / 4 {
+        return new_memtable(settings, min_bytes);
+    }
+    let arena = settings.arenas.take_lazily(min_bytes).map_err(no_memory)?;
+    Ok(Arc::new(Memtable::new(arena)))
+}
+
+/// The system gave no arena.
+#[cold]
+pub(crate) fn no_memory(cause: crate::tree::memtable::ArenaError) -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        format!("no memory for a memtable: {cause}"),
+    )
+    .advice("give the process more memory, or open with a smaller memtable_bytes")
 }

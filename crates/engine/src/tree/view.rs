@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::formats::log::Position;
@@ -27,7 +28,6 @@ use crate::tree::settings::Settings;
 use crate::tree::tables::{TableHandle, TableSet};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
-use siltstone_storage::planted::{self, Bug};
 
 /// The `hi` of a source that still takes writes.
 pub(crate) const OPEN: u64 = u64::MAX;
@@ -386,7 +386,7 @@ impl KeyspaceCore {
             return;
         }
         // Without memory for an empty one, they stay until the last handle is dropped.
-        let Ok(mem) = crate::services::core::first_memtable(&self.settings()) else {
+        let Ok(mem) = crate::tree::settings::first_memtable(&self.settings()) else {
             return;
         };
         self.replace_view(|view| {

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use siltstone_storage::{Condvar, Mutex, Runtime};
 
-use crate::types::limits::KeyspaceId;
-
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::limits::KeyspaceId;
 use crate::types::metrics::Counter;
 use crate::types::options::Value;
 use crate::types::options::file::OPTIONS;

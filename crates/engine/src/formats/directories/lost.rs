@@ -42,7 +42,7 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
         _ => return Ok(()),
     };
     let root_path = PathBuf::from(root.location());
-    let file = crate::services::options_differ::read(root).ok().flatten();
+    let file = crate::formats::options_file::read(root).ok().flatten();
     let from_file = file.as_ref().map(|file| file.options.directories());
     let given = options.map(Options::directories);
     let has_log = root

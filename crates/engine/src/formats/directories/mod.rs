@@ -19,9 +19,8 @@ use std::sync::Arc;
 use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErrorKind};
 
-use crate::formats::manifest::{CURRENT_NAME, StoreId};
-use crate::formats::names::{DIRECTORIES, OWNER, Parts};
-use crate::services::recovery::LEASE;
+use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
+use crate::formats::names::{DESTROYED, DIRECTORIES, LEASE, OWNER, PARTIAL, Parts};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::Options;
 use crate::types::options::file::OPTIONS;
@@ -307,7 +306,7 @@ fn moved_by_option(root: &dyn Storage, name: &str, is: &Path, wish: &Path) -> Er
         "log_dir" => "the log lies",
         _ => "the tables lie",
     };
-    let file = crate::services::options_differ::read(root).ok().flatten();
+    let file = crate::formats::options_file::read(root).ok().flatten();
     let in_file = file.is_some_and(|file| {
         let mut all = file.options.directories().into_iter();
         let dir = all.find_map(|(option, dir)| (option == name).then_some(dir));
@@ -519,4 +518,128 @@ impl Claim {
 pub(crate) fn random_id(runtime: &Runtime) -> StoreId {
     let high = u128::from(runtime.random_u64()) << 64;
     StoreId(high | u128::from(runtime.random_u64()))
+}
+
+/// The log carries half of the store's id.
+pub(crate) fn log_store_id(id: StoreId) -> u64 {
+    id.0 as u64
+}
+
+/// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
+pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
+    crate::formats::directories::refuse_destroyed(&*storages.manifest)?;
+    crate::formats::directories::refuse_unfinished(&*storages.manifest)?;
+    let refuse = |file: &str| {
+        Err(Error::corruption(
+            file,
+            "the folder holds data of a store but no file CURRENT that names its manifest",
+        )
+        .advice(crate::formats::directories::NO_CURRENT_ADVICE))
+    };
+    for object in storages.tables.list()? {
+        if object.name.ends_with(".tbl") {
+            return refuse(&object.name);
+        }
+    }
+    for object in storages
+        .log
+        .list()?
+        .iter()
+        .filter(|o| o.name.ends_with(".log") && o.len >= 96)
+    {
+        let mut head = [0u8; 32];
+        storages.log.open(&object.name)?.read_at(64, &mut head)?;
+        if head != [0; 32] {
+            return refuse(&object.name);
+        }
+    }
+    for object in storages.manifest.list()? {
+        if manifest::parse_manifest_name(&object.name).is_some()
+            && !may_be_of_a_creation(&*storages.manifest, &object.name)?
+        {
+            return refuse(&object.name);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a folder in which a checkpoint or a repair was begun and not finished. Both leave the
+/// same marker; a repair's says that it is one.
+pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
+    let marker = match root.open(PARTIAL) {
+        Ok(marker) => marker,
+        Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let of_repair = crate::formats::names::MARKER_TEXT.as_bytes();
+    let mut head = vec![0; of_repair.len()];
+    if marker.len() >= head.len() as u64 {
+        marker.read_at(0, &mut head)?;
+    }
+    let (what, advice) = match head == of_repair {
+        true => (
+            "repair",
+            "give the same `silt repair` again: it begins anew and makes the store whole",
+        ),
+        false => (
+            "checkpoint",
+            "write the checkpoint again, or delete the folder",
+        ),
+    };
+    Err(Error::not_found(format!(
+        "{} holds an unfinished {what}, not a store",
+        root.describe()
+    ))
+    .in_file(PARTIAL)
+    .advice(advice))
+}
+
+/// Refuses a folder in which a store was being destroyed.
+pub(crate) fn refuse_destroyed(root: &dyn Storage) -> Result<()> {
+    if !exists(root, DESTROYED)? {
+        return Ok(());
+    }
+    let place = root.describe();
+    Err(Error::not_found(format!(
+        "the store in {place} was being destroyed, and that was cut off"
+    ))
+    .in_file(DESTROYED)
+    .advice("destroy it again to delete what is left of it"))
+}
+
+/// The advice where `CURRENT` is missing.
+pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of \
+    what can be read with `silt repair`; do not create a new store over the old one's files";
+
+/// Whether a manifest that no `CURRENT` names may be what a creation left that was cut off. Such a
+/// manifest has the state of a new store and no edit, or is torn.
+pub(crate) fn may_be_of_a_creation(storage: &dyn Storage, name: &str) -> Result<bool> {
+    let file = storage.open(name)?;
+    let mut head = [0; manifest::format::HEADER_BYTES];
+    if file.len() < head.len() as u64 {
+        return Ok(true);
+    }
+    file.read_at(0, &mut head)?;
+    let read = manifest::format::decode_header(&head, name)
+        .and_then(|current| manifest::read_manifest(storage, &current));
+    match read {
+        Ok(read) => {
+            let state = &read.state;
+            let has_tables = state
+                .keyspaces
+                .values()
+                .any(|k| k.version.tables().next().is_some());
+            Ok(read.record_count <= 1 && state.keyspaces.len() <= 1 && !has_tables)
+        }
+        Err(error) if error.is_corruption() => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn exists(storage: &dyn Storage, name: &str) -> Result<bool> {
+    match storage.open(name) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind == StorageErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }

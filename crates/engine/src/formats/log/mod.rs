@@ -14,9 +14,10 @@
 //!
 //! Threading: see [`LogWriter`]; `replay` runs in one task.
 
+pub(crate) mod bodies;
 pub mod format;
 mod position;
-mod replay;
+pub(crate) mod replay;
 mod report;
 mod segments;
 mod window;

@@ -10,6 +10,7 @@
 //!
 //! Threading: one task; it only reads.
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::format::{
@@ -26,7 +27,6 @@ use super::window::{SECTOR_BYTES, Segment, is_unreadable};
 use crate::formats::batch::count_entries;
 use crate::formats::version::{LogPosition, LogStart, StoreState};
 use crate::types::error::{Error, Result};
-use siltstone_storage::planted::{self, Bug};
 
 /// The number of sectors that cannot be read after which [`ends_before`] gives up: a disk may take
 /// seconds for each.
@@ -666,4 +666,18 @@ fn ends_before(segment: &mut Segment, salt: u64, from: Position, start: Position
         }
     }
     false
+}
+
+/// The segment at which the manifest says that history starts is not there.
+pub(crate) fn no_first_segment(number: u32) -> Error {
+    Error::corruption(
+        crate::formats::log::format::segment_name(number),
+        "the log's first segment is missing",
+    )
+    .expected("the segment that the manifest names")
+    .found("no file of this name")
+    .advice(
+        "put the file back from a copy, or make a new store of what can be read with `silt \
+         repair`; if the log lay in a folder of its own (log_dir), put DIRECTORIES back first",
+    )
 }

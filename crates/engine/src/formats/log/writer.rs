@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Mutex, Runtime, Storage, StorageErrorKind, WriteFile};
 
 use super::format::{
@@ -26,9 +27,7 @@ use super::format::{
 use super::position::{AtomicPosition, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
 use crate::formats::version::LogStart;
-use crate::types::error::closed;
-use crate::types::error::{Error, ErrorKind, Result};
-use siltstone_storage::planted::{self, Bug};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 
 /// Parts of a record that are written without an allocation.
 const INLINE_PARTS: usize = 64;

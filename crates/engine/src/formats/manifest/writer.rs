@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Storage, StorageErrorKind, WriteFile};
 
 use super::format::{
@@ -14,9 +15,7 @@ use super::format::{
 };
 use super::reader::{Recovered, read_current};
 use crate::formats::version::{Edit, StoreState};
-use crate::types::error::closed;
-use crate::types::error::{Error, ErrorKind, Result};
-use siltstone_storage::planted::{self, Bug};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 
 /// Space is written ahead in steps of this many bytes.
 pub const RESERVE_STEP_BYTES: u64 = 64 << 10;

@@ -6,12 +6,16 @@
 //!
 //! Threading: immutable values.
 
-use crate::types::event::Event;
-use crate::types::show::ShowKey;
 use std::cmp::Ordering;
 use std::fmt;
 
+use siltstone_table::check::Found;
+use siltstone_table::job::outcome::OutputTable;
+use siltstone_table::retain::RangeEnd;
+
 use crate::types::error::{Error, Result};
+use crate::types::event::Event;
+use crate::types::show::ShowKey;
 
 /// A user key. Keys are ordered bytewise.
 pub type Key = Box<[u8]>;
@@ -426,5 +430,49 @@ impl TableMeta {
             return bad("it has unknown flags");
         }
         Ok(())
+    }
+}
+
+/// The error for damage in a table, with the block and the keys that are lost with it.
+pub(crate) fn in_block(found: Found) -> Error {
+    let error = Error::from(found.error);
+    let Some(block) = found.block else {
+        return error;
+    };
+    let keys = KeyRange {
+        start: block.lower.into(),
+        end: match block.upper_included {
+            true => End::Included(block.upper.into()),
+            false => End::Excluded(block.upper.into()),
+        },
+    };
+    error.over(block.start, block.end).keys(keys)
+}
+
+/// What the manifest says about an output table.
+pub(crate) fn meta_of(t: OutputTable, id: u64) -> TableMeta {
+    TableMeta {
+        id,
+        location: 0,
+        name: t.name,
+        min_seq: t.min_seq,
+        max_seq: t.max_seq,
+        raw_bytes: t.raw_bytes,
+        file_bytes: t.file_bytes,
+        entries: t.entries,
+        deletes: t.deletes,
+        range_deletes: t.fragments,
+        digest: t.digest.into(),
+        points: t.keys.map(|(first, last)| (first.into(), last.into())),
+        bounds: KeyRange {
+            start: t.bounds.start.into(),
+            end: match t.bounds.end {
+                RangeEnd::With(key) => End::Included(key.into()),
+                RangeEnd::Before(key) => End::Excluded(key.into()),
+                RangeEnd::Unbounded => End::Unbounded,
+            },
+        },
+        sequence_override: None,
+        flags: 0,
     }
 }

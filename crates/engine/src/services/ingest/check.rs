@@ -113,7 +113,7 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
     }
     let found = siltstone_table::check::check(&table)?;
     if let Some(first) = found.damage.into_iter().next() {
-        return Err(crate::tools::check::in_block(first)
+        return Err(crate::formats::version::meta::in_block(first)
             .context("a table cannot be ingested")
             .advice("build it again, or take it from another copy"));
     }

@@ -21,25 +21,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::storage::copy_object;
 use siltstone_storage::{Condvar, Mutex, Runtime, Storage, StorageErrorKind};
 
-use crate::api::keyspace::Keyspace;
-use crate::api::store::Store;
 use crate::formats::log::RecordKind;
-use crate::formats::log::format::MAX_SEQUENCE;
-use crate::formats::version::{
-    AddTable, Edit, Key, KeyspaceEdit, Level, Run, RunSlot, SeqRange, TableMeta,
-};
+use crate::formats::log::bodies::{NumberedPart, decode_ingest, encode_ingest};
+use crate::formats::version::{Edit, Key, KeyspaceEdit, Run, TableMeta};
 use crate::services::core::Core;
 use crate::services::ddl::complete;
 use crate::services::table_builder::{TableFile, no_table};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, RunView, Source};
-use crate::types::error::closed;
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, Result, closed};
 use crate::types::event::Event;
 use crate::types::limits::KeyspaceId;
-use siltstone_storage::planted::{self, Bug};
 
 /// How the files of an ingest come into the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -123,9 +118,6 @@ pub(crate) struct Part {
     pub(crate) runs: Vec<Vec<Arc<TableMeta>>>,
 }
 
-/// A part as a record holds it: runs with their ids.
-pub(crate) type NumberedPart = (KeyspaceId, Vec<(u64, Vec<Arc<TableMeta>>)>);
-
 /// An ingest that failed.
 pub(crate) struct Failed {
     pub(crate) error: Error,
@@ -139,146 +131,6 @@ impl Failed {
             error,
             recorded: false,
         }
-    }
-}
-
-/// Body of an ingest record: the edit that adds its runs, their ranges counted from the record's first number (of one run: from 0 to 1).
-pub(crate) fn encode(parts: &[NumberedPart]) -> Vec<u8> {
-    let last = parts.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0) as u64;
-    let keyspaces = parts.iter().map(|(id, runs)| {
-        let mut add = Vec::new();
-        for (i, (run_id, tables)) in (0u64..).zip(runs) {
-            let hi = if i + 1 == runs.len() as u64 {
-                last
-            } else {
-                i + 1
-            };
-            let slot = RunSlot {
-                id: *run_id,
-                seqs: SeqRange::new(i, hi),
-            };
-            add.extend(tables.iter().map(|table| AddTable {
-                level: 0,
-                run: Some(slot),
-                table: table.clone(),
-            }));
-        }
-        KeyspaceEdit {
-            id: *id,
-            add,
-            ..KeyspaceEdit::default()
-        }
-    });
-    Edit {
-        keyspaces: keyspaces.collect(),
-        ..Edit::default()
-    }
-    .encode()
-}
-
-/// What an ingest record says.
-#[derive(Debug)]
-pub(crate) struct Ingest {
-    /// The last number that it takes.
-    pub(crate) last: u64,
-    /// By keyspace: its runs, oldest first. Their tables have the numbers of their runs.
-    pub(crate) parts: Vec<(KeyspaceId, Vec<Run>)>,
-}
-
-/// Inverse of [`encode`], for a record whose first number is `first`.
-///
-/// # Errors
-/// `Corruption` for anything that [`encode`] does not make.
-pub(crate) fn decode(body: &[u8], first: u64) -> Result<Ingest> {
-    let bad = |what: &str| {
-        Error::new(
-            ErrorKind::Corruption,
-            format!("an ingest record of the log is malformed: {what}"),
-        )
-    };
-    let edit = Edit::decode(body)?.edit;
-    edit.check_limits()?;
-    let mut parts: Vec<(KeyspaceId, Vec<Run>)> = Vec::new();
-    let mut ends = Vec::new();
-    for keyspace in &edit.keyspaces {
-        if parts.iter().any(|(id, _)| *id == keyspace.id) {
-            return Err(bad("a keyspace is there twice"));
-        }
-        let mut slots: BTreeMap<u64, (RunSlot, Vec<Arc<TableMeta>>)> = BTreeMap::new();
-        for add in &keyspace.add {
-            let slot = add
-                .run
-                .filter(|_| add.level == 0)
-                .ok_or_else(|| bad("a table without a run"))?;
-            let (known, tables) = slots
-                .entry(slot.seqs.lo)
-                .or_insert_with(|| (slot, Vec::new()));
-            if *known != slot {
-                return Err(bad("two runs begin at one number"));
-            }
-            tables.push(add.table.clone());
-        }
-        let count = slots.len() as u64;
-        let mut runs = Vec::new();
-        for (i, (slot, tables)) in (0u64..).zip(slots.into_values()) {
-            let is_last = i + 1 == count;
-            if slot.seqs.lo != i || slot.seqs.hi <= i || (!is_last && slot.seqs.hi != i + 1) {
-                return Err(bad("the numbers of its runs do not meet"));
-            }
-            // Numbers begin at 1, so that there is one before the first.
-            let before = first.checked_sub(1).ok_or_else(|| bad("number 0"))?;
-            let hi = before
-                .checked_add(slot.seqs.hi)
-                .filter(|hi| *hi <= MAX_SEQUENCE)
-                .ok_or_else(|| bad("numbers beyond the last one"))?;
-            let number = first + i;
-            let tables = tables
-                .iter()
-                .map(|table| {
-                    Arc::new(TableMeta {
-                        sequence_override: Some(
-                            number - u64::from(planted::is(Bug::IngestNumberTooLow)),
-                        ),
-                        ..(**table).clone()
-                    })
-                })
-                .collect();
-            runs.push(Run {
-                id: slot.id,
-                seqs: SeqRange::new(before + i, hi),
-                tables: Level::new(tables)?,
-            });
-            if is_last {
-                ends.push(hi);
-            }
-        }
-        if runs.is_empty() {
-            return Err(bad("a keyspace without tables"));
-        }
-        parts.push((keyspace.id, runs));
-    }
-    let last = ends.iter().copied().max();
-    match last {
-        Some(last) if ends.iter().all(|end| *end == last) => Ok(Ingest { last, parts }),
-        Some(_) => Err(bad("its keyspaces end at different numbers")),
-        None => Err(bad("no keyspace")),
-    }
-}
-
-impl Ingest {
-    /// All its tables.
-    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<TableMeta>> {
-        self.parts
-            .iter()
-            .flat_map(|(_, runs)| runs)
-            .flat_map(|run| run.tables.tables())
-    }
-
-    /// One more than the largest id of its tables and runs.
-    pub(crate) fn next_table_id(&self) -> u64 {
-        let runs = self.parts.iter().flat_map(|(_, runs)| runs).map(|r| r.id);
-        let greatest = self.tables().map(|t| t.id).chain(runs).max();
-        greatest.map_or(0, |id| id.saturating_add(1))
     }
 }
 
@@ -308,7 +160,7 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
     for part in parts {
         part.keyspace.check().map_err(Failed::before_the_record)?;
     }
-    let body = encode(&numbered(core, parts));
+    let body = encode_ingest(&numbered(core, parts));
     let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
     let mut lead = core.queue.lead();
     let done = (|| -> std::result::Result<_, Failed> {
@@ -322,7 +174,7 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
             let first = lead.next_seq;
             let last = first + count - 1;
             core.reserve_numbers(last)?;
-            let mut ingest = decode(&body, first)?;
+            let mut ingest = decode_ingest(&body, first)?;
             let mut fresh = Vec::new();
             for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
                 // The active memtable is empty: its slot is joined to the first run's, so that neighbouring ranges still meet.
@@ -501,25 +353,17 @@ impl Imported<'_> {
     }
 }
 
-/// See [`Store::ingest`].
-fn ingest(
-    store: &Store,
-    files: &[(&Keyspace, Vec<TableFile>)],
+/// See [`Store::ingest`](crate::Store::ingest). The keyspaces are this store's.
+pub(crate) fn ingest(
+    core: &Core,
+    files: &[(&Arc<KeyspaceCore>, &[TableFile])],
     how: IngestMode,
 ) -> Result<IngestReport> {
     let _span = tracing::info_span!("ingest").entered();
-    let core = store.core();
     let guest = Guest::enter(core)?;
     core.health.check()?;
     for (keyspace, _) in files {
-        if !Arc::ptr_eq(keyspace.store().core(), core) {
-            return Err(Error::invalid_argument(format!(
-                "keyspace `{}` is of another store",
-                keyspace.name()
-            ))
-            .advice("open it from this store"));
-        }
-        keyspace.inner().check()?;
+        keyspace.check()?;
     }
     let mut imported = Imported {
         core,
@@ -537,7 +381,7 @@ fn ingest(
         return Ok(report);
     }
     if how == IngestMode::Move && planted::is(Bug::MoveDeletesFirst) {
-        let all = files.iter().flat_map(|(_, files)| files);
+        let all = files.iter().flat_map(|(_, files)| *files);
         all.for_each(|file| drop(file.delete()));
     }
     match commit(core, &parts) {
@@ -571,7 +415,7 @@ fn ingest(
     core.metrics.ingest_bytes.add(report.file_bytes);
     if how == IngestMode::Move {
         // The commit has synced the log through the record, and the names of what was imported before.
-        for file in files.iter().flat_map(|(_, files)| files) {
+        for file in files.iter().flat_map(|(_, files)| *files) {
             match file.delete() {
                 Err(e) if e.kind != StorageErrorKind::NotFound => report.left.push(file.shown()),
                 _ => {}
@@ -583,7 +427,7 @@ fn ingest(
 
 fn import_all(
     imported: &mut Imported<'_>,
-    files: &[(&Keyspace, Vec<TableFile>)],
+    files: &[(&Arc<KeyspaceCore>, &[TableFile])],
     how: IngestMode,
 ) -> Result<(Vec<Part>, IngestReport)> {
     let core = imported.core;
@@ -607,8 +451,8 @@ fn import_all(
         report.entry_count += meta.entries;
         report.file_bytes += meta.file_bytes;
         tables
-            .entry(keyspace.id())
-            .or_insert_with(|| (keyspace.inner().clone(), Vec::new()))
+            .entry(keyspace.id)
+            .or_insert_with(|| ((*keyspace).clone(), Vec::new()))
             .1
             .push(Arc::new(meta));
     }
@@ -628,28 +472,6 @@ fn import_all(
         return Err(closed());
     }
     Ok((parts, report))
-}
-
-impl Store {
-    /// Takes tables that were built outside ([`crate::TableBuilder`], [`Keyspace::export`]) into keyspaces: all of them at once or, after any crash,
-    /// none. Their entries lie above everything that the keyspaces hold when the call commits, and are seen together, over all
-    /// keyspaces. Where files of one keyspace overlap, later ones win; a keyspace may be named more than once.
-    ///
-    /// When the call returns, the ingest is durable. It writes no data through the log or the memtables: it costs the import (a link, or a
-    /// copy), one read of every table to verify it block by block, and a few syncs. Overlapping files make a run of level 0 each.
-    ///
-    /// # Errors
-    /// `Corruption` for a table that is damaged, `InvalidArgument` for one that no builder made (it has sequence numbers, several versions of
-    /// a key, range deletes, or belongs to a store) or that is of a keyspace of another store, `Unsupported` for one of another format, `NotFound`;
-    /// as a write otherwise (`NoSpace`: also where a copy finds no room). Then nothing has changed, the caller's files are there, and what was
-    /// imported is deleted. After `Poisoned` or I/O the ingest may or may not be there when the store is opened again.
-    pub fn ingest(
-        &self,
-        files: &[(&Keyspace, Vec<TableFile>)],
-        how: IngestMode,
-    ) -> Result<IngestReport> {
-        ingest(self, files, how)
-    }
 }
 
 #[cfg(test)]

@@ -52,9 +52,12 @@ pub(super) fn write_manifest(
     match create(Space::Fresh) {
         Err(error) if error.is_no_space() => {
             // The pointer's replacement is a new object for a moment: its room is given up first, whatever the manifest is made of.
-            let freed = reserve::find(&*storages.manifest, reserve::POINTER)?.is_some();
+            let freed = reserve::find(&*storages.manifest, crate::formats::names::CURRENT_RESERVE)?
+                .is_some();
             if freed {
-                storages.manifest.delete(epoch, reserve::POINTER)?;
+                storages
+                    .manifest
+                    .delete(epoch, crate::formats::names::CURRENT_RESERVE)?;
                 storages.manifest.sync_dir(epoch)?;
             }
             match reserve::find_manifest(&*storages.manifest)? {

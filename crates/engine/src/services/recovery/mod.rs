@@ -19,32 +19,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use arc_swap::ArcSwap;
-use siltstone_storage::{Epoch, Runtime, Storage};
+use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::{Epoch, Runtime};
 use siltstone_table::exec::Executor;
 
-use crate::api::batch::SessionId;
 use crate::catalog::reserve;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
 use crate::env::descriptors::Descriptors;
 use crate::env::guard;
 use crate::env::health::Health;
-use crate::formats::directories::Storages;
-use crate::formats::directories::{self, Claim, random_id};
+use crate::env::session::SessionId;
+use crate::env::wrapped_storage::Below;
+use crate::formats::directories::{
+    self, Claim, Storages, log_store_id, random_id, refuse_headless_data,
+};
 use crate::formats::log::format::{MAX_SEQUENCE, segment_name};
+use crate::formats::log::replay::no_first_segment;
 use crate::formats::log::{
     LogConfig, LogOptions, LogWriter, PassedDamage, Position, ReplayOptions, ReplayReport,
 };
-use crate::formats::manifest::{self, StoreId};
+use crate::formats::manifest;
 use crate::formats::version::{Edit, KeyspaceState, KeyspaceVersion, LogPosition, StoreState};
 use crate::jobs::build::JobRunner;
 use crate::jobs::schedule::Schedule;
-use crate::services::core::{
-    CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Tidy, first_memtable,
-};
+use crate::services::core::{CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Tidy};
 use crate::services::ingest::Guests;
-use crate::stats::space::Below;
-use crate::tree::settings::{Arenas, Settings};
+use crate::tree::settings::{Arenas, Settings, first_memtable};
 use crate::tree::snapshot::SnapshotRegistry;
 use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -55,7 +56,6 @@ use crate::types::metrics::Metrics;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{DirectIo, KeyspaceOptions, Options, SyncMode};
 use crate::wal::interval::IntervalSync;
-use siltstone_storage::planted::{self, Bug};
 
 mod install;
 mod orphans;
@@ -63,16 +63,12 @@ mod replay;
 
 use install::write_manifest;
 pub(crate) use install::{Rest, install_rest, keyspace_edit};
-pub(crate) use orphans::open_number_of;
 use orphans::{
     delete_orphans, delete_segments_behind, next_open_number, refuse_missing_tables,
     refuse_other_formats, sync_inherited,
 };
 use replay::Replay;
 pub(crate) use replay::ReplayBudget;
-
-/// Name of the lease.
-pub(crate) const LEASE: &str = "store";
 
 /// What a store is opened for.
 pub(crate) enum Purpose {
@@ -218,7 +214,7 @@ pub(crate) fn open(
             },
             recycle_count: 4,
         },
-        reserve: reserve::find(&*storages.log, reserve::LOG)?,
+        reserve: reserve::find(&*storages.log, crate::formats::names::LOG_RESERVE)?,
         last_known_segment: old.log_start.segment.max(old.log_synced.segment) as u32,
         on_poison,
     })?;
@@ -333,7 +329,7 @@ pub(crate) fn open(
             live: old.log_start.segment as u32..=replayed_to,
         }),
         options_file: match is_reading {
-            false => crate::services::options_differ::read(&*storages.manifest),
+            false => crate::formats::options_file::read(&*storages.manifest),
             true => Ok(None),
         },
         sync_every_write: options.sync == SyncMode::Always,
@@ -415,20 +411,6 @@ pub(crate) fn open(
     Ok(core)
 }
 
-/// The segment at which the manifest says that history starts is not there.
-pub(crate) fn no_first_segment(number: u32) -> Error {
-    Error::corruption(
-        crate::formats::log::format::segment_name(number),
-        "the log's first segment is missing",
-    )
-    .expected("the segment that the manifest names")
-    .found("no file of this name")
-    .advice(
-        "put the file back from a copy, or make a new store of what can be read with `silt \
-         repair`; if the log lay in a folder of its own (log_dir), put DIRECTORIES back first",
-    )
-}
-
 /// Says that replay passed over damage in a part of the log that nothing needs.
 fn tell_of_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics, events: &Events) {
     metrics.passed_log_damage_count.add(1);
@@ -465,11 +447,6 @@ fn count_discarded(report: &ReplayReport, metrics: &Metrics, events: &Events) {
     });
 }
 
-/// The log carries half of the store's id.
-pub(crate) fn log_store_id(id: StoreId) -> u64 {
-    id.0 as u64
-}
-
 /// A store's first state: one keyspace, no numbers given.
 fn new_state(created_us: u64) -> StoreState {
     let id = 1;
@@ -487,67 +464,4 @@ fn new_state(created_us: u64) -> StoreState {
     };
     state.keyspaces.insert(id, Arc::new(keyspace));
     state
-}
-
-/// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
-fn refuse_headless_data(storages: &Storages) -> Result<()> {
-    crate::tools::destroy::refuse_destroyed(&*storages.manifest)?;
-    crate::services::checkpoint::refuse_unfinished(&*storages.manifest)?;
-    let refuse = |file: &str| {
-        Err(Error::corruption(
-            file,
-            "the folder holds data of a store but no file CURRENT that names its manifest",
-        )
-        .advice(crate::tools::check::NO_CURRENT_ADVICE))
-    };
-    for object in storages.tables.list()? {
-        if object.name.ends_with(".tbl") {
-            return refuse(&object.name);
-        }
-    }
-    for object in storages
-        .log
-        .list()?
-        .iter()
-        .filter(|o| o.name.ends_with(".log") && o.len >= 96)
-    {
-        let mut head = [0u8; 32];
-        storages.log.open(&object.name)?.read_at(64, &mut head)?;
-        if head != [0; 32] {
-            return refuse(&object.name);
-        }
-    }
-    for object in storages.manifest.list()? {
-        if manifest::parse_manifest_name(&object.name).is_some()
-            && !may_be_of_a_creation(&*storages.manifest, &object.name)?
-        {
-            return refuse(&object.name);
-        }
-    }
-    Ok(())
-}
-
-/// Whether a manifest that no `CURRENT` names may be what a creation left that was cut off. Such a
-/// manifest has the state of a new store and no edit, or is torn.
-fn may_be_of_a_creation(storage: &dyn Storage, name: &str) -> Result<bool> {
-    let file = storage.open(name)?;
-    let mut head = [0; manifest::format::HEADER_BYTES];
-    if file.len() < head.len() as u64 {
-        return Ok(true);
-    }
-    file.read_at(0, &mut head)?;
-    let read = manifest::format::decode_header(&head, name)
-        .and_then(|current| manifest::read_manifest(storage, &current));
-    match read {
-        Ok(read) => {
-            let state = &read.state;
-            let has_tables = state
-                .keyspaces
-                .values()
-                .any(|k| k.version.tables().next().is_some());
-            Ok(read.record_count <= 1 && state.keyspaces.len() <= 1 && !has_tables)
-        }
-        Err(error) if error.is_corruption() => Ok(true),
-        Err(error) => Err(error),
-    }
 }

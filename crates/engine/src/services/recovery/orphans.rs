@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use siltstone_storage::Epoch;
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::error::TableError;
 use siltstone_table::footer::Footer;
-use siltstone_table::job::OutputPrefix;
 
 use crate::formats::directories::Storages;
+use crate::formats::names::open_number_of;
 use crate::formats::version::{MAX_OPEN_NUMBER, StoreState};
 use crate::services::core::Core;
 use crate::types::error::{Error, Result};
-use siltstone_storage::planted::{self, Bug};
 
 /// No more opens than this have come to nothing since a manifest was written: a name that is farther ahead is none that an open gave.
 const MAX_FAILED_OPENS: u64 = 1 << 32;
@@ -96,22 +96,6 @@ pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> R
         }
         _ => Ok(()),
     }
-}
-
-/// The open number in a table's name.
-pub(crate) fn open_number_of(name: &str) -> Option<u64> {
-    // Exactly as tables are called: what people call `2024-sales.tbl` is theirs.
-    let parts: Vec<&str> = name.strip_suffix(".tbl")?.split('-').collect();
-    let [epoch, attempt, subjob, place] = parts[..] else {
-        return None;
-    };
-    let open_number = u64::from_str_radix(epoch, 16).ok()?;
-    let prefix = OutputPrefix {
-        epoch: open_number,
-        attempt: u64::from_str_radix(attempt, 16).ok()?,
-    };
-    let spelled = prefix.table_name(subjob.parse().ok()?, place.parse().ok()?);
-    (spelled == name).then_some(open_number)
 }
 
 /// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.

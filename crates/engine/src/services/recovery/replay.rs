@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::reader::{ReaderOptions, TableReader};
@@ -22,15 +23,12 @@ use crate::formats::version::{
     CreateKeyspace, Edit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
 use crate::jobs::build::JobRunner;
-use crate::services::ddl;
-use crate::services::ingest;
 use crate::tree::memtable::Memtable;
 use crate::tree::settings::{Arenas, Settings};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{KeyspaceOptions, Options};
-use siltstone_storage::planted::{self, Bug};
 
 /// Replayed data is kept in memory without room for tables up to this many memtables.
 const HELD_MEMTABLES: u64 = 8;
@@ -147,7 +145,8 @@ impl<'a> Replay<'a> {
             RecordKind::Group => self.apply_group(first, record),
             RecordKind::KeyspaceCreate => {
                 let (id, name, options) =
-                    ddl::decode_create(record.payload).map_err(|e| placed(e, record))?;
+                    crate::formats::log::bodies::decode_create(record.payload)
+                        .map_err(|e| placed(e, record))?;
                 self.last_seq = self.last_seq.max(first);
                 if id < self.next_keyspace_id {
                     // The manifest has it, or has dropped it again.
@@ -172,7 +171,8 @@ impl<'a> Replay<'a> {
                 Ok(())
             }
             RecordKind::KeyspaceDrop => {
-                let id = ddl::decode_drop(record.payload).map_err(|e| placed(e, record))?;
+                let id = crate::formats::log::bodies::decode_drop(record.payload)
+                    .map_err(|e| placed(e, record))?;
                 self.last_seq = self.last_seq.max(first);
                 if planted::is(Bug::DropIsForgotten) {
                     return Ok(());
@@ -195,8 +195,8 @@ impl<'a> Replay<'a> {
                 Ok(())
             }
             RecordKind::Ingest => {
-                let ingest =
-                    ingest::decode(record.payload, first).map_err(|e| placed(e, record))?;
+                let ingest = crate::formats::log::bodies::decode_ingest(record.payload, first)
+                    .map_err(|e| placed(e, record))?;
                 self.last_seq = self.last_seq.max(ingest.last);
                 self.next_table_id = self.next_table_id.max(ingest.next_table_id());
                 if planted::is(Bug::CheckIngestsAtOnce) {

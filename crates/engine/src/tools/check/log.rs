@@ -33,7 +33,7 @@ pub(super) fn check_log(
     state: &StoreState,
     report: &mut CheckReport,
 ) -> Result<(Ingested, Option<PassedDamage>)> {
-    let options = ReplayOptions::of(state, crate::services::recovery::log_store_id(store_id));
+    let options = ReplayOptions::of(state, crate::formats::directories::log_store_id(store_id));
     let mut reading = LogReading::new(state);
     let replayed = crate::formats::log::replay(storage, &options, &mut |record| {
         reading.record(&record);
@@ -46,7 +46,7 @@ pub(super) fn check_log(
             let start = options.start.segment;
             report
                 .problems
-                .push(crate::services::recovery::no_first_segment(start));
+                .push(crate::formats::log::replay::no_first_segment(start));
         }
         Ok(replayed) => {
             report.log = Some(log_check(&replayed, reading.entry_count, state.closed));
@@ -144,7 +144,7 @@ impl<'a> LogReading<'a> {
                 }
             }
             RecordKind::KeyspaceCreate => {
-                let (id, name, _) = crate::services::ddl::decode_create(record.payload)?;
+                let (id, name, _) = crate::formats::log::bodies::decode_create(record.payload)?;
                 // With a lower id it is one that the manifest has, or knows to be dropped.
                 if id >= self.state.next_keyspace_id {
                     self.created.insert(id, name.to_string());
@@ -152,15 +152,17 @@ impl<'a> LogReading<'a> {
                 self.next_keyspace_id = self.next_keyspace_id.max(id.saturating_add(1));
             }
             RecordKind::KeyspaceDrop => {
-                let id = crate::services::ddl::decode_drop(record.payload)?;
+                let id = crate::formats::log::bodies::decode_drop(record.payload)?;
                 self.dropped.insert(id);
                 self.created.remove(&id);
                 self.ingested.tables.retain(|(keyspace, _)| *keyspace != id);
                 self.ingested.keyspaces.remove(&id);
             }
             RecordKind::Ingest => {
-                let ingest =
-                    crate::services::ingest::decode(record.payload, record.first_sequence)?;
+                let ingest = crate::formats::log::bodies::decode_ingest(
+                    record.payload,
+                    record.first_sequence,
+                )?;
                 self.given_out(ingest.last)?;
                 for (id, runs) in ingest.parts {
                     let created = self.created.get(&id);

@@ -12,14 +12,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
-use siltstone_table::check::Found;
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
-use crate::formats::directories::{Claim, Folder, Storages, folders, lease_shared};
+use crate::formats::directories::{
+    Claim, Folder, NO_CURRENT_ADVICE, Storages, folders, lease_shared,
+};
 use crate::formats::log::Position;
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::formats::names::{self, Kind, Parts};
+use crate::formats::version::meta::in_block;
 use crate::formats::version::{End, KeyRange, StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
@@ -176,8 +178,8 @@ pub fn check(
     let is_store = match manifest::read_current(storages.manifest) {
         Ok(Some(_)) => true,
         Ok(None) => {
-            crate::tools::destroy::refuse_destroyed(storages.manifest)?;
-            crate::services::checkpoint::refuse_unfinished(storages.manifest)?;
+            crate::formats::directories::refuse_destroyed(storages.manifest)?;
+            crate::formats::directories::refuse_unfinished(storages.manifest)?;
             holds_data(storages)?
         }
         Err(error) if error.is_corruption() => true,
@@ -244,7 +246,7 @@ pub fn check(
 /// settings that do not fit the store. The file is no part of the data, and an open by a library
 /// does not need it, but `silt` and every program that reads it fails.
 fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut CheckReport) {
-    let file = match crate::services::options_differ::read(storages.manifest) {
+    let file = match crate::formats::options_file::read(storages.manifest) {
         Ok(Some(file)) => file,
         Ok(None) => return,
         Err(error) => {
@@ -271,15 +273,11 @@ fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut 
         };
         let kept = KeyspaceOptions::from_stored(&keyspace.options);
         let merged = kept.and_then(|kept| {
-            crate::tree::settings::merged(&keyspace.name, &kept, wished, Some(wished))
+            crate::types::options::keyspace::merged(&keyspace.name, &kept, wished, Some(wished))
         });
         report.problems.extend(merged.err());
     }
 }
-
-/// The advice where `CURRENT` is missing.
-pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of \
-    what can be read with `silt repair`; do not create a new store over the old one's files";
 
 /// Whether the folder has tables, manifests or log segments.
 fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
@@ -298,7 +296,7 @@ fn is_segment(name: &str) -> bool {
 }
 
 fn is_table(name: &str) -> bool {
-    crate::services::recovery::open_number_of(name).is_some()
+    crate::formats::names::open_number_of(name).is_some()
 }
 
 fn check_tables(
@@ -453,22 +451,6 @@ fn check_file(
         .problems
         .extend(found.damage.into_iter().map(in_block));
     Ok(())
-}
-
-/// The error for damage in a table, with the block and the keys that are lost with it.
-pub(crate) fn in_block(found: Found) -> Error {
-    let error = Error::from(found.error);
-    let Some(block) = found.block else {
-        return error;
-    };
-    let keys = KeyRange {
-        start: block.lower.into(),
-        end: match block.upper_included {
-            true => End::Included(block.upper.into()),
-            false => End::Excluded(block.upper.into()),
-        },
-    };
-    error.over(block.start, block.end).keys(keys)
 }
 
 /// A property of a table that differs: its name, what the manifest says, and what was found.

@@ -12,7 +12,6 @@ use crate::formats::log::format::{
     chain, parse_segment_name,
 };
 use crate::formats::version::Edit;
-use crate::services::ddl;
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
@@ -396,9 +395,11 @@ impl<'a> LogFile<'a> {
             Some(RecordKind::Ingest) => {
                 Edit::decode(payload).map(|d| LogContent::Ingest(Box::new(d.edit)))
             }
-            Some(RecordKind::KeyspaceCreate) => ddl::decode_create(payload)
+            Some(RecordKind::KeyspaceCreate) => crate::formats::log::bodies::decode_create(payload)
                 .map(|(id, name, options)| LogContent::Create { id, name, options }),
-            Some(RecordKind::KeyspaceDrop) => ddl::decode_drop(payload).map(LogContent::Drop),
+            Some(RecordKind::KeyspaceDrop) => {
+                crate::formats::log::bodies::decode_drop(payload).map(LogContent::Drop)
+            }
             None => Err(Error::unsupported(format!(
                 "a log record of kind {}, which is not known here",
                 found.header.kind

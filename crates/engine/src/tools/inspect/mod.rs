@@ -20,16 +20,15 @@ pub use log::{LogContent, LogEnd, LogEntry, LogFile, LogItem, LogRecord, Rest};
 pub use manifest::{ManifestEnd, ManifestFile, ManifestItem, ManifestRecord};
 pub use table::{BlockInfo, TableFile};
 
-use crate::catalog::reserve;
 use crate::formats::directories::{Directories, Owner};
 use crate::formats::log::format as log_format;
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::format as manifest_format;
 use crate::formats::manifest::format::CURRENT_WORD;
 use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
+use crate::formats::names::BUILT_TABLE_SUFFIX;
+use crate::formats::names::PARTIAL;
 use crate::formats::names::{DIRECTORIES, OWNER};
-use crate::services::checkpoint::PARTIAL;
-use crate::services::table_builder::BUILT_TABLE_SUFFIX;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
@@ -129,7 +128,10 @@ pub fn purpose(name: &str) -> Option<&'static str> {
         "DIRECTORIES" => "where log and tables lie that are not in this folder",
         "OWNER" => "whose log or tables lie in this folder",
         PARTIAL => "the mark of a checkpoint or a repair that is not finished",
-        reserve::MANIFEST | reserve::RESIZING | reserve::LOG | reserve::POINTER => {
+        crate::formats::names::MANIFEST_RESERVE
+        | crate::formats::names::MANIFEST_RESERVE_RESIZING
+        | crate::formats::names::LOG_RESERVE
+        | crate::formats::names::CURRENT_RESERVE => {
             "space that is kept for opening the store on a full disk"
         }
         _ if name.starts_with("LOCK.") => "what the process locks that has the store open",

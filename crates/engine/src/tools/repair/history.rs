@@ -228,7 +228,7 @@ impl Segment {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len as usize).map_err(|_| {
             Error::new(
-                crate::ErrorKind::Io,
+                crate::types::error::ErrorKind::Io,
                 format!("there is no memory for a log segment of {len} bytes"),
             )
             .in_file(name)
@@ -542,7 +542,7 @@ impl Reading<'_> {
                     return Ok(());
                 }
             },
-            RecordKind::Ingest => crate::services::ingest::decode(payload, first)
+            RecordKind::Ingest => crate::formats::log::bodies::decode_ingest(payload, first)
                 .map_or(1, |ingest| ingest.last.saturating_sub(first) + 1),
             _ => 1,
         };

@@ -52,8 +52,6 @@ use survey::{KnownKeyspace, KnownTable, Survey};
 use tables::{Files, Tables};
 use target::Target;
 
-pub(crate) use target::MARKER_TEXT;
-
 /// What `silt load` keeps of interrupted loads: it names places in inputs that a repaired store knows nothing of.
 const LOAD_KEYSPACE: &str = "silt.load";
 
@@ -168,7 +166,7 @@ pub fn repair(
     let _held = lease_shared(&source.folders(), "repairing")?;
     let found = Found::read(source, progress).map_err(context)?;
     let lease = target
-        .lease(crate::services::recovery::LEASE)
+        .lease(crate::formats::names::LEASE)
         .map_err(|e| Error::from(e).context(format!("making the store {}", target.describe())))?;
     let epoch = lease.epoch();
     let new = Target::begin(target.clone(), epoch, runtime)?;
@@ -203,7 +201,8 @@ impl Definitions {
         match record.kind {
             RecordKind::Group => {}
             RecordKind::KeyspaceCreate => {
-                let (id, name, options) = crate::services::ddl::decode_create(record.payload)?;
+                let (id, name, options) =
+                    crate::formats::log::bodies::decode_create(record.payload)?;
                 let known = KnownKeyspace {
                     name: name.to_string(),
                     created: record.first_sequence,
@@ -214,12 +213,12 @@ impl Definitions {
             }
             RecordKind::KeyspaceDrop => {
                 self.dropped
-                    .insert(crate::services::ddl::decode_drop(record.payload)?);
+                    .insert(crate::formats::log::bodies::decode_drop(record.payload)?);
             }
             RecordKind::Ingest => {
                 let number = record.first_sequence;
                 for (keyspace, runs) in
-                    crate::services::ingest::decode(record.payload, number)?.parts
+                    crate::formats::log::bodies::decode_ingest(record.payload, number)?.parts
                 {
                     for meta in runs.iter().flat_map(|run| run.tables.tables()) {
                         let meta = meta.clone();

@@ -238,7 +238,7 @@ impl Survey {
     pub(super) fn known_log(&self) -> Known {
         Known {
             start: self.log_start,
-            store_id: self.store_id.map(crate::services::recovery::log_store_id),
+            store_id: self.store_id.map(crate::formats::directories::log_store_id),
             synced: self.log_synced,
             closed: self.closed,
         }

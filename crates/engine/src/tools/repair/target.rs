@@ -19,16 +19,14 @@ use super::RepairOptions;
 use crate::formats::log::{LogConfig, LogOptions, LogWriter};
 use crate::formats::manifest::format::parse_manifest_name;
 use crate::formats::manifest::{CURRENT_NAME, Manifest, Space, StoreId, read_current};
+use crate::formats::names::MARKER_TEXT;
+use crate::formats::version::meta::meta_of;
 use crate::formats::version::{StoreState, TableMeta};
-use crate::jobs::build::meta_of;
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 
 /// Stands in the folder while it is being made.
-pub(super) const MARKER: &str = crate::services::checkpoint::PARTIAL;
-
-/// How the marker's text begins, which tells it from a checkpoint's.
-pub(crate) const MARKER_TEXT: &str = "a repair is making this store";
+pub(super) const MARKER: &str = crate::formats::names::PARTIAL;
 
 /// The open number in the names of the tables, and of the first manifest.
 pub(super) const OPEN_NUMBER: u64 = 1;
@@ -161,7 +159,7 @@ impl Target {
             storage: self.storage.clone(),
             epoch: self.epoch,
             runtime: self.runtime.clone(),
-            store_id: crate::services::recovery::log_store_id(self.id),
+            store_id: crate::formats::directories::log_store_id(self.id),
             options: LogOptions {
                 segment_bytes: SEGMENT_BYTES,
                 recycle_count: 0,

@@ -18,11 +18,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
+
 use crate::formats::version::{
     End, Key, KeyRange, KeyspaceVersion, RemoveTable, Run, SeqRange, TABLE_NEEDS_REWRITE, TableMeta,
 };
 use crate::types::limits::{BOTTOM_LEVEL, LEVEL_COUNT};
-use siltstone_storage::planted::{self, Bug};
 
 /// What a queued or running job keeps others from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -20,7 +20,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{KeyspaceOptions, Options, SETTINGS, Scope, Value};
-
 use crate::types::error::{Error, Result};
 
 /// A longer file is refused. All settings with their comments take some 10 KB.

@@ -3,6 +3,7 @@
 use super::registry::unknown;
 use super::{KeyspaceOptions, KeyspaceSettings, SETTINGS, Setting, Value, out_of_order, setting};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::file::OPTIONS;
 use crate::types::options::stored::StoredOptions;
 
 /// The settings that keyspaces can have of their own.
@@ -206,4 +207,58 @@ fn keyspace_setting(name: &str) -> Result<&'static Setting> {
         .advice("set it for the whole store")),
         Err(_) => Err(unknown(name, of_keyspaces().map(|s| s.name))),
     }
+}
+
+/// The options of a keyspace: what it has (`kept`), and over it what is to be set (`wished`), which
+/// comes from the file `OPTIONS.toml` where `in_file` has it too.
+///
+/// # Errors
+/// `InvalidArgument` if two of these options contradict each other. The error names both, and
+/// where each of them comes from.
+pub(crate) fn merged(
+    name: &str,
+    kept: &KeyspaceOptions,
+    wished: &KeyspaceOptions,
+    in_file: Option<&KeyspaceOptions>,
+) -> Result<KeyspaceOptions> {
+    let mut own = kept.clone();
+    own.merge(wished);
+    let Some((lower, low, upper, high)) = own.contradiction() else {
+        own.validate()?;
+        return Ok(own);
+    };
+    let origin = |option: &str| -> Result<(String, bool)> {
+        let setting = setting(option)?;
+        let Some(value) = setting.keyspace_value(wished) else {
+            return Ok(("kept by the store".to_string(), true));
+        };
+        let is_in_file = in_file.and_then(|own| setting.keyspace_value(own)) == Some(value);
+        let origin = match is_in_file {
+            true => format!("set in {OPTIONS}"),
+            false => "set by the caller".to_string(),
+        };
+        Ok((origin, false))
+    };
+    let ((lower_origin, lower_is_kept), (upper_origin, upper_is_kept)) =
+        (origin(lower)?, origin(upper)?);
+    let mut advice = format!("raise {upper} or lower {lower}");
+    let all_kept = [(lower, lower_is_kept), (upper, upper_is_kept)];
+    for (option, _) in all_kept.iter().filter(|(_, is_kept)| *is_kept) {
+        advice += &format!(
+            "; `silt options STORE -k {name} --unset {option}` takes away the {option} that the \
+             store keeps"
+        );
+    }
+    let error = Error::invalid_argument(format!(
+        "option {upper} of the keyspace `{name}` contradicts its option {lower}"
+    ))
+    .expected(format!(
+        "a value of {upper} of at least {low}, the value of {lower} ({lower_origin})"
+    ))
+    .found(format!("{high} ({upper_origin})"))
+    .advice(advice);
+    Err(match in_file.is_some() {
+        true => error.in_file(OPTIONS),
+        false => error,
+    })
 }

@@ -10,7 +10,7 @@
 //! Threading: plain values. Who holds the present ones is `settings.rs`'s business.
 
 pub(crate) mod file;
-mod keyspace;
+pub(crate) mod keyspace;
 mod registry;
 pub(crate) mod stored;
 mod value;
