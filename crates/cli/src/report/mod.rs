@@ -1,14 +1,16 @@
 //! Reports: what a run did, measured and found, as one HTML file that needs nothing else.
 //!
-//! What it is: [`model`] is the data, without a word of how it looks; [`record`] gathers it while a run goes on; [`machine`] says what it ran
-//! on. [`page`] draws it: [`timeline`] and [`sections`] are its parts, over [`chart`], [`scale`], [`number`], [`bins`] and [`png`], and [`html`],
-//! which escapes and balances.
+//! [`model`] is the data, without a word of how it looks. [`record`] gathers it while a run goes
+//! on, and [`machine`] says what it ran on. [`page`] draws it. [`timeline`] and [`sections`] are its
+//! parts; they use [`chart`], [`scale`], [`number`], [`bins`], [`png`], and [`html`], which escapes
+//! text and balances elements.
 //!
-//! Invariants: the file refers to nothing outside of itself; every text that is not this program's own is escaped; every chart has its
-//! numbers as a table; the data is in the file as JSON too (`<script id="data">`), all of it but the pictures. Any data draws: none at all, a single
+//! Invariants: the file refers to nothing outside of itself; every text that is not this program's
+//! own is escaped; every chart also shows its numbers as a table; the data, all but the pictures,
+//! is in the file as JSON too (`<script id="data">`). Any data can be drawn: none at all, a single
 //! sample, zeros, the largest numbers.
 //!
-//! Threading: plain values, but for the recorder.
+//! Threading: only the recorder is shared by threads.
 
 mod bins;
 mod chart;
@@ -33,18 +35,19 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use model::Report;
 
-/// Where a report will be. The file is there from the beginning, so that what speaks against it is known before the work, not after.
+/// The file of a report. It is created before the run, so that a path that cannot be written is
+/// known before the work, not after it.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    /// Whether this made the file, and nothing is in it yet.
+    /// Whether this created the file and has written nothing to it yet.
     vain: bool,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if self.vain {
-            // What came between says more than a file that stays.
+            // The run failed, and its error matters more than an empty file that stays.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -68,7 +71,7 @@ impl Place {
         })
     }
 
-    /// A new file beside a store: its folder's name and `.html`, with a number if there is such a file.
+    /// A new file beside a store: its folder's name and `.html`, with a number if that file exists.
     ///
     /// # Errors
     /// No file can be made there.

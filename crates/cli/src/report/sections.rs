@@ -1,20 +1,20 @@
-//! The other parts of the page: latencies, bytes by cause, kills, the plasma, facts.
+//! The parts of the page after the timeline: latencies, bytes by cause, kills, the plasma, facts.
 
 use std::fmt::Display;
 
 use super::chart::{self, Chart, Layer, Shape, Table, dots, line, percent};
 use super::html::Html;
-use super::model::{Facts, Kill, Latency, Plasma, Writes};
+use super::model::{Dump, Facts, Kill, Latency, Plasma, Writes};
 use super::number::{Unit, bytes, grouped, micros, nanos};
 use super::png;
 use super::scale::{Axis, Tick};
 use crate::output::{count, plural};
 
-/// Colours of latencies, in turn.
+/// The colours of latencies, used in turn.
 const SERIES: [&str; 8] = [
     "c-s0", "c-s1", "c-s2", "c-s3", "c-s4", "c-s5", "c-s6", "c-s7",
 ];
-/// Shares of observations with a tick, and a column in the table.
+/// The shares of observations that have a tick on the axis and a column in the table.
 const SHARES: [(f64, &str); 6] = [
     (0.0, "0"),
     (0.5, "p50"),
@@ -24,7 +24,7 @@ const SHARES: [(f64, &str); 6] = [
     (0.9999, "p99.99"),
 ];
 
-/// Where a share is on an axis on which each further nine takes as much room.
+/// The position of a share on an axis on which each further nine takes the same room.
 fn nines(share: f64) -> f64 {
     -(1.0 - share).max(1e-9).log10()
 }
@@ -68,7 +68,7 @@ pub fn latencies(h: &mut Html, latencies: &[Latency]) {
 }
 
 fn latency_chart(h: &mut Html, seen: &[&Latency]) {
-    // A maximum stands where the last of so many observations belongs.
+    // The maximum of n observations stands at the share of the last one, 1 - 1/n.
     let lines: Vec<Vec<(f64, f64)>> = seen
         .iter()
         .map(|l| {
@@ -91,7 +91,7 @@ fn latency_chart(h: &mut Html, seen: &[&Latency]) {
         .map(|(share, label)| Tick {
             at: x.place(nines(*share)),
             label: (*label).to_string(),
-            // Its neighbour is near.
+            // Its neighbour is so near that their labels may collide.
             minor: *share == 0.5,
         })
         .collect();
@@ -111,7 +111,8 @@ fn latency_chart(h: &mut Html, seen: &[&Latency]) {
     let mut layers = Vec::new();
     for (n, (latency, points)) in seen.iter().zip(&lines).enumerate() {
         let colour = SERIES[n % SERIES.len()];
-        // To the left as far as the median, below which nothing is known of some.
+        // Each line begins at the left edge, at the height of its first point: some latencies
+        // have no figures below the median.
         let first = points.first().map(|p| (0.0, p.1));
         let whole = first.into_iter().chain(points.iter().copied());
         let mut path = line(&x, &y, whole);
@@ -154,7 +155,9 @@ fn latency_chart(h: &mut Html, seen: &[&Latency]) {
     let chart = Chart {
         id: "percentiles",
         title: "Percentiles",
-        note: "Both axes are logarithmic: to the right the rarer, upwards the longer. A line ends with its longest observation.".to_string(),
+        note: "Both axes are logarithmic: to the right the rarer, upwards the longer. A line ends \
+             with its longest observation."
+            .to_string(),
         description: said.join("; "),
         x,
         x_name: "share of observations that took at most that long",
@@ -174,7 +177,10 @@ pub fn writes(h: &mut Html, writes: &[Writes]) {
         h.element("h2", &[], "What was written, and why");
         let ratio = |bytes: u64, user: u64| bytes as f64 / user.max(1) as f64;
         let written = |w: &Writes| w.log_bytes + w.flush_bytes + w.compaction_bytes;
-        let some: Vec<&Writes> = writes.iter().filter(|w| written(w) > 0 || w.user_bytes > 0).collect();
+        let some: Vec<&Writes> = writes
+            .iter()
+            .filter(|w| written(w) > 0 || w.user_bytes > 0)
+            .collect();
         if some.is_empty() {
             h.element("p", &[("class", &"quiet")], "Nothing was written.");
             return;
@@ -182,52 +188,105 @@ pub fn writes(h: &mut Html, writes: &[Writes]) {
         h.element(
             "p",
             &[("class", &"note")],
-            "Bytes written to files for each byte that a user gave: the write amplification, and what it is made of.",
+            "Bytes written to files for each byte that a user gave: the write amplification, and \
+             what it is made of.",
         );
-        let most = some.iter().map(|w| ratio(written(w), w.user_bytes)).fold(1.0, f64::max);
+        let most = some
+            .iter()
+            .map(|w| ratio(written(w), w.user_bytes))
+            .fold(1.0, f64::max);
         let x = Axis::from_zero(most, 6, Unit::Plain);
         h.within("figure", &[("class", &"bars")], |h| {
             h.within("figcaption", &[], |h| {
-                let keys = [("log", "c-log"), ("flush", "c-flush"), ("compaction", "c-compaction")];
-                chart::legend(h, keys.into_iter().map(|(name, colour)| (name, colour, Shape::Fill)));
+                let keys = [
+                    ("log", "c-log"),
+                    ("flush", "c-flush"),
+                    ("compaction", "c-compaction"),
+                ];
+                chart::legend(
+                    h,
+                    keys.into_iter()
+                        .map(|(name, colour)| (name, colour, Shape::Fill)),
+                );
             });
             for w in &some {
-                h.element("p", &[("class", &"bar-name")], format_args!("{}: {} for each byte", w.name, grouped(ratio(written(w), w.user_bytes), 2)));
+                h.element(
+                    "p",
+                    &[("class", &"bar-name")],
+                    format_args!(
+                        "{}: {} for each byte",
+                        w.name,
+                        grouped(ratio(written(w), w.user_bytes), 2)
+                    ),
+                );
                 let parts = [
                     ("log", "c-log", w.log_bytes),
                     ("flush", "c-flush", w.flush_bytes),
                     ("compaction", "c-compaction", w.compaction_bytes),
                 ];
-                let about = parts.map(|(name, _, n)| format!("{name} {}", grouped(ratio(n, w.user_bytes), 2))).join(", ");
-                h.within("div", &[("class", &"bar"), ("role", &"img"), ("aria-label", &about)], |h| {
-                    for (name, colour, n) in parts {
-                        let share = ratio(n, w.user_bytes);
-                        let style = format!("width:{}", percent(x.place(share)));
-                        let class = format!("{colour} {}", if x.place(share) > 0.12 { "roomy" } else { "tight" });
-                        let title = format!("{name}: {} ({} for each byte)", bytes(n), grouped(share, 2));
-                        let attributes: [(_, &dyn Display); 3] = [("class", &class), ("style", &style), ("title", &title)];
-                        h.within("span", &attributes, |h| {
-                            h.element("b", &[], grouped(share, 2));
-                        });
-                    }
-                });
+                let about = parts
+                    .map(|(name, _, n)| format!("{name} {}", grouped(ratio(n, w.user_bytes), 2)))
+                    .join(", ");
+                h.within(
+                    "div",
+                    &[("class", &"bar"), ("role", &"img"), ("aria-label", &about)],
+                    |h| {
+                        for (name, colour, n) in parts {
+                            let share = ratio(n, w.user_bytes);
+                            let style = format!("width:{}", percent(x.place(share)));
+                            let class = format!(
+                                "{colour} {}",
+                                if x.place(share) > 0.12 {
+                                    "roomy"
+                                } else {
+                                    "tight"
+                                }
+                            );
+                            let title = format!(
+                                "{name}: {} ({} for each byte)",
+                                bytes(n),
+                                grouped(share, 2)
+                            );
+                            let attributes: [(_, &dyn Display); 3] =
+                                [("class", &class), ("style", &style), ("title", &title)];
+                            h.within("span", &attributes, |h| {
+                                h.element("b", &[], grouped(share, 2));
+                            });
+                        }
+                    },
+                );
             }
             chart::x_labels(h, &x, "bytes written for each byte given");
         });
         let rows = some.iter().map(|w| {
-            (None, vec![
-                w.name.clone(),
-                bytes(w.user_bytes),
-                bytes(w.log_bytes),
-                bytes(w.flush_bytes),
-                bytes(w.compaction_bytes),
-                bytes(w.compaction_read_bytes),
-                grouped(ratio(w.flush_bytes + w.compaction_bytes, w.user_bytes), 2),
-                grouped(ratio(written(w), w.user_bytes), 2),
-            ])
+            (
+                None,
+                vec![
+                    w.name.clone(),
+                    bytes(w.user_bytes),
+                    bytes(w.log_bytes),
+                    bytes(w.flush_bytes),
+                    bytes(w.compaction_bytes),
+                    bytes(w.compaction_read_bytes),
+                    grouped(ratio(w.flush_bytes + w.compaction_bytes, w.user_bytes), 2),
+                    grouped(ratio(written(w), w.user_bytes), 2),
+                ],
+            )
         });
-        let heads = ["", "user", "log", "flush", "compaction", "read by compaction", "tables, a byte", "all, a byte"];
-        let table = Table { heads: heads.map(String::from).to_vec(), rows: rows.collect() };
+        let heads = [
+            "",
+            "user",
+            "log",
+            "flush",
+            "compaction",
+            "read by compaction",
+            "tables, a byte",
+            "all, a byte",
+        ];
+        let table = Table {
+            heads: heads.map(String::from).to_vec(),
+            rows: rows.collect(),
+        };
         chart::table(h, "Bytes by cause", "figures", &table);
     });
 }
@@ -238,40 +297,64 @@ pub fn kills(h: &mut Html, kills: &[Kill]) {
     h.within("section", &[("id", &"kills")], |h| {
         h.element("h2", &[], "Kills, and what recovery did");
         if kills.is_empty() {
-            h.element("p", &[("class", &"quiet")], "No writer was killed in this run.");
+            h.element(
+                "p",
+                &[("class", &"quiet")],
+                "No writer was killed in this run.",
+            );
             return;
         }
         h.element(
             "p",
             &[("class", &"note")],
-            "Each time a writer process died by SIGKILL in the middle of its work, the store was opened again and both of its keyspaces were compared with the script, pair by \
-             pair. Of each writer thread all acknowledged batches must be there, whole, and at most the one beyond them that was being written.",
+            "Each time a writer process died by SIGKILL in the middle of its work, the store was \
+             opened again and both of its keyspaces were compared with the script, pair by pair. \
+             Of each writer thread all acknowledged batches must be there, whole, and at most the \
+             one beyond them that was being written.",
         );
         let rows = kills.iter().enumerate().map(|(n, kill)| {
             let lost = kill.acknowledged_count.saturating_sub(kill.found_count);
             let more = kill.found_count.saturating_sub(kill.acknowledged_count);
-            (None, vec![
-                format!("✕\u{a0}{}", n + 1),
-                micros(kill.after_us),
-                count(kill.job_count),
-                format!("{}, {}", count(kill.flush_count), count(kill.compaction_count)),
-                count(kill.acknowledged_count),
-                match (lost, more) {
-                    (0, 0) => format!("{},\u{a0}all", count(kill.found_count)),
-                    (0, more) => format!("{}, all and {more} more", count(kill.found_count)),
-                    (lost, _) => format!("{}, {lost} lost", count(kill.found_count)),
-                },
-                count(kill.compared_count),
-                micros(kill.open_us),
-                count(kill.replayed_record_count),
-                bytes(kill.discarded_log_bytes),
-            ])
+            (
+                None,
+                vec![
+                    format!("✕\u{a0}{}", n + 1),
+                    micros(kill.after_us),
+                    count(kill.job_count),
+                    format!(
+                        "{}, {}",
+                        count(kill.flush_count),
+                        count(kill.compaction_count)
+                    ),
+                    count(kill.acknowledged_count),
+                    match (lost, more) {
+                        (0, 0) => format!("{},\u{a0}all", count(kill.found_count)),
+                        (0, more) => format!("{}, all and {more} more", count(kill.found_count)),
+                        (lost, _) => format!("{}, {lost} lost", count(kill.found_count)),
+                    },
+                    count(kill.compared_count),
+                    micros(kill.open_us),
+                    count(kill.replayed_record_count),
+                    bytes(kill.discarded_log_bytes),
+                ],
+            )
         });
         let heads = [
-            "kill", "after", "jobs running", "flushes, compactions so far", "batches acknowledged", "batches there", "pairs compared",
-            "opened again in", "log records replayed", "torn end of the log",
+            "kill",
+            "after",
+            "jobs running",
+            "flushes, compactions so far",
+            "batches acknowledged",
+            "batches there",
+            "pairs compared",
+            "opened again in",
+            "log records replayed",
+            "torn end of the log",
         ];
-        let table = Table { heads: heads.map(String::from).to_vec(), rows: rows.collect() };
+        let table = Table {
+            heads: heads.map(String::from).to_vec(),
+            rows: rows.collect(),
+        };
         chart::table(h, "The kills", "figures", &table);
     });
 }
@@ -285,48 +368,86 @@ pub fn plasma(h: &mut Html, plasma: &Plasma) {
             "p",
             &[("class", &"note")],
             format_args!(
-                "Two beams of electrons stream through each other. Each picture is phase space at a dump: position to the right, velocity upwards, brighter where more of \
-                 the {} particles are. At first there are two straight beams; a slight wave bunches them, grows exponentially, and in the end traps them in rotating holes: the \
-                 two-stream instability. The pictures are drawn from {} that were scanned out of the store in {}, not from the simulation.",
+                "Two beams of electrons stream through each other. Each picture is phase space at \
+                 a dump: position to the right, velocity upwards, brighter where more of the {} \
+                 particles are. At first there are two straight beams; a slight wave bunches them, \
+                 grows exponentially, and in the end traps them in rotating holes: the two-stream \
+                 instability. The pictures are drawn from {} that were scanned out of the store in \
+                 {}, not from the simulation.",
                 count(plasma.particle_count),
                 plural(plasma.pair_count, "pair"),
                 micros(plasma.reading_us)
             ),
         );
-        // One scale for all, so that they compare; a few full cells shall not darken the rest.
-        let mut full: Vec<u32> = plasma.dumps.iter().flat_map(|d| &d.counts).copied().filter(|c| *c > 0).collect();
+        // All pictures have one scale, so that they can be compared. The fullest cell in 200
+        // does not count for it, so that a few full cells do not darken the others.
+        let mut full: Vec<u32> = plasma
+            .dumps
+            .iter()
+            .flat_map(|d| &d.counts)
+            .copied()
+            .filter(|c| *c > 0)
+            .collect();
         let most = match full.len() {
             0 => 1,
             n => *full.select_nth_unstable(n - 1 - n / 200).1,
         };
         h.within("div", &[("class", &"pictures")], |h| {
             for (n, dump) in plasma.dumps.iter().enumerate() {
-                h.within("figure", &[("class", &"picture")], |h| {
-                    let time = grouped(dump.time, 0);
-                    let about = format!(
-                        "Phase space at time {time}: {} particles by position and velocity along x; the fastest has {}.",
-                        count(dump.counts.iter().map(|c| u64::from(*c)).sum()),
-                        grouped(dump.speed_max, 2)
-                    );
-                    h.within("div", &[("class", &"canvas")], |h| {
-                        let rows = dump.counts.len() / dump.columns.max(1);
-                        let image = png::data_uri(&dump.counts, dump.columns, most);
-                        let attributes: [(_, &dyn Display); 4] =
-                            [("src", &image), ("alt", &about), ("width", &dump.columns), ("height", &rows)];
-                        h.empty("img", &attributes);
-                        let edge = grouped(plasma.velocity, 1);
-                        h.element("span", &[("class", &"top"), ("aria-hidden", &"true")], format_args!("v = +{edge}"));
-                        h.element("span", &[("class", &"bottom"), ("aria-hidden", &"true")], format_args!("v = \u{2212}{edge}"));
-                        h.element("span", &[("class", &"right"), ("aria-hidden", &"true")], format_args!("x = {}", grouped(plasma.length, 0)));
-                    });
-                    h.within("figcaption", &[], |h| {
-                        h.element("b", &[], format_args!("time {time}"));
-                        h.element("span", &[], format_args!(" dump {n} · kinetic energy {} · fastest {}", grouped(dump.kinetic_energy, 3), grouped(dump.speed_max, 2)));
-                    });
-                });
+                picture(h, plasma, n, dump, most);
             }
         });
         growth(h, plasma);
+    });
+}
+
+/// Writes dump `n` as a picture with a caption. Cells with `most` particles are the brightest.
+fn picture(h: &mut Html, plasma: &Plasma, n: usize, dump: &Dump, most: u32) {
+    h.within("figure", &[("class", &"picture")], |h| {
+        let time = grouped(dump.time, 0);
+        let about = format!(
+            "Phase space at time {time}: {} particles by position and velocity along \
+             x; the fastest has {}.",
+            count(dump.counts.iter().map(|c| u64::from(*c)).sum()),
+            grouped(dump.speed_max, 2)
+        );
+        h.within("div", &[("class", &"canvas")], |h| {
+            let rows = dump.counts.len() / dump.columns.max(1);
+            if let Some(image) = png::data_uri(&dump.counts, dump.columns, most) {
+                let attributes: [(_, &dyn Display); 4] = [
+                    ("src", &image),
+                    ("alt", &about),
+                    ("width", &dump.columns),
+                    ("height", &rows),
+                ];
+                h.empty("img", &attributes);
+            }
+            let edge = grouped(plasma.velocity, 1);
+            h.element(
+                "span",
+                &[("class", &"top"), ("aria-hidden", &"true")],
+                format_args!("v = +{edge}"),
+            );
+            h.element(
+                "span",
+                &[("class", &"bottom"), ("aria-hidden", &"true")],
+                format_args!("v = \u{2212}{edge}"),
+            );
+            h.element(
+                "span",
+                &[("class", &"right"), ("aria-hidden", &"true")],
+                format_args!("x = {}", grouped(plasma.length, 0)),
+            );
+        });
+        h.within("figcaption", &[], |h| {
+            h.element("b", &[], format_args!("time {time}"));
+            let (energy, fastest) = (grouped(dump.kinetic_energy, 3), grouped(dump.speed_max, 2));
+            h.element(
+                "span",
+                &[],
+                format_args!(" dump {n} · kinetic energy {energy} · fastest {fastest}"),
+            );
+        });
     });
 }
 
@@ -356,7 +477,8 @@ fn growth(h: &mut Html, plasma: &Plasma) {
         .growth
         .filter(|g| g.theory > 0.0 && g.theory.is_finite())
     {
-        // Through the middle of the fit, on the logarithmic scale; the energy grows twice as fast as the amplitude.
+        // The line of theory runs through the middle of the fit on the logarithmic scale. The
+        // energy grows twice as fast as the amplitude.
         let middle = (growth.from + growth.to) / 2.0;
         let nearest = plasma
             .field_energy
@@ -371,7 +493,7 @@ fn growth(h: &mut Html, plasma: &Plasma) {
                 .fold((f64::INFINITY, 0f64), |(low, high), p| {
                     (low.min(p.1), high.max(p.1))
                 });
-            // As far as it stays within the plot.
+            // The line ends where it would leave the plot.
             let until = |edge: f64| at + (edge / energy).ln() / (2.0 * growth.theory).max(1e-9);
             let (from, to) = (until(low).clamp(0.0, end), until(high).clamp(0.0, end));
             layers.push(Layer {
@@ -383,7 +505,8 @@ fn growth(h: &mut Html, plasma: &Plasma) {
             theory = Some(value);
         }
         note.push_str(&format!(
-            " The wave's amplitude grew at {} a unit of time between {} and {}; theory says {} for cold beams ({}\u{a0}%), and these are a little warm.",
+            " The wave's amplitude grew at {} a unit of time between {} and {}; theory says {} \
+             for cold beams ({}\u{a0}%), and these are a little warm.",
             grouped(growth.measured, 3),
             grouped(growth.from, 1),
             grouped(growth.to, 1),
@@ -445,7 +568,7 @@ fn signed_percent(share: f64) -> String {
     }
 }
 
-/// A number of any size, three digits.
+/// A number of any size with three digits.
 fn science(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => "–".to_string(),
@@ -456,7 +579,7 @@ fn science(value: f64) -> String {
     }
 }
 
-/// Writes the section of facts.
+/// Writes the section about facts.
 pub fn facts(h: &mut Html, facts: &[Facts]) {
     h.line();
     h.within("section", &[("id", &"facts")], |h| {
