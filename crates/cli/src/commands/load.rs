@@ -1,14 +1,14 @@
-//! `silt load`: records of a file into a store, in batches.
+//! `silt load`: writes the records of a file into a store, in batches.
 //!
-//! Invariants: what was written stays when a later record is bad or the disk is full, and the message says how much that is; where the next
-//! load goes on is in the batch of the records that it speaks of.
+//! Invariants: when a later record is bad or the disk is full, the records that were written stay,
+//! and the message says how many they are. Each batch of records also holds the offset at which
+//! the next load has to go on.
 
 mod advice;
 pub mod input;
 pub mod readers;
 
-use std::cell::Cell;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -16,58 +16,38 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Options, Store, WriteOptions};
 
-use crate::args::LoadArgs;
+use super::opened::Opened;
+use crate::args::{Format, LoadArgs};
 use crate::failure::{Failure, Outcome, of_a_command};
 use crate::load::decode::{HalfCharacter, Untrusted};
 use crate::load::resume::Resume;
 use crate::load::source::Source;
-use crate::load::{MultiLine, Pair, Records, Step, Tally};
+use crate::load::{LeftOut, MultiLine, Pair, Records, Step, Tally};
 use crate::output::{Out, bytes, duration, outln, plural, rate};
 use crate::signals::Signals;
-use input::Input;
+use input::{Guess, GuessedFrom, Input};
+use readers::Flags;
 
-/// A batch is written when it has so many records,
+/// A batch is written once it has this number of records,
 const BATCH_RECORDS: usize = 1000;
-/// or so many bytes.
+/// or this number of bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bad records that are named under `--skip-bad`; the others are only counted.
+/// The number of bad records that are named under `--skip-bad`. The others are only counted.
 const NAMED_BAD: u64 = 10;
-/// A load that took less time than this has no rates in its output.
+/// The output of a load that took less time than this shows no rates.
 const RATED: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
-    // The input first: a wrong path or flag must not leave an empty store behind.
+    // The input is opened first: a wrong path or flag must not leave an empty store behind.
     let guess = input::guess(args)?;
-    let in_signals = |e: std::io::Error| Failure::io("signal handlers", &e);
-    let signals = Rc::new(Signals::new().map_err(in_signals)?);
-    let flags = readers::Flags::of(args, guess.format).map_err(|wrong| {
-        // Flags that do not fit the format of a file that is no text at all, such as an archive,
-        // are not what is wrong.
-        match guess.from != input::GuessedFrom::Flag && args.file.is_file() {
-            true => Input::open(args, guess, &signals).err().unwrap_or(wrong),
-            false => wrong,
-        }
-    })?;
-    let input = Input::open(args, guess, &signals)?;
+    let signals = Rc::new(Signals::new().map_err(signal_failure)?);
+    let (flags, input, bytes) = open_input(args, guess, &signals)?;
     let bar = progress_bar(input.len);
-    let mut source = Source::new(input.bytes);
+    let mut source = Source::new(bytes);
     let mut reader = flags.reader(args, &mut source, &input.name, input.undone)?;
-    let format = readers::name_of(reader.format);
     if !args.json {
-        let decoded = input.decoded.as_ref().map(|how| format!(", {how}"));
-        let mut out = Out::new();
-        outln!(
-            out,
-            "reading {} as {format}{}{}",
-            input.name,
-            decoded.unwrap_or_default(),
-            match reader.format == guess.format {
-                true => guess.from.describe(),
-                false => " (by its content)",
-            }
-        )?;
-        out.finish()?;
+        print_format(&input, guess, reader.format)?;
     }
 
     let options = Options {
@@ -75,37 +55,16 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         ..super::options_of(&args.store.store)?
     };
     let store = super::open(&args.store.store, options)?;
-    signals.watch().map_err(in_signals)?;
+    signals.watch().map_err(signal_failure)?;
     let keyspace = super::keyspace_or_new(&store, &args.store.keyspace, args.json)?;
     let how = flags.describe(args, reader.format);
-    let resume = match &input.identity {
-        None => None,
-        Some(identity) if args.restart => Some(Resume::restart(&store, &keyspace, identity, how)?),
-        Some(identity) => Some(Resume::find(&store, &keyspace, identity, how)?),
-    };
-    if let Some(resume) = &resume {
-        bar.set_message("reading over what was loaded before");
-        let mut seen = |_| bar.set_position(input.read.get());
-        match resume.go_on(&mut source, &input.name, &mut seen) {
-            Ok(Some(stopped)) => {
-                bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
-            }
-            Ok(None) => {}
-            Err(Failure::Stopped(signal, what)) => {
-                store.close()?;
-                return Err(Failure::Stopped(
-                    signal,
-                    format!(
-                        "{what} (nothing was added to what earlier runs loaded; the same command \
-                         goes on there)"
-                    ),
-                ));
-            }
-            Err(failure) => return Err(failure),
-        }
-        bar.set_message("");
-        bar.reset_eta();
+    let resume = find_resume(args, &input, &store, &keyspace, how)?;
+    if let Some(resume) = &resume
+        && let Err(failure) = skip_loaded(resume, &input, &mut source, &bar)
+    {
+        return Err(close_unchanged(store, failure));
     }
+
     let earlier = resume.as_ref().map(Resume::tally).unwrap_or_default();
     let mut load = Load {
         store: &store,
@@ -117,12 +76,9 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         resume,
         done: Tally::default(),
         earlier,
-        name: &input.name,
-        read: &input.read,
-        trailing: &input.trailing,
+        input: &input,
         signals: &signals,
         is_untrusted: false,
-        decoded: input.decoded.as_deref(),
         without_halves: input::without_halves(args, reader.format, input.undone),
         bar: &bar,
     };
@@ -132,107 +88,147 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     bar.finish_and_clear();
     let summary = load.summary(&source, time);
     if let Err(failure) = result {
-        let again = match load.resume {
-            Some(_) if !load.is_untrusted => "; the same command goes on there",
-            _ => "",
-        };
-        let left_out = match load.done.left_out.records {
-            0 => String::new(),
-            n => format!(
-                "; left out {} ({})",
-                plural(n, "bad record"),
-                load.done.left_out
-            ),
-        };
-        let kept = format!("what came before stays in the store: {summary}{left_out}{again}");
-        let closed = store.close();
-        return Err(match (failure, closed) {
-            (Failure::Store(error), _) => {
-                Failure::Other(format!("{} ({kept})", of_a_command(&error)))
-            }
-            (Failure::Stopped(signal, what), Ok(())) => {
-                Failure::Stopped(signal, format!("{what} ({kept})"))
-            }
-            (other, Ok(())) => Failure::Other(format!("{other} ({kept})")),
-            (_, Err(error)) => Failure::Store(error),
-        });
+        let kept = load.kept(&summary);
+        return Err(close_partial(store, failure, &kept));
     }
-    let json = load.json(&source, time, format);
+
     let total = load.total();
-    // To tables, so that the next command opens the store without a log to replay.
-    let settled = store.flush().map_err(Failure::from);
-    let settled = settled.and_then(|()| match load.resume {
-        Some(resume) => resume.tidy(&store),
-        None => Ok(()),
-    });
-    let closed = store.close().map_err(Failure::from);
-    settled
-        .and(closed)
-        .map_err(|failure| unsettled(&failure, &summary))?;
-    let mut out = Out::new();
+    let json = load.json(&source, time, readers::name_of(reader.format));
+    let resume = load.resume;
+    close_complete(store, resume).map_err(|failure| only_close_failed(&failure, &summary))?;
     if args.json {
+        let mut out = Out::new();
         outln!(out, "{json}")?;
+        out.finish()?;
     } else {
-        outln!(out, "loaded {summary}")?;
-        if earlier != Tally::default() {
-            outln!(out, "with what was loaded before: {}", loaded(&total))?;
-        }
-        if let Some(longest) = total.multi_line.longest {
-            outln!(
-                out,
-                "{} over several lines by quotes; the longest has {} ({longest})",
-                match total.multi_line.records {
-                    1 => "1 record goes".to_string(),
-                    n => format!("{} go", plural(n, "record")),
-                },
-                plural(longest.count, "line"),
-            )?;
-        }
-        if total.left_out.records > 0 {
-            outln!(
-                out,
-                "left out {} ({})",
-                plural(total.left_out.records, "bad record"),
-                total.left_out
-            )?;
-        }
+        print_loaded(&summary, &earlier, &total)?;
     }
-    out.finish()?;
-    if input.read.get() == 0 && input.is_stdin {
-        eprintln!(
-            "silt: {}: it is empty: 0 bytes came; did the command before it fail?",
-            input.name
-        );
-    }
-    if let Some(byte) = reader.records.other_delimiter() {
-        let shown = match byte {
-            b'\t' => "a tab".to_string(),
-            byte => format!("`{}`", byte.escape_ascii()),
-        };
-        eprintln!(
-            "silt: {}: each record has one column, with {shown} in it; if that stands between \
-             columns, load the input again with --delimiter '{}' (and remove what was loaded)",
-            input.name,
-            byte.escape_ascii()
-        );
-    }
-    let trailing = input.trailing.get();
-    if trailing > 0 {
-        eprintln!(
-            "silt: {}: {} after the compressed data that are no such data; they were left out",
-            input.name,
-            plural(trailing, "byte")
-        );
-    }
-    Ok(match total.left_out.records + trailing {
+    warn_of_input(&input, &*reader.records);
+    Ok(match total.left_out.records + input.trailing.get() {
         0 => Outcome::Fine,
         _ => Outcome::LeftOut,
     })
 }
 
-/// The failure of a load all of whose records are in the store, because only what follows them
-/// failed: tables of them, and the close.
-fn unsettled(failure: &Failure, summary: &str) -> Failure {
+fn signal_failure(error: std::io::Error) -> Failure {
+    Failure::io("signal handlers", &error)
+}
+
+/// Checks the flags and opens the input: what the flags say, the input, and its decoded bytes.
+fn open_input(
+    args: &LoadArgs,
+    guess: Guess,
+    signals: &Rc<Signals>,
+) -> Result<(Flags, Input, Box<dyn Read>), Failure> {
+    let flags = Flags::of(args, guess.format).map_err(|wrong| {
+        // If the format was guessed and the file is not text at all, such as an archive, then the
+        // flags that do not fit the format are not what is wrong.
+        match guess.from != GuessedFrom::Flag && args.file.is_file() {
+            true => Input::open(args, guess, signals).err().unwrap_or(wrong),
+            false => wrong,
+        }
+    })?;
+    let (input, bytes) = Input::open(args, guess, signals)?;
+    Ok((flags, input, bytes))
+}
+
+/// Prints how the input is decoded and read, and what its format was guessed from.
+fn print_format(input: &Input, guess: Guess, format: Format) -> Result<(), Failure> {
+    let decoded = input.decoded.as_ref().map(|how| format!(", {how}"));
+    let mut out = Out::new();
+    outln!(
+        out,
+        "reading {} as {}{}{}",
+        input.name,
+        readers::name_of(format),
+        decoded.unwrap_or_default(),
+        match format == guess.format {
+            true => guess.from.describe(),
+            false => " (by its content)",
+        }
+    )?;
+    out.finish()
+}
+
+/// Where the load begins: at the input's start, or where an earlier load of it stopped. None if the
+/// input cannot be read again.
+fn find_resume(
+    args: &LoadArgs,
+    input: &Input,
+    store: &Store,
+    keyspace: &Keyspace,
+    how: String,
+) -> Result<Option<Resume>, Failure> {
+    let Some(identity) = &input.identity else {
+        return Ok(None);
+    };
+    match args.restart {
+        true => Resume::restart(store, keyspace, identity, how).map(Some),
+        false => Resume::find(store, keyspace, identity, how).map(Some),
+    }
+}
+
+/// Reads over what earlier loads of the input loaded.
+fn skip_loaded(
+    resume: &Resume,
+    input: &Input,
+    source: &mut Source<'_>,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    bar.set_message("reading over what was loaded before");
+    let mut seen = |_| bar.set_position(input.read.get());
+    if let Some(stopped) = resume.go_on(source, &input.name, &mut seen)? {
+        bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
+    }
+    bar.set_message("");
+    bar.reset_eta();
+    Ok(())
+}
+
+/// Closes the store after a failure before the first batch. A signal may have stopped the load.
+fn close_unchanged(store: Opened, failure: Failure) -> Failure {
+    let Failure::Stopped(signal, what) = failure else {
+        return failure;
+    };
+    match store.close() {
+        Ok(()) => Failure::Stopped(
+            signal,
+            format!(
+                "{what} (nothing was added to what earlier runs loaded; the same command goes on \
+                 there)"
+            ),
+        ),
+        Err(error) => Failure::Store(error),
+    }
+}
+
+/// Closes the store after a failure between batches. `kept` says what stays in the store.
+fn close_partial(store: Opened, failure: Failure, kept: &str) -> Failure {
+    match (failure, store.close()) {
+        (Failure::Store(error), _) => Failure::Other(format!("{} ({kept})", of_a_command(&error))),
+        (Failure::Stopped(signal, what), Ok(())) => {
+            Failure::Stopped(signal, format!("{what} ({kept})"))
+        }
+        (other, Ok(())) => Failure::Other(format!("{other} ({kept})")),
+        (_, Err(error)) => Failure::Store(error),
+    }
+}
+
+/// Closes the store after the last batch.
+fn close_complete(store: Opened, resume: Option<Resume>) -> Result<(), Failure> {
+    // The records are flushed to tables, so that the next command opens the store without
+    // replaying a log.
+    let flushed = store.flush().map_err(Failure::from);
+    let flushed = flushed.and_then(|()| match resume {
+        Some(resume) => resume.tidy(&store),
+        None => Ok(()),
+    });
+    let closed = store.close().map_err(Failure::from);
+    flushed.and(closed)
+}
+
+/// The failure of [`close_complete`]: all records are in the store.
+fn only_close_failed(failure: &Failure, summary: &str) -> Failure {
     let why = match failure {
         Failure::Store(error) if error.is_no_space() => {
             let advice = error.advice_text().unwrap_or("free some space");
@@ -248,7 +244,65 @@ fn unsettled(failure: &Failure, summary: &str) -> Failure {
     ))
 }
 
-/// What is in the store, in words.
+/// Prints what was loaded and left out, by this run and by the earlier ones.
+fn print_loaded(summary: &str, earlier: &Tally, total: &Tally) -> Result<(), Failure> {
+    let mut out = Out::new();
+    outln!(out, "loaded {summary}")?;
+    if *earlier != Tally::default() {
+        outln!(out, "with what was loaded before: {}", loaded(total))?;
+    }
+    if let Some(longest) = total.multi_line.longest {
+        outln!(
+            out,
+            "{} over several lines by quotes; the longest has {} ({longest})",
+            match total.multi_line.records {
+                1 => "1 record goes".to_string(),
+                n => format!("{} go", plural(n, "record")),
+            },
+            plural(longest.count, "line"),
+        )?;
+    }
+    if total.left_out.records > 0 {
+        outln!(out, "{}", left_out(&total.left_out))?;
+    }
+    out.finish()
+}
+
+/// Warns on standard error of what is odd about an input whose records were all loaded.
+fn warn_of_input(input: &Input, records: &dyn Records) {
+    let name = &input.name;
+    if input.read.get() == 0 && input.is_stdin {
+        eprintln!("silt: {name}: it is empty: 0 bytes came; did the command before it fail?");
+    }
+    if let Some(byte) = records.other_delimiter() {
+        let shown = match byte {
+            b'\t' => "a tab".to_string(),
+            byte => format!("`{}`", byte.escape_ascii()),
+        };
+        eprintln!(
+            "silt: {name}: each record has one column, with {shown} in it; if that stands between \
+             columns, load the input again with --delimiter '{}' (and remove what was loaded)",
+            byte.escape_ascii()
+        );
+    }
+    let trailing = input.trailing.get();
+    if trailing > 0 {
+        eprintln!(
+            "silt: {name}: {} after the compressed data that are no such data; they were left out",
+            plural(trailing, "byte")
+        );
+    }
+}
+
+/// The bad records that were left out, in words.
+fn left_out(left_out: &LeftOut) -> String {
+    format!(
+        "left out {} ({left_out})",
+        plural(left_out.records, "bad record")
+    )
+}
+
+/// The records that are in the store, in words.
 fn loaded(tally: &Tally) -> String {
     format!(
         "{}, {} of keys and values",
@@ -257,7 +311,7 @@ fn loaded(tally: &Tally) -> String {
     )
 }
 
-/// The longest of the records that go on over several lines; null if there is none.
+/// The longest of the records that go on over several lines. It is null if there is none.
 fn longest_json(tally: &Tally) -> serde_json::Value {
     tally.multi_line.longest.map_or(
         serde_json::Value::Null,
@@ -272,7 +326,8 @@ fn progress_bar(len: Option<u64>) -> ProgressBar {
     let (bar, template) = match len {
         Some(len) => (
             ProgressBar::new(len),
-            "{bar:32} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left; {msg}",
+            "{bar:32} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left; \
+             {msg}",
         ),
         None => (
             ProgressBar::new_spinner(),
@@ -292,37 +347,33 @@ struct Load<'a> {
     keyspace: &'a Keyspace,
     resume: Option<Resume>,
     batch: Batch,
-    /// What is in the batch, and what was left out since the last batch was written.
+    /// The records in the batch, and those left out since the last batch was written.
     batched: Tally,
     sync: bool,
     start_offset: u64,
-    /// What this run did, without what is in the batch.
+    /// What this run has done, without the records in the batch.
     done: Tally,
-    /// What the interrupted runs before this one did.
+    /// What the interrupted runs before this one have done.
     earlier: Tally,
-    /// The input: what messages call it, how much of it was read, and how it was decoded.
-    name: &'a str,
-    read: &'a Cell<u64>,
-    /// Bytes that follow the compressed data, see [`Input::trailing`].
-    trailing: &'a Cell<u64>,
+    input: &'a Input,
     signals: &'a Signals,
-    /// Whether what was read may differ from what the input holds, see [`Untrusted`].
+    /// Whether what was read may differ from what the input holds (see [`Untrusted`]).
     is_untrusted: bool,
-    decoded: Option<&'a str>,
-    /// The command that loads the input without the halves of characters in it, if it may have any.
+    /// The command that loads the input without halves of characters, if it may have any.
     without_halves: Option<String>,
     bar: &'a ProgressBar,
 }
 
 impl Load<'_> {
+    /// Loads all records that are left in the source.
     fn all(
         &mut self,
         records: &mut dyn Records,
         source: &mut Source<'_>,
         skip_bad: bool,
     ) -> Result<(), Failure> {
-        let (name, bar) = (self.name, self.bar);
-        let of = match self.decoded {
+        let (name, bar) = (&self.input.name, self.bar);
+        let of = match self.input.decoded {
             Some(_) => " of the decoded text",
             None => "",
         };
@@ -343,7 +394,7 @@ impl Load<'_> {
                     if self.batch.len() >= BATCH_RECORDS || self.batch.bytes() >= BATCH_BYTES {
                         source.mark();
                         self.write(source, false)?;
-                        bar.set_position(self.read.get());
+                        bar.set_position(self.input.read.get());
                         bar.set_message(plural(self.total().records, "record"));
                     }
                 }
@@ -388,7 +439,7 @@ impl Load<'_> {
         }
     }
 
-    /// Writes the batch, with where the next load goes on: at the source's mark.
+    /// Writes the batch and, with it, that the next load has to go on at the source's mark.
     fn write(&mut self, source: &mut Source<'_>, last: bool) -> Result<(), Failure> {
         let mut total = self.total();
         total += self.batched;
@@ -408,14 +459,28 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// What is done of the whole input, by this run and those before it.
+    /// What this run and those before it have done with the input.
     fn total(&self) -> Tally {
         let mut total = self.earlier;
         total += self.done;
         total
     }
 
-    /// What this run did. Rates of a run that was over at once would mean nothing.
+    /// What of a load that failed stays in the store, and how to go on from there.
+    fn kept(&self, summary: &str) -> String {
+        let left_out = match self.done.left_out.records {
+            0 => String::new(),
+            _ => format!("; {}", left_out(&self.done.left_out)),
+        };
+        let again = match self.resume {
+            Some(_) if !self.is_untrusted => "; the same command goes on there",
+            _ => "",
+        };
+        format!("what came before stays in the store: {summary}{left_out}{again}")
+    }
+
+    /// What this run has done. A run that took no time to speak of has no rates, because they
+    /// would mean nothing.
     fn summary(&self, source: &Source<'_>, time: Duration) -> String {
         // A bad record that ends the load is not counted: the next load reads it again.
         let read = source.mark_offset().saturating_sub(self.start_offset);
@@ -439,14 +504,14 @@ impl Load<'_> {
         let total = self.total();
         serde_json::json!({
             "format": format,
-            "decoded": self.decoded,
+            "decoded": self.input.decoded,
             "record_count": self.done.records,
             "multi_line_record_count": self.done.multi_line.records,
             "longest_record": longest_json(&self.done),
             "bad_record_count": self.done.left_out.records,
             "left_out_line_count": self.done.left_out.lines,
             "left_out_bytes": self.done.left_out.bytes,
-            "trailing_bytes": self.trailing.get(),
+            "trailing_bytes": self.input.trailing.get(),
             "entry_bytes": self.done.entry_bytes,
             "start_offset": self.start_offset,
             "end_offset": source.offset(),

@@ -1,4 +1,4 @@
-//! Where records come from: a file or standard input; and the format that its name implies.
+//! Where records come from (a file or standard input), and the format that its name implies.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -94,15 +94,13 @@ pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
     guessed(format, GuessedFrom::Ending)
 }
 
-/// An input that is open.
+/// What is known of an input that is open.
 pub struct Input {
-    /// Its bytes, decoded.
-    pub bytes: Box<dyn Read>,
-    /// How much of the file was read, of its `len` bytes if these are known.
+    /// The number of bytes of the file that were read, before they were decoded.
     pub read: Rc<Cell<u64>>,
-    /// Known of a file.
+    /// The length of the file; none if the input is no regular file.
     pub len: Option<u64>,
-    /// For messages.
+    /// Its name in messages.
     pub name: String,
     /// How its bytes were decoded, in words.
     pub decoded: Option<String>,
@@ -113,16 +111,21 @@ pub struct Input {
     pub trailing: Rc<Cell<u64>>,
     /// Whether it is standard input.
     pub is_stdin: bool,
-    /// What it is called where interrupted loads are kept; none if it cannot be read again.
+    /// The name under which an interrupted load of it is stored; none if it cannot be read again.
     pub identity: Option<Vec<u8>>,
 }
 
 impl Input {
-    /// Opens what the arguments name. Reading it fails with the signal once one has come.
+    /// Opens the input that the arguments name. The second part of the result is its decoded
+    /// bytes. Reading them fails with the signal once one has come.
     ///
     /// # Errors
-    /// It is not there, or no file; its content is nothing that can be loaded.
-    pub fn open(args: &LoadArgs, guess: Guess, signals: &Rc<Signals>) -> Result<Input, Failure> {
+    /// The input does not exist or is a folder, or its content cannot be loaded.
+    pub fn open(
+        args: &LoadArgs,
+        guess: Guess,
+        signals: &Rc<Signals>,
+    ) -> Result<(Input, Box<dyn Read>), Failure> {
         let named = args.input_name.as_ref();
         let named = named.map(|name| [b"name:", name.as_bytes()].concat());
         let path: &Path = &args.file;
@@ -162,18 +165,18 @@ impl Input {
         name: String,
         identity: Option<Vec<u8>>,
         is_stdin: bool,
-    ) -> Input {
-        Input {
+    ) -> (Input, Box<dyn Read>) {
+        let input = Input {
             decoded: decoded.how(),
             undone: (decoded.compression, decoded.encoding),
             is_stdin,
-            bytes: decoded.bytes,
             read: decoded.read,
             trailing: decoded.trailing,
             len,
             name,
             identity,
-        }
+        };
+        (input, decoded.bytes)
     }
 }
 
