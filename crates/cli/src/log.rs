@@ -1,23 +1,23 @@
-//! What the store says of its work, on standard error: `--log LEVEL`.
+//! What the store does, on standard error: `--log LEVEL`.
 //!
-//! What it is: a subscriber of `tracing` that prints a line an event, with the time since the start, the level, and the spans that the event lies in
-//! with their fields. Nothing is printed of other crates.
+//! Each event of the store's crates is one line: the seconds since the start, the level, the spans
+//! that the event happened in with their fields, and the event's message and fields. Events of
+//! other crates are left out.
 //!
-//! Threading: lines come whole, from any thread; each thread has its own stack of spans.
+//! Threading: lines come whole, from any thread.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fmt::{Debug, Write as _};
-use std::io::Write as _;
-use std::sync::Mutex;
+use std::fmt;
 use std::time::Instant;
 
-use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::{LookupSpan, Scope};
 
-/// How much is said.
+/// The least severe events that are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Words {
     /// What failed.
@@ -30,138 +30,59 @@ pub enum Words {
     Debug,
 }
 
-impl Words {
-    fn level(self) -> Level {
-        match self {
-            Words::Error => Level::ERROR,
-            Words::Warn => Level::WARN,
-            Words::Info => Level::INFO,
-            Words::Debug => Level::DEBUG,
+impl From<Words> for LevelFilter {
+    fn from(words: Words) -> LevelFilter {
+        match words {
+            Words::Error => LevelFilter::ERROR,
+            Words::Warn => LevelFilter::WARN,
+            Words::Info => LevelFilter::INFO,
+            Words::Debug => LevelFilter::DEBUG,
         }
     }
 }
 
-/// Prints from here on.
+/// Prints the events from here on.
 pub fn begin(words: Words) {
-    let printer = Printer {
-        level: words.level(),
-        start: Instant::now(),
-        spans: Mutex::new((0, BTreeMap::new())),
-    };
-    // It can only have been done before, and then somebody prints already.
-    let _ = tracing::subscriber::set_global_default(printer);
+    let start = Instant::now();
+    let printer = tracing_subscriber::fmt::layer()
+        .event_format(Lines { start })
+        .with_writer(std::io::stderr)
+        // Standard error may be closed, and then there is nowhere to complain.
+        .log_internal_errors(false);
+    let filter = Targets::new().with_target("siltstone", words);
+    let subscriber = tracing_subscriber::registry().with(filter).with(printer);
+    // This fails only if there is a subscriber already, and that one prints.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Open spans by number, with how many hold each; and the last number given.
-type Spans = (u64, BTreeMap<u64, (String, u64)>);
-
-struct Printer {
-    level: Level,
+/// Formats each event as one line.
+struct Lines {
     start: Instant,
-    spans: Mutex<Spans>,
 }
 
-thread_local! {
-    /// The spans that this thread is in, outermost first.
-    static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Fields as text; the message first.
-#[derive(Default)]
-struct Text {
-    message: String,
-    fields: String,
-}
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Text cannot fail to be written to.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
-    }
-}
-
-impl Printer {
-    fn spans(&self) -> std::sync::MutexGuard<'_, Spans> {
-        self.spans.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
-impl Subscriber for Printer {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level && metadata.target().starts_with("siltstone")
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.level.into())
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut text = Text::default();
-        span.record(&mut text);
-        let mut spans = self.spans();
-        spans.0 += 1;
-        let id = spans.0;
-        let shown = format!("{}{}", span.metadata().name(), text.fields);
-        spans.1.insert(id, (shown, 1));
-        Id::from_u64(id)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
-        event.record(&mut text);
-        let within = ENTERED.with_borrow(|entered| {
-            let spans = self.spans();
-            let shown = entered.iter().filter_map(|id| spans.1.get(id));
-            shown.fold(String::new(), |all, (span, _)| format!("{all}{span}: "))
-        });
-        let mut line = String::new();
-        // One call, so that lines of several threads stay whole; nobody may be there to read them.
-        let _ = writeln!(
-            line,
-            "{:10.6} {:5} {within}{}{}",
-            self.start.elapsed().as_secs_f64(),
-            event.metadata().level(),
-            text.message,
-            text.fields
-        );
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    }
-
-    fn enter(&self, id: &Id) {
-        ENTERED.with_borrow_mut(|entered| entered.push(id.into_u64()));
-    }
-
-    fn exit(&self, id: &Id) {
-        ENTERED.with_borrow_mut(|entered| {
-            if let Some(at) = entered.iter().rposition(|e| *e == id.into_u64()) {
-                entered.remove(at);
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let seconds = self.start.elapsed().as_secs_f64();
+        write!(line, "{seconds:10.6} {:5} ", event.metadata().level())?;
+        for span in context.event_scope().into_iter().flat_map(Scope::from_root) {
+            line.write_str(span.name())?;
+            if let Some(fields) = span.extensions().get::<FormattedFields<N>>()
+                && !fields.is_empty()
+            {
+                write!(line, " {fields}")?;
             }
-        });
-    }
-
-    fn clone_span(&self, id: &Id) -> Id {
-        if let Some((_, held)) = self.spans().1.get_mut(&id.into_u64()) {
-            *held += 1;
+            line.write_str(": ")?;
         }
-        id.clone()
-    }
-
-    fn try_close(&self, id: Id) -> bool {
-        let mut spans = self.spans();
-        let id = id.into_u64();
-        match spans.1.get_mut(&id) {
-            Some((_, held)) if *held > 1 => {
-                *held -= 1;
-                false
-            }
-            _ => spans.1.remove(&id).is_some(),
-        }
+        context.format_fields(line.by_ref(), event)?;
+        writeln!(line)
     }
 }

@@ -299,7 +299,8 @@ fn reading_changes_nothing_and_readers_share() {
         list() == before,
         "reading left the store's files as they were"
     );
-    // One reader waits for its pipe to be read; another one and a check are not kept out, a writer is.
+    // One reader waits for its pipe to be read. Another reader and a check are not kept out, but
+    // a writer is.
     let mut reader = Command::new(SILT)
         .args(["stats", s, "--watch", "--json"])
         .stdout(Stdio::piped())
@@ -467,6 +468,24 @@ fn what_the_store_does_is_said_on_request() {
         "{}",
         said.err
     );
+    // A line has the seconds since the start, the level, the spans with their fields, and the
+    // message with its fields.
+    for line in said.err.lines() {
+        let (seconds, rest) = line.trim_start().split_once(' ').unwrap();
+        assert!(seconds.parse::<f64>().is_ok(), "{line}");
+        assert!(
+            rest.starts_with("DEBUG ") || rest.starts_with("INFO  "),
+            "{line}"
+        );
+    }
+    let line = said
+        .err
+        .lines()
+        .find(|line| line.contains(" compaction "))
+        .unwrap();
+    let (span, event) = line.split_once("\": ").unwrap();
+    assert!(span.contains(" to_level=1 in_bytes="), "{line}");
+    assert!(event.starts_with("compacted out_bytes="), "{line}");
     let said = on("get", &store, &["k", "--log", "error"]);
     assert_eq!((&said.out[..], &said.err[..]), ("v\n", ""));
     on("get", &store, &["k", "--log", "loud"]).failed(2);
