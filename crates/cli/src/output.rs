@@ -1,16 +1,19 @@
-//! How bytes look: text where they are text, escapes where they are not; and numbers for people.
+//! Output: bytes as text or escapes, and numbers as people read them.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
+use console::truncate_str;
+use indicatif::HumanCount;
+
 use crate::failure::Failure;
 
 /// Standard output, buffered whole: [`Out::finish`] must be called.
 pub struct Out {
     out: io::BufWriter<StdoutLock<'static>>,
-    /// What a screen is to show.
+    /// The text of a screen, if this is one.
     screen: Option<String>,
 }
 
@@ -23,7 +26,7 @@ impl Out {
         }
     }
 
-    /// A terminal's screen, of which what is written becomes the whole content, cut to its size.
+    /// A terminal's screen. What is written becomes its whole content, cut to its size.
     pub fn screen() -> Out {
         Out {
             screen: Some(String::new()),
@@ -46,7 +49,7 @@ impl Out {
         }
     }
 
-    /// Hands everything over.
+    /// Hands everything over to standard output.
     pub fn finish(mut self) -> Result<(), Failure> {
         if let Some(screen) = self.screen.take() {
             let size = rustix::termios::tcgetwinsize(io::stdout());
@@ -69,8 +72,8 @@ pub fn on_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Text as the whole content of a terminal of this many rows and columns (0: unknown). Nothing is cleared that is written again, so nothing
-/// flickers.
+/// Text as the whole content of a terminal with these numbers of rows and columns (0: unknown).
+/// Only what is not written again is cleared, so nothing flickers.
 fn fit(text: &str, rows: usize, columns: usize) -> String {
     let (rows, columns) = (
         if rows == 0 { 24 } else { rows },
@@ -84,7 +87,7 @@ fn fit(text: &str, rows: usize, columns: usize) -> String {
     };
     let mut screen = "\x1b[H".to_string();
     for line in &lines[..shown] {
-        screen.extend(line.chars().take(columns));
+        screen.push_str(&truncate_str(line, columns, ""));
         screen.push_str("\x1b[K\n");
     }
     if shown < lines.len() {
@@ -92,17 +95,17 @@ fn fit(text: &str, rows: usize, columns: usize) -> String {
             "({} more lines; a taller window shows them)",
             lines.len() - shown
         );
-        screen.extend(hidden.chars().take(columns));
+        screen.push_str(&truncate_str(&hidden, columns, ""));
         screen.push_str("\x1b[K\n");
     }
     screen.push_str("\x1b[J");
     screen
 }
 
-/// Asks on the terminal whether to do what cannot be undone.
+/// Asks on the terminal whether to do something that cannot be undone.
 ///
 /// # Errors
-/// The answer is no; or nobody can be asked, and `yes` was not given.
+/// The answer is no, or there is no terminal and `yes` was not given.
 pub fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
     if yes {
         return Ok(());
@@ -146,7 +149,8 @@ fn push_escape(line: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// Appends bytes as text. What is UTF-8 is printed as it is but for control characters; in anything else only ASCII is.
+/// Appends bytes as text. UTF-8 is printed as it is, except that backslashes and control characters
+/// are escaped. Of other bytes, everything but printable ASCII is escaped.
 pub fn push_text(line: &mut Vec<u8>, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => {
@@ -172,7 +176,7 @@ pub fn push_text(line: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// The name of a keyspace on one line, whatever is in it: control characters are escaped.
+/// The name of a keyspace on one line. Its control characters are escaped.
 pub fn one_line(name: &str) -> Cow<'_, str> {
     if !name.contains(char::is_control) {
         return Cow::Borrowed(name);
@@ -186,15 +190,7 @@ pub fn one_line(name: &str) -> Cow<'_, str> {
 
 /// A number with its digits in groups.
 pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(n).to_string()
 }
 
 /// `n things`, or `1 thing`.
@@ -202,7 +198,7 @@ pub fn plural(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// Bytes in a unit that fits.
+/// A number of bytes in a unit that fits.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -217,7 +213,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Nanoseconds in a unit that fits.
+/// A number of nanoseconds in a unit that fits.
 pub fn nanos(n: u64) -> String {
     match n {
         0..1_000 => format!("{n} ns"),
@@ -232,7 +228,7 @@ pub fn duration(d: Duration) -> String {
     nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// `n` a second, in words that fit.
+/// `n` things in this time as a number a second.
 pub fn rate(n: u64, time: Duration) -> String {
     let rate = n as f64 / time.as_secs_f64().max(1e-9);
     match rate {
@@ -264,6 +260,8 @@ mod tests {
     fn a_screen_is_never_longer_than_its_window() {
         let text = (0..30).map(|i| format!("line {i}\n")).collect::<String>();
         assert_eq!(fit("ab\ncd\n", 10, 1), "\x1b[Ha\x1b[K\nc\x1b[K\n\x1b[J");
+        // Each of these characters takes two columns.
+        assert_eq!(fit("世界\n", 10, 3), "\x1b[H世\x1b[K\n\x1b[J");
         for rows in 0..40 {
             let shown = fit(&text, rows, 80);
             let height = if rows == 0 { 24 } else { rows };

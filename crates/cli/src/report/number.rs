@@ -1,11 +1,13 @@
 //! Numbers as people read them: three digits or so, and a unit.
 
+use chrono::{DateTime, Utc};
+
 use crate::output::count;
 
 /// The unit of an axis, or of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things a second.
+    /// A number of things a second.
     PerSecond,
     /// Bytes.
     Bytes,
@@ -51,7 +53,7 @@ impl Unit {
             Unit::Seconds => &[(1e-6, "µs"), (1e-3, "ms"), (1.0, "s")],
             Unit::Plain => &[(1.0, "")],
         };
-        // The largest is what remains for anything larger, the smallest for anything smaller.
+        // Larger values use the largest step, and smaller values the smallest.
         *steps
             .iter()
             .rev()
@@ -76,7 +78,7 @@ impl Unit {
             x if x >= 0.0995 => 2,
             _ => 4,
         };
-        // Things of which there are few are whole.
+        // A small number of whole things has no decimals.
         let whole = size == 1.0 && self != Unit::Plain && self != Unit::Seconds;
         let digits = if whole && scaled.fract() == 0.0 {
             0
@@ -95,7 +97,7 @@ pub fn with_unit(number: &str, unit: &str) -> String {
     }
 }
 
-/// A number with so many decimals; its digits in groups, and a real minus.
+/// A number with this number of decimals, its digits in groups, and a typographic minus sign.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", value.abs());
     let (whole, rest) = match text.split_once('.') {
@@ -126,27 +128,14 @@ pub fn micros(n: u64) -> String {
     Unit::Nanoseconds.show(n as f64 * 1e3)
 }
 
-/// Seconds since 1970 as a date and a time of the day, UTC.
+/// Seconds since 1970 as a date and a time of the day, UTC. A time after the last one that `chrono`
+/// knows is shown as that one.
 pub fn date_utc(unix_s: u64) -> String {
-    // Days from the civil calendar of eras of 400 years (H. Hinnant, "chrono-compatible low-level date algorithms").
-    let (days, second) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year}-{month:02}-{day:02} {:02}:{:02} UTC",
-        second / 3600,
-        second / 60 % 60
-    )
+    let time = i64::try_from(unix_s)
+        .ok()
+        .and_then(|unix_s| DateTime::from_timestamp(unix_s, 0))
+        .unwrap_or(DateTime::<Utc>::MAX_UTC);
+    time.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 #[cfg(test)]
@@ -183,5 +172,6 @@ mod tests {
         assert_eq!(date_utc(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(date_utc(1_767_225_599), "2025-12-31 23:59 UTC");
         assert_eq!(date_utc(1_767_225_600), "2026-01-01 00:00 UTC");
+        assert_eq!(date_utc(u64::MAX), "+262142-12-31 23:59 UTC");
     }
 }
