@@ -1,5 +1,6 @@
 //! `silt keyspace`: list, create, drop.
 
+use console::{Alignment, measure_text_width, pad_str};
 use siltstone::KeyspaceStats;
 
 use super::{is_own, keyspace_of, open_existing, open_or_create, open_to_read, refuse_own_name};
@@ -42,7 +43,9 @@ fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
             .collect();
         outln!(out, "{}", serde_json::Value::from(all))?;
     } else if on_terminal() {
-        let width = keyspaces.iter().map(|k| one_line(&k.name).chars().count());
+        let width = keyspaces
+            .iter()
+            .map(|k| measure_text_width(&one_line(&k.name)));
         let width = width.max().unwrap_or(0).max(8);
         outln!(
             out,
@@ -57,8 +60,8 @@ fn list(args: &KeyspaceListArgs) -> Result<Outcome, Failure> {
             let sizes = Sizes::of(k);
             outln!(
                 out,
-                "{:<width$}  {:>16}  {:>8}  {:>12}  {:>12}",
-                one_line(&k.name),
+                "{}  {:>16}  {:>8}  {:>12}  {:>12}",
+                pad_str(&one_line(&k.name), width, Alignment::Left, None),
                 count(sizes.entries),
                 count(sizes.tables),
                 bytes(sizes.file_bytes),

@@ -1,12 +1,14 @@
-//! `silt scan`: pairs in key order; and the printer of pairs.
+//! `silt scan`: prints pairs in key order. Other commands use its printer of pairs.
+
+use console::{Alignment, measure_text_width, pad_str};
 
 use super::{bounds, open_keyspace};
 use crate::args::{FormArgs, ScanArgs};
 use crate::failure::{Failure, Outcome};
 use crate::form::{Form, push_json_bytes};
-use crate::output::{Out, on_terminal, plural, push_text};
+use crate::output::{Out, on_terminal, outln, plural, push_text};
 
-/// Rows that are looked at for the widths of columns before any is printed.
+/// The number of rows whose widths are measured before the first one is printed.
 const MEASURED_ROWS: usize = 100;
 
 /// Runs the command.
@@ -43,7 +45,7 @@ pub fn run(args: &ScanArgs) -> Result<Outcome, Failure> {
             break Err(error.into());
         }
     };
-    // What could be read is printed, whatever came then.
+    // The pairs that could be read are printed, whatever failed after them.
     printer.finish(&mut out)?;
     out.finish()?;
     result?;
@@ -62,14 +64,16 @@ pub fn run(args: &ScanArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::NoJson)
 }
 
-/// Prints pairs: as lines with tabs, as columns for people where a layout gives them names, or as JSON.
+/// Prints pairs: as lines with tabs, as columns for people where a layout gives them names, or as
+/// JSON.
 pub struct Printer {
     key: Form,
     value: Form,
     json: bool,
-    /// Whether what should be JSON and is none is printed as text and marked; else it is an error.
+    /// Whether bytes that should be JSON and are not are printed as text and marked. Otherwise they
+    /// are an error.
     pub marks: bool,
-    /// Pairs that were marked.
+    /// The number of pairs that were marked.
     pub marked: u64,
     /// Present if columns are printed.
     table: Option<Table>,
@@ -144,10 +148,10 @@ impl Printer {
     fn json(&mut self, key: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), Failure> {
         let line = &mut self.line;
         let marks = self.marks;
-        // The text of the bytes with a mark, if they should be JSON and are none.
+        // If the bytes should be JSON and are not, then they are printed as text with a mark.
         let push = |form: &Form, line: &mut Vec<u8>, bytes: &[u8], mark: &str| {
             match form.push_json(line, bytes) {
-                // Nothing is pushed of what is no JSON.
+                // Nothing of these bytes was pushed, because they are not JSON.
                 Err(_) if marks && *form == Form::Json => {
                     push_json_bytes(line, bytes);
                     line.extend_from_slice(format!(",\"{mark}\":false").as_bytes());
@@ -176,7 +180,7 @@ impl Printer {
         Ok(())
     }
 
-    /// Prints what is held back. Must be called.
+    /// Prints the rows that are held back. It must be called at the end.
     ///
     /// # Errors
     /// The output is closed.
@@ -197,11 +201,11 @@ fn misfit(what: &str, key: &[u8], flag: &str, why: &str) -> Failure {
     ))
 }
 
-/// Rows as columns of even width, numbers on the right.
+/// Prints rows with columns of even width. Columns of numbers are aligned on the right.
 #[derive(Default)]
 struct Table {
     names: Vec<String>,
-    /// Held back until the widths are known.
+    /// The rows that are held back until the widths are known.
     rows: Vec<String>,
     widths: Vec<usize>,
     /// Whether all cells of a column so far are numbers.
@@ -222,38 +226,69 @@ impl Table {
             if self.rows.is_empty() {
                 return Ok(());
             }
-            self.widths = self.names.iter().map(|n| n.chars().count()).collect();
-            self.numbers = vec![true; self.names.len()];
-            for row in &self.rows {
-                for (i, cell) in row.split('\t').enumerate() {
-                    if let Some(width) = self.widths.get_mut(i) {
-                        *width = cell.chars().count().max(*width);
-                        self.numbers[i] &= cell.parse::<f64>().is_ok();
-                    }
-                }
-            }
-            let names = self.names.join("\t");
-            self.print(out, &names)?;
+            self.measure();
+            outln!(out, "{}", self.line(&self.names.join("\t")))?;
         }
         for row in std::mem::take(&mut self.rows) {
-            self.print(out, &row)?;
+            outln!(out, "{}", self.line(&row))?;
         }
         Ok(())
     }
 
-    fn print(&self, out: &mut Out, row: &str) -> Result<(), Failure> {
+    /// Takes the widths of columns, and whether they hold numbers, from the rows held back.
+    fn measure(&mut self) {
+        self.widths = self.names.iter().map(|n| measure_text_width(n)).collect();
+        self.numbers = vec![true; self.names.len()];
+        for row in &self.rows {
+            for (i, cell) in row.split('\t').enumerate() {
+                if let Some(width) = self.widths.get_mut(i) {
+                    *width = measure_text_width(cell).max(*width);
+                    self.numbers[i] &= cell.parse::<f64>().is_ok();
+                }
+            }
+        }
+    }
+
+    /// A row with its cells padded to the widths of their columns.
+    fn line(&self, row: &str) -> String {
         let mut line = String::new();
         for (i, cell) in row.split('\t').enumerate() {
             if i > 0 {
                 line.push_str("  ");
             }
             let width = self.widths.get(i).copied().unwrap_or(0);
-            if self.numbers.get(i) == Some(&true) {
-                line.push_str(&format!("{cell:>width$}"));
-            } else {
-                line.push_str(&format!("{cell:<width$}"));
-            }
+            let align = match self.numbers.get(i) {
+                Some(true) => Alignment::Right,
+                _ => Alignment::Left,
+            };
+            line.push_str(&pad_str(cell, width, align, None));
         }
-        out.text(format_args!("{}\n", line.trim_end()))
+        line.truncate(line.trim_end().len());
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell_on_a_terminal() {
+        let mut table = Table {
+            names: ["id", "name"].map(String::from).to_vec(),
+            rows: ["1\ta", "234\t世界世"].map(String::from).to_vec(),
+            ..Table::default()
+        };
+        table.measure();
+        // Each of the three characters takes two columns.
+        assert_eq!(
+            (&table.widths[..], &table.numbers[..]),
+            (&[3, 6][..], &[true, false][..])
+        );
+        assert_eq!(table.line("id\tname"), " id  name");
+        assert_eq!(table.line("1\ta"), "  1  a");
+        assert_eq!(table.line("234\t世界世"), "234  世界世");
+        // Rows after those that were measured may be wider or have more cells.
+        assert_eq!(table.line("23456\tb\tmore"), "23456  b       more");
     }
 }
