@@ -15,6 +15,7 @@
 //!
 //! Threading: a plain value.
 
+use crate::env::Env;
 use crate::env::session::SessionId;
 pub use crate::types::limits::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::fmt;
@@ -24,7 +25,6 @@ pub use crate::formats::batch::{
 };
 
 use crate::api::keyspace::Keyspace;
-use crate::services::core::Core;
 use crate::types::error::{Error, Result};
 
 /// Writes that take effect together or not at all, over any keyspaces of a store, in the order in
@@ -158,7 +158,7 @@ impl Batch {
 
     /// The body, if the batch may be written to this open store.
     #[inline]
-    pub(crate) fn body_for(&self, core: &Core) -> Result<&BatchBody> {
+    pub(crate) fn body_for(&self, core: &Env) -> Result<&BatchBody> {
         match self.session {
             Some(own) if own != core.session => Err(foreign_batch(core)),
             _ => Ok(&self.body),
@@ -216,7 +216,7 @@ fn foreign_keyspace(keyspace: &Keyspace) -> Error {
 }
 
 #[cold]
-fn foreign_batch(core: &Core) -> Error {
+fn foreign_batch(core: &Env) -> Error {
     let store = core.storages.manifest.describe();
     Error::invalid_argument("the batch is for another store")
         .expected(format_args!(

@@ -89,7 +89,7 @@ impl Keyspace {
     /// As [`Keyspace::set_options`].
     pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
-        crate::tree::settings::set_keyspace(self.core(), &self.keyspace, |own| {
+        crate::services::settings::set_keyspace(self.core(), &self.keyspace, |own| {
             unset.iter().try_for_each(|name| own.unset(name))?;
             *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
             Ok(())

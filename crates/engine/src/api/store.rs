@@ -15,6 +15,7 @@ use siltstone_table::exec::Executor;
 
 use crate::api::batch::Batch;
 use crate::api::keyspace::Keyspace;
+use crate::catalog::Catalog;
 use crate::commit::write::{WriteOptions, write};
 use crate::formats::directories::{self, Storages};
 use crate::services::core::Core;
@@ -70,7 +71,7 @@ impl Components {
 }
 
 /// The outcome of opening a store, recorded in the trace.
-fn tell_opened(core: &Core) {
+fn tell_opened(core: &Catalog) {
     let m = &core.metrics;
     tracing::info!(
         published = core.snapshots.published(),
@@ -219,6 +220,7 @@ impl Store {
             options,
             Purpose::Writing,
         )
+        .and_then(|core| crate::background::start(&core).map(|()| core))
         .inspect_err(|_| events.end())?;
         tell_opened(&core);
         Ok(Store::of(core))
@@ -411,7 +413,7 @@ impl Store {
     /// [`Options::to_toml`] writes to open it like this again. A store that was opened for reading
     /// has the options that were passed; it creates nothing, whatever they say.
     pub fn options(&self) -> Options {
-        crate::tree::settings::present(&self.core)
+        crate::services::settings::present(&self.core)
     }
 
     /// Changes an option of the store until it is closed (`log_bytes_max`, say), or the default of its keyspaces (`memtable_bytes`), by
@@ -422,7 +424,7 @@ impl Store {
     /// the reason), or an impossible value; `ReadOnly`. Nothing has changed then.
     pub fn set_option(&self, name: &str, value: impl Into<Value>) -> Result<()> {
         self.core.check_open()?;
-        crate::tree::settings::set_store(&self.core, name, &value.into())
+        crate::services::settings::set_store(&self.core, name, &value.into())
     }
 
     /// A snapshot of all keyspaces.

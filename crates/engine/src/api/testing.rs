@@ -246,7 +246,7 @@ impl TestHooks {
 
     /// Deletes what no view holds, now.
     pub fn delete_obsolete(&self) {
-        crate::background::delete_obsolete(&self.core);
+        crate::catalog::obsolete::delete_obsolete(&self.core);
     }
 }
 

@@ -8,7 +8,7 @@
 //! Threading: the caller's task. Tables that became obsolete meanwhile stay on disk until it is done with their keyspace.
 
 use crate::api::store::Store;
-use crate::services::core::Core;
+use crate::catalog::Catalog;
 use crate::tools::check::{CheckProgress, CheckReport, KeyspaceCheck, check_open_table};
 use crate::types::error::{Error, Result};
 
@@ -38,7 +38,7 @@ impl VerifyReport {
     }
 }
 
-fn verify(core: &Core, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
+fn verify(core: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
     core.check_open()?;
     let views: Vec<_> = core
         .keyspaces

@@ -19,8 +19,17 @@ use std::time::Duration;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, JoinHandle};
 
+use crate::catalog::Catalog;
+use crate::catalog::obsolete::{
+    delete_again, delete_obsolete, delete_obsolete_segments, delete_old_manifests,
+};
+use crate::commit::Commit;
+use crate::env::Env;
+use crate::jobs::Jobs;
+use crate::jobs::edits::may_wait;
+use crate::jobs::failures::{LASTING_FAILURES, failing, forget_failures};
 use crate::jobs::schedule::{self, Task};
-use crate::services::core::{Core, may_wait};
+use crate::services::core::Core;
 use crate::services::seal::Watches;
 use crate::tree::view::Source;
 use crate::types::error::{Error, ErrorKind, Result, closed};
@@ -106,7 +115,7 @@ const PANICS_MAX: u32 = LASTING_FAILURES;
 ///
 /// What is seen of what `work` had in hand: locks are released, so whatever lies under one must be whole between any two calls that may panic, or say
 /// that it is not, as the manifest does ([`Core::check_manifest_is_whole`]) and the leader's role.
-fn guarded<T>(core: &Core, what: impl FnOnce() -> String, work: impl FnOnce() -> T) -> Result<T> {
+fn guarded<T>(core: &Env, what: impl FnOnce() -> String, work: impl FnOnce() -> T) -> Result<T> {
     if core.runtime.is_simulated() {
         return Ok(work());
     }
@@ -123,7 +132,7 @@ fn guarded<T>(core: &Core, what: impl FnOnce() -> String, work: impl FnOnce() ->
 }
 
 /// A task has panicked, for the `count`-th time in a row.
-fn panicked(core: &Core, error: &Error, count: u32) {
+fn panicked(core: &Jobs, error: &Error, count: u32) {
     core.check_manifest_is_whole();
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
@@ -216,7 +225,7 @@ fn run(core: &Arc<Core>, mut task: Task) {
 }
 
 /// Counts and tells a failure of a task, and pauses.
-fn failed(core: &Core, error: Error) {
+fn failed(core: &Env, error: Error) {
     core.metrics.job_failed_count.add(1);
     tracing::warn!(%error, "a flush or compaction failed, it runs again");
     core.events.tell(|| Event::JobFailed {
@@ -228,7 +237,7 @@ fn failed(core: &Core, error: Error) {
 }
 
 /// Sleeps, but not through a close.
-fn pause(core: &Core, duration: Duration) {
+fn pause(core: &Env, duration: Duration) {
     let tidy = core.tidy.lock();
     if !tidy.closing {
         let _ = core.tidy_pause.wait_timeout(tidy, duration);
@@ -314,7 +323,7 @@ fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
     prepare_arena(core);
     crate::services::budget::keep(core)?;
     let published = core.snapshots.published();
-    if published + crate::services::core::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
+    if published + crate::jobs::edits::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
         core.raise_ceiling(published)?;
     }
     bound_log(core)?;
@@ -327,7 +336,7 @@ fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
 }
 
 /// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
-fn prepare_arena(core: &Core) {
+fn prepare_arena(core: &Catalog) {
     for keyspace in core.keyspaces.load().by_id.values() {
         let settings = keyspace.settings();
         if settings.lean {
@@ -342,7 +351,7 @@ fn prepare_arena(core: &Core) {
 
 /// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
 /// bound.
-fn bound_log(core: &Core) -> Result<()> {
+fn bound_log(core: &Jobs) -> Result<()> {
     let start = core.log_start_without(&[]).segment;
     core.log_bytes
         .store(core.log.bytes_since(start), Ordering::Relaxed);
@@ -367,50 +376,6 @@ fn bound_log(core: &Core) -> Result<()> {
         rotated?;
     }
     Ok(())
-}
-
-/// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
-pub(crate) fn delete_obsolete(core: &Core) {
-    let mut deleted = core.tables.sweep(core.epoch, || core.health.is_poisoned());
-    deleted += delete_again(core);
-    core.metrics.deleted_file_count.add(deleted);
-    if deleted > 0 && core.health.is_no_space() {
-        // Some storages give space back only with the durable deletion.
-        let _ = core.storages.tables.sync_dir(core.epoch);
-    }
-    // Failed deletions are tried again with the next round.
-    let _ = delete_obsolete_segments(core);
-    delete_old_manifests(core);
-}
-
-/// Retires the log segments below the manifest's log start.
-fn delete_obsolete_segments(core: &Core) -> Result<()> {
-    let start = core.manifest.lock().manifest.state().log_start.segment;
-    core.log.obsolete(start as u32).map(drop)
-}
-
-/// Tries failed deletions again, and returns how many files are gone now.
-fn delete_again(core: &Core) -> u64 {
-    // While the manifest is in doubt, it may name files that no handle holds.
-    if core.health.is_poisoned() {
-        return 0;
-    }
-    let gone = core.guards.delete_again(core.epoch);
-    let count = gone.len() as u64;
-    for name in gone.into_iter().filter(|name| name.ends_with(".tbl")) {
-        core.events.tell(|| Event::TableDeleted { name });
-    }
-    count
-}
-
-pub(crate) fn delete_old_manifests(core: &Core) {
-    let old = core.manifest.lock().manifest.take_obsolete();
-    for name in old {
-        if planted::is(Bug::OldManifestStays) {
-            continue;
-        }
-        let _ = core.storages.manifest.delete(core.epoch, &name);
-    }
 }
 
 /// Tries whether there is room again: a prepared segment and a committed edit.
@@ -461,46 +426,9 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
     }
 }
 
-/// Whoever begins to wait for jobs is told of failures from now on, not of those that may have passed long ago.
-pub(crate) fn forget_failures(core: &Core) {
-    core.schedule.lock().failures_in_a_row = 0;
-}
-
-/// After this many failures in a row, waiting callers and `Stats::jobs_failing` report the error.
-const FAILING_NOW: u32 = 3;
-
-/// The last job's error, if jobs fail and nothing has succeeded since.
-pub(crate) fn failing(core: &Core) -> Option<Error> {
-    let failures = core.schedule.lock().failures_in_a_row;
-    (failures >= FAILING_NOW)
-        .then(|| core.last_job_error.lock().clone())
-        .flatten()
-}
-
-/// Flushes or compactions that fail so often in a row do not only meet a passing fault: there is a pause after each.
-const LASTING_FAILURES: u32 = 10;
-
-/// The last job's error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
-/// compactions. For the statistics, which wait for nothing.
-pub(crate) fn failing_now(core: &Core) -> Option<Error> {
-    let now = |failures: &u32| *failures >= FAILING_NOW;
-    let fails = core.schedule.lock().failed_in_a_row.iter().any(now);
-    fails.then(|| core.last_job_error.lock().clone()).flatten()
-}
-
-/// What a writer is told that waits for jobs which fail again and again.
-pub(crate) fn failing_for_good(core: &Core) -> Option<Error> {
-    let lasting = |failures: &u32| *failures >= LASTING_FAILURES;
-    if !core.schedule.lock().failed_in_a_row.iter().any(lasting) {
-        return None;
-    }
-    let error = core.last_job_error.lock().clone()?;
-    Some(error.context("writes wait for background jobs, and those fail"))
-}
-
 /// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
 /// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
-fn refuse_changes(core: &Core) -> bool {
+fn refuse_changes(core: &Commit) -> bool {
     if planted::is(Bug::CloseOutsideRoles) {
         return !core.closing.swap(true, Ordering::AcqRel);
     }
@@ -539,7 +467,7 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
         let _ = handle.join();
     }
     // Callers that bring files in see the close soon; what they began to write they delete again.
-    core.guests.wait_until_gone();
+    core.ingests.wait_until_none_left();
     last();
     core.tables.set_closed();
     let_go(core);
@@ -551,7 +479,7 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
 
 /// Lets go of what a closed store does not need any more and what its handles and cursors would
 /// keep else: the files of the log and the manifest, and the memtables that nobody reads.
-fn let_go(core: &Core) {
+fn let_go(core: &Catalog) {
     core.log.release();
     core.manifest.lock().manifest.release();
     for keyspace in core.keyspaces.load().by_id.values() {
@@ -565,7 +493,7 @@ fn let_go(core: &Core) {
 ///
 /// Without room for the edit the close succeeds all the same: everything is durable, and only
 /// damage at the end of this log would look like writes that were never synced, as after a kill.
-fn write_log_end(core: &Core) -> Result<()> {
+fn write_log_end(core: &Jobs) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
     }
@@ -629,7 +557,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 ///   fit the manifest. Nothing refers to that space.
 ///
 /// So a failure here loses nothing, and the close does not fail for it.
-fn give_space_back(core: &Core) -> Result<()> {
+fn give_space_back(core: &Catalog) -> Result<()> {
     delete_old_manifests(core);
     // Segments that fit go to the pool, which `shrink` deletes.
     let deleted = match planted::is(Bug::ObsoleteStaysAtClose) {

@@ -2,4 +2,118 @@
 //!
 //! Nothing here knows the queue of writers or jobs.
 
+pub(crate) mod log_start;
+pub(crate) mod obsolete;
 pub(crate) mod reserve;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use arc_swap::ArcSwap;
+use siltstone_storage::Mutex;
+
+use crate::catalog::reserve::ManifestReserve;
+use crate::formats::log::Position;
+use crate::formats::manifest::Manifest;
+use crate::formats::version::Edit;
+use crate::tree::view::KeyspaceCore;
+use crate::types::error::{Error, Result, dropped_keyspace};
+use crate::types::limits::KeyspaceId;
+use crate::wal::Wal;
+
+/// What is true of a store: its manifest, its keyspaces, and the numbers that were given.
+pub(crate) struct Catalog {
+    pub(crate) wal: Wal,
+    pub(crate) keyspaces: ArcSwap<KeyspaceMap>,
+    /// Held over a create, drop or ingest, from its record to its edit.
+    pub(crate) ddl: Mutex<()>,
+    pub(crate) pins: Mutex<Pins>,
+    pub(crate) manifest: Mutex<ManifestRole>,
+    /// The highest number that may be given.
+    pub(crate) ceiling: AtomicU64,
+    pub(crate) next_table_id: AtomicU64,
+    /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of its edit. `ddl` guards it.
+    pub(crate) next_keyspace_id: AtomicU32,
+    /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
+    pub(crate) waits_for_room: AtomicBool,
+    /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure policy.
+    pub(crate) log_bytes: AtomicU64,
+}
+
+/// The manifest's file and what it says. Whoever holds the lock has the manifest role.
+pub(crate) struct ManifestRole {
+    pub(crate) manifest: Manifest,
+    /// Creates, drops and ingests whose edit failed for want of room: part of the next edit, before it.
+    pub(crate) pending: Vec<PendingEdit>,
+    /// An edit is being written: whoever finds it set has the role from a task that panicked in it.
+    pub(crate) writing: bool,
+    /// The space kept for a manifest on a full disk.
+    pub(crate) reserve: ManifestReserve,
+}
+
+/// An edit of a create, drop or ingest that waits for room.
+pub(crate) struct PendingEdit {
+    pub(crate) edit: Edit,
+    /// Those that it was made for; some may be dropped since.
+    pub(crate) keyspaces: Vec<Arc<KeyspaceCore>>,
+    /// What it keeps of the log.
+    pub(crate) pin: u64,
+}
+
+impl PendingEdit {
+    /// Whether it was made for this keyspace.
+    pub(crate) fn concerns(&self, id: KeyspaceId) -> bool {
+        self.keyspaces.iter().any(|k| k.id == id)
+    }
+}
+
+/// Live keyspaces by id and by name.
+#[derive(Default, Clone)]
+pub(crate) struct KeyspaceMap {
+    pub(crate) by_id: BTreeMap<KeyspaceId, Arc<KeyspaceCore>>,
+    pub(crate) by_name: BTreeMap<String, KeyspaceId>,
+    /// The names of the keyspaces dropped last, for messages: a batch has only their numbers.
+    pub(crate) dropped: BTreeMap<KeyspaceId, String>,
+}
+
+/// The most names of dropped keyspaces that are remembered.
+pub(crate) const DROPPED_NAMES_MAX: usize = 64;
+
+/// The positions from which on something other than a memtable needs the log: creates, drops and
+/// ingests without a durable edit, and data that waits for room after an open on a full disk.
+#[derive(Default)]
+pub(crate) struct Pins {
+    pub(crate) next: u64,
+    pub(crate) pinned: BTreeMap<u64, Position>,
+}
+
+/// Until all users name the parts that they need, a part stands for those below it, too.
+impl std::ops::Deref for Catalog {
+    type Target = Wal;
+
+    fn deref(&self) -> &Wal {
+        &self.wal
+    }
+}
+
+impl Catalog {
+    /// A live keyspace.
+    #[inline]
+    pub(crate) fn keyspace_by_id(&self, id: KeyspaceId) -> Result<Arc<KeyspaceCore>> {
+        let map = self.keyspaces.load();
+        match map.by_id.get(&id) {
+            Some(keyspace) => Ok(keyspace.clone()),
+            None => Err(no_keyspace(&map, id)),
+        }
+    }
+}
+
+#[cold]
+fn no_keyspace(map: &KeyspaceMap, id: KeyspaceId) -> Error {
+    let name = match map.dropped.get(&id) {
+        Some(name) => format!("`{name}`"),
+        None => format!("number {id}"),
+    };
+    dropped_keyspace(&name)
+}

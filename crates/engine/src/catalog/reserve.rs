@@ -22,12 +22,13 @@
 
 use siltstone_storage::{Epoch, Storage, StorageError};
 
+use crate::catalog::{Catalog, ManifestRole};
+use crate::env::Env;
 use crate::formats::manifest::{KEPT_BYTES, RESERVE_STEP_BYTES, new_manifest_bytes};
 use crate::formats::names::{
     CURRENT_RESERVE, LOG_RESERVE, MANIFEST_RESERVE, MANIFEST_RESERVE_RESIZING,
 };
 use crate::formats::version::Edit;
-use crate::services::core::{Core, ManifestRole};
 use crate::types::error::{Error, Result};
 
 /// The size of the log's reserve: the smallest segment that is worth having.
@@ -92,7 +93,7 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
 }
 
 /// Makes all of them, if they are missing or too small. No room is no failure.
-pub(crate) fn make(core: &Core) -> Result<()> {
+pub(crate) fn make(core: &Catalog) -> Result<()> {
     let mut role = core.manifest.lock();
     make_manifest(core, &mut role, 0)?;
     make_one(
@@ -106,7 +107,7 @@ pub(crate) fn make(core: &Core) -> Result<()> {
 }
 
 /// Enlarges the manifest's reserve if the manifest has grown since it was measured.
-pub(crate) fn keep(core: &Core) -> Result<()> {
+pub(crate) fn keep(core: &Catalog) -> Result<()> {
     let mut role = core.manifest.lock();
     // A full disk has no room for a larger reserve.
     if core.health.is_no_space() {
@@ -125,7 +126,7 @@ pub(crate) fn keep(core: &Core) -> Result<()> {
 
 /// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
 /// it. Without room the edit is committed all the same: the manifest itself may have room for it.
-pub(crate) fn before_edit(core: &Core, role: &mut ManifestRole, edit: &Edit) {
+pub(crate) fn before_edit(core: &Env, role: &mut ManifestRole, edit: &Edit) {
     // The reserve was never made: the store is being opened, or had no room from the start.
     if role.reserve.bytes == 0 || core.health.is_no_space() {
         return;
@@ -142,7 +143,7 @@ pub(crate) fn before_edit(core: &Core, role: &mut ManifestRole, edit: &Edit) {
 
 /// Sees to it that the manifest's reserve holds the whole state after an edit of `edit_bytes`, with
 /// something for edits to come. No room is no failure.
-fn make_manifest(core: &Core, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
+fn make_manifest(core: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
     let storage = &*core.storages.manifest;
     let end = role.manifest.writer().acknowledged();
     let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;

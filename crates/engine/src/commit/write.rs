@@ -18,11 +18,13 @@ use std::sync::Arc;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, Runtime};
 
+use crate::catalog::Catalog;
 use crate::commit::queue::{Crew, Queue};
+use crate::env::Env;
 use crate::env::health::Health;
 use crate::formats::batch::{BatchBody, Entry, EntryKind};
 use crate::formats::log::{Position, RecordKind};
-use crate::services::core::Core;
+use crate::jobs::Jobs;
 use crate::tree::memtable::{self, Memtable};
 use crate::tree::settings::{Settings, first_memtable, next_memtable};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -30,6 +32,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
 use crate::types::pressure::{self, Load};
+use crate::wal::Wal;
 
 /// How a write wants to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -106,7 +109,7 @@ impl WriteQueue {
 
 /// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
 /// asked for, it and everything before it is synced, even if the batch is empty.
-pub(crate) fn write(core: &Core, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
+pub(crate) fn write(core: &Jobs, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
     if batch.is_empty() {
         core.health.check()?;
         return match options.sync {
@@ -133,7 +136,7 @@ pub(crate) fn write(core: &Core, batch: Cow<'_, BatchBody>, options: WriteOption
 /// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
 /// what `wanted` reads and the batch. Returns what `wanted` returned.
 pub(crate) fn write_if(
-    core: &Core,
+    core: &Jobs,
     batch: &BatchBody,
     options: WriteOptions,
     wanted: impl FnOnce() -> Result<bool>,
@@ -156,12 +159,12 @@ pub(crate) fn write_if(
 }
 
 /// Counts a batch's entries. Returns the time now if this is a batch that is timed.
-fn count_puts(core: &Core, batch: &BatchBody) -> Option<Instant> {
+fn count_puts(core: &Env, batch: &BatchBody) -> Option<Instant> {
     let entries = batch.len() as u64;
     (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now())
 }
 
-fn record_put(core: &Core, start: Option<Instant>) {
+fn record_put(core: &Env, start: Option<Instant>) {
     if let Some(start) = start {
         let time = core.runtime.now().since(start);
         core.metrics.put_time.record(time);
@@ -169,7 +172,7 @@ fn record_put(core: &Core, start: Option<Instant>) {
 }
 
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
-fn wait_for_pressure(core: &Core, batch: &BatchBody) -> Result<()> {
+fn wait_for_pressure(core: &Jobs, batch: &BatchBody) -> Result<()> {
     core.health.check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
@@ -193,7 +196,7 @@ fn wait_for_pressure(core: &Core, batch: &BatchBody) -> Result<()> {
 }
 
 #[inline]
-fn passes(core: &Core, keyspace: &KeyspaceCore) -> bool {
+fn passes(core: &Catalog, keyspace: &KeyspaceCore) -> bool {
     pressure::decide(
         &load_of(core, &keyspace.view()),
         &keyspace.settings().limits,
@@ -202,7 +205,7 @@ fn passes(core: &Core, keyspace: &KeyspaceCore) -> bool {
 
 /// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
 pub(crate) fn wait_for_keyspace(
-    core: &Core,
+    core: &Jobs,
     keyspace: &KeyspaceCore,
     bytes: impl FnOnce() -> u64,
 ) -> Result<()> {
@@ -220,7 +223,7 @@ pub(crate) fn wait_for_keyspace(
     core.stalls.wait_for(whose, bytes(), decide, || {
         // Whoever is only slowed passes all the same.
         failing = match decide().0 {
-            pressure::Decision::Stop { .. } => crate::background::failing_for_good(core),
+            pressure::Decision::Stop { .. } => crate::jobs::failures::failing_for_good(core),
             _ => None,
         };
         failing.is_some() || core.health.check().is_err() || keyspace.is_dropped()
@@ -231,7 +234,7 @@ pub(crate) fn wait_for_keyspace(
 }
 
 #[inline]
-pub(crate) fn load_of(core: &Core, view: &KeyspaceView) -> Load {
+pub(crate) fn load_of(core: &Catalog, view: &KeyspaceView) -> Load {
     Load {
         sealed_memtable_count: view.sealed_count as u64,
         l0_run_count: view.run_count as u64,
@@ -269,7 +272,7 @@ impl Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
+fn commit_group(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
     let start = (sync || group.len() > 1).then(|| core.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
@@ -297,7 +300,7 @@ fn commit_group(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, sy
 }
 
 /// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
-fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
+fn add_needs(core: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
     // Refuse before anything is added: a batch is in the group whole or not at all. (Of one entry, the loop below refuses.)
     let mut known: Option<KeyspaceId> = None;
     for entry in batch.iter().filter(|_| batch.len() > 1) {
@@ -341,7 +344,7 @@ fn add_needs(core: &Core, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()
 
 /// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
 /// that touch it, and no others.
-fn make_room(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
+fn make_room(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
     // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
     while let Err((refused, error)) = make_room_for_all(core, leader, needs) {
         // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
@@ -362,7 +365,7 @@ fn make_room(core: &Core, leader: &mut LeaderState, group: &mut Group<'_>, needs
 
 /// As [`make_room`], up to the first keyspace that gets none.
 fn make_room_for_all(
-    core: &Core,
+    core: &Jobs,
     leader: &mut LeaderState,
     needs: &mut [Need],
 ) -> std::result::Result<(), (KeyspaceId, Error)> {
@@ -388,7 +391,7 @@ fn make_room_for_all(
 }
 
 fn commit(
-    core: &Core,
+    core: &Jobs,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
     needs: &mut Vec<Need>,
@@ -472,7 +475,7 @@ const SUPPLY_MIN_BYTES: u64 = 1 << 20;
 /// the next segment and the next arena must be ready before a leader needs them, else writers wait
 /// while 64 MiB are zeroed or faulted in.
 #[inline]
-fn wake_for_supplies(core: &Core, before: Position, end: Position) {
+fn wake_for_supplies(core: &Env, before: Position, end: Position) {
     // Small ones are made in passing.
     if core.options.log_segment_bytes < SUPPLY_MIN_BYTES {
         return;
@@ -486,7 +489,7 @@ fn wake_for_supplies(core: &Core, before: Position, end: Position) {
 
 /// Appends one record and syncs through it if asked.
 pub(crate) fn append(
-    core: &Core,
+    core: &Wal,
     kind: RecordKind,
     first: u64,
     count: u64,
@@ -507,7 +510,7 @@ pub(crate) fn append(
 }
 
 /// Applies the group's entries, in number order, to their memtables.
-fn apply(core: &Core, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
+fn apply(core: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -584,7 +587,7 @@ pub(crate) fn apply_to<'a>(
 
 /// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
 fn rotate(
-    core: &Core,
+    core: &Jobs,
     next_seq: u64,
     next_source_id: &mut u64,
     keyspace: &KeyspaceCore,
@@ -617,7 +620,7 @@ fn rotate(
 
 impl Lead<'_> {
     /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
-    pub(crate) fn rotate(&mut self, core: &Core, keyspace: &KeyspaceCore) -> Result<bool> {
+    pub(crate) fn rotate(&mut self, core: &Jobs, keyspace: &KeyspaceCore) -> Result<bool> {
         if keyspace.view().active().mem.is_empty() {
             return Ok(false);
         }

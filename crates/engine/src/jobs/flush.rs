@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
+use crate::env::Env;
 use crate::formats::version::{Edit, KeyspaceEdit, SeqRange};
+use crate::jobs::Jobs;
 use crate::jobs::build::{FlushSpec, JobRunner};
 use crate::jobs::install::{add_run, count_outcome, refresh_view};
 use crate::services::core::Core;
@@ -33,7 +35,7 @@ pub(crate) struct FlushTask {
 }
 
 /// Executes and installs one flush.
-pub(crate) fn run(core: &Core, task: &FlushTask) -> Result<()> {
+pub(crate) fn run(core: &Jobs, task: &FlushTask) -> Result<()> {
     let _span = tracing::debug_span!("flush", keyspace = &*task.keyspace.name).entered();
     let start = core.runtime.now();
     let source = &task.source;
@@ -108,7 +110,7 @@ const REJECTIONS_MAX: u32 = 3;
 /// Counts a flush whose tables do not hold what the memtable holds. The flush runs again. One that
 /// is rejected each time would be so for ever, while log and memory grow, so the store then refuses
 /// writes. The log has everything that the memtable has, and reads go on.
-fn rejected(core: &Core, task: &FlushTask, error: &Error) {
+fn rejected(core: &Env, task: &FlushTask, error: &Error) {
     let count = task.source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {
         let name = &task.keyspace.name;
@@ -137,7 +139,7 @@ fn base_cuts(
 }
 
 fn install(
-    core: &Core,
+    core: &Jobs,
     task: &FlushTask,
     tables: Vec<siltstone_table::job::outcome::OutputTable>,
 ) -> Result<()> {
@@ -210,7 +212,7 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
         })
         .collect();
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    crate::background::forget_failures(core);
+    crate::jobs::failures::forget_failures(core);
     let mut wake = true;
     loop {
         let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {
@@ -233,7 +235,7 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
             // Its create edit waits for room, and its flush for that edit.
             core.health.check()?;
         }
-        if let Some(error) = crate::background::failing(core) {
+        if let Some(error) = crate::jobs::failures::failing(core) {
             return Err(error);
         }
         if wake {

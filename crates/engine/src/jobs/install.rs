@@ -18,11 +18,14 @@ use siltstone_table::exec::{CancelToken, Handover, Inputs, Progress};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Counters;
 
+use crate::catalog::ManifestRole;
+use crate::commit::Commit;
+use crate::env::Env;
 use crate::formats::version::{
     AddTable, Edit, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange, TableMeta,
 };
+use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
-use crate::services::core::{Core, ManifestRole};
 use crate::tree::pick::{Choice, ChoiceKind, Reservation, older_ranges};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Result;
@@ -83,7 +86,7 @@ pub(crate) enum Cause {
 }
 
 /// Executes and installs one compaction.
-pub(crate) fn run(core: &Core, task: &mut CompactionTask) -> Result<()> {
+pub(crate) fn run(core: &Jobs, task: &mut CompactionTask) -> Result<()> {
     let choice = &task.choice;
     let _span = tracing::debug_span!(
         "compaction",
@@ -170,7 +173,7 @@ pub(crate) fn run(core: &Core, task: &mut CompactionTask) -> Result<()> {
 }
 
 /// Tells of a compaction that was installed.
-fn tell(core: &Core, task: &CompactionTask, out_count: usize, out_bytes: u64, took: Duration) {
+fn tell(core: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took: Duration) {
     tracing::debug!(
         out_bytes,
         out_table_count = out_count,
@@ -191,7 +194,7 @@ fn tell(core: &Core, task: &CompactionTask, out_count: usize, out_bytes: u64, to
 }
 
 /// The job of a choice: everything that its attempts share.
-fn begin(core: &Core, task: &CompactionTask) -> Begun {
+fn begin(core: &Jobs, task: &CompactionTask) -> Begun {
     let (mut published, mut snapshots) = core.snapshots.for_job();
     if planted::is(Bug::JobKeepsNewestOnly) {
         (published, snapshots) = (crate::formats::log::format::MAX_SEQUENCE, Vec::new());
@@ -232,7 +235,7 @@ fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
 }
 
 /// Commits the edit that replaces the choice's inputs by `outputs`.
-fn commit(core: &Core, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
+fn commit(core: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
     let choice = &task.choice;
     let mut role = core.manifest.lock();
     task.keyspace.check()?;
@@ -283,7 +286,7 @@ pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) 
 /// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
 /// manifest role, so views change in the order of edits.
 pub(crate) fn refresh_view(
-    core: &Core,
+    core: &Commit,
     role: &ManifestRole,
     keyspace: &KeyspaceCore,
     done: &[u64],
@@ -307,7 +310,7 @@ pub(crate) fn refresh_view(
 }
 
 /// Adds what a job dropped to the store's counts.
-pub(crate) fn count_outcome(core: &Core, counters: &Counters) {
+pub(crate) fn count_outcome(core: &Env, counters: &Counters) {
     let m = &core.metrics;
     m.dropped_shadowed_count.add(counters.shadowed);
     m.dropped_tombstone_count.add(counters.tombstones);

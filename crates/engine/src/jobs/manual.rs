@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::schedule::ManualRequest;
 use crate::formats::version::{End, Key, KeyRange};
+use crate::jobs::Jobs;
 use crate::services::core::Core;
 use crate::tree::pick::ManualRange;
 use crate::tree::view::KeyspaceCore;
@@ -50,9 +51,9 @@ pub(crate) fn compact_range(
     result
 }
 
-fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
+fn wait(core: &Jobs, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    crate::background::forget_failures(core);
+    crate::jobs::failures::forget_failures(core);
     let mut wake = true;
     loop {
         if wake {
@@ -61,7 +62,7 @@ fn wait(core: &Core, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
         core.check_open()?;
         core.health.check_manifest()?;
         keyspace.check()?;
-        if let Some(error) = crate::background::failing(core) {
+        if let Some(error) = crate::jobs::failures::failing(core) {
             return Err(error);
         }
         let schedule = core.schedule.lock();

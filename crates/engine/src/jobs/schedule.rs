@@ -19,9 +19,11 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
 use super::install::{Cause, CompactionTask};
+use crate::catalog::KeyspaceMap;
 use crate::formats::version::{SeqRange, TableMeta};
+use crate::jobs::Jobs;
 use crate::jobs::flush::FlushTask;
-use crate::services::core::{Core, KeyspaceMap};
+use crate::tree::Tree;
 use crate::tree::pick::{self, Choice, Deletes, ManualRange, ManualStep, PickInput, Reservation};
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
@@ -209,7 +211,7 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
 }
 
 /// The next piece of work, reserved for the caller.
-pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
+pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
     #[cfg(feature = "planted")]
     if planted::is(Bug::UnseededOrder) {
         core.runtime.yield_point_at(planted::unseeded());
@@ -271,7 +273,7 @@ pub(crate) fn next(core: &Core, flush_only: bool) -> Option<Task> {
 }
 
 /// Work that is only worth it for what was deleted: nothing else is due.
-fn next_for_deletes(core: &Core, map: &KeyspaceMap) -> Option<Box<CompactionTask>> {
+fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask>> {
     // Tables are opened without the lock.
     for keyspace in map.by_id.values() {
         for handle in with_range_deletes(&keyspace.pin()) {
@@ -322,7 +324,7 @@ fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHan
 }
 
 /// What `pick_deletes` knows besides the version.
-fn deletes(core: &Core, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
+fn deletes(core: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
     let published = core.snapshots.published();
     let mut oldest_read = core.snapshots.oldest().unwrap_or(published).min(published);
     if planted::is(Bug::DropUnderSnapshots) {
@@ -338,7 +340,7 @@ fn deletes(core: &Core, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
 }
 
 /// Remembers tables whose tombstones stayed although they were rewritten for them.
-pub(crate) fn remember_futile(core: &Core, tables: &[Arc<TableMeta>]) {
+pub(crate) fn remember_futile(core: &Jobs, tables: &[Arc<TableMeta>]) {
     const REMEMBERED_MAX: usize = 4096;
     let mut schedule = core.schedule.lock();
     schedule.futile.extend(tables.iter().map(|t| t.id));
@@ -456,20 +458,20 @@ fn start(
 }
 
 /// Deletes what these compactions left. Not under the schedule's lock.
-fn end(core: &Core, tasks: Vec<CompactionTask>) {
+fn end(core: &Jobs, tasks: Vec<CompactionTask>) {
     for mut task in tasks {
         core.jobs.discard_names(&task.end());
     }
 }
 
 /// Ends all compactions that wait for another attempt: a worker's last deed when the store closes.
-pub(crate) fn end_unfinished(core: &Core) {
+pub(crate) fn end_unfinished(core: &Jobs) {
     let given_up = core.schedule.lock().give_up(|_| true);
     end(core, given_up);
 }
 
 /// A task panicked: what it made is of no use, no further attempt goes on behind it. How many of its kind and keyspace have, in a row.
-pub(crate) fn count_panic(core: &Core, task: &Task) -> u32 {
+pub(crate) fn count_panic(core: &Jobs, task: &Task) -> u32 {
     match task {
         Task::Flush(flush) => flush.cancel.cancel(),
         Task::Compaction(compaction) => compaction.cancel.cancel(),
@@ -484,7 +486,7 @@ pub(crate) fn count_panic(core: &Core, task: &Task) -> u32 {
 }
 
 /// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
-pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
+pub(crate) fn finish(core: &Jobs, task: Task, result: &Result<()>) {
     let (of_its_kind, keyspace) = (task.kind(), task.keyspace());
     let id = match &task {
         Task::Flush(flush) => FLUSH_ID | flush.source.id,
@@ -546,7 +548,7 @@ pub(crate) fn finish(core: &Core, task: Task, result: &Result<()>) {
 }
 
 /// Cancels the running jobs of a dropped keyspace.
-pub(crate) fn cancel_keyspace(core: &Core, keyspace: KeyspaceId) {
+pub(crate) fn cancel_keyspace(core: &Jobs, keyspace: KeyspaceId) {
     let mut schedule = core.schedule.lock();
     for running in schedule.running.iter().filter(|r| r.keyspace == keyspace) {
         running.cancel.cancel();
@@ -557,7 +559,7 @@ pub(crate) fn cancel_keyspace(core: &Core, keyspace: KeyspaceId) {
 }
 
 /// Cancels all running jobs: the store closes.
-pub(crate) fn cancel_all(core: &Core) {
+pub(crate) fn cancel_all(core: &Jobs) {
     let schedule = core.schedule.lock();
     for running in &schedule.running {
         running.cancel.cancel();
@@ -565,7 +567,7 @@ pub(crate) fn cancel_all(core: &Core) {
 }
 
 /// Whether nothing runs, nothing is sealed (but what tests hold back), and nothing is due.
-pub(crate) fn is_idle(core: &Core) -> bool {
+pub(crate) fn is_idle(core: &Jobs) -> bool {
     let map = core.keyspaces.load_full();
     let schedule = core.schedule.lock();
     if !schedule.running.is_empty() {

@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::services::core::Core;
+use crate::jobs::Jobs;
 use crate::tree::view::Source;
 use crate::types::error::Result;
 
@@ -21,7 +21,7 @@ use crate::types::error::Result;
 const SEALED_MIN_BYTES: u64 = 64 << 10;
 
 /// What is in memory now.
-pub(crate) fn memory(core: &Core) -> MemoryStats {
+pub(crate) fn memory(core: &Jobs) -> MemoryStats {
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
     for keyspace in core.keyspaces.load_full().by_id.values() {
         for source in &keyspace.pin().sources {
@@ -45,7 +45,7 @@ pub(crate) fn memory(core: &Core) -> MemoryStats {
 }
 
 /// One round: gives back what is too much.
-pub(crate) fn keep(core: &Core) -> Result<()> {
+pub(crate) fn keep(core: &Jobs) -> Result<()> {
     let max = core.live.load().memory_bytes_max;
     let cache = &core.tables.cache;
     if max == 0 {
@@ -71,7 +71,7 @@ pub(crate) fn keep(core: &Core) -> Result<()> {
 }
 
 /// Seals the largest active memtable, if it is worth it.
-fn seal_largest(core: &Core) -> Result<()> {
+fn seal_largest(core: &Jobs) -> Result<()> {
     let map = core.keyspaces.load_full();
     let largest = map
         .by_id

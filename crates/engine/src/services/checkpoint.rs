@@ -22,13 +22,14 @@ use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Runtime, Storage};
 
+use crate::env::Env;
 use crate::formats::directories::{log_store_id, refuse_within};
 use crate::formats::log::{LogConfig, LogOptions, LogWriter};
 use crate::formats::manifest::{self, Manifest, Space, StoreId};
 use crate::formats::names::{LEASE, PARTIAL};
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceState, Level, Run, StoreState};
+use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
-use crate::services::core::Core;
 use crate::services::recovery::keyspace_edit;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, Result, closed};
@@ -47,7 +48,7 @@ struct Cut {
 }
 
 /// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
-fn cut(core: &Core) -> Result<Cut> {
+fn cut(core: &Jobs) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
     let _ddl = core.ddl.lock();
     // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
@@ -96,7 +97,7 @@ fn cut(core: &Core) -> Result<Cut> {
 }
 
 /// Writes a checkpoint into an empty storage, or over an unfinished one.
-pub(crate) fn write(core: &Core, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
+pub(crate) fn write(core: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
     core.health.check_manifest()?;
     let target = &core.tables.descriptors.wrap(target.clone());
@@ -117,7 +118,7 @@ pub(crate) fn write(core: &Core, target: &Arc<dyn Storage>) -> Result<Checkpoint
     Ok(report)
 }
 
-fn tell(core: &Core, place: String, report: CheckpointReport) {
+fn tell(core: &Env, place: String, report: CheckpointReport) {
     tracing::info!(
         published = report.published,
         table_count = report.table_count,
@@ -166,7 +167,7 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
     Ok(())
 }
 
-fn fill(core: &Core, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
+fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
     let cut = cut(core)?;
     if !planted::is(Bug::CheckpointAheadOfLog) {
         core.sync_log_through(cut.end)?;
@@ -274,14 +275,14 @@ impl Cut {
 }
 
 /// A checkpoint ends with the store: after its lease is gone others may delete what the views name.
-fn check_going_on(core: &Core) -> Result<()> {
+fn check_going_on(core: &Env) -> Result<()> {
     if core.closing.load(std::sync::atomic::Ordering::Acquire) {
         return Err(closed());
     }
     core.health.check_manifest()
 }
 
-fn import(core: &Core, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<()> {
+fn import(core: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<()> {
     target
         .import(epoch, name, &*core.storages.tables, name)
         .map_err(|e| Error::from(e).context(format!("taking {name} into a checkpoint")))
@@ -325,7 +326,7 @@ pub(crate) fn found(
 }
 
 /// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.
-pub(crate) fn write_folder(core: &Core, folder: &Path) -> Result<CheckpointReport> {
+pub(crate) fn write_folder(core: &Jobs, folder: &Path) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = %folder.display()).entered();
     core.health.check_manifest()?;
     let told = |e: siltstone_storage::StorageError| {

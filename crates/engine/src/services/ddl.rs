@@ -15,12 +15,12 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted::{self, Bug};
 
+use crate::catalog::{Catalog, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit};
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::encode_create;
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES};
-use crate::services::core::{
-    Core, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit, may_wait,
-};
+use crate::jobs::Jobs;
+use crate::jobs::edits::{may_wait, settle};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -42,7 +42,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 /// Creates a keyspace, with options of its own: those that the store was opened with for this name, and `options` above them.
 pub(crate) fn create(
-    core: &Core,
+    core: &Jobs,
     name: &str,
     options: &KeyspaceOptions,
 ) -> Result<Arc<KeyspaceCore>> {
@@ -140,7 +140,7 @@ pub(crate) fn create(
 }
 
 /// Drops a keyspace.
-pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+pub(crate) fn drop(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     // A full disk does not keep anybody from dropping: this is how room is made.
     let _ddl = core.ddl.lock();
     core.health.check_manifest()?;
@@ -227,7 +227,7 @@ pub(crate) fn drop(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
-pub(crate) fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+pub(crate) fn drop_by_edit(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let mut role = core.manifest.lock();
     if role.manifest.state().keyspace(keyspace.id).is_none() {
         // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
@@ -251,7 +251,7 @@ pub(crate) fn drop_by_edit(core: &Core, keyspace: &Arc<KeyspaceCore>) -> Result<
 /// Takes a dropped keyspace out of the edits that wait for room. What they say of other keyspaces stays, and so does the log that it is in: an
 /// ingest is acknowledged for all its keyspaces. Gives whether the keyspace's create was among them. Of that one remains that its id was
 /// given: until an edit says so the log is kept from its record on, and from that edit on a replay skips whatever names it.
-fn take_out(core: &Core, role: &mut ManifestRole, id: KeyspaceId) -> bool {
+fn take_out(core: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool {
     let mut created_here = false;
     for mut pending in std::mem::take(&mut role.pending) {
         let edit = &mut pending.edit;
@@ -281,7 +281,7 @@ fn take_out(core: &Core, role: &mut ManifestRole, id: KeyspaceId) -> bool {
     created_here
 }
 
-fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
+fn leave_map(core: &Catalog, keyspace: &KeyspaceCore) {
     core.events.tell(|| Event::KeyspaceDropped {
         name: keyspace.name.clone(),
         id: keyspace.id,
@@ -297,7 +297,7 @@ fn leave_map(core: &Core, keyspace: &KeyspaceCore) {
     });
 }
 
-fn change_map(core: &Core, f: impl FnOnce(&mut KeyspaceMap)) {
+fn change_map(core: &Catalog, f: impl FnOnce(&mut KeyspaceMap)) {
     let mut map = KeyspaceMap::clone(&core.keyspaces.load());
     f(&mut map);
     core.keyspaces.store(Arc::new(map));
@@ -306,7 +306,7 @@ fn change_map(core: &Core, f: impl FnOnce(&mut KeyspaceMap)) {
 /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot grow the edit stays pending: the
 /// record is in the log, so the call has succeeded, and the log stays pinned until an edit gets through.
 pub(crate) fn complete(
-    core: &Core,
+    core: &Jobs,
     end: crate::formats::log::Position,
     edit: Edit,
     pin: u64,
@@ -352,24 +352,4 @@ pub(crate) fn complete(
         // The record is in the log and what it says is shown, but the manifest will never say so: they have parted.
         core.health.poison(error);
     })
-}
-
-/// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go: before its edit is durable the
-/// manifest names them.
-pub(crate) fn settle(core: &Core, role: &ManifestRole, keyspace: &KeyspaceCore) {
-    if keyspace.is_dropped() {
-        keyspace.replace_view(|view| {
-            let active = Source::Memtable(view.active().clone());
-            KeyspaceView::build(
-                vec![active],
-                Arc::new(KeyspaceVersion::new(keyspace.id)),
-                &core.tables,
-                None,
-            )
-        });
-    } else {
-        keyspace.set_created();
-        crate::jobs::install::refresh_view(core, role, keyspace, &[]);
-        core.wake_background();
-    }
 }

@@ -11,4 +11,5 @@ pub(crate) mod ingest;
 pub(crate) mod options_differ;
 pub(crate) mod recovery;
 pub(crate) mod seal;
+pub(crate) mod settings;
 pub(crate) mod table_builder;

@@ -14,7 +14,8 @@
 //!
 //! Threading: the file is read once, by the open; comparing takes no lock.
 
-use crate::services::core::Core;
+use crate::catalog::Catalog;
+use crate::env::Env;
 use crate::types::error::Error;
 use crate::types::event::{Event, OptionDifference};
 use crate::types::options::file::OPTIONS;
@@ -26,7 +27,7 @@ fn is_of_one_open(setting: &Setting) -> bool {
 }
 
 /// The options in force that contradict the file.
-pub(crate) fn differences(core: &Core) -> Vec<OptionDifference> {
+pub(crate) fn differences(core: &Catalog) -> Vec<OptionDifference> {
     let Ok(Some(file)) = &core.options_file else {
         return Vec::new();
     };
@@ -51,7 +52,7 @@ pub(crate) fn differences(core: &Core) -> Vec<OptionDifference> {
 }
 
 /// The keyspaces that the file has options for and that the store does not have (yet).
-pub(crate) fn of_no_keyspace(core: &Core) -> Vec<String> {
+pub(crate) fn of_no_keyspace(core: &Catalog) -> Vec<String> {
     let Ok(Some(file)) = &core.options_file else {
         return Vec::new();
     };
@@ -90,12 +91,12 @@ fn difference(
 }
 
 /// Why the file could not be read, if it could not.
-pub(crate) fn failure(core: &Core) -> Option<&Error> {
+pub(crate) fn failure(core: &Env) -> Option<&Error> {
     core.options_file.as_ref().err()
 }
 
 /// Traces and emits what contradicts the file. Called once the store is open for writing.
-pub(crate) fn report(core: &Core) {
+pub(crate) fn report(core: &Catalog) {
     if let Some(error) = failure(core) {
         tracing::warn!(%error, "the file {OPTIONS} in the store's folder cannot be read");
         let error = error.clone();

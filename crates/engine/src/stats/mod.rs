@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::stalls::{Delay, DelayTotal};
 use crate::formats::log::LogStats;
+use crate::jobs::Jobs;
 use crate::jobs::schedule::JobStats;
 use crate::jobs::sides::SideStats;
 use crate::services::budget::MemoryStats;
-use crate::services::core::Core;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceView, Source};
 use crate::types::error::Error;
@@ -188,7 +188,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
 }
 
 /// The present statistics, with the space that the caller has counted.
-pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
+pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
     let (m, cache) = (&core.metrics, &core.tables.cache);
     let counters = [
         ("get_count", m.get_count.get()),
@@ -305,7 +305,7 @@ pub(crate) fn collect(core: &Core, space: SpaceStats) -> Stats {
     let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::services::budget::memory(core);
-    let jobs_failing = crate::background::failing_now(core).map(|error| error.to_string());
+    let jobs_failing = crate::jobs::failures::failing_now(core).map(|error| error.to_string());
     Stats {
         jobs_failing,
         health: core.health.describe(),

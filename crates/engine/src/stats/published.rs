@@ -17,11 +17,13 @@ use serde::{Deserialize, Serialize};
 use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Instant, Storage, StorageErrorKind};
 
+use crate::env::Env;
 use crate::formats::names::STATS;
 use crate::services::core::Core;
 use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
 use crate::types::error::{Error, Result};
+use crate::wal::Wal;
 
 /// A longer file is not read.
 const BYTES_MAX: u64 = 64 << 20;
@@ -43,7 +45,7 @@ pub(crate) struct Counted {
 
 impl Counted {
     /// The space, counted again if the last count is old enough.
-    fn get(&mut self, core: &Core) -> SpaceStats {
+    fn get(&mut self, core: &Wal) -> SpaceStats {
         let now = core.runtime.now();
         let is_due = |(at, took): (Instant, Duration)| now.since(at) >= took * COUNT_SHARE;
         if self.last.is_none_or(is_due) {
@@ -96,13 +98,13 @@ fn in_full<S: serde::Serializer>(
 }
 
 /// How often statistics are published, if they are.
-pub(crate) fn interval(core: &Core) -> Option<Duration> {
+pub(crate) fn interval(core: &Env) -> Option<Duration> {
     let ms = core.live.load().stats_publish_ms;
     (ms > 0).then(|| Duration::from_millis(ms))
 }
 
 /// An open for writing: what a killed writer left is not this one's. Failing is harmless, the file says whose it is.
-pub(crate) fn forget_inherited(core: &Core) {
+pub(crate) fn forget_inherited(core: &Env) {
     let storage = &core.storages.manifest;
     let left = storage.list();
     if left.is_ok_and(|all| all.iter().any(|object| object.name == STATS)) {

@@ -11,12 +11,12 @@
 
 use metrics::{counter, gauge};
 
-use crate::services::core::Core;
+use crate::jobs::Jobs;
 use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
 
 /// Hands the present figures to the installed recorder.
-pub(crate) fn feed(core: &Core) {
+pub(crate) fn feed(core: &Jobs) {
     // The recorder gets no figures of `space`: they would take a listing of the folders.
     let stats = crate::stats::collect(core, SpaceStats::default());
     record(&core.storages.manifest.describe(), &stats);

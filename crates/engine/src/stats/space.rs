@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::formats::directories::Storages;
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::names::{self, Kind};
-use crate::services::core::Core;
+use crate::wal::Wal;
 
 /// Files of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl SpaceStats {
 }
 
 /// Counts the files of an open store.
-pub(crate) fn collect(core: &Core) -> SpaceStats {
+pub(crate) fn collect(core: &Wal) -> SpaceStats {
     match &core.below {
         Some(below) => count(&below.storages, &below.live),
         None => {

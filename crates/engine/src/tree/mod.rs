@@ -16,3 +16,38 @@ pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod tables;
 pub(crate) mod view;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::env::Env;
+use crate::tree::settings::Arenas;
+use crate::tree::snapshot::SnapshotRegistry;
+use crate::tree::tables::TableSet;
+
+/// What all keyspaces share of their data: tables, snapshots and memory for memtables.
+pub(crate) struct Tree {
+    pub(crate) env: Env,
+    pub(crate) tables: Arc<TableSet>,
+    pub(crate) snapshots: Arc<SnapshotRegistry>,
+    pub(crate) arenas: Arenas,
+    /// The number of hidden entries from which on a cursor records a gap. Tests change it.
+    pub(crate) gap_min: AtomicU64,
+}
+
+impl Tree {
+    /// The number of hidden entries from which on a cursor records a gap ([`crate::tree::gaps`]).
+    #[inline]
+    pub(crate) fn gap_min(&self) -> u64 {
+        self.gap_min.load(Ordering::Relaxed)
+    }
+}
+
+/// Until all users name the parts that they need, a part stands for those below it, too.
+impl std::ops::Deref for Tree {
+    type Target = Env;
+
+    fn deref(&self) -> &Env {
+        &self.env
+    }
+}

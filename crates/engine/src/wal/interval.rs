@@ -14,10 +14,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 
-use crate::services::core::Core;
-use siltstone_storage::planted::{self, Bug};
+use crate::wal::Wal;
 
 /// See the module.
 pub(crate) struct IntervalSync {
@@ -59,7 +59,7 @@ impl IntervalSync {
 }
 
 /// The task's life, until the store closes or is poisoned (whoever writes next is told; what was not synced then is never tried again).
-pub(crate) fn run(core: &Core, interval: Duration) {
+pub(crate) fn run(core: &Wal, interval: Duration) {
     let sync = &core.interval_sync;
     let mut last: Option<Instant> = None;
     loop {

@@ -23,11 +23,14 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::storage::copy_object;
-use siltstone_storage::{Condvar, Mutex, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{Storage, StorageErrorKind};
 
+use crate::catalog::Catalog;
+use crate::env::ingests::IngestInFlight;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::{NumberedPart, decode_ingest, encode_ingest};
 use crate::formats::version::{Edit, Key, KeyspaceEdit, Run, TableMeta};
+use crate::jobs::Jobs;
 use crate::services::core::Core;
 use crate::services::ddl::complete;
 use crate::services::table_builder::{TableFile, no_table};
@@ -66,52 +69,6 @@ pub struct IngestReport {
     pub left: Vec<String>,
 }
 
-/// Callers that change the store's folders without a role. Closing waits for them.
-pub(crate) struct Guests {
-    count: Mutex<usize>,
-    gone: Condvar,
-}
-
-impl Guests {
-    pub(crate) fn new(runtime: &Runtime) -> Guests {
-        Guests {
-            count: runtime.mutex(0),
-            gone: runtime.condvar(),
-        }
-    }
-
-    /// Waits until nobody is in. The caller has refused newcomers before (`Core::closing`).
-    pub(crate) fn wait_until_gone(&self) {
-        let mut count = self.count.lock();
-        while *count > 0 {
-            count = self.gone.wait(count);
-        }
-    }
-}
-
-/// One that is in; see [`Guests`].
-struct Guest<'a>(&'a Guests);
-
-impl<'a> Guest<'a> {
-    fn enter(core: &'a Core) -> Result<Guest<'a>> {
-        let mut count = core.guests.count.lock();
-        // Under the lock: a close that is not seen here sees us.
-        core.check_open()?;
-        *count += 1;
-        Ok(Guest(&core.guests))
-    }
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        let mut count = self.0.count.lock();
-        *count -= 1;
-        if *count == 0 {
-            self.0.gone.notify_all();
-        }
-    }
-}
-
 /// Tables for one keyspace: runs, oldest first, each of disjoint tables. They lie in the store's folder, synced, and so do their names.
 pub(crate) struct Part {
     pub(crate) keyspace: Arc<KeyspaceCore>,
@@ -148,7 +105,7 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
 }
 
 /// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
-pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Failed> {
+pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Failed> {
     for part in parts {
         // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
         let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
@@ -254,7 +211,7 @@ pub(crate) fn commit(core: &Core, parts: &[Part]) -> std::result::Result<u64, Fa
 }
 
 /// The parts with ids for their runs.
-fn numbered(core: &Core, parts: &[Part]) -> Vec<NumberedPart> {
+fn numbered(core: &Catalog, parts: &[Part]) -> Vec<NumberedPart> {
     let id = || core.next_table_id.fetch_add(1, Ordering::AcqRel);
     parts
         .iter()
@@ -360,7 +317,7 @@ pub(crate) fn ingest(
     how: IngestMode,
 ) -> Result<IngestReport> {
     let _span = tracing::info_span!("ingest").entered();
-    let guest = Guest::enter(core)?;
+    let in_flight = IngestInFlight::begin(core)?;
     core.health.check()?;
     for (keyspace, _) in files {
         keyspace.check()?;
@@ -393,7 +350,7 @@ pub(crate) fn ingest(
             return Err(failed.error);
         }
     }
-    drop(guest);
+    drop(in_flight);
     tracing::info!(
         number = report.number,
         table_count = report.table_count,

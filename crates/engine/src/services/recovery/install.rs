@@ -21,6 +21,7 @@ use crate::formats::manifest::{Manifest, Space, StoreId};
 use crate::formats::version::{
     AddTable, Edit, KeyspaceEdit, Level, Run, RunSlot, SeqRange, StoreState,
 };
+use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
 use crate::services::core::Core;
 use crate::tree::memtable::Memtable;
@@ -133,7 +134,7 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
 
 /// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
 fn write_rest(
-    core: &Core,
+    core: &Jobs,
     rest: &Rest,
     written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
 ) -> Result<()> {

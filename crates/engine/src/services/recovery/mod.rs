@@ -23,14 +23,16 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Runtime};
 use siltstone_table::exec::Executor;
 
-use crate::catalog::reserve;
+use crate::catalog::{Catalog, KeyspaceMap, ManifestRole, Pins, reserve};
+use crate::commit::Commit;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
 use crate::env::descriptors::Descriptors;
-use crate::env::guard;
 use crate::env::health::Health;
+use crate::env::ingests::IngestsInFlight;
 use crate::env::session::SessionId;
 use crate::env::wrapped_storage::Below;
+use crate::env::{Env, Tidy, guard};
 use crate::formats::directories::{
     self, Claim, Storages, log_store_id, random_id, refuse_headless_data,
 };
@@ -41,10 +43,12 @@ use crate::formats::log::{
 };
 use crate::formats::manifest;
 use crate::formats::version::{Edit, KeyspaceState, KeyspaceVersion, LogPosition, StoreState};
+use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
+use crate::jobs::edits::CEILING_STEP;
 use crate::jobs::schedule::Schedule;
-use crate::services::core::{CEILING_STEP, Core, KeyspaceMap, ManifestRole, Pins, Tidy};
-use crate::services::ingest::Guests;
+use crate::services::core::Core;
+use crate::tree::Tree;
 use crate::tree::settings::{Arenas, Settings, first_memtable};
 use crate::tree::snapshot::SnapshotRegistry;
 use crate::tree::tables::TableSet;
@@ -55,6 +59,7 @@ use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::metrics::Metrics;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{DirectIo, KeyspaceOptions, Options, SyncMode};
+use crate::wal::Wal;
 use crate::wal::interval::IntervalSync;
 
 mod install;
@@ -321,17 +326,45 @@ pub(crate) fn open(
         );
         keyspaces.by_id[id].set_created();
     }
-    let core = Arc::new(Core {
+    let env = Env {
         session: SessionId::new(),
         live: ArcSwap::from_pointee(options.clone()),
-        below: below.map(|storages| Below {
-            storages,
-            live: old.log_start.segment as u32..=replayed_to,
-        }),
+        options: options.clone(),
         options_file: match is_reading {
             false => crate::formats::options_file::read(&*storages.manifest),
             true => Ok(None),
         },
+        runtime: runtime.clone(),
+        storages,
+        below: below.map(|storages| Below {
+            storages,
+            live: old.log_start.segment as u32..=replayed_to,
+        }),
+        guards,
+        epoch,
+        lease: runtime.mutex(Some(lease)),
+        health: health.clone(),
+        events: events.clone(),
+        metrics,
+        ingests: IngestsInFlight::new(&runtime),
+        closing: AtomicBool::new(false),
+        work: runtime.condvar(),
+        settled: runtime.condvar(),
+        tidy: runtime.mutex(Tidy::default()),
+        tidy_wake: runtime.condvar(),
+        tidy_pause: runtime.condvar(),
+        last_job_error: runtime.mutex(None),
+    };
+    let tree = Tree {
+        env,
+        tables,
+        snapshots: SnapshotRegistry::new(&runtime, published),
+        arenas,
+        gap_min: AtomicU64::new(crate::tree::gaps::HIDDEN_MIN),
+    };
+    let wal = Wal {
+        tree,
+        log,
         sync_every_write: options.sync == SyncMode::Always,
         interval_sync: IntervalSync::new(
             &runtime,
@@ -340,17 +373,12 @@ pub(crate) fn open(
                 SyncMode::Always | SyncMode::Never => None,
             },
         ),
-        stalls: Stalls::new(&runtime, events.clone()),
-        snapshots: SnapshotRegistry::new(&runtime, published),
-        queue: WriteQueue::of_store(&runtime, &health, published + 1, source_id),
+    };
+    let catalog = Catalog {
+        wal,
         keyspaces: ArcSwap::from_pointee(keyspaces),
         ddl: runtime.mutex(()),
         pins: runtime.mutex(Pins::default()),
-        guests: Guests::new(&runtime),
-        links_fail: AtomicBool::new(false),
-        gap_min: AtomicU64::new(crate::tree::gaps::HIDDEN_MIN),
-        next_table_id: AtomicU64::new(state.next_table_id),
-        next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
         manifest: runtime.mutex(ManifestRole {
             manifest,
             pending: Vec::new(),
@@ -358,32 +386,27 @@ pub(crate) fn open(
             reserve: Default::default(),
         }),
         ceiling: AtomicU64::new(ceiling),
-        schedule: runtime.mutex(Schedule::new()),
-        work: runtime.condvar(),
-        settled: runtime.condvar(),
-        closing: AtomicBool::new(false),
-        tidy: runtime.mutex(Tidy::default()),
-        tidy_wake: runtime.condvar(),
-        tidy_pause: runtime.condvar(),
-        tasks: runtime.mutex(Default::default()),
-        last_job_error: runtime.mutex(None),
-        events,
-        published: AtomicBool::new(false),
-        lease: runtime.mutex(Some(lease)),
-        log_bytes: AtomicU64::new(0),
+        next_table_id: AtomicU64::new(state.next_table_id),
+        next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
         waits_for_room: AtomicBool::new(rest.is_some()),
-        rest: runtime.mutex(None),
-        tables,
+        log_bytes: AtomicU64::new(0),
+    };
+    let commit = Commit {
+        catalog,
+        queue: WriteQueue::of_store(&runtime, &health, published + 1, source_id),
+        stalls: Stalls::new(&runtime, events),
+    };
+    let parts = Jobs {
+        commit,
         jobs,
-        epoch,
-        health,
-        metrics,
-        arenas,
-        log,
-        storages,
-        guards,
-        runtime,
-        options,
+        schedule: runtime.mutex(Schedule::new()),
+    };
+    let core = Arc::new(Core {
+        parts,
+        links_fail: AtomicBool::new(false),
+        rest: runtime.mutex(None),
+        tasks: runtime.mutex(Default::default()),
+        published: AtomicBool::new(false),
     });
     if is_reading {
         core.health.set_read_only();
@@ -399,15 +422,14 @@ pub(crate) fn open(
             let start = Position::new(start.segment as u32, start.offset as u32);
             rest.pin = core.pin_log(start);
             core.health.set_no_space(&rest.cause);
-            crate::background::delete_old_manifests(&core);
+            crate::catalog::obsolete::delete_old_manifests(&core);
             core.storages.manifest.sync_dir(core.epoch)?;
             reserve::make(&core)?;
             *core.rest.lock() = Some(rest);
         }
     }
-    crate::tree::settings::keep_wishes(&core)?;
+    crate::services::settings::keep_wishes(&core)?;
     crate::services::options_differ::report(&core);
-    crate::background::start(&core)?;
     Ok(core)
 }
 

@@ -16,7 +16,7 @@ use siltstone_table::footer::Footer;
 use crate::formats::directories::Storages;
 use crate::formats::names::open_number_of;
 use crate::formats::version::{MAX_OPEN_NUMBER, StoreState};
-use crate::services::core::Core;
+use crate::jobs::Jobs;
 use crate::types::error::{Error, Result};
 
 /// No more opens than this have come to nothing since a manifest was written: a name that is farther ahead is none that an open gave.
@@ -135,7 +135,7 @@ pub(super) fn sync_inherited(
 /// Deletes what earlier opens left and the new state does not name. After an open on a full disk it runs beside the store's work: names of
 /// this open are none of its business (outputs of running jobs, which nothing names yet), nor are tables that have or had a handle (views from
 /// before a compaction hold them, and the sweep deletes them in its time).
-pub(super) fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
+pub(super) fn delete_orphans(core: &Jobs, state: &StoreState) -> Result<()> {
     let named: BTreeSet<&str> = state
         .keyspaces
         .values()
@@ -161,7 +161,7 @@ pub(super) fn delete_orphans(core: &Core, state: &StoreState) -> Result<()> {
         }
     }
     core.log.obsolete(core.log.first_segment())?;
-    crate::background::delete_old_manifests(core);
+    crate::catalog::obsolete::delete_old_manifests(core);
     Ok(())
 }
 

@@ -19,6 +19,7 @@ use siltstone_storage::{Mutex, Runtime};
 use super::map::after;
 use super::state::Way;
 use crate::services::core::Core;
+use crate::tree::Tree;
 use crate::tree::atomics::{AtomicU64, Ordering};
 use crate::tree::iter::{Cursor, IterOptions};
 use crate::tree::view::KeyspaceCore;
@@ -68,7 +69,7 @@ impl super::Gaps {
     #[inline]
     pub(crate) fn deleted<'k>(
         &self,
-        core: &Core,
+        core: &Tree,
         count: u64,
         last: impl FnOnce() -> Option<&'k [u8]>,
     ) -> bool {

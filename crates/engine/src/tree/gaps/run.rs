@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::map::Gap;
 use super::state::Way;
 use super::{Gaps, LOOK_EVERY};
-use crate::services::core::Core;
+use crate::commit::Commit;
+use crate::env::Env;
 use crate::tree::view::KeyspaceCore;
 
 /// A registered watch. Dropping it abandons it.
@@ -134,7 +135,7 @@ impl Run {
     /// jumped.
     pub(crate) fn look(
         &mut self,
-        core: &Core,
+        core: &Commit,
         keyspace: &Arc<KeyspaceCore>,
         number: u64,
         key: Option<&[u8]>,
@@ -165,13 +166,13 @@ impl Run {
     /// Ends the run, because the cursor, which reads at `number`, shows an entry or has come to an
     /// end. No key from the first hidden one to the last is alive.
     #[inline]
-    pub(crate) fn end(&mut self, core: &Core, number: u64) {
+    pub(crate) fn end(&mut self, core: &Env, number: u64) {
         if self.hidden > 0 {
             self.finish(core, number);
         }
     }
 
-    fn finish(&mut self, core: &Core, number: u64) {
+    fn finish(&mut self, core: &Env, number: u64) {
         if !self.is_limited() {
             core.metrics.hidden_count.add(self.hidden);
         }

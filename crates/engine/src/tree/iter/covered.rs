@@ -30,17 +30,17 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::key::MAX_SEQ;
 
 use super::merge::{EntryCursor, MergeCursor};
 use super::source::{Child, LevelCursor};
 use super::{Cursor, IterOptions};
 use crate::formats::version::{End, TableMeta};
-use crate::services::core::Core;
+use crate::tree::Tree;
 use crate::tree::memtable::{Memtable, Newer};
 use crate::tree::view::{KeyspaceView, LevelView, Source};
 use crate::types::error::Result;
-use siltstone_storage::planted::{self, Bug};
 
 /// A cursor steps over this many hidden keys in a row before it jumps: a jump costs about as much
 /// as some steps, and most range deletes that a scan meets cover little.
@@ -87,7 +87,7 @@ impl RangeDeleteIndex {
     }
 
     /// The newest range delete at or below the number that covers `key`, in any source.
-    pub(super) fn newest_covering(&self, core: &Core, key: &[u8]) -> Result<Option<u64>> {
+    pub(super) fn newest_covering(&self, core: &Tree, key: &[u8]) -> Result<Option<u64>> {
         let mut newest = None;
         self.each_covering(core, key, true, |seq, _, _| newest = newest.max(Some(seq)))?;
         Ok(newest)
@@ -97,7 +97,7 @@ impl RangeDeleteIndex {
     /// `opens`, tables that are not open are ignored.
     fn each_covering(
         &self,
-        core: &Core,
+        core: &Tree,
         key: &[u8],
         opens: bool,
         mut found: impl FnMut(u64, &[u8], &[u8]),
@@ -139,7 +139,7 @@ impl RangeDeleteIndex {
     }
 
     /// Puts the newest one of all sources into `covering`. False if there is none.
-    fn find(&self, core: &Core, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
+    fn find(&self, core: &Tree, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
         let mut is_covered = false;
         self.each_covering(core, key, opens, |seq, start, end| {
             if !is_covered || seq > covering.seq {
@@ -200,7 +200,7 @@ impl Child {
 
 /// The parts of a cursor by which a seek decides what it may skip.
 pub(super) struct Search<'a> {
-    pub(super) core: &'a Core,
+    pub(super) core: &'a Tree,
     pub(super) deletes: &'a RangeDeleteIndex,
     pub(super) options: &'a IterOptions,
     pub(super) forward: bool,

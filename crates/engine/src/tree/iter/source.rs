@@ -4,17 +4,17 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::index::Narrowed;
 use siltstone_table::reader::{BlockCache, TableIter};
 
 use super::merge::EntryCursor;
 use crate::formats::version::TableMeta;
-use crate::services::core::Core;
+use crate::tree::Tree;
 use crate::tree::memtable::MemtableIter;
 use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceView, LevelView, Source};
 use crate::types::error::{Error, Result};
-use siltstone_storage::planted::{self, Bug};
 
 /// One child. Few of them exist at a time and every step goes through one, so an indirection for a
 /// memtable's iterator would cost more than the bytes that it saves.
@@ -27,7 +27,7 @@ pub(crate) enum Child {
 /// Makes `children` those of a view that may have entries, newest first. Children of an earlier
 /// view that have the same source are kept, wherever they stand.
 pub(crate) fn set_children(
-    core: &Core,
+    core: &Tree,
     view: &KeyspaceView,
     fill_cache: bool,
     children: &mut Vec<Child>,
@@ -62,7 +62,7 @@ pub(crate) fn set_children(
 }
 
 fn set_level(
-    core: &Core,
+    core: &Tree,
     view: &Arc<LevelView>,
     fill_cache: bool,
     set: &mut impl FnMut(&dyn Fn(&Child) -> bool, &dyn Fn() -> Child),

@@ -8,14 +8,14 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::key::hash;
 use siltstone_table::reader::{Lookup, TableReader, get_many};
 
 use super::{Answer, decide, number_in_table, pin};
-use crate::services::core::Core;
+use crate::tree::Tree;
 use crate::tree::view::{KeyspaceCore, LevelView, MemSource, Source};
 use crate::types::error::{Error, Result};
-use siltstone_storage::planted::{self, Bug};
 
 /// A key that no source has answered yet.
 struct Pending<'a> {
@@ -32,7 +32,7 @@ type Values = Vec<Option<Vec<u8>>>;
 
 /// The values of `keys` at `number` (or now).
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
-    core: &Core,
+    core: &Tree,
     keyspace: &KeyspaceCore,
     keys: &[K],
     number: Option<u64>,
@@ -61,7 +61,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
 }
 
 fn search(
-    core: &Core,
+    core: &Tree,
     keyspace: &KeyspaceCore,
     mut pending: Vec<Pending<'_>>,
     number: Option<u64>,
@@ -132,7 +132,7 @@ struct Asked {
 }
 
 fn ask_tables(
-    core: &Core,
+    core: &Tree,
     level: &LevelView,
     pending: &mut [Pending<'_>],
     seq: u64,

@@ -11,16 +11,15 @@ mod many;
 
 use std::sync::Arc;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_table::key::hash;
 use siltstone_table::reader::Value as TableValue;
 
-use crate::services::core::Core;
-use crate::tree::pinning;
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{Kept, KeyspaceCore, KeyspaceView, LevelView, Source};
+use crate::tree::{Tree, pinning};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::metrics::SAMPLE;
-use siltstone_storage::planted::{self, Bug};
 
 pub(crate) use many::multi_get;
 
@@ -56,7 +55,7 @@ pub(crate) fn unknown_kind(kind: u8) -> Error {
 
 /// A view to keep, and the number to read at: the given one, or the published one.
 pub(crate) fn pin(
-    core: &Core,
+    core: &Tree,
     keyspace: &KeyspaceCore,
     number: Option<u64>,
 ) -> Result<(Arc<KeyspaceView>, u64)> {
@@ -80,7 +79,7 @@ const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
 
 /// With the order of view and number switched off: the number first, and others run before the view is pinned.
 #[cfg(feature = "planted")]
-fn planted_number(core: &Core, number: Option<u64>) -> Option<u64> {
+fn planted_number(core: &crate::tree::Tree, number: Option<u64>) -> Option<u64> {
     let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
     if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
         core.runtime.sleep(std::time::Duration::from_millis(1));
@@ -105,7 +104,7 @@ type Out<'a> = Option<&'a mut Vec<u8>>;
 /// if the read fails.
 #[inline]
 pub(crate) fn get_into(
-    core: &Core,
+    core: &Tree,
     keyspace: &KeyspaceCore,
     key: &[u8],
     number: Option<u64>,
@@ -123,13 +122,13 @@ pub(crate) fn get_into(
 
 /// Whether there is a value of `key` now. The value is not copied. In memtables, in mapped blocks
 /// and in large blocks without compression, it is not even read.
-pub(crate) fn contains(core: &Core, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
+pub(crate) fn contains(core: &Tree, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
     look_up(core, keyspace, key, None, None)
 }
 
 #[inline]
 fn look_up(
-    core: &Core,
+    core: &Tree,
     keyspace: &KeyspaceCore,
     key: &[u8],
     number: Option<u64>,
@@ -159,7 +158,7 @@ fn look_up(
 }
 
 fn search(
-    core: &Core,
+    core: &Tree,
     view: &KeyspaceView,
     key: &[u8],
     seq: u64,
@@ -213,7 +212,7 @@ const CANDIDATES: usize = 48;
 
 /// Asks the tables (and memtables between runs, which out-of-order installs leave there) from source `from` on.
 fn search_tables(
-    core: &Core,
+    core: &Tree,
     view: &KeyspaceView,
     from: usize,
     key: &[u8],
@@ -270,7 +269,7 @@ fn search_tables(
 /// The rare shape: memtables between runs, or very many runs.
 #[cold]
 fn search_tables_one_by_one(
-    core: &Core,
+    core: &Tree,
     view: &KeyspaceView,
     from: usize,
     key: &[u8],
@@ -306,7 +305,7 @@ fn search_tables_one_by_one(
 /// Asks one table.
 #[inline]
 fn ask_table(
-    core: &Core,
+    core: &Tree,
     handle: &Arc<TableHandle>,
     key: &[u8],
     hash: u64,
@@ -365,7 +364,7 @@ fn decide(found: Option<u64>, deleted: Option<u64>, own: Option<u64>) -> Result<
 
 /// The value as a counted block where it lies in a table.
 pub(crate) fn get_pinned(
-    core: &Core,
+    core: &Tree,
     keyspace: &KeyspaceCore,
     key: &[u8],
     number: Option<u64>,
@@ -402,7 +401,7 @@ pub(crate) fn get_pinned(
 
 /// `None`: the level does not know the key.
 fn ask_level_pinned(
-    core: &Core,
+    core: &Tree,
     level: &LevelView,
     key: &[u8],
     hash: u64,

@@ -1,0 +1,72 @@
+//! From where on the log is needed.
+//!
+//! What it is: pins for what needs the log and is no memtable, and the position before which nothing
+//! needs it any more.
+//!
+//! Threading: the pins are behind a mutex that is held over nothing else.
+
+use siltstone_storage::planted::{self, Bug};
+
+use crate::catalog::Catalog;
+use crate::formats::log::Position;
+use crate::formats::version::{LogStart, StoreState};
+use crate::tree::pinning;
+use crate::tree::view::Source;
+
+impl Catalog {
+    /// Keeps the log from `position` on until the pin is taken away.
+    pub(crate) fn pin_log(&self, position: Position) -> u64 {
+        let mut pins = self.pins.lock();
+        let id = pins.next;
+        pins.next += 1;
+        pins.pinned.insert(id, position);
+        id
+    }
+
+    pub(crate) fn unpin_log(&self, pin: u64) {
+        self.pins.lock().pinned.remove(&pin);
+    }
+
+    /// The position before which nothing but the memtables in `done` needs the log.
+    ///
+    /// The log's end is read first: a leader pins its sources to the end that it read before its
+    /// append, so whatever is pinned after we looked at a source lies at that end or behind it. The
+    /// keyspaces are looked at before the pins: a drop pins what its keyspace needs before the
+    /// keyspace leaves the map, so it is seen in one of the two.
+    pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
+        let start = pinning::log_start(
+            || self.log.end().to_u64(),
+            || {
+                let mut needed: Vec<Position> = Vec::new();
+                for keyspace in self.keyspaces.load().by_id.values() {
+                    needed.extend(keyspace.view().sources.iter().filter_map(|s| match s {
+                        Source::Memtable(m)
+                            if !done.contains(&m.id)
+                                && !planted::is(Bug::LogStartForgetsOthers) =>
+                        {
+                            m.first_position()
+                        }
+                        _ => None,
+                    }));
+                }
+                needed.extend(self.pins.lock().pinned.values());
+                needed.into_iter().map(Position::to_u64)
+            },
+        );
+        Position::from_u64(start)
+    }
+
+    /// The log start for an edit after which nothing needs the memtables in `done` any more, unless
+    /// the manifest has one as far already. It never lies behind what is synced: what is before it
+    /// is passed over where it is damaged, so power loss must not be able to damage it.
+    pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
+        let needed = self.log_start_without(done);
+        let needed = needed.min(self.log.synced());
+        let start = LogStart {
+            segment: needed.segment.into(),
+            offset: needed.offset.into(),
+            salt: self.log.salt(),
+        };
+        Some(start).filter(|start| start.position() > state.log_start.position())
+    }
+}

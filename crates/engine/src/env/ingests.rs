@@ -1,0 +1,58 @@
+//! Ingests that are bringing files in. They change the store's folders without a role, so a close
+//! waits for them.
+//!
+//! Invariant: whoever begins one either sees that the store is being closed, or is seen by the close.
+//!
+//! Threading: a mutex over the count, which is held over nothing else.
+
+use siltstone_storage::{Condvar, Mutex, Runtime};
+
+use crate::env::Env;
+use crate::types::error::Result;
+
+/// The ingests of a store that are bringing files in.
+pub(crate) struct IngestsInFlight {
+    count: Mutex<usize>,
+    none_left: Condvar,
+}
+
+impl IngestsInFlight {
+    pub(crate) fn new(runtime: &Runtime) -> IngestsInFlight {
+        IngestsInFlight {
+            count: runtime.mutex(0),
+            none_left: runtime.condvar(),
+        }
+    }
+
+    /// Waits until none is left. The caller has refused new ones before (`Env::closing`).
+    pub(crate) fn wait_until_none_left(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            count = self.none_left.wait(count);
+        }
+    }
+}
+
+/// One ingest that is bringing files in; it ends when this is dropped.
+pub(crate) struct IngestInFlight<'a>(&'a IngestsInFlight);
+
+impl<'a> IngestInFlight<'a> {
+    /// Begins one, unless the store is being closed.
+    pub(crate) fn begin(env: &'a Env) -> Result<IngestInFlight<'a>> {
+        let mut count = env.ingests.count.lock();
+        // Under the lock: a close that is not seen here sees us.
+        env.check_open()?;
+        *count += 1;
+        Ok(IngestInFlight(&env.ingests))
+    }
+}
+
+impl Drop for IngestInFlight<'_> {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.none_left.notify_all();
+        }
+    }
+}

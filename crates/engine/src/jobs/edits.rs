@@ -1,0 +1,222 @@
+//! Edits of the manifest: how one is committed, with those before it that waited for room, and how
+//! the ceiling of sequence numbers is raised.
+//!
+//! Invariants: an edit is committed under the manifest role; what was acknowledged and waits for
+//! room goes before it, unless the edit gives space back. A task that panics while it writes an edit
+//! leaves the store poisoned.
+//!
+//! Threading: the manifest role is a mutex that no read takes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::planted::{self, Bug};
+
+use crate::catalog::ManifestRole;
+use crate::formats::version::{Edit, KeyspaceVersion, LogPosition};
+use crate::jobs::Jobs;
+use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
+use crate::types::error::{Error, ErrorKind, Result};
+
+/// How far the ceiling of sequence numbers is raised at once.
+pub(crate) const CEILING_STEP: u64 = 1 << 28;
+
+impl Jobs {
+    /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises the ceiling at half.
+    #[inline]
+    pub(crate) fn reserve_numbers(&self, last: u64) -> Result<()> {
+        let ceiling = self.ceiling.load(Ordering::Acquire);
+        if last + CEILING_STEP / 2 > ceiling {
+            self.wake_tidy();
+            if last > ceiling {
+                return self.raise_ceiling(last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises the ceiling to at least a step above `beyond`.
+    #[cold]
+    pub(crate) fn raise_ceiling(&self, beyond: u64) -> Result<()> {
+        let mut role = self.manifest.lock();
+        let wanted = beyond
+            .saturating_add(CEILING_STEP)
+            .min(crate::formats::log::format::MAX_SEQUENCE);
+        if wanted <= self.ceiling.load(Ordering::Acquire) {
+            return if beyond <= wanted {
+                Ok(())
+            } else {
+                Err(numbers_exhausted())
+            };
+        }
+        if beyond > wanted {
+            return Err(numbers_exhausted());
+        }
+        let edit = Edit {
+            sequence_ceiling: Some(wanted),
+            ..Edit::default()
+        };
+        self.commit_edit(&mut role, edit)?;
+        self.ceiling.store(wanted, Ordering::Release);
+        Ok(())
+    }
+
+    /// Appends an edit, with whatever is pending before it, makes it durable and takes it into the state. The caller replaces the
+    /// views that it concerns while it still has the role.
+    pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
+        self.health.check_manifest()?;
+        if let Err(error) = self.commit_pending(role) {
+            // An edit that gives space back may overtake the others: they say nothing of its keyspaces any more.
+            if !may_wait(&error) || !edit.gives_space_back() {
+                return Err(error);
+            }
+        }
+        self.commit_one(role, edit)
+    }
+
+    /// Commits what waits for room.
+    pub(crate) fn commit_pending(&self, role: &mut ManifestRole) -> Result<()> {
+        while let Some(first) = role.pending.first() {
+            let edit = first.edit.clone();
+            if let Err(error) = self.commit_one(role, edit) {
+                if !may_wait(&error) {
+                    // It was acknowledged, and no later edit could pass it.
+                    self.health.poison(&error);
+                }
+                return Err(error);
+            }
+            let done = role.pending.remove(0);
+            if !planted::is(Bug::PendingStaysUnsettled) {
+                for keyspace in &done.keyspaces {
+                    crate::jobs::edits::settle(self, role, keyspace);
+                }
+            }
+            self.unpin_log(done.pin);
+        }
+        Ok(())
+    }
+
+    fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
+        let state = role.manifest.state();
+        let synced = self.log.synced();
+        // A place in this open's chain means nothing to a replay that begins before it: while replayed data waits for room, the inherited chain
+        // is the log, and a mark beyond its end would read as damage.
+        let replay_from = edit.log_start.unwrap_or(state.log_start).segment;
+        let beyond = u64::from(edit.closed && planted::is(Bug::CloseEndTooFar)) * 64;
+        edit.log_synced = Some(LogPosition {
+            segment: synced.segment.into(),
+            offset: u64::from(synced.offset) + beyond,
+        })
+        .filter(|p| *p > state.log_synced && replay_from >= self.log.first_segment().into());
+        if edit.closed && edit.log_synced.is_none() {
+            // It always says where the log ends, also because no edit may be as short as a seal.
+            edit.log_synced = Some(state.log_synced);
+        }
+        edit.next_table_id =
+            Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
+        self.check_whole(role)?;
+        crate::catalog::reserve::before_edit(self, role, &edit);
+        role.writing = true;
+        let committed = role.manifest.commit(&edit);
+        role.writing = false;
+        match committed {
+            Ok(_) => {
+                // The edit stands, but a manifest that was to replace this one is in doubt: nothing more may be written.
+                if let Some(error) = role.manifest.writer().failed() {
+                    self.health.poison(error);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                // The writer knows whether bytes are in doubt. Else nothing was written: there was no room, the space could not be reserved
+                // for another reason, or the state refused the edit.
+                if role.manifest.writer().failed().is_some() {
+                    self.health.poison(&error);
+                } else if error.kind() == ErrorKind::NoSpace {
+                    self.health.set_no_space(&error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What a task left that panicked while it wrote an edit is unknown: poison.
+    fn check_whole(&self, role: &ManifestRole) -> Result<()> {
+        if !role.writing {
+            return Ok(());
+        }
+        let error = Error::new(
+            ErrorKind::Poisoned,
+            "a task panicked while it wrote the manifest",
+        )
+        .advice("this is a bug: report it; reopen the store");
+        self.health.poison(&error);
+        Err(error)
+    }
+
+    /// After a panic: poisons if it came while an edit was being written.
+    pub(crate) fn check_manifest_is_whole(&self) {
+        let _ = self.check_whole(&self.manifest.lock());
+    }
+
+    /// The last edit of a close: where the log starts, where it ends, and that the store was closed
+    /// there (RFC 1, section 15). The caller has refused all changes and ended all tasks, so
+    /// nothing is appended to the log or the manifest any more, and has synced the log through its
+    /// end.
+    ///
+    /// While replayed data waits for room, the log that a replay reads is the inherited one. The
+    /// manifest knows its end since the open, and `commit_one` leaves it as it is.
+    pub(crate) fn commit_close(&self) -> Result<()> {
+        let mut role = self.manifest.lock();
+        let waits_for_room = self.waits_for_room.load(Ordering::Acquire);
+        let edit = Edit {
+            log_start: match waits_for_room {
+                true => None,
+                false => self.log_start_edit(role.manifest.state(), &[]),
+            },
+            closed: true,
+            ..Edit::default()
+        };
+        self.commit_one(&mut role, edit)?;
+        role.manifest.record_end().inspect_err(|error| {
+            if role.manifest.writer().failed().is_some() {
+                self.health.poison(error);
+            }
+        })
+    }
+}
+
+/// Whether an edit that failed so may be committed later: nothing was written, and the state would take it. The manifest could not grow.
+pub(crate) fn may_wait(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io)
+}
+
+#[cold]
+fn numbers_exhausted() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "the store has given its last sequence number",
+    )
+    .expected("numbers below 2^56")
+    .advice("copy the data to a new store")
+}
+
+/// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go: before its edit is durable the
+/// manifest names them.
+pub(crate) fn settle(core: &Jobs, role: &ManifestRole, keyspace: &KeyspaceCore) {
+    if keyspace.is_dropped() {
+        keyspace.replace_view(|view| {
+            let active = Source::Memtable(view.active().clone());
+            KeyspaceView::build(
+                vec![active],
+                Arc::new(KeyspaceVersion::new(keyspace.id)),
+                &core.tables,
+                None,
+            )
+        });
+    } else {
+        keyspace.set_created();
+        crate::jobs::install::refresh_view(core, role, keyspace, &[]);
+        core.wake_background();
+    }
+}
