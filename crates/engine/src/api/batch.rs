@@ -158,9 +158,9 @@ impl Batch {
 
     /// The body, if the batch may be written to this open store.
     #[inline]
-    pub(crate) fn body_for(&self, core: &Env) -> Result<&BatchBody> {
+    pub(crate) fn body_for(&self, env: &Env) -> Result<&BatchBody> {
         match self.session {
-            Some(own) if own != core.session => Err(foreign_batch(core)),
+            Some(own) if own != env.session => Err(foreign_batch(env)),
             _ => Ok(&self.body),
         }
     }
@@ -216,8 +216,8 @@ fn foreign_keyspace(keyspace: &Keyspace) -> Error {
 }
 
 #[cold]
-fn foreign_batch(core: &Env) -> Error {
-    let store = core.storages.manifest.describe();
+fn foreign_batch(env: &Env) -> Error {
+    let store = env.storages.manifest.describe();
     Error::invalid_argument("the batch is for another store")
         .expected(format_args!(
             "entries for keyspaces of the store {store} as it is open now"

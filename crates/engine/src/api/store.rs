@@ -71,11 +71,11 @@ impl Components {
 }
 
 /// The outcome of opening a store, recorded in the trace.
-fn tell_opened(core: &Catalog) {
-    let m = &core.metrics;
+fn tell_opened(catalog: &Catalog) {
+    let m = &catalog.metrics;
     tracing::info!(
-        published = core.snapshots.published(),
-        keyspace_count = core.keyspaces.load().by_id.len(),
+        published = catalog.snapshots.published(),
+        keyspace_count = catalog.keyspaces.load().by_id.len(),
         replayed_record_count = m.replayed_record_count.get(),
         "opened"
     );

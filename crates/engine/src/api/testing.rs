@@ -106,7 +106,7 @@ impl TestHooks {
 
     /// The number of this open, with which names of its tables begin.
     pub fn open_number(&self) -> u64 {
-        self.core.jobs.open_number
+        self.core.runner.open_number
     }
 
     /// The lease's epoch.
@@ -224,7 +224,7 @@ impl TestHooks {
 
     /// Splits jobs into subjobs from this many input bytes on, from now on.
     pub fn set_subjob_min_bytes(&self, bytes: u64) {
-        let min_bytes = &self.core.jobs.subjob_min_bytes;
+        let min_bytes = &self.core.runner.subjob_min_bytes;
         min_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
     }
 

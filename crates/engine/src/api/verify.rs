@@ -38,9 +38,9 @@ impl VerifyReport {
     }
 }
 
-fn verify(core: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
-    core.check_open()?;
-    let views: Vec<_> = core
+fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
+    catalog.check_open()?;
+    let views: Vec<_> = catalog
         .keyspaces
         .load()
         .by_id
@@ -60,12 +60,12 @@ fn verify(core: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<Ver
             ..KeyspaceCheck::default()
         };
         for handle in view.level_views().flat_map(|(_, level)| &level.handles) {
-            core.check_open()?;
+            catalog.check_open()?;
             let meta = &handle.meta;
             found.table_count += 1;
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
-            if let Err(error) = check_open_table(&*core.storages.tables, meta, &mut report) {
+            if let Err(error) = check_open_table(&*catalog.storages.tables, meta, &mut report) {
                 let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
                 report.problems.push(error);
             }

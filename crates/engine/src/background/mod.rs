@@ -115,8 +115,8 @@ const PANICS_MAX: u32 = LASTING_FAILURES;
 ///
 /// What is seen of what `work` had in hand: locks are released, so whatever lies under one must be whole between any two calls that may panic, or say
 /// that it is not, as the manifest does ([`Core::check_manifest_is_whole`]) and the leader's role.
-fn guarded<T>(core: &Env, what: impl FnOnce() -> String, work: impl FnOnce() -> T) -> Result<T> {
-    if core.runtime.is_simulated() {
+fn guarded<T>(env: &Env, what: impl FnOnce() -> String, work: impl FnOnce() -> T) -> Result<T> {
+    if env.runtime.is_simulated() {
         return Ok(work());
     }
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
@@ -132,11 +132,11 @@ fn guarded<T>(core: &Env, what: impl FnOnce() -> String, work: impl FnOnce() -> 
 }
 
 /// A task has panicked, for the `count`-th time in a row.
-fn panicked(core: &Jobs, error: &Error, count: u32) {
-    core.check_manifest_is_whole();
+fn panicked(jobs: &Jobs, error: &Error, count: u32) {
+    jobs.check_manifest_is_whole();
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
-        core.health
+        jobs.health
             .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
     }
 }
@@ -225,22 +225,22 @@ fn run(core: &Arc<Core>, mut task: Task) {
 }
 
 /// Counts and tells a failure of a task, and pauses.
-fn failed(core: &Env, error: Error) {
-    core.metrics.job_failed_count.add(1);
+fn failed(env: &Env, error: Error) {
+    env.metrics.job_failed_count.add(1);
     tracing::warn!(%error, "a flush or compaction failed, it runs again");
-    core.events.tell(|| Event::JobFailed {
+    env.events.tell(|| Event::JobFailed {
         error: error.clone(),
     });
-    core.last_job_error.lock().replace(error);
+    env.last_job_error.lock().replace(error);
     // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
-    pause(core, Duration::from_millis(100));
+    pause(env, Duration::from_millis(100));
 }
 
 /// Sleeps, but not through a close.
-fn pause(core: &Env, duration: Duration) {
-    let tidy = core.tidy.lock();
+fn pause(env: &Env, duration: Duration) {
+    let tidy = env.tidy.lock();
     if !tidy.closing {
-        let _ = core.tidy_pause.wait_timeout(tidy, duration);
+        let _ = env.tidy_pause.wait_timeout(tidy, duration);
     }
 }
 
@@ -336,8 +336,8 @@ fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
 }
 
 /// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
-fn prepare_arena(core: &Catalog) {
-    for keyspace in core.keyspaces.load().by_id.values() {
+fn prepare_arena(catalog: &Catalog) {
+    for keyspace in catalog.keyspaces.load().by_id.values() {
         let settings = keyspace.settings();
         if settings.lean {
             continue;
@@ -351,14 +351,14 @@ fn prepare_arena(core: &Catalog) {
 
 /// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
 /// bound.
-fn bound_log(core: &Jobs) -> Result<()> {
-    let start = core.log_start_without(&[]).segment;
-    core.log_bytes
-        .store(core.log.bytes_since(start), Ordering::Relaxed);
-    if core.log_bytes.load(Ordering::Relaxed) <= core.live.load().log_bytes_max {
+fn bound_log(jobs: &Jobs) -> Result<()> {
+    let start = jobs.log_start_without(&[]).segment;
+    jobs.log_bytes
+        .store(jobs.log.bytes_since(start), Ordering::Relaxed);
+    if jobs.log_bytes.load(Ordering::Relaxed) <= jobs.live.load().log_bytes_max {
         return Ok(());
     }
-    let map = core.keyspaces.load_full();
+    let map = jobs.keyspaces.load_full();
     let oldest = map.by_id.values().filter_map(|k| {
         let view = k.pin();
         let needed = view.sources.iter().filter_map(|s| match s {
@@ -370,8 +370,8 @@ fn bound_log(core: &Jobs) -> Result<()> {
     if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
         && keyspace.view().sealed_count == 0
     {
-        let mut lead = core.queue.lead();
-        let rotated = lead.rotate(core, keyspace);
+        let mut lead = jobs.queue.lead();
+        let rotated = lead.rotate(jobs, keyspace);
         lead.finish();
         rotated?;
     }
@@ -428,15 +428,15 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
 
 /// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
 /// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
-fn refuse_changes(core: &Commit) -> bool {
+fn refuse_changes(commit: &Commit) -> bool {
     if planted::is(Bug::CloseOutsideRoles) {
-        return !core.closing.swap(true, Ordering::AcqRel);
+        return !commit.closing.swap(true, Ordering::AcqRel);
     }
-    let _ddl = core.ddl.lock();
-    let lead = core.queue.lead();
-    let role = core.manifest.lock();
-    let first = !core.closing.swap(true, Ordering::AcqRel);
-    core.health.close();
+    let _ddl = commit.ddl.lock();
+    let lead = commit.queue.lead();
+    let role = commit.manifest.lock();
+    let first = !commit.closing.swap(true, Ordering::AcqRel);
+    commit.health.close();
     drop(role);
     lead.finish();
     first
@@ -479,13 +479,13 @@ fn end_tasks(core: &Core, last: impl FnOnce()) {
 
 /// Lets go of what a closed store does not need any more and what its handles and cursors would
 /// keep else: the files of the log and the manifest, and the memtables that nobody reads.
-fn let_go(core: &Catalog) {
-    core.log.release();
-    core.manifest.lock().manifest.release();
-    for keyspace in core.keyspaces.load().by_id.values() {
-        keyspace.close(&core.tables);
+fn let_go(catalog: &Catalog) {
+    catalog.log.release();
+    catalog.manifest.lock().manifest.release();
+    for keyspace in catalog.keyspaces.load().by_id.values() {
+        keyspace.close(&catalog.tables);
     }
-    core.arenas.release_kept();
+    catalog.arenas.release_kept();
 }
 
 /// Writes into the manifest where the log ends, so that a log which ends earlier is known to be
@@ -493,14 +493,14 @@ fn let_go(core: &Catalog) {
 ///
 /// Without room for the edit the close succeeds all the same: everything is durable, and only
 /// damage at the end of this log would look like writes that were never synced, as after a kill.
-fn write_log_end(core: &Jobs) -> Result<()> {
+fn write_log_end(jobs: &Jobs) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
     }
-    if core.health.is_poisoned() {
-        return core.health.check_manifest();
+    if jobs.health.is_poisoned() {
+        return jobs.health.check_manifest();
     }
-    match core.commit_close() {
+    match jobs.commit_close() {
         Err(error) if may_wait(&error) => {
             tracing::warn!(%error, "closed without a record of where the log ends");
             Ok(())
@@ -557,17 +557,17 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 ///   fit the manifest. Nothing refers to that space.
 ///
 /// So a failure here loses nothing, and the close does not fail for it.
-fn give_space_back(core: &Catalog) -> Result<()> {
-    delete_old_manifests(core);
+fn give_space_back(catalog: &Catalog) -> Result<()> {
+    delete_old_manifests(catalog);
     // Segments that fit go to the pool, which `shrink` deletes.
     let deleted = match planted::is(Bug::ObsoleteStaysAtClose) {
         true => Ok(()),
-        false => delete_obsolete_segments(core),
+        false => delete_obsolete_segments(catalog),
     };
-    let shrunk = core.log.shrink(crate::catalog::reserve::LOG_BYTES);
-    crate::catalog::reserve::make(core)?;
-    for (folder, _) in core.storages.folders() {
-        folder.sync_dir(core.epoch)?;
+    let shrunk = catalog.log.shrink(crate::catalog::reserve::LOG_BYTES);
+    crate::catalog::reserve::make(catalog)?;
+    for (folder, _) in catalog.storages.folders() {
+        folder.sync_dir(catalog.epoch)?;
     }
     deleted.and(shrunk)
 }

@@ -12,45 +12,47 @@ use crate::types::error::Result;
 use crate::types::event::Event;
 
 /// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
-pub(crate) fn delete_obsolete(core: &Catalog) {
-    let mut deleted = core.tables.sweep(core.epoch, || core.health.is_poisoned());
-    deleted += delete_again(core);
-    core.metrics.deleted_file_count.add(deleted);
-    if deleted > 0 && core.health.is_no_space() {
+pub(crate) fn delete_obsolete(catalog: &Catalog) {
+    let mut deleted = catalog
+        .tables
+        .sweep(catalog.epoch, || catalog.health.is_poisoned());
+    deleted += delete_again(catalog);
+    catalog.metrics.deleted_file_count.add(deleted);
+    if deleted > 0 && catalog.health.is_no_space() {
         // Some storages give space back only with the durable deletion.
-        let _ = core.storages.tables.sync_dir(core.epoch);
+        let _ = catalog.storages.tables.sync_dir(catalog.epoch);
     }
     // Failed deletions are tried again with the next round.
-    let _ = delete_obsolete_segments(core);
-    delete_old_manifests(core);
+    let _ = delete_obsolete_segments(catalog);
+    delete_old_manifests(catalog);
 }
 
 /// Retires the log segments below the manifest's log start.
-pub(crate) fn delete_obsolete_segments(core: &Catalog) -> Result<()> {
-    let start = core.manifest.lock().manifest.state().log_start.segment;
-    core.log.obsolete(start as u32).map(drop)
+pub(crate) fn delete_obsolete_segments(catalog: &Catalog) -> Result<()> {
+    let start = catalog.manifest.lock().manifest.state().log_start.segment;
+    catalog.log.obsolete(start as u32).map(drop)
 }
 
 /// Tries failed deletions again, and returns how many files are gone now.
-pub(crate) fn delete_again(core: &Env) -> u64 {
+pub(crate) fn delete_again(env: &Env) -> u64 {
     // While the manifest is in doubt, it may name files that no handle holds.
-    if core.health.is_poisoned() {
+    if env.health.is_poisoned() {
         return 0;
     }
-    let gone = core.guards.delete_again(core.epoch);
+    let gone = env.guards.delete_again(env.epoch);
     let count = gone.len() as u64;
     for name in gone.into_iter().filter(|name| name.ends_with(".tbl")) {
-        core.events.tell(|| Event::TableDeleted { name });
+        env.events.tell(|| Event::TableDeleted { name });
     }
     count
 }
 
-pub(crate) fn delete_old_manifests(core: &Catalog) {
-    let old = core.manifest.lock().manifest.take_obsolete();
+pub(crate) fn delete_old_manifests(catalog: &Catalog) {
+    let old = catalog.manifest.lock().manifest.take_obsolete();
     for name in old {
         if planted::is(Bug::OldManifestStays) {
             continue;
         }
-        let _ = core.storages.manifest.delete(core.epoch, &name);
+        let _ = catalog.storages.manifest.delete(catalog.epoch, &name);
     }
 }

@@ -93,24 +93,29 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
 }
 
 /// Makes all of them, if they are missing or too small. No room is no failure.
-pub(crate) fn make(core: &Catalog) -> Result<()> {
-    let mut role = core.manifest.lock();
-    make_manifest(core, &mut role, 0)?;
+pub(crate) fn make(catalog: &Catalog) -> Result<()> {
+    let mut role = catalog.manifest.lock();
+    make_manifest(catalog, &mut role, 0)?;
     make_one(
-        core.epoch,
-        &*core.storages.manifest,
+        catalog.epoch,
+        &*catalog.storages.manifest,
         CURRENT_RESERVE,
         POINTER_BYTES,
     )?;
     // Last: the next open finds the segment that came of the present one, and its space.
-    make_one(core.epoch, &*core.storages.log, LOG_RESERVE, LOG_BYTES)
+    make_one(
+        catalog.epoch,
+        &*catalog.storages.log,
+        LOG_RESERVE,
+        LOG_BYTES,
+    )
 }
 
 /// Enlarges the manifest's reserve if the manifest has grown since it was measured.
-pub(crate) fn keep(core: &Catalog) -> Result<()> {
-    let mut role = core.manifest.lock();
+pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
+    let mut role = catalog.manifest.lock();
     // A full disk has no room for a larger reserve.
-    if core.health.is_no_space() {
+    if catalog.health.is_no_space() {
         return Ok(());
     }
     let reserve = &role.reserve;
@@ -121,14 +126,14 @@ pub(crate) fn keep(core: &Catalog) -> Result<()> {
     if grown < ahead_bytes(reserve.whole_bytes) / 2 {
         return Ok(());
     }
-    make_manifest(core, &mut role, 0)
+    make_manifest(catalog, &mut role, 0)
 }
 
 /// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
 /// it. Without room the edit is committed all the same: the manifest itself may have room for it.
-pub(crate) fn before_edit(core: &Env, role: &mut ManifestRole, edit: &Edit) {
+pub(crate) fn before_edit(env: &Env, role: &mut ManifestRole, edit: &Edit) {
     // The reserve was never made: the store is being opened, or had no room from the start.
-    if role.reserve.bytes == 0 || core.health.is_no_space() {
+    if role.reserve.bytes == 0 || env.health.is_no_space() {
         return;
     }
     let edit_bytes = edit.encode().len() as u64;
@@ -136,15 +141,15 @@ pub(crate) fn before_edit(core: &Env, role: &mut ManifestRole, edit: &Edit) {
     if most.is_some_and(|most| manifest_bytes(most) <= role.reserve.bytes) {
         return;
     }
-    if let Err(error) = make_manifest(core, role, edit_bytes) {
+    if let Err(error) = make_manifest(env, role, edit_bytes) {
         tracing::debug!(%error, "the space kept for a manifest could not be enlarged");
     }
 }
 
 /// Sees to it that the manifest's reserve holds the whole state after an edit of `edit_bytes`, with
 /// something for edits to come. No room is no failure.
-fn make_manifest(core: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
-    let storage = &*core.storages.manifest;
+fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
+    let storage = &*env.storages.manifest;
     let end = role.manifest.writer().acknowledged();
     let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;
     let whole_after = whole_bytes + edit_bytes;
@@ -154,7 +159,7 @@ fn make_manifest(core: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result
     // as long as this one is.
     let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
     let wanted = steps(enough + whole_after / 4);
-    let mut found_bytes = manifest_found(core.epoch, storage)?;
+    let mut found_bytes = manifest_found(env.epoch, storage)?;
     let sizes = [
         wanted,
         steps(manifest_bytes(whole_after)),
@@ -166,7 +171,7 @@ fn make_manifest(core: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result
         false => found_bytes / 2 > wanted && *bytes == wanted,
     };
     for bytes in sizes.into_iter().filter(resizes) {
-        if resize(core.epoch, storage, found_bytes, bytes)? {
+        if resize(env.epoch, storage, found_bytes, bytes)? {
             found_bytes = bytes;
             break;
         }

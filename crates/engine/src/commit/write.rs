@@ -109,48 +109,48 @@ impl WriteQueue {
 
 /// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
 /// asked for, it and everything before it is synced, even if the batch is empty.
-pub(crate) fn write(core: &Jobs, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
+pub(crate) fn write(jobs: &Jobs, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
     if batch.is_empty() {
-        core.health.check()?;
+        jobs.health.check()?;
         return match options.sync {
-            true => core.sync_log(),
+            true => jobs.sync_log(),
             false => Ok(()),
         };
     }
-    let timed = count_puts(core, &batch);
-    let sync = options.sync || core.sync_every_write;
+    let timed = count_puts(jobs, &batch);
+    let sync = options.sync || jobs.sync_every_write;
     if !planted::is(Bug::StallInQueue) {
-        wait_for_pressure(core, &batch)?;
+        wait_for_pressure(jobs, &batch)?;
     }
 
-    let result = core.queue.join(batch, sync, |leader, group, sync| {
+    let result = jobs.queue.join(batch, sync, |leader, group, sync| {
         if planted::is(Bug::StallInQueue) {
-            let _ = wait_for_pressure(core, group.own());
+            let _ = wait_for_pressure(jobs, group.own());
         }
-        commit_group(core, leader, group, sync);
+        commit_group(jobs, leader, group, sync);
     });
-    record_put(core, timed);
+    record_put(jobs, timed);
     result
 }
 
 /// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
 /// what `wanted` reads and the batch. Returns what `wanted` returned.
 pub(crate) fn write_if(
-    core: &Jobs,
+    jobs: &Jobs,
     batch: &BatchBody,
     options: WriteOptions,
     wanted: impl FnOnce() -> Result<bool>,
 ) -> Result<bool> {
-    wait_for_pressure(core, batch)?;
-    let sync = options.sync || core.sync_every_write;
-    let mut lead = core.queue.lead();
+    wait_for_pressure(jobs, batch)?;
+    let sync = options.sync || jobs.sync_every_write;
+    let mut lead = jobs.queue.lead();
     let result = wanted().and_then(|wanted| {
         if wanted {
-            let timed = count_puts(core, batch);
+            let timed = count_puts(jobs, batch);
             lead.commit(batch, |leader, group| {
-                commit_group(core, leader, group, sync);
+                commit_group(jobs, leader, group, sync);
             })?;
-            record_put(core, timed);
+            record_put(jobs, timed);
         }
         Ok(wanted)
     });
@@ -159,33 +159,33 @@ pub(crate) fn write_if(
 }
 
 /// Counts a batch's entries. Returns the time now if this is a batch that is timed.
-fn count_puts(core: &Env, batch: &BatchBody) -> Option<Instant> {
+fn count_puts(env: &Env, batch: &BatchBody) -> Option<Instant> {
     let entries = batch.len() as u64;
-    (core.metrics.put_count.add(entries) % SAMPLE < entries).then(|| core.runtime.now())
+    (env.metrics.put_count.add(entries) % SAMPLE < entries).then(|| env.runtime.now())
 }
 
-fn record_put(core: &Env, start: Option<Instant>) {
+fn record_put(env: &Env, start: Option<Instant>) {
     if let Some(start) = start {
-        let time = core.runtime.now().since(start);
-        core.metrics.put_time.record(time);
+        let time = env.runtime.now().since(start);
+        env.metrics.put_time.record(time);
     }
 }
 
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
-fn wait_for_pressure(core: &Jobs, batch: &BatchBody) -> Result<()> {
-    core.health.check()?;
+fn wait_for_pressure(jobs: &Jobs, batch: &BatchBody) -> Result<()> {
+    jobs.health.check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
         if last == Some(entry.keyspace) {
             continue;
         }
         last = Some(entry.keyspace);
-        let keyspaces = core.keyspaces.load();
+        let keyspaces = jobs.keyspaces.load();
         match keyspaces.by_id.get(&entry.keyspace) {
-            Some(keyspace) if passes(core, keyspace) => {}
+            Some(keyspace) if passes(jobs, keyspace) => {}
             _ => {
-                let keyspace = core.keyspace_by_id(entry.keyspace)?;
-                wait_for_keyspace(core, &keyspace, || {
+                let keyspace = jobs.keyspace_by_id(entry.keyspace)?;
+                wait_for_keyspace(jobs, &keyspace, || {
                     let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
                     own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
                 })?;
@@ -196,49 +196,49 @@ fn wait_for_pressure(core: &Jobs, batch: &BatchBody) -> Result<()> {
 }
 
 #[inline]
-fn passes(core: &Catalog, keyspace: &KeyspaceCore) -> bool {
+fn passes(catalog: &Catalog, keyspace: &KeyspaceCore) -> bool {
     pressure::decide(
-        &load_of(core, &keyspace.view()),
+        &load_of(catalog, &keyspace.view()),
         &keyspace.settings().limits,
     ) == pressure::Decision::Pass
 }
 
 /// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
 pub(crate) fn wait_for_keyspace(
-    core: &Jobs,
+    jobs: &Jobs,
     keyspace: &KeyspaceCore,
     bytes: impl FnOnce() -> u64,
 ) -> Result<()> {
     let decide = || {
-        let load = load_of(core, &keyspace.view());
+        let load = load_of(jobs, &keyspace.view());
         let limits = keyspace.settings().limits;
         (pressure::decide(&load, &limits), load, limits)
     };
     if decide().0 == pressure::Decision::Pass {
         return Ok(());
     }
-    core.wake_background();
+    jobs.wake_background();
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
-    core.stalls.wait_for(whose, bytes(), decide, || {
+    jobs.stalls.wait_for(whose, bytes(), decide, || {
         // Whoever is only slowed passes all the same.
         failing = match decide().0 {
-            pressure::Decision::Stop { .. } => crate::jobs::failures::failing_for_good(core),
+            pressure::Decision::Stop { .. } => crate::jobs::failures::failing_for_good(jobs),
             _ => None,
         };
-        failing.is_some() || core.health.check().is_err() || keyspace.is_dropped()
+        failing.is_some() || jobs.health.check().is_err() || keyspace.is_dropped()
     });
-    core.health.check()?;
+    jobs.health.check()?;
     keyspace.check()?;
     failing.map_or(Ok(()), Err)
 }
 
 #[inline]
-pub(crate) fn load_of(core: &Catalog, view: &KeyspaceView) -> Load {
+pub(crate) fn load_of(catalog: &Catalog, view: &KeyspaceView) -> Load {
     Load {
         sealed_memtable_count: view.sealed_count as u64,
         l0_run_count: view.run_count as u64,
-        log_bytes: core.log_bytes.load(std::sync::atomic::Ordering::Relaxed),
+        log_bytes: catalog.log_bytes.load(std::sync::atomic::Ordering::Relaxed),
         active_bytes: match view.sealed_count {
             0 => 0,
             _ => view.active().mem.used_bytes(),
@@ -272,17 +272,17 @@ impl Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
+fn commit_group(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
-    let start = (sync || group.len() > 1).then(|| core.runtime.now());
+    let start = (sync || group.len() > 1).then(|| jobs.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in group.iter_mut() {
-        *result = core
+        *result = jobs
             .health
             .check()
-            .and_then(|()| add_needs(core, &mut needs, batch));
+            .and_then(|()| add_needs(jobs, &mut needs, batch));
     }
-    let outcome = commit(core, leader, group, &mut needs, sync);
+    let outcome = commit(jobs, leader, group, &mut needs, sync);
     needs.clear();
     leader.needs = needs;
     if let Err(error) = outcome {
@@ -290,23 +290,23 @@ fn commit_group(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sy
             *result = Err(error.clone());
         }
     }
-    core.metrics.group_count.add(1);
-    core.metrics.batch_count.add(group.len() as u64);
+    jobs.metrics.group_count.add(1);
+    jobs.metrics.batch_count.add(group.len() as u64);
     if let Some(start) = start {
-        core.metrics
+        jobs.metrics
             .commit_time
-            .record(core.runtime.now().since(start));
+            .record(jobs.runtime.now().since(start));
     }
 }
 
 /// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
-fn add_needs(core: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
+fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
     // Refuse before anything is added: a batch is in the group whole or not at all. (Of one entry, the loop below refuses.)
     let mut known: Option<KeyspaceId> = None;
     for entry in batch.iter().filter(|_| batch.len() > 1) {
         if known != Some(entry.keyspace) {
             if !needs.iter().any(|n| n.keyspace.id == entry.keyspace) {
-                core.keyspace_by_id(entry.keyspace)?;
+                catalog.keyspace_by_id(entry.keyspace)?;
             }
             known = Some(entry.keyspace);
         }
@@ -320,7 +320,7 @@ fn add_needs(core: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result
             at = match needs.iter().position(|n| n.keyspace.id == entry.keyspace) {
                 Some(at) => at,
                 None => {
-                    let keyspace = core.keyspace_by_id(entry.keyspace)?;
+                    let keyspace = catalog.keyspace_by_id(entry.keyspace)?;
                     let source = keyspace.view().active().clone();
                     needs.push(Need {
                         keyspace,
@@ -344,9 +344,9 @@ fn add_needs(core: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result
 
 /// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
 /// that touch it, and no others.
-fn make_room(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
+fn make_room(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
     // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
-    while let Err((refused, error)) = make_room_for_all(core, leader, needs) {
+    while let Err((refused, error)) = make_room_for_all(jobs, leader, needs) {
         // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
         // for them is found with room.)
         needs.clear();
@@ -357,7 +357,7 @@ fn make_room(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs
             *result = if batch.iter().any(touches) {
                 Err(error.clone())
             } else {
-                add_needs(core, needs, batch)
+                add_needs(jobs, needs, batch)
             };
         }
     }
@@ -365,7 +365,7 @@ fn make_room(core: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs
 
 /// As [`make_room`], up to the first keyspace that gets none.
 fn make_room_for_all(
-    core: &Jobs,
+    jobs: &Jobs,
     leader: &mut LeaderState,
     needs: &mut [Need],
 ) -> std::result::Result<(), (KeyspaceId, Error)> {
@@ -379,7 +379,7 @@ fn make_room_for_all(
         }
         let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
         need.source = rotate(
-            core,
+            jobs,
             leader.next_seq,
             &mut leader.next_source_id,
             &need.keyspace,
@@ -391,23 +391,23 @@ fn make_room_for_all(
 }
 
 fn commit(
-    core: &Jobs,
+    jobs: &Jobs,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
     needs: &mut Vec<Need>,
     sync: bool,
 ) -> Result<()> {
-    make_room(core, leader, group, needs);
+    make_room(jobs, leader, group, needs);
     let accepted = || group.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
         return Ok(());
     }
     let first = leader.next_seq;
-    core.reserve_numbers(first + count - 1)?;
+    jobs.reserve_numbers(first + count - 1)?;
     // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
     // the log that is not above the pin.
-    let before = core.log.end();
+    let before = jobs.log.end();
     for need in needs.iter() {
         need.source.pin_log(before);
     }
@@ -427,42 +427,42 @@ fn commit(
         }
     };
     if planted::is(Bug::PublishBeforeLog) {
-        core.snapshots.publish(first + count - 1);
+        jobs.snapshots.publish(first + count - 1);
     }
-    let end = append(core, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
+    let end = append(jobs, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
         // Nothing was written for an empty source: it must not keep the log from here on.
         needs
             .iter()
             .filter(|_| !planted::is(Bug::FailedGroupPins))
             .for_each(|need| need.source.unpin_if_empty());
     })?;
-    wake_for_supplies(core, before, end);
+    wake_for_supplies(jobs, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
-    core.metrics.user_bytes.add(user_bytes as u64);
+    jobs.metrics.user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
     if planted::is(Bug::HalfABatchIsShown) {
-        core.snapshots.publish(first + count - 1);
+        jobs.snapshots.publish(first + count - 1);
     }
-    apply(core, group, needs, first).inspect_err(|error| core.health.poison(error))?;
+    apply(jobs, group, needs, first).inspect_err(|error| jobs.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
         // This must come before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
             if planted::is(Bug::GapCutLate) {
-                core.snapshots.publish(first + count - 1);
+                jobs.snapshots.publish(first + count - 1);
             }
             let puts = need.entries_of(group, EntryKind::Put);
             let keys = puts.map(|e| (e.key, e.key));
             let gaps = &need.keyspace.gaps;
-            gaps.invalidate(keys, first + count - 1, core.gap_min());
+            gaps.invalidate(keys, first + count - 1, jobs.gap_min());
         }
     }
-    core.snapshots.publish(first + count - 1);
+    jobs.snapshots.publish(first + count - 1);
     for need in needs.iter().filter(|need| need.deletes > 0) {
         let deletes = || need.entries_of(group, EntryKind::Delete);
         let last = || deletes().last().map(|e| e.key);
-        if need.keyspace.gaps.deleted(core, need.deletes, last) {
-            core.wake_tidy();
+        if need.keyspace.gaps.deleted(jobs, need.deletes, last) {
+            jobs.wake_tidy();
         }
     }
     Ok(())
@@ -475,42 +475,42 @@ const SUPPLY_MIN_BYTES: u64 = 1 << 20;
 /// the next segment and the next arena must be ready before a leader needs them, else writers wait
 /// while 64 MiB are zeroed or faulted in.
 #[inline]
-fn wake_for_supplies(core: &Env, before: Position, end: Position) {
+fn wake_for_supplies(env: &Env, before: Position, end: Position) {
     // Small ones are made in passing.
-    if core.options.log_segment_bytes < SUPPLY_MIN_BYTES {
+    if env.options.log_segment_bytes < SUPPLY_MIN_BYTES {
         return;
     }
-    let half = core.options.log_segment_bytes / 2;
+    let half = env.options.log_segment_bytes / 2;
     let late = |p: Position| u64::from(p.offset) >= half;
     if before.segment != end.segment || late(before) != late(end) {
-        core.wake_tidy();
+        env.wake_tidy();
     }
 }
 
 /// Appends one record and syncs through it if asked.
 pub(crate) fn append(
-    core: &Wal,
+    wal: &Wal,
     kind: RecordKind,
     first: u64,
     count: u64,
     parts: &[&[u8]],
     sync: bool,
 ) -> Result<Position> {
-    let end = core.log.append(kind, first, count, parts)?;
+    let end = wal.log.append(kind, first, count, parts)?;
     if !sync {
-        core.interval_sync.written();
+        wal.interval_sync.written();
     }
-    core.metrics
+    wal.metrics
         .log_bytes
         .add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
     if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
-        core.sync_log_through(end)?;
+        wal.sync_log_through(end)?;
     }
     Ok(end)
 }
 
 /// Applies the group's entries, in number order, to their memtables.
-fn apply(core: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
+fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -537,7 +537,7 @@ fn apply(core: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()
         apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
         if planted::is(Bug::HalfABatchIsShown) {
             // No call of the storage and no lock lies here: others run.
-            core.runtime.sleep(std::time::Duration::from_micros(10));
+            env.runtime.sleep(std::time::Duration::from_micros(10));
         }
     }
     Ok(())
@@ -587,7 +587,7 @@ pub(crate) fn apply_to<'a>(
 
 /// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
 fn rotate(
-    core: &Jobs,
+    jobs: &Jobs,
     next_seq: u64,
     next_source_id: &mut u64,
     keyspace: &KeyspaceCore,
@@ -596,7 +596,7 @@ fn rotate(
     let last = keyspace.view().active().clone();
     let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
     if !last.mem.is_empty() {
-        core.stalls.sealed(keyspace.id, last.mem.used_bytes());
+        jobs.stalls.sealed(keyspace.id, last.mem.used_bytes());
     }
     let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
     *next_source_id += 1;
@@ -612,20 +612,20 @@ fn rotate(
             view.active().seal(next_seq - 1);
             unsettled.push(Source::Memtable(fresh.clone()));
         }
-        KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
+        KeyspaceView::build(unsettled, view.version.clone(), &jobs.tables, Some(view))
     });
-    core.wake_background();
+    jobs.wake_background();
     Ok(keyspace.view().active().clone())
 }
 
 impl Lead<'_> {
     /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
-    pub(crate) fn rotate(&mut self, core: &Jobs, keyspace: &KeyspaceCore) -> Result<bool> {
+    pub(crate) fn rotate(&mut self, jobs: &Jobs, keyspace: &KeyspaceCore) -> Result<bool> {
         if keyspace.view().active().mem.is_empty() {
             return Ok(false);
         }
         let state = &mut **self;
-        rotate(core, state.next_seq, &mut state.next_source_id, keyspace, 0)?;
+        rotate(jobs, state.next_seq, &mut state.next_source_id, keyspace, 0)?;
         Ok(true)
     }
 

@@ -203,20 +203,20 @@ fn numbers_exhausted() -> Error {
 
 /// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go: before its edit is durable the
 /// manifest names them.
-pub(crate) fn settle(core: &Jobs, role: &ManifestRole, keyspace: &KeyspaceCore) {
+pub(crate) fn settle(jobs: &Jobs, role: &ManifestRole, keyspace: &KeyspaceCore) {
     if keyspace.is_dropped() {
         keyspace.replace_view(|view| {
             let active = Source::Memtable(view.active().clone());
             KeyspaceView::build(
                 vec![active],
                 Arc::new(KeyspaceVersion::new(keyspace.id)),
-                &core.tables,
+                &jobs.tables,
                 None,
             )
         });
     } else {
         keyspace.set_created();
-        crate::jobs::install::refresh_view(core, role, keyspace, &[]);
-        core.wake_background();
+        crate::jobs::install::refresh_view(jobs, role, keyspace, &[]);
+        jobs.wake_background();
     }
 }

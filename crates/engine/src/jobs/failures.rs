@@ -9,18 +9,18 @@ use crate::jobs::Jobs;
 use crate::types::error::Error;
 
 /// Whoever begins to wait for jobs is told of failures from now on, not of those that may have passed long ago.
-pub(crate) fn forget_failures(core: &Jobs) {
-    core.schedule.lock().failures_in_a_row = 0;
+pub(crate) fn forget_failures(jobs: &Jobs) {
+    jobs.schedule.lock().failures_in_a_row = 0;
 }
 
 /// After this many failures in a row, waiting callers and `Stats::jobs_failing` report the error.
 pub(crate) const FAILING_NOW: u32 = 3;
 
 /// The last job's error, if jobs fail and nothing has succeeded since.
-pub(crate) fn failing(core: &Jobs) -> Option<Error> {
-    let failures = core.schedule.lock().failures_in_a_row;
+pub(crate) fn failing(jobs: &Jobs) -> Option<Error> {
+    let failures = jobs.schedule.lock().failures_in_a_row;
     (failures >= FAILING_NOW)
-        .then(|| core.last_job_error.lock().clone())
+        .then(|| jobs.last_job_error.lock().clone())
         .flatten()
 }
 
@@ -29,18 +29,18 @@ pub(crate) const LASTING_FAILURES: u32 = 10;
 
 /// The last job's error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
 /// compactions. For the statistics, which wait for nothing.
-pub(crate) fn failing_now(core: &Jobs) -> Option<Error> {
+pub(crate) fn failing_now(jobs: &Jobs) -> Option<Error> {
     let now = |failures: &u32| *failures >= FAILING_NOW;
-    let fails = core.schedule.lock().failed_in_a_row.iter().any(now);
-    fails.then(|| core.last_job_error.lock().clone()).flatten()
+    let fails = jobs.schedule.lock().failed_in_a_row.iter().any(now);
+    fails.then(|| jobs.last_job_error.lock().clone()).flatten()
 }
 
 /// What a writer is told that waits for jobs which fail again and again.
-pub(crate) fn failing_for_good(core: &Jobs) -> Option<Error> {
+pub(crate) fn failing_for_good(jobs: &Jobs) -> Option<Error> {
     let lasting = |failures: &u32| *failures >= LASTING_FAILURES;
-    if !core.schedule.lock().failed_in_a_row.iter().any(lasting) {
+    if !jobs.schedule.lock().failed_in_a_row.iter().any(lasting) {
         return None;
     }
-    let error = core.last_job_error.lock().clone()?;
+    let error = jobs.last_job_error.lock().clone()?;
     Some(error.context("writes wait for background jobs, and those fail"))
 }

@@ -35,11 +35,11 @@ pub(crate) struct FlushTask {
 }
 
 /// Executes and installs one flush.
-pub(crate) fn run(core: &Jobs, task: &FlushTask) -> Result<()> {
+pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
     let _span = tracing::debug_span!("flush", keyspace = &*task.keyspace.name).entered();
-    let start = core.runtime.now();
+    let start = jobs.runtime.now();
     let source = &task.source;
-    let (published, snapshots) = core.snapshots.for_job();
+    let (published, snapshots) = jobs.snapshots.for_job();
     // Level-0 runs are cut where the base level is, so that a table of the run meets few of that level's.
     let version = task.keyspace.view().version.clone();
     let settings = task.keyspace.pin_settings();
@@ -53,11 +53,11 @@ pub(crate) fn run(core: &Jobs, task: &FlushTask) -> Result<()> {
         snapshots,
         soft_cuts,
     };
-    let outcome = match core.jobs.flush(spec, &task.progress, &task.cancel) {
+    let outcome = match jobs.runner.flush(spec, &task.progress, &task.cancel) {
         Ok(outcome) => outcome,
         Err(failed) => {
             if failed.rejected {
-                rejected(core, task, &failed.error);
+                rejected(jobs, task, &failed.error);
             }
             return Err(failed.error);
         }
@@ -68,25 +68,25 @@ pub(crate) fn run(core: &Jobs, task: &FlushTask) -> Result<()> {
         if planted::is(Bug::SyncShortOfFlush) {
             through.offset = 0;
         }
-        core.sync_log_through(through)?;
+        jobs.sync_log_through(through)?;
     }
 
     let tables = outcome.tables.clone();
-    let installed = install(core, task, outcome.tables);
-    if installed.is_err() && (!core.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
+    let installed = install(jobs, task, outcome.tables);
+    if installed.is_err() && (!jobs.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
         // An edit whose sync failed may stand all the same when the store is opened again: it must find its tables.
-        core.jobs.discard(&tables);
+        jobs.runner.discard(&tables);
     }
     installed?;
-    count_outcome(core, &outcome.counters);
-    core.metrics
+    count_outcome(jobs, &outcome.counters);
+    jobs.metrics
         .flush_in_bytes
         .add(outcome.counters.raw_bytes_read);
     let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
-    let took = core.runtime.now().since(start);
-    core.metrics.flush_out_bytes.add(out_bytes);
-    core.metrics.flush_count.add(1);
-    core.metrics.flush_time.record(took);
+    let took = jobs.runtime.now().since(start);
+    jobs.metrics.flush_out_bytes.add(out_bytes);
+    jobs.metrics.flush_count.add(1);
+    jobs.metrics.flush_time.record(took);
     tracing::debug!(
         in_bytes = outcome.counters.raw_bytes_read,
         out_bytes,
@@ -94,7 +94,7 @@ pub(crate) fn run(core: &Jobs, task: &FlushTask) -> Result<()> {
         duration_us = took.as_micros() as u64,
         "flushed"
     );
-    core.events.tell(|| Event::Flushed {
+    jobs.events.tell(|| Event::Flushed {
         keyspace: task.keyspace.name.clone(),
         in_bytes: outcome.counters.raw_bytes_read,
         out_bytes,
@@ -110,11 +110,11 @@ const REJECTIONS_MAX: u32 = 3;
 /// Counts a flush whose tables do not hold what the memtable holds. The flush runs again. One that
 /// is rejected each time would be so for ever, while log and memory grow, so the store then refuses
 /// writes. The log has everything that the memtable has, and reads go on.
-fn rejected(core: &Env, task: &FlushTask, error: &Error) {
+fn rejected(env: &Env, task: &FlushTask, error: &Error) {
     let count = task.source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {
         let name = &task.keyspace.name;
-        core.health.poison(&error.clone().context(format!(
+        env.health.poison(&error.clone().context(format!(
             "keyspace `{name}` cannot be flushed: {count} times in a row its tables did not hold \
              what was written (the log keeps all of it)"
         )));
@@ -139,15 +139,15 @@ fn base_cuts(
 }
 
 fn install(
-    core: &Jobs,
+    jobs: &Jobs,
     task: &FlushTask,
     tables: Vec<siltstone_table::job::outcome::OutputTable>,
 ) -> Result<()> {
     let source = &task.source;
-    let mut role = core.manifest.lock();
+    let mut role = jobs.manifest.lock();
     task.keyspace.check()?;
     let ids = tables.len() as u64 + 1;
-    let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
+    let mut next_id = jobs.next_table_id.fetch_add(ids, Ordering::AcqRel);
     let run_id = next_id;
     next_id += 1;
     let mut seqs = source.seqs();
@@ -159,7 +159,7 @@ fn install(
     // Whatever was given a number above an older unsettled slot is installed above it: counted, because tests must reach it.
     let out_of_order = older_unsettled(&task.keyspace, seqs);
     let edit = Edit {
-        log_start: core.log_start_edit(role.manifest.state(), &[source.id]),
+        log_start: jobs.log_start_edit(role.manifest.state(), &[source.id]),
         keyspaces: vec![KeyspaceEdit {
             id: task.keyspace.id,
             covered: vec![seqs],
@@ -168,13 +168,13 @@ fn install(
         }],
         ..Edit::default()
     };
-    core.commit_edit(&mut role, edit)?;
-    refresh_view(core, &role, &task.keyspace, &[source.id]);
+    jobs.commit_edit(&mut role, edit)?;
+    refresh_view(jobs, &role, &task.keyspace, &[source.id]);
     for table in &metas {
-        core.events.tell(|| table.created(&task.keyspace.name, 0));
+        jobs.events.tell(|| table.created(&task.keyspace.name, 0));
     }
     if out_of_order {
-        core.metrics.out_of_order_install_count.add(1);
+        jobs.metrics.out_of_order_install_count.add(1);
     }
     Ok(())
 }

@@ -86,7 +86,7 @@ pub(crate) enum Cause {
 }
 
 /// Executes and installs one compaction.
-pub(crate) fn run(core: &Jobs, task: &mut CompactionTask) -> Result<()> {
+pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
     let choice = &task.choice;
     let _span = tracing::debug_span!(
         "compaction",
@@ -97,32 +97,32 @@ pub(crate) fn run(core: &Jobs, task: &mut CompactionTask) -> Result<()> {
         reason = &*choice.reason,
     )
     .entered();
-    let start = core.runtime.now();
+    let start = jobs.runtime.now();
     if task.choice.kind == ChoiceKind::TrivialMove {
         let moved: Vec<_> = task.choice.tables().cloned().collect();
         let count = moved.len();
-        commit(core, task, moved)?;
-        core.metrics.trivial_move_count.add(1);
-        tell(core, task, count, 0, core.runtime.now().since(start));
+        commit(jobs, task, moved)?;
+        jobs.metrics.trivial_move_count.add(1);
+        tell(jobs, task, count, 0, jobs.runtime.now().since(start));
         return Ok(());
     }
     if task.choice.kind == ChoiceKind::Drop {
-        commit(core, task, Vec::new())?;
+        commit(jobs, task, Vec::new())?;
         let count = task.choice.tables().count() as u64;
-        core.metrics.dropped_table_count.add(count);
-        tell(core, task, 0, 0, core.runtime.now().since(start));
+        jobs.metrics.dropped_table_count.add(count);
+        tell(jobs, task, 0, 0, jobs.runtime.now().since(start));
         return Ok(());
     }
     if task.begun.is_none() {
-        task.begun = Some(begin(core, task));
+        task.begun = Some(begin(jobs, task));
     }
     let begun = task.begun.as_ref().expect("set just now");
     let job = Job {
-        output: core.jobs.next_prefix(),
+        output: jobs.runner.next_prefix(),
         ..begun.job.clone()
     };
     let adopted_before = begun.handover.adopted_count();
-    let executed = core.jobs.execute(
+    let executed = jobs.runner.execute(
         &job,
         begun.inputs.clone(),
         &task.progress,
@@ -130,26 +130,26 @@ pub(crate) fn run(core: &Jobs, task: &mut CompactionTask) -> Result<()> {
         Some(&begun.handover),
     );
     let adopted = begun.handover.adopted_count() - adopted_before;
-    core.metrics.adopted_table_count.add(adopted);
-    core.metrics.resumed_job_count.add(u64::from(adopted > 0));
+    jobs.metrics.adopted_table_count.add(adopted);
+    jobs.metrics.resumed_job_count.add(u64::from(adopted > 0));
     let outcome = executed?;
     let tables = outcome.tables.clone();
-    let mut next_id = core
+    let mut next_id = jobs
         .next_table_id
         .fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
     let metas = JobRunner::metas(outcome.tables, &mut next_id);
-    if let Err(error) = commit(core, task, metas.clone()) {
-        if !core.health.is_poisoned() {
+    if let Err(error) = commit(jobs, task, metas.clone()) {
+        if !jobs.health.is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
-            core.jobs.discard(&tables);
+            jobs.runner.discard(&tables);
         }
         return Err(error);
     }
     if task.cause == Cause::Deletes && gave_nothing_back(&task.choice, &metas) {
-        super::schedule::remember_futile(core, &metas);
+        super::schedule::remember_futile(jobs, &metas);
     }
-    count_outcome(core, &outcome.counters);
-    let m = &core.metrics;
+    count_outcome(jobs, &outcome.counters);
+    let m = &jobs.metrics;
     m.compaction_in_bytes.add(task.choice.input_bytes);
     let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
     m.compaction_out_bytes.add(out_bytes);
@@ -162,25 +162,25 @@ pub(crate) fn run(core: &Jobs, task: &mut CompactionTask) -> Result<()> {
         Cause::Deletes => drop(m.delete_compaction_count.add(1)),
         Cause::Manual => drop(m.manual_count.add(1)),
     }
-    let took = core.runtime.now().since(start);
+    let took = jobs.runtime.now().since(start);
     m.compaction_time.record(took);
     for table in &metas {
-        core.events
+        jobs.events
             .tell(|| table.created(&task.keyspace.name, task.choice.to));
     }
-    tell(core, task, metas.len(), out_bytes, took);
+    tell(jobs, task, metas.len(), out_bytes, took);
     Ok(())
 }
 
 /// Tells of a compaction that was installed.
-fn tell(core: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took: Duration) {
+fn tell(env: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took: Duration) {
     tracing::debug!(
         out_bytes,
         out_table_count = out_count,
         duration_us = took.as_micros() as u64,
         "compacted"
     );
-    core.events.tell(|| Event::Compacted {
+    env.events.tell(|| Event::Compacted {
         keyspace: task.keyspace.name.clone(),
         reason: task.choice.reason.clone(),
         from_level: task.choice.from,
@@ -194,8 +194,8 @@ fn tell(core: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, too
 }
 
 /// The job of a choice: everything that its attempts share.
-fn begin(core: &Jobs, task: &CompactionTask) -> Begun {
-    let (mut published, mut snapshots) = core.snapshots.for_job();
+fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
+    let (mut published, mut snapshots) = jobs.snapshots.for_job();
     if planted::is(Bug::JobKeepsNewestOnly) {
         (published, snapshots) = (crate::formats::log::format::MAX_SEQUENCE, Vec::new());
     }
@@ -209,9 +209,9 @@ fn begin(core: &Jobs, task: &CompactionTask) -> Begun {
             .map(|(_, t)| t.bounds.clone())
             .collect();
     }
-    let inputs = core.tables.inputs(task.choice.tables().cloned().collect());
-    let anchors = |table: &TableMeta| core.tables.anchors(table);
-    let job = core.jobs.compaction_job(
+    let inputs = jobs.tables.inputs(task.choice.tables().cloned().collect());
+    let anchors = |table: &TableMeta| jobs.tables.anchors(table);
+    let job = jobs.runner.compaction_job(
         &task.version,
         &task.keyspace.pin_settings().all,
         &task.choice,
@@ -222,7 +222,7 @@ fn begin(core: &Jobs, task: &CompactionTask) -> Begun {
     Begun {
         job,
         inputs,
-        handover: Arc::new(Handover::new(&core.runtime)),
+        handover: Arc::new(Handover::new(&jobs.runtime)),
         left_count: 0,
     }
 }
@@ -235,16 +235,16 @@ fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
 }
 
 /// Commits the edit that replaces the choice's inputs by `outputs`.
-fn commit(core: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
+fn commit(jobs: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
     let choice = &task.choice;
-    let mut role = core.manifest.lock();
+    let mut role = jobs.manifest.lock();
     task.keyspace.check()?;
     if task.cancel.is_cancelled() {
         return Err(crate::jobs::sides::cancelled());
     }
     let add = match choice.output_seqs {
         Some(seqs) => {
-            let run_id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
+            let run_id = jobs.next_table_id.fetch_add(1, Ordering::AcqRel);
             add_run(outputs, run_id, seqs)
         }
         None => outputs
@@ -265,8 +265,8 @@ fn commit(core: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> R
         }],
         ..Edit::default()
     };
-    core.commit_edit(&mut role, edit)?;
-    refresh_view(core, &role, &task.keyspace, &[]);
+    jobs.commit_edit(&mut role, edit)?;
+    refresh_view(jobs, &role, &task.keyspace, &[]);
     Ok(())
 }
 
@@ -286,7 +286,7 @@ pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) 
 /// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
 /// manifest role, so views change in the order of edits.
 pub(crate) fn refresh_view(
-    core: &Commit,
+    commit: &Commit,
     role: &ManifestRole,
     keyspace: &KeyspaceCore,
     done: &[u64],
@@ -304,20 +304,20 @@ pub(crate) fn refresh_view(
                 Source::Run(r) => !version.covered().includes(r.seqs),
             })
             .collect();
-        KeyspaceView::build(unsettled, version, &core.tables, Some(view))
+        KeyspaceView::build(unsettled, version, &commit.tables, Some(view))
     });
-    core.stalls.relieve();
+    commit.stalls.relieve();
 }
 
 /// Adds what a job dropped to the store's counts.
-pub(crate) fn count_outcome(core: &Env, counters: &Counters) {
-    let m = &core.metrics;
+pub(crate) fn count_outcome(env: &Env, counters: &Counters) {
+    let m = &env.metrics;
     m.dropped_shadowed_count.add(counters.shadowed);
     m.dropped_tombstone_count.add(counters.tombstones);
     m.dropped_covered_count.add(counters.covered);
     m.dropped_fragment_count.add(counters.fragments_dropped);
     if counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read >= LARGE_JOB_BYTES
-        && !core.runtime.is_simulated()
+        && !env.runtime.is_simulated()
     {
         crate::types::allocator::give_back_free_pages();
     }

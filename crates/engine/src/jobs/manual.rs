@@ -51,25 +51,25 @@ pub(crate) fn compact_range(
     result
 }
 
-fn wait(core: &Jobs, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
+fn wait(jobs: &Jobs, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    crate::jobs::failures::forget_failures(core);
+    crate::jobs::failures::forget_failures(jobs);
     let mut wake = true;
     loop {
         if wake {
-            core.wake_background();
+            jobs.wake_background();
         }
-        core.check_open()?;
-        core.health.check_manifest()?;
+        jobs.check_open()?;
+        jobs.health.check_manifest()?;
         keyspace.check()?;
-        if let Some(error) = crate::jobs::failures::failing(core) {
+        if let Some(error) = crate::jobs::failures::failing(jobs) {
             return Err(error);
         }
-        let schedule = core.schedule.lock();
+        let schedule = jobs.schedule.lock();
         if schedule.manual.iter().any(|m| m.id == id && m.done) {
             return Ok(());
         }
-        wake = core
+        wake = jobs
             .settled
             .wait_timeout(schedule, Duration::from_millis(20))
             .1;

@@ -22,7 +22,7 @@ use crate::jobs::schedule::Schedule;
 /// The jobs of a store: what runs, and what runs it.
 pub(crate) struct Jobs {
     pub(crate) commit: Commit,
-    pub(crate) jobs: JobRunner,
+    pub(crate) runner: JobRunner,
     pub(crate) schedule: Mutex<Schedule>,
 }
 

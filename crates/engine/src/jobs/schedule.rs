@@ -324,9 +324,9 @@ fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHan
 }
 
 /// What `pick_deletes` knows besides the version.
-fn deletes(core: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
-    let published = core.snapshots.published();
-    let mut oldest_read = core.snapshots.oldest().unwrap_or(published).min(published);
+fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
+    let published = tree.snapshots.published();
+    let mut oldest_read = tree.snapshots.oldest().unwrap_or(published).min(published);
     if planted::is(Bug::DropUnderSnapshots) {
         oldest_read = u64::MAX;
     }
@@ -340,9 +340,9 @@ fn deletes(core: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
 }
 
 /// Remembers tables whose tombstones stayed although they were rewritten for them.
-pub(crate) fn remember_futile(core: &Jobs, tables: &[Arc<TableMeta>]) {
+pub(crate) fn remember_futile(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
     const REMEMBERED_MAX: usize = 4096;
-    let mut schedule = core.schedule.lock();
+    let mut schedule = jobs.schedule.lock();
     schedule.futile.extend(tables.iter().map(|t| t.id));
     // The oldest ids are those of tables that have probably gone; forgetting one costs one more attempt.
     while schedule.futile.len() > REMEMBERED_MAX {
@@ -458,25 +458,25 @@ fn start(
 }
 
 /// Deletes what these compactions left. Not under the schedule's lock.
-fn end(core: &Jobs, tasks: Vec<CompactionTask>) {
+fn end(jobs: &Jobs, tasks: Vec<CompactionTask>) {
     for mut task in tasks {
-        core.jobs.discard_names(&task.end());
+        jobs.runner.discard_names(&task.end());
     }
 }
 
 /// Ends all compactions that wait for another attempt: a worker's last deed when the store closes.
-pub(crate) fn end_unfinished(core: &Jobs) {
-    let given_up = core.schedule.lock().give_up(|_| true);
-    end(core, given_up);
+pub(crate) fn end_unfinished(jobs: &Jobs) {
+    let given_up = jobs.schedule.lock().give_up(|_| true);
+    end(jobs, given_up);
 }
 
 /// A task panicked: what it made is of no use, no further attempt goes on behind it. How many of its kind and keyspace have, in a row.
-pub(crate) fn count_panic(core: &Jobs, task: &Task) -> u32 {
+pub(crate) fn count_panic(jobs: &Jobs, task: &Task) -> u32 {
     match task {
         Task::Flush(flush) => flush.cancel.cancel(),
         Task::Compaction(compaction) => compaction.cancel.cancel(),
     }
-    let mut schedule = core.schedule.lock();
+    let mut schedule = jobs.schedule.lock();
     let count = schedule
         .panicked
         .entry((task.kind(), task.keyspace()))
@@ -486,7 +486,7 @@ pub(crate) fn count_panic(core: &Jobs, task: &Task) -> u32 {
 }
 
 /// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
-pub(crate) fn finish(core: &Jobs, task: Task, result: &Result<()>) {
+pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
     let (of_its_kind, keyspace) = (task.kind(), task.keyspace());
     let id = match &task {
         Task::Flush(flush) => FLUSH_ID | flush.source.id,
@@ -505,7 +505,7 @@ pub(crate) fn finish(core: &Jobs, task: Task, result: &Result<()>) {
         Some(Task::Compaction(compaction)) => result.is_err() && compaction.goes_on(),
         _ => false,
     };
-    let mut schedule = core.schedule.lock();
+    let mut schedule = jobs.schedule.lock();
     if let Some(Task::Flush(flush)) = &task {
         flush.source.flushing.store(false, Ordering::Release);
     }
@@ -530,14 +530,14 @@ pub(crate) fn finish(core: &Jobs, task: Task, result: &Result<()>) {
     schedule.failures_in_a_row = after(schedule.failures_in_a_row);
     schedule.failed_in_a_row[of_its_kind] = after(schedule.failed_in_a_row[of_its_kind]);
     schedule.events += 1;
-    core.work.notify_all();
-    core.settled.notify_all();
+    jobs.work.notify_all();
+    jobs.settled.notify_all();
     match task {
         Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
         Some(Task::Compaction(compaction)) => {
             // The task's views and tables are let go without the lock.
             drop(schedule);
-            end(core, vec![*compaction]);
+            end(jobs, vec![*compaction]);
         }
         Some(Task::Flush(flush)) => {
             drop(schedule);
@@ -548,19 +548,19 @@ pub(crate) fn finish(core: &Jobs, task: Task, result: &Result<()>) {
 }
 
 /// Cancels the running jobs of a dropped keyspace.
-pub(crate) fn cancel_keyspace(core: &Jobs, keyspace: KeyspaceId) {
-    let mut schedule = core.schedule.lock();
+pub(crate) fn cancel_keyspace(jobs: &Jobs, keyspace: KeyspaceId) {
+    let mut schedule = jobs.schedule.lock();
     for running in schedule.running.iter().filter(|r| r.keyspace == keyspace) {
         running.cancel.cancel();
     }
     let given_up = schedule.give_up(|task| task.keyspace.id == keyspace);
     drop(schedule);
-    end(core, given_up);
+    end(jobs, given_up);
 }
 
 /// Cancels all running jobs: the store closes.
-pub(crate) fn cancel_all(core: &Jobs) {
-    let schedule = core.schedule.lock();
+pub(crate) fn cancel_all(jobs: &Jobs) {
+    let schedule = jobs.schedule.lock();
     for running in &schedule.running {
         running.cancel.cancel();
     }

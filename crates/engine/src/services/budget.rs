@@ -21,9 +21,9 @@ use crate::types::error::Result;
 const SEALED_MIN_BYTES: u64 = 64 << 10;
 
 /// What is in memory now.
-pub(crate) fn memory(core: &Jobs) -> MemoryStats {
+pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
-    for keyspace in core.keyspaces.load_full().by_id.values() {
+    for keyspace in jobs.keyspaces.load_full().by_id.values() {
         for source in &keyspace.pin().sources {
             if let Source::Memtable(m) = source {
                 range_delete_bytes += m.mem.range_delete_held_bytes();
@@ -31,48 +31,48 @@ pub(crate) fn memory(core: &Jobs) -> MemoryStats {
             }
         }
     }
-    let job_bytes = core.schedule.lock().buffer_bytes();
+    let job_bytes = jobs.schedule.lock().buffer_bytes();
     MemoryStats {
-        arena_bytes: core.arenas.held_bytes(),
+        arena_bytes: jobs.arenas.held_bytes(),
         range_delete_bytes,
-        block_cache_bytes: core.tables.cache.held_bytes(),
-        table_bytes: core.tables.memory_bytes(),
-        memtable_bytes: core.arenas.whole_bytes() + beside_arenas,
+        block_cache_bytes: jobs.tables.cache.held_bytes(),
+        table_bytes: jobs.tables.memory_bytes(),
+        memtable_bytes: jobs.arenas.whole_bytes() + beside_arenas,
         job_bytes,
-        block_cache_capacity_bytes: core.tables.cache.capacity_bytes(),
-        max_bytes: core.live.load().memory_bytes_max,
+        block_cache_capacity_bytes: jobs.tables.cache.capacity_bytes(),
+        max_bytes: jobs.live.load().memory_bytes_max,
     }
 }
 
 /// One round: gives back what is too much.
-pub(crate) fn keep(core: &Jobs) -> Result<()> {
-    let max = core.live.load().memory_bytes_max;
-    let cache = &core.tables.cache;
+pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
+    let max = jobs.live.load().memory_bytes_max;
+    let cache = &jobs.tables.cache;
     if max == 0 {
         cache.set_capacity(u64::MAX);
         return Ok(());
     }
-    core.arenas.release_kept();
-    let now = memory(core);
+    jobs.arenas.release_kept();
+    let now = memory(jobs);
     let others = now.counted_bytes() - now.block_cache_bytes;
     cache.set_capacity(max.saturating_sub(others));
     if others <= max {
         return Ok(());
     }
-    let closed = core.tables.close_deep(others - max);
+    let closed = jobs.tables.close_deep(others - max);
     if others - closed.min(others) <= max {
         return Ok(());
     }
-    core.metrics.memory_over_count.add(1);
-    if core.health.is_no_space() {
+    jobs.metrics.memory_over_count.add(1);
+    if jobs.health.is_no_space() {
         return Ok(());
     }
-    seal_largest(core)
+    seal_largest(jobs)
 }
 
 /// Seals the largest active memtable, if it is worth it.
-fn seal_largest(core: &Jobs) -> Result<()> {
-    let map = core.keyspaces.load_full();
+fn seal_largest(jobs: &Jobs) -> Result<()> {
+    let map = jobs.keyspaces.load_full();
     let largest = map
         .by_id
         .values()
@@ -83,11 +83,11 @@ fn seal_largest(core: &Jobs) -> Result<()> {
     let Some((_, keyspace)) = largest else {
         return Ok(());
     };
-    let mut lead = core.queue.lead();
-    let sealed = lead.rotate(core, keyspace);
+    let mut lead = jobs.queue.lead();
+    let sealed = lead.rotate(jobs, keyspace);
     lead.finish();
     if sealed? {
-        core.metrics.sealed_for_memory_count.add(1);
+        jobs.metrics.sealed_for_memory_count.add(1);
     }
     Ok(())
 }

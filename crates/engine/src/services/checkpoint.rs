@@ -48,30 +48,30 @@ struct Cut {
 }
 
 /// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
-fn cut(core: &Jobs) -> Result<Cut> {
+fn cut(jobs: &Jobs) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
-    let _ddl = core.ddl.lock();
+    let _ddl = jobs.ddl.lock();
     // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
-    core.health.check_manifest()?;
+    jobs.health.check_manifest()?;
     let (state, creates) = {
-        let role = core.manifest.lock();
+        let role = jobs.manifest.lock();
         let pending = role.pending.iter().flat_map(|p| &p.edit.create);
         (
             role.manifest.state().clone(),
             pending.map(|c| (c.id, c.clone())).collect(),
         )
     };
-    let mut lead = core.queue.lead();
+    let mut lead = jobs.queue.lead();
     // Asked again: the leader before may have poisoned the store with its work half done.
-    if let Err(error) = core.health.check_manifest() {
+    if let Err(error) = jobs.health.check_manifest() {
         lead.finish();
         return Err(error);
     }
-    let map = core.keyspaces.load_full();
+    let map = jobs.keyspaces.load_full();
     let rotated: Result<Vec<bool>> = map
         .by_id
         .values()
-        .map(|keyspace| lead.rotate(core, keyspace))
+        .map(|keyspace| lead.rotate(jobs, keyspace))
         .collect();
     let mut lead = Some(lead);
     if planted::is(Bug::CutPinsLate)
@@ -80,9 +80,9 @@ fn cut(core: &Jobs) -> Result<Cut> {
         lead.finish();
     }
     // In a simulated run others get their chance right here: what is a moment must be one because of the role, not by luck.
-    core.runtime.yield_point();
+    jobs.runtime.yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
-    let (published, end) = (core.snapshots.published(), core.log.end());
+    let (published, end) = (jobs.snapshots.published(), jobs.log.end());
     if let Some(lead) = lead {
         lead.finish();
     }
@@ -97,16 +97,16 @@ fn cut(core: &Jobs) -> Result<Cut> {
 }
 
 /// Writes a checkpoint into an empty storage, or over an unfinished one.
-pub(crate) fn write(core: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
+pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
-    core.health.check_manifest()?;
-    let target = &core.tables.descriptors.wrap(target.clone());
+    jobs.health.check_manifest()?;
+    let target = &jobs.tables.descriptors.wrap(target.clone());
     let lease = target
         .lease(LEASE)
         .map_err(|e| Error::from(e).context("writing a checkpoint"))?;
     let epoch = lease.epoch();
     prepare(&**target, epoch)?;
-    let report = fill(core, target, epoch).inspect_err(|_| {
+    let report = fill(jobs, target, epoch).inspect_err(|_| {
         // What is left over is marked as unfinished; its space is worth more to others.
         let _ = clear(&**target, epoch);
     })?;
@@ -114,18 +114,18 @@ pub(crate) fn write(core: &Jobs, target: &Arc<dyn Storage>) -> Result<Checkpoint
     let _ = target
         .delete(epoch, PARTIAL)
         .and_then(|()| target.sync_dir(epoch));
-    tell(core, target.describe(), report);
+    tell(jobs, target.describe(), report);
     Ok(report)
 }
 
-fn tell(core: &Env, place: String, report: CheckpointReport) {
+fn tell(env: &Env, place: String, report: CheckpointReport) {
     tracing::info!(
         published = report.published,
         table_count = report.table_count,
         written_table_count = report.written_table_count,
         "checkpoint written"
     );
-    core.events.tell(|| Event::Checkpointed { place, report });
+    env.events.tell(|| Event::Checkpointed { place, report });
 }
 
 /// Makes sure that the target is empty or an unfinished checkpoint, and marks it.
@@ -177,8 +177,8 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
         keyspace_count: cut.keyspaces.len() as u64,
         ..CheckpointReport::default()
     };
-    let open_number = core.jobs.open_number + 1;
-    let jobs = core.jobs.onto(target, epoch, open_number);
+    let open_number = core.runner.open_number + 1;
+    let jobs = core.runner.onto(target, epoch, open_number);
     let mut next_id = core
         .next_table_id
         .load(std::sync::atomic::Ordering::Acquire)
@@ -275,16 +275,16 @@ impl Cut {
 }
 
 /// A checkpoint ends with the store: after its lease is gone others may delete what the views name.
-fn check_going_on(core: &Env) -> Result<()> {
-    if core.closing.load(std::sync::atomic::Ordering::Acquire) {
+fn check_going_on(env: &Env) -> Result<()> {
+    if env.closing.load(std::sync::atomic::Ordering::Acquire) {
         return Err(closed());
     }
-    core.health.check_manifest()
+    env.health.check_manifest()
 }
 
-fn import(core: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<()> {
+fn import(env: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<()> {
     target
-        .import(epoch, name, &*core.storages.tables, name)
+        .import(epoch, name, &*env.storages.tables, name)
         .map_err(|e| Error::from(e).context(format!("taking {name} into a checkpoint")))
 }
 
@@ -326,9 +326,9 @@ pub(crate) fn found(
 }
 
 /// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.
-pub(crate) fn write_folder(core: &Jobs, folder: &Path) -> Result<CheckpointReport> {
+pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = %folder.display()).entered();
-    core.health.check_manifest()?;
+    jobs.health.check_manifest()?;
     let told = |e: siltstone_storage::StorageError| {
         Error::from(e).context(format!("writing a checkpoint to {}", folder.display()))
     };
@@ -338,7 +338,7 @@ pub(crate) fn write_folder(core: &Jobs, folder: &Path) -> Result<CheckpointRepor
     {
         return Err(not_empty(&folder.display().to_string()));
     }
-    refuse_within(&core.storages, folder, "a checkpoint")?;
+    refuse_within(&jobs.storages, folder, "a checkpoint")?;
     let partial = partial_path(folder)?;
     let strange = |found: String| {
         Error::invalid_argument(format!(
@@ -349,7 +349,7 @@ pub(crate) fn write_folder(core: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .found(found)
         .advice("move it away, or choose another folder")
     };
-    let descriptors = &core.tables.descriptors;
+    let descriptors = &jobs.tables.descriptors;
     let storage = descriptors
         .retry(|| FileStorage::open_or_create(&partial))
         .map_err(told)?;
@@ -385,7 +385,7 @@ pub(crate) fn write_folder(core: &Jobs, folder: &Path) -> Result<CheckpointRepor
     let target = storage;
     let epoch = lease.epoch();
     let written = prepare(&*target, epoch)
-        .and_then(|()| fill(core, &target, epoch))
+        .and_then(|()| fill(jobs, &target, epoch))
         .and_then(|report| {
             descriptors
                 .retry(|| files::rename_folder(&partial, folder))
@@ -397,7 +397,7 @@ pub(crate) fn write_folder(core: &Jobs, folder: &Path) -> Result<CheckpointRepor
             let _ = target
                 .delete(epoch, PARTIAL)
                 .and_then(|()| target.sync_dir(epoch));
-            tell(core, folder.display().to_string(), report);
+            tell(jobs, folder.display().to_string(), report);
             Ok(report)
         }
         Err(error) => {

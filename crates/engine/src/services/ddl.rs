@@ -42,22 +42,22 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 /// Creates a keyspace, with options of its own: those that the store was opened with for this name, and `options` above them.
 pub(crate) fn create(
-    core: &Jobs,
+    jobs: &Jobs,
     name: &str,
     options: &KeyspaceOptions,
 ) -> Result<Arc<KeyspaceCore>> {
     check_name(name)?;
-    let _ddl = core.ddl.lock();
-    let live = core.live.load_full();
+    let _ddl = jobs.ddl.lock();
+    let live = jobs.live.load_full();
     let mut own = live.keyspaces.get(name).cloned().unwrap_or_default();
     own.merge(options);
     own.validate()?;
     let mut stored = StoredOptions::new();
     own.store_into(&mut stored);
-    let settings = Settings::new(own, &live, &core.arenas);
+    let settings = Settings::new(own, &live, &jobs.arenas);
     // Under the lock: one whose edit is in doubt has given an id away that the state does not know.
-    core.health.check()?;
-    if core.keyspaces.load().by_name.contains_key(name) {
+    jobs.health.check()?;
+    if jobs.keyspaces.load().by_name.contains_key(name) {
         return Err(
             Error::invalid_argument(format!("there is a keyspace `{name}` already"))
                 .advice("open it, or use another name"),
@@ -66,10 +66,10 @@ pub(crate) fn create(
     // Not from the manifest's state: an id is given away by its record, long before an edit says so.
     let id = if planted::is(Bug::ReuseKeyspaceIds) {
         (1..)
-            .find(|id| !core.keyspaces.load().by_id.contains_key(id))
+            .find(|id| !jobs.keyspaces.load().by_id.contains_key(id))
             .unwrap_or(1)
     } else {
-        core.next_keyspace_id.load(Ordering::Acquire)
+        jobs.next_keyspace_id.load(Ordering::Acquire)
     };
     let Some(next_id) = id.checked_add(1) else {
         return Err(
@@ -77,14 +77,14 @@ pub(crate) fn create(
                 .advice("copy the data to a new store"),
         );
     };
-    let mut lead = core.queue.lead();
+    let mut lead = jobs.queue.lead();
     let number = lead.next_seq;
     // Checked again: the previous leader may have poisoned the store, and its numbers must not be
     // published with this one.
-    let prepared = core
+    let prepared = jobs
         .health
         .check()
-        .and_then(|()| core.reserve_numbers(number))
+        .and_then(|()| jobs.reserve_numbers(number))
         .and_then(|()| lead.fresh_source(&settings, number));
     let source = match prepared {
         Ok(source) => source,
@@ -93,33 +93,33 @@ pub(crate) fn create(
             return Err(error);
         }
     };
-    let pin = core.pin_log(core.log.end());
+    let pin = jobs.pin_log(jobs.log.end());
     let appended = crate::commit::write::append(
-        core,
+        jobs,
         RecordKind::KeyspaceCreate,
         number,
         1,
         &[&encode_create(id, name, &stored)],
-        core.sync_every_write,
+        jobs.sync_every_write,
     );
     let end = match appended {
         Ok(end) => end,
         Err(error) => {
             lead.finish();
-            core.unpin_log(pin);
+            jobs.unpin_log(pin);
             return Err(error);
         }
     };
-    core.next_keyspace_id.fetch_max(next_id, Ordering::AcqRel);
+    jobs.next_keyspace_id.fetch_max(next_id, Ordering::AcqRel);
     let version = Arc::new(KeyspaceVersion::new(id));
-    let view = KeyspaceView::build(vec![Source::Memtable(source)], version, &core.tables, None);
-    let keyspace = KeyspaceCore::new(&core.runtime, id, name, view, settings);
-    change_map(core, |map| {
+    let view = KeyspaceView::build(vec![Source::Memtable(source)], version, &jobs.tables, None);
+    let keyspace = KeyspaceCore::new(&jobs.runtime, id, name, view, settings);
+    change_map(jobs, |map| {
         map.by_name.insert(name.to_string(), id);
         map.by_id.insert(id, keyspace.clone());
     });
     lead.next_seq = number + 1;
-    core.snapshots.publish(number);
+    jobs.snapshots.publish(number);
     lead.finish();
     let edit = Edit {
         create: vec![CreateKeyspace {
@@ -131,23 +131,23 @@ pub(crate) fn create(
         next_keyspace_id: Some(next_id),
         ..Edit::default()
     };
-    core.events.tell(|| Event::KeyspaceCreated {
+    jobs.events.tell(|| Event::KeyspaceCreated {
         name: name.to_string(),
         id,
     });
-    complete(core, end, edit, pin, vec![keyspace.clone()])?;
+    complete(jobs, end, edit, pin, vec![keyspace.clone()])?;
     Ok(keyspace)
 }
 
 /// Drops a keyspace.
-pub(crate) fn drop(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     // A full disk does not keep anybody from dropping: this is how room is made.
-    let _ddl = core.ddl.lock();
-    core.health.check_manifest()?;
+    let _ddl = jobs.ddl.lock();
+    jobs.health.check_manifest()?;
     keyspace.check()?;
-    let mut lead = core.queue.lead();
+    let mut lead = jobs.queue.lead();
     // Checked again, as in `create`.
-    if let Err(error) = core.health.check_manifest() {
+    if let Err(error) = jobs.health.check_manifest() {
         lead.finish();
         return Err(error);
     }
@@ -160,24 +160,24 @@ pub(crate) fn drop(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         Source::Memtable(m) => m.first_position(),
         Source::Run(_) => None,
     });
-    let end = core.log.end();
-    let pin = core.pin_log(oldest.min().map_or(end, |oldest| oldest.min(end)));
+    let end = jobs.log.end();
+    let pin = jobs.pin_log(oldest.min().map_or(end, |oldest| oldest.min(end)));
     let body = keyspace.id.to_le_bytes();
-    let appended = if core.waits_for_room.load(Ordering::Acquire) {
+    let appended = if jobs.waits_for_room.load(Ordering::Acquire) {
         // The log that is replayed is not the one being written: the manifest alone takes the drop, as without room.
         Err(Error::new(
             ErrorKind::NoSpace,
             "the store was opened on a full disk",
         ))
     } else {
-        core.reserve_numbers(number).and_then(|()| {
+        jobs.reserve_numbers(number).and_then(|()| {
             crate::commit::write::append(
-                core,
+                jobs,
                 RecordKind::KeyspaceDrop,
                 number,
                 1,
                 &[&body],
-                core.sync_every_write,
+                jobs.sync_every_write,
             )
         })
     };
@@ -186,53 +186,53 @@ pub(crate) fn drop(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced before
         // anything changes, so what is durable stays a prefix, and a sync that fails leaves the keyspace as it was.
         Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
-            let end = core.log.end();
-            if let Err(error) = core.sync_log_through(end) {
+            let end = jobs.log.end();
+            if let Err(error) = jobs.sync_log_through(end) {
                 lead.finish();
-                core.unpin_log(pin);
+                jobs.unpin_log(pin);
                 return Err(error);
             }
             (end, 0)
         }
         Err(error) => {
             lead.finish();
-            core.unpin_log(pin);
+            jobs.unpin_log(pin);
             return Err(error);
         }
     };
     if used == 0 {
         // The edit is all that says so: nothing changes before it is durable.
-        let done = drop_by_edit(core, keyspace);
+        let done = drop_by_edit(jobs, keyspace);
         lead.finish();
-        core.unpin_log(pin);
+        jobs.unpin_log(pin);
         done?;
-        crate::jobs::schedule::cancel_keyspace(core, keyspace.id);
-        core.stalls.forget(keyspace.id);
-        core.wake_tidy();
+        crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
+        jobs.stalls.forget(keyspace.id);
+        jobs.wake_tidy();
         return Ok(());
     }
-    leave_map(core, keyspace);
+    leave_map(jobs, keyspace);
     lead.next_seq = number + used;
-    core.snapshots.publish(number + used - 1);
+    jobs.snapshots.publish(number + used - 1);
     lead.finish();
-    crate::jobs::schedule::cancel_keyspace(core, keyspace.id);
-    core.stalls.forget(keyspace.id);
+    crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
+    jobs.stalls.forget(keyspace.id);
     let edit = Edit {
         drop: vec![keyspace.id],
         ..Edit::default()
     };
-    complete(core, end, edit, pin, vec![keyspace.clone()])?;
-    core.wake_tidy();
+    complete(jobs, end, edit, pin, vec![keyspace.clone()])?;
+    jobs.wake_tidy();
     Ok(())
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
-pub(crate) fn drop_by_edit(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
-    let mut role = core.manifest.lock();
+pub(crate) fn drop_by_edit(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+    let mut role = jobs.manifest.lock();
     if role.manifest.state().keyspace(keyspace.id).is_none() {
         // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
         // cannot forget.
-        core.commit_pending(&mut role).map_err(|error| {
+        jobs.commit_pending(&mut role).map_err(|error| {
             error.context("the keyspace is newer than what the manifest had room for, so its drop needs room too")
         })?;
     }
@@ -240,18 +240,18 @@ pub(crate) fn drop_by_edit(core: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<
         drop: vec![keyspace.id],
         ..Edit::default()
     };
-    core.commit_edit(&mut role, edit)?;
-    leave_map(core, keyspace);
+    jobs.commit_edit(&mut role, edit)?;
+    leave_map(jobs, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
-    take_out(core, &mut role, keyspace.id);
-    settle(core, &role, keyspace);
+    take_out(jobs, &mut role, keyspace.id);
+    settle(jobs, &role, keyspace);
     Ok(())
 }
 
 /// Takes a dropped keyspace out of the edits that wait for room. What they say of other keyspaces stays, and so does the log that it is in: an
 /// ingest is acknowledged for all its keyspaces. Gives whether the keyspace's create was among them. Of that one remains that its id was
 /// given: until an edit says so the log is kept from its record on, and from that edit on a replay skips whatever names it.
-fn take_out(core: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool {
+fn take_out(catalog: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool {
     let mut created_here = false;
     for mut pending in std::mem::take(&mut role.pending) {
         let edit = &mut pending.edit;
@@ -267,13 +267,13 @@ fn take_out(core: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool {
             (Some(next_id), Some(before)) => {
                 let said = &mut before.edit.next_keyspace_id;
                 *said = (*said).max(Some(next_id));
-                core.unpin_log(pending.pin);
+                catalog.unpin_log(pending.pin);
             }
             (Some(_), None) => role.pending.push(pending),
             (None, _)
                 if is_empty || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) =>
             {
-                core.unpin_log(pending.pin);
+                catalog.unpin_log(pending.pin);
             }
             (None, _) => role.pending.push(pending),
         }
@@ -281,13 +281,13 @@ fn take_out(core: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool {
     created_here
 }
 
-fn leave_map(core: &Catalog, keyspace: &KeyspaceCore) {
-    core.events.tell(|| Event::KeyspaceDropped {
+fn leave_map(catalog: &Catalog, keyspace: &KeyspaceCore) {
+    catalog.events.tell(|| Event::KeyspaceDropped {
         name: keyspace.name.clone(),
         id: keyspace.id,
     });
     keyspace.set_dropped();
-    change_map(core, |map| {
+    change_map(catalog, |map| {
         map.by_name.remove(&keyspace.name);
         map.by_id.remove(&keyspace.id);
         map.dropped.insert(keyspace.id, keyspace.name.clone());
@@ -297,16 +297,16 @@ fn leave_map(core: &Catalog, keyspace: &KeyspaceCore) {
     });
 }
 
-fn change_map(core: &Catalog, f: impl FnOnce(&mut KeyspaceMap)) {
-    let mut map = KeyspaceMap::clone(&core.keyspaces.load());
+fn change_map(catalog: &Catalog, f: impl FnOnce(&mut KeyspaceMap)) {
+    let mut map = KeyspaceMap::clone(&catalog.keyspaces.load());
     f(&mut map);
-    core.keyspaces.store(Arc::new(map));
+    catalog.keyspaces.store(Arc::new(map));
 }
 
 /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot grow the edit stays pending: the
 /// record is in the log, so the call has succeeded, and the log stays pinned until an edit gets through.
 pub(crate) fn complete(
-    core: &Jobs,
+    jobs: &Jobs,
     end: crate::formats::log::Position,
     edit: Edit,
     pin: u64,
@@ -314,26 +314,26 @@ pub(crate) fn complete(
 ) -> Result<()> {
     let result = (|| {
         if !planted::is(Bug::EditBeforeLogSync) {
-            core.sync_log_through(end)?;
+            jobs.sync_log_through(end)?;
         }
         if planted::is(Bug::UnpinnedOnceSynced) {
-            core.unpin_log(pin);
+            jobs.unpin_log(pin);
         }
-        let mut role = core.manifest.lock();
+        let mut role = jobs.manifest.lock();
         let mut edit = edit;
         // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the
         // manifest, and has no edit of its own to follow.
-        edit.drop.retain(|id| !take_out(core, &mut role, *id));
+        edit.drop.retain(|id| !take_out(jobs, &mut role, *id));
         let committed = if edit == Edit::default() {
-            core.wake_tidy();
+            jobs.wake_tidy();
             Ok(())
         } else {
-            core.commit_edit(&mut role, edit.clone())
+            jobs.commit_edit(&mut role, edit.clone())
         };
         match committed {
             Ok(()) => {
-                keyspaces.iter().for_each(|k| settle(core, &role, k));
-                core.unpin_log(pin);
+                keyspaces.iter().for_each(|k| settle(jobs, &role, k));
+                jobs.unpin_log(pin);
                 Ok(())
             }
             Err(error) if may_wait(&error) => {
@@ -342,7 +342,7 @@ pub(crate) fn complete(
                     keyspaces,
                     pin,
                 });
-                core.wake_tidy();
+                jobs.wake_tidy();
                 Ok(())
             }
             Err(error) => Err(error),
@@ -350,6 +350,6 @@ pub(crate) fn complete(
     })();
     result.inspect_err(|error| {
         // The record is in the log and what it says is shown, but the manifest will never say so: they have parted.
-        core.health.poison(error);
+        jobs.health.poison(error);
     })
 }

@@ -27,12 +27,12 @@ fn is_of_one_open(setting: &Setting) -> bool {
 }
 
 /// The options in force that contradict the file.
-pub(crate) fn differences(core: &Catalog) -> Vec<OptionDifference> {
-    let Ok(Some(file)) = &core.options_file else {
+pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
+    let Ok(Some(file)) = &catalog.options_file else {
         return Vec::new();
     };
-    let mut all = of_store(&core.live.load(), file);
-    let map = core.keyspaces.load_full();
+    let mut all = of_store(&catalog.live.load(), file);
+    let map = catalog.keyspaces.load_full();
     for (name, wished) in &file.options.keyspaces {
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
@@ -52,11 +52,11 @@ pub(crate) fn differences(core: &Catalog) -> Vec<OptionDifference> {
 }
 
 /// The keyspaces that the file has options for and that the store does not have (yet).
-pub(crate) fn of_no_keyspace(core: &Catalog) -> Vec<String> {
-    let Ok(Some(file)) = &core.options_file else {
+pub(crate) fn of_no_keyspace(catalog: &Catalog) -> Vec<String> {
+    let Ok(Some(file)) = &catalog.options_file else {
         return Vec::new();
     };
-    let map = core.keyspaces.load();
+    let map = catalog.keyspaces.load();
     let names = file.options.keyspaces.keys();
     names
         .filter(|name| !map.by_name.contains_key(name.as_str()))
@@ -91,18 +91,18 @@ fn difference(
 }
 
 /// Why the file could not be read, if it could not.
-pub(crate) fn failure(core: &Env) -> Option<&Error> {
-    core.options_file.as_ref().err()
+pub(crate) fn failure(env: &Env) -> Option<&Error> {
+    env.options_file.as_ref().err()
 }
 
 /// Traces and emits what contradicts the file. Called once the store is open for writing.
-pub(crate) fn report(core: &Catalog) {
-    if let Some(error) = failure(core) {
+pub(crate) fn report(catalog: &Catalog) {
+    if let Some(error) = failure(catalog) {
         tracing::warn!(%error, "the file {OPTIONS} in the store's folder cannot be read");
         let error = error.clone();
-        core.events.tell(|| Event::OptionsUnreadable { error });
+        catalog.events.tell(|| Event::OptionsUnreadable { error });
     }
-    let differences = differences(core);
+    let differences = differences(catalog);
     for difference in &differences {
         tracing::warn!(
             keyspace = difference.keyspace,
@@ -113,9 +113,9 @@ pub(crate) fn report(core: &Catalog) {
         );
     }
     if !differences.is_empty() {
-        core.events.tell(|| Event::OptionsDiffer { differences });
+        catalog.events.tell(|| Event::OptionsDiffer { differences });
     }
-    let keyspaces = of_no_keyspace(core);
+    let keyspaces = of_no_keyspace(catalog);
     for keyspace in &keyspaces {
         tracing::warn!(
             keyspace,
@@ -124,7 +124,8 @@ pub(crate) fn report(core: &Catalog) {
         );
     }
     if !keyspaces.is_empty() {
-        core.events
+        catalog
+            .events
             .tell(|| Event::OptionsOfNoKeyspace { keyspaces });
     }
 }

@@ -84,10 +84,10 @@ impl Watch {
 }
 
 /// Looks at all keyspaces, and seals what is due and worth it.
-pub(crate) fn for_deletes(core: &Jobs, watches: &mut Watches) -> Result<()> {
-    let map = core.keyspaces.load_full();
+pub(crate) fn for_deletes(jobs: &Jobs, watches: &mut Watches) -> Result<()> {
+    let map = jobs.keyspaces.load_full();
     watches.0.retain(|id, _| map.by_id.contains_key(id));
-    let now = core.runtime.now();
+    let now = jobs.runtime.now();
     for (id, keyspace) in &map.by_id {
         let view = keyspace.pin();
         let active = view.active();
@@ -120,11 +120,11 @@ pub(crate) fn for_deletes(core: &Jobs, watches: &mut Watches) -> Result<()> {
         if is_worth(&active.mem, &view.version, table_bytes).is_none() {
             continue;
         }
-        let mut lead = core.queue.lead();
-        let sealed = lead.rotate(core, keyspace);
+        let mut lead = jobs.queue.lead();
+        let sealed = lead.rotate(jobs, keyspace);
         lead.finish();
         if sealed? {
-            core.metrics.sealed_for_deletes_count.add(1);
+            jobs.metrics.sealed_for_deletes_count.add(1);
         }
     }
     Ok(())

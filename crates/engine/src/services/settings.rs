@@ -19,9 +19,9 @@ use crate::types::options::stored::StoredOptions;
 use crate::types::options::{Change, KeyspaceOptions, Options, Value, setting};
 
 /// The options of this open as they are now, and what each keyspace has of its own.
-pub(crate) fn present(core: &Catalog) -> Options {
-    let mut options = Options::clone(&core.live.load_full());
-    options.keyspaces = core
+pub(crate) fn present(catalog: &Catalog) -> Options {
+    let mut options = Options::clone(&catalog.live.load_full());
+    options.keyspaces = catalog
         .keyspaces
         .load_full()
         .by_id
@@ -33,9 +33,9 @@ pub(crate) fn present(core: &Catalog) -> Options {
 }
 
 /// Changes one option of the store until it is closed.
-pub(crate) fn set_store(core: &Jobs, name: &str, value: &Value) -> Result<()> {
-    if core.health.is_read_only() {
-        return core.health.check();
+pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
+    if jobs.health.is_read_only() {
+        return jobs.health.check();
     }
     let setting = setting(name)?;
     if let Change::AtOpen(why) = setting.change {
@@ -44,42 +44,42 @@ pub(crate) fn set_store(core: &Jobs, name: &str, value: &Value) -> Result<()> {
         ))
         .advice(format!("close the store and open it with another {name}")));
     }
-    let _ddl = core.ddl.lock();
-    core.check_open()?;
-    let old = core.live.load_full();
+    let _ddl = jobs.ddl.lock();
+    jobs.check_open()?;
+    let old = jobs.live.load_full();
     let mut options = Options::clone(&old);
     options.set(name, value)?;
     options.validate()?;
-    core.jobs.set_subjobs_max(options.subjobs_max as usize);
-    core.jobs.set_flush_verify(options.flush_verify);
-    core.jobs.rate.set(options.background_bytes_per_s);
+    jobs.runner.set_subjobs_max(options.subjobs_max as usize);
+    jobs.runner.set_flush_verify(options.flush_verify);
+    jobs.runner.rate.set(options.background_bytes_per_s);
     let options = Arc::new(options);
-    core.live.store(options.clone());
-    for keyspace in core.keyspaces.load_full().by_id.values() {
+    jobs.live.store(options.clone());
+    for keyspace in jobs.keyspaces.load_full().by_id.values() {
         let own = keyspace.pin_settings().own.clone();
-        keyspace.set_settings(Settings::new(own, &options, &core.arenas));
+        keyspace.set_settings(Settings::new(own, &options, &jobs.arenas));
     }
     let value = options.get(name)?;
     if value != old.get(name)? {
-        core.events.tell(|| Event::OptionChanged {
+        jobs.events.tell(|| Event::OptionChanged {
             keyspace: None,
             name: setting.name,
             value: Some(value),
         });
     }
-    changed(core);
+    changed(jobs);
     Ok(())
 }
 
 /// Changes what is set for a keyspace, and keeps it in the manifest.
 pub(crate) fn set_keyspace(
-    core: &Jobs,
+    jobs: &Jobs,
     keyspace: &KeyspaceCore,
     change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
 ) -> Result<()> {
-    let _ddl = core.ddl.lock();
-    core.check_open()?;
-    core.health.check_manifest()?;
+    let _ddl = jobs.ddl.lock();
+    jobs.check_open()?;
+    jobs.health.check_manifest()?;
     keyspace.check()?;
     let mut own = keyspace.pin_settings().own.clone();
     change(&mut own)?;
@@ -88,9 +88,9 @@ pub(crate) fn set_keyspace(
         return Ok(());
     }
     {
-        let mut role = core.manifest.lock();
+        let mut role = jobs.manifest.lock();
         // A create that waits for room has its options in the edit that waits; whatever else is stored stays.
-        core.commit_pending(&mut role)?;
+        jobs.commit_pending(&mut role)?;
         let state = role.manifest.state().clone();
         let mut stored = match state.keyspace(keyspace.id) {
             Some(known) => known.options.clone(),
@@ -106,40 +106,40 @@ pub(crate) fn set_keyspace(
             ..Edit::default()
         };
         if !planted::is(Bug::SettingIsNotKept) {
-            core.commit_edit(&mut role, edit)?;
+            jobs.commit_edit(&mut role, edit)?;
         }
     }
     let old = keyspace.pin_settings();
     for (name, value) in own.changes_from(&old.own) {
-        core.events.tell(|| Event::OptionChanged {
+        jobs.events.tell(|| Event::OptionChanged {
             keyspace: Some(keyspace.name.clone()),
             name,
             value,
         });
     }
-    keyspace.set_settings(Settings::new(own, &core.live.load_full(), &core.arenas));
-    changed(core);
+    keyspace.set_settings(Settings::new(own, &jobs.live.load_full(), &jobs.arenas));
+    changed(jobs);
     Ok(())
 }
 
 /// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
 /// all the same until the store is closed.
-pub(crate) fn keep_wishes(core: &Jobs) -> Result<()> {
-    for (name, own) in &core.live.load_full().keyspaces {
-        let map = core.keyspaces.load_full();
+pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
+    for (name, own) in &jobs.live.load_full().keyspaces {
+        let map = jobs.keyspaces.load_full();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
         };
-        let file = core.options_file.as_ref().ok().and_then(Option::as_ref);
+        let file = jobs.options_file.as_ref().ok().and_then(Option::as_ref);
         let in_file = file.and_then(|file| file.options.keyspaces.get(name));
-        let kept = set_keyspace(core, keyspace, |kept| {
+        let kept = set_keyspace(jobs, keyspace, |kept| {
             *kept = merged(name, kept, own, in_file)?;
             Ok(())
         });
         match kept {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
-                keyspace.set_settings(Settings::new(wished, &core.live.load_full(), &core.arenas));
+                keyspace.set_settings(Settings::new(wished, &jobs.live.load_full(), &jobs.arenas));
             }
             result => result.map_err(|e| e.context(format!("the options of keyspace `{name}`")))?,
         }
@@ -148,8 +148,8 @@ pub(crate) fn keep_wishes(core: &Jobs) -> Result<()> {
 }
 
 /// Tells those who wait for what a setting may have changed.
-pub(crate) fn changed(core: &Jobs) {
-    core.stalls.relieve();
-    core.wake_background();
-    core.wake_tidy();
+pub(crate) fn changed(jobs: &Jobs) {
+    jobs.stalls.relieve();
+    jobs.wake_background();
+    jobs.wake_tidy();
 }

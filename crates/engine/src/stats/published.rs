@@ -45,12 +45,12 @@ pub(crate) struct Counted {
 
 impl Counted {
     /// The space, counted again if the last count is old enough.
-    fn get(&mut self, core: &Wal) -> SpaceStats {
-        let now = core.runtime.now();
+    fn get(&mut self, wal: &Wal) -> SpaceStats {
+        let now = wal.runtime.now();
         let is_due = |(at, took): (Instant, Duration)| now.since(at) >= took * COUNT_SHARE;
         if self.last.is_none_or(is_due) {
-            self.space = crate::stats::space::collect(core);
-            let end = core.runtime.now();
+            self.space = crate::stats::space::collect(wal);
+            let end = wal.runtime.now();
             self.last = Some((end, end.since(now)));
         }
         self.space
@@ -98,17 +98,17 @@ fn in_full<S: serde::Serializer>(
 }
 
 /// How often statistics are published, if they are.
-pub(crate) fn interval(core: &Env) -> Option<Duration> {
-    let ms = core.live.load().stats_publish_ms;
+pub(crate) fn interval(env: &Env) -> Option<Duration> {
+    let ms = env.live.load().stats_publish_ms;
     (ms > 0).then(|| Duration::from_millis(ms))
 }
 
 /// An open for writing: what a killed writer left is not this one's. Failing is harmless, the file says whose it is.
-pub(crate) fn forget_inherited(core: &Env) {
-    let storage = &core.storages.manifest;
+pub(crate) fn forget_inherited(env: &Env) {
+    let storage = &env.storages.manifest;
     let left = storage.list();
     if left.is_ok_and(|all| all.iter().any(|object| object.name == STATS)) {
-        let _ = storage.delete(core.epoch, STATS);
+        let _ = storage.delete(env.epoch, STATS);
     }
 }
 

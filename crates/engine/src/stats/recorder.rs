@@ -16,10 +16,10 @@ use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
 
 /// Hands the present figures to the installed recorder.
-pub(crate) fn feed(core: &Jobs) {
+pub(crate) fn feed(jobs: &Jobs) {
     // The recorder gets no figures of `space`: they would take a listing of the folders.
-    let stats = crate::stats::collect(core, SpaceStats::default());
-    record(&core.storages.manifest.describe(), &stats);
+    let stats = crate::stats::collect(jobs, SpaceStats::default());
+    record(&jobs.storages.manifest.describe(), &stats);
 }
 
 fn record(store: &str, stats: &Stats) {

@@ -89,12 +89,12 @@ impl SpaceStats {
 }
 
 /// Counts the files of an open store.
-pub(crate) fn collect(core: &Wal) -> SpaceStats {
-    match &core.below {
+pub(crate) fn collect(wal: &Wal) -> SpaceStats {
+    match &wal.below {
         Some(below) => count(&below.storages, &below.live),
         None => {
-            let log = core.log.stats();
-            count(&core.storages, &(log.oldest_segment..=log.newest_segment))
+            let log = wal.log.stats();
+            count(&wal.storages, &(log.oldest_segment..=log.newest_segment))
         }
     }
 }

@@ -59,14 +59,14 @@ impl IntervalSync {
 }
 
 /// The task's life, until the store closes or is poisoned (whoever writes next is told; what was not synced then is never tried again).
-pub(crate) fn run(core: &Wal, interval: Duration) {
-    let sync = &core.interval_sync;
+pub(crate) fn run(wal: &Wal, interval: Duration) {
+    let sync = &wal.interval_sync;
     let mut last: Option<Instant> = None;
     loop {
         let mut lock = sync.lock.lock();
-        while !core.closing.load(Ordering::Acquire) {
+        while !wal.closing.load(Ordering::Acquire) {
             sync.asleep.swap(true, Ordering::AcqRel);
-            if core.log.end() > core.log.synced() {
+            if wal.log.end() > wal.log.synced() {
                 break;
             }
             // Its first record is as old as the interval allows in an interval, whenever the last sync was.
@@ -75,21 +75,21 @@ pub(crate) fn run(core: &Wal, interval: Duration) {
         }
         sync.asleep.store(false, Ordering::Release);
         // What came in during the last sync may be as old as that sync.
-        let due = last.unwrap_or_else(|| core.runtime.now()) + interval;
+        let due = last.unwrap_or_else(|| wal.runtime.now()) + interval;
         loop {
-            if core.closing.load(Ordering::Acquire) {
+            if wal.closing.load(Ordering::Acquire) {
                 return;
             }
-            let left = due.since(core.runtime.now());
+            let left = due.since(wal.runtime.now());
             if left.is_zero() {
                 break;
             }
             lock = sync.wake.wait_timeout(lock, left).0;
         }
         drop(lock);
-        last = Some(core.runtime.now());
-        let _ = core.sync_log_through(core.log.end());
-        if core.health.is_poisoned() {
+        last = Some(wal.runtime.now());
+        let _ = wal.sync_log_through(wal.log.end());
+        if wal.health.is_poisoned() {
             return;
         }
     }

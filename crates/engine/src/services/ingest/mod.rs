@@ -105,32 +105,32 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
 }
 
 /// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
-pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Failed> {
+pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Failed> {
     for part in parts {
         // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
         let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
-        crate::commit::write::wait_for_keyspace(core, &part.keyspace, bytes)
+        crate::commit::write::wait_for_keyspace(jobs, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
-    let _ddl = core.ddl.lock();
-    core.health.check().map_err(Failed::before_the_record)?;
+    let _ddl = jobs.ddl.lock();
+    jobs.health.check().map_err(Failed::before_the_record)?;
     for part in parts {
         part.keyspace.check().map_err(Failed::before_the_record)?;
     }
-    let body = encode_ingest(&numbered(core, parts));
+    let body = encode_ingest(&numbered(jobs, parts));
     let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    let mut lead = core.queue.lead();
+    let mut lead = jobs.queue.lead();
     let done = (|| -> std::result::Result<_, Failed> {
         let prepared = (|| {
             // Checked again: the previous leader may have poisoned the store, and its numbers must
             // not be published with these.
-            core.health.check()?;
+            jobs.health.check()?;
             for part in parts {
-                lead.rotate(core, &part.keyspace)?;
+                lead.rotate(jobs, &part.keyspace)?;
             }
             let first = lead.next_seq;
             let last = first + count - 1;
-            core.reserve_numbers(last)?;
+            jobs.reserve_numbers(last)?;
             let mut ingest = decode_ingest(&body, first)?;
             let mut fresh = Vec::new();
             for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
@@ -146,21 +146,21 @@ pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
             Ok((first, ingest, fresh))
         })();
         let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
-        let pin = core.pin_log(core.log.end());
+        let pin = jobs.pin_log(jobs.log.end());
         let end = crate::commit::write::append(
-            core,
+            jobs,
             RecordKind::Ingest,
             first,
             count,
             &[&body],
-            core.sync_every_write,
+            jobs.sync_every_write,
         )
         .map_err(|error| {
-            core.unpin_log(pin);
+            jobs.unpin_log(pin);
             // A failed sync or an unsure write has poisoned the store before it was told.
             Failed {
                 error,
-                recorded: core.health.is_poisoned(),
+                recorded: jobs.health.is_poisoned(),
             }
         })?;
         for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
@@ -170,10 +170,10 @@ pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
                 unsettled.remove(0);
                 unsettled.push(Source::Memtable(fresh));
                 if !planted::is(Bug::IngestVisibleAfterEdit) {
-                    let runs = runs.iter().map(|run| RunView::new(run, &core.tables, true));
+                    let runs = runs.iter().map(|run| RunView::new(run, &jobs.tables, true));
                     unsettled.extend(runs.map(Source::Run));
                 }
-                KeyspaceView::build(unsettled, view.version.clone(), &core.tables, Some(view))
+                KeyspaceView::build(unsettled, view.version.clone(), &jobs.tables, Some(view))
             });
         }
         for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
@@ -184,12 +184,12 @@ pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
                 gaps.invalidate(
                     keys.map(|(first, last)| (&first[..], &last[..])),
                     ingest.last,
-                    core.gap_min(),
+                    jobs.gap_min(),
                 );
             }
         }
         lead.next_seq = ingest.last + 1;
-        core.snapshots.publish(ingest.last);
+        jobs.snapshots.publish(ingest.last);
         Ok((ingest, end, pin))
     })();
     lead.finish();
@@ -203,7 +203,7 @@ pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
         ..Edit::default()
     };
     let keyspaces = parts.iter().map(|p| p.keyspace.clone()).collect();
-    complete(core, end, edit, pin, keyspaces).map_err(|error| Failed {
+    complete(jobs, end, edit, pin, keyspaces).map_err(|error| Failed {
         error,
         recorded: true,
     })?;
@@ -211,8 +211,8 @@ pub(crate) fn commit(core: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
 }
 
 /// The parts with ids for their runs.
-fn numbered(core: &Catalog, parts: &[Part]) -> Vec<NumberedPart> {
-    let id = || core.next_table_id.fetch_add(1, Ordering::AcqRel);
+fn numbered(catalog: &Catalog, parts: &[Part]) -> Vec<NumberedPart> {
+    let id = || catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
     parts
         .iter()
         .map(|part| {
@@ -389,7 +389,7 @@ fn import_all(
 ) -> Result<(Vec<Part>, IngestReport)> {
     let core = imported.core;
     // Names of an attempt that nobody else has.
-    let prefix = core.jobs.next_prefix();
+    let prefix = core.runner.next_prefix();
     // A keyspace that is named twice has its lists one after the other.
     let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
         BTreeMap::new();

@@ -117,7 +117,7 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
         if !core.health.is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
             for (_, tables) in &written {
-                core.jobs.discard(tables);
+                core.runner.discard(tables);
             }
         }
         return Err(error);
@@ -134,18 +134,18 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
 
 /// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
 fn write_rest(
-    core: &Jobs,
+    jobs: &Jobs,
     rest: &Rest,
     written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
 ) -> Result<()> {
     let mut edit = Edit {
-        log_start: Some(core.log.chain_start()),
+        log_start: Some(jobs.log.chain_start()),
         ..Edit::default()
     };
     let mut changed = Vec::new();
     for (id, waiting) in &rest.keyspaces {
         // Dropped meanwhile: that is one way to make room.
-        let Ok(keyspace) = core.keyspace_by_id(*id) else {
+        let Ok(keyspace) = jobs.keyspace_by_id(*id) else {
             continue;
         };
         let mut runs = Vec::new();
@@ -153,7 +153,7 @@ fn write_rest(
             match waiting {
                 Waiting::Run(run) => runs.push(run.clone()),
                 Waiting::Held { mem, seqs } => {
-                    let tables = core.jobs.flush_for_recovery(
+                    let tables = jobs.runner.flush_for_recovery(
                         *id,
                         &keyspace.pin_settings().all,
                         mem,
@@ -161,7 +161,7 @@ fn write_rest(
                     )?;
                     written.push((*id, tables.clone()));
                     let ids = tables.len() as u64 + 1;
-                    let mut next_id = core.next_table_id.fetch_add(ids, Ordering::AcqRel);
+                    let mut next_id = jobs.next_table_id.fetch_add(ids, Ordering::AcqRel);
                     let run_id = next_id;
                     next_id += 1;
                     let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
@@ -177,10 +177,10 @@ fn write_rest(
             .push(keyspace_edit(*id, &runs, rest.published));
         changed.push(keyspace);
     }
-    let mut role = core.manifest.lock();
+    let mut role = jobs.manifest.lock();
     edit.keyspaces
         .retain(|k| role.manifest.state().keyspace(k.id).is_some());
-    core.commit_edit(&mut role, edit)?;
+    jobs.commit_edit(&mut role, edit)?;
     let state = role.manifest.state().clone();
     for keyspace in changed {
         let held: Vec<u64> = keyspace
@@ -189,13 +189,13 @@ fn write_rest(
             .filter(|m| m.held.load(Ordering::Acquire))
             .map(|m| m.id)
             .collect();
-        crate::jobs::install::refresh_view(core, &role, &keyspace, &held);
+        crate::jobs::install::refresh_view(jobs, &role, &keyspace, &held);
     }
     drop(role);
     // The edit does not name the tables of a keyspace that was dropped while they were written.
     for (id, tables) in written.iter() {
         if state.keyspace(*id).is_none() {
-            core.jobs.discard(tables);
+            jobs.runner.discard(tables);
         }
     }
     Ok(())

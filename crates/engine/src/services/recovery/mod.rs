@@ -398,7 +398,7 @@ pub(crate) fn open(
     };
     let parts = Jobs {
         commit,
-        jobs,
+        runner: jobs,
         schedule: runtime.mutex(Schedule::new()),
     };
     let core = Arc::new(Core {

@@ -135,33 +135,33 @@ pub(super) fn sync_inherited(
 /// Deletes what earlier opens left and the new state does not name. After an open on a full disk it runs beside the store's work: names of
 /// this open are none of its business (outputs of running jobs, which nothing names yet), nor are tables that have or had a handle (views from
 /// before a compaction hold them, and the sweep deletes them in its time).
-pub(super) fn delete_orphans(core: &Jobs, state: &StoreState) -> Result<()> {
+pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
     let named: BTreeSet<&str> = state
         .keyspaces
         .values()
         .flat_map(|k| k.version.tables())
         .map(|(_, t)| t.name.as_str())
         .collect();
-    for object in core.storages.tables.list()? {
+    for object in jobs.storages.tables.list()? {
         let inherited = open_number_of(&object.name)
-            .is_some_and(|n| n < core.jobs.open_number || planted::is(Bug::DeleteOutputsOfJobs));
+            .is_some_and(|n| n < jobs.runner.open_number || planted::is(Bug::DeleteOutputsOfJobs));
         if !inherited
             || named.contains(object.name.as_str())
-            || core.tables.is_registered(&object.name)
+            || jobs.tables.is_registered(&object.name)
         {
             continue;
         }
-        match core.storages.tables.delete(core.epoch, &object.name) {
+        match jobs.storages.tables.delete(jobs.epoch, &object.name) {
             Ok(()) => {
-                core.metrics.deleted_file_count.add(1);
+                jobs.metrics.deleted_file_count.add(1);
             }
             // The sweep was faster.
             Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }
     }
-    core.log.obsolete(core.log.first_segment())?;
-    crate::catalog::obsolete::delete_old_manifests(core);
+    jobs.log.obsolete(jobs.log.first_segment())?;
+    crate::catalog::obsolete::delete_old_manifests(jobs);
     Ok(())
 }
 

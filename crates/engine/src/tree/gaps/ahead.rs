@@ -69,14 +69,14 @@ impl super::Gaps {
     #[inline]
     pub(crate) fn deleted<'k>(
         &self,
-        core: &Tree,
+        tree: &Tree,
         count: u64,
         last: impl FnOnce() -> Option<&'k [u8]>,
     ) -> bool {
         let before = self.hints.deletes.load(Ordering::Relaxed);
         let now = before + count;
         self.hints.deletes.store(now, Ordering::Relaxed);
-        let every = EVERY_TIMES * core.gap_min();
+        let every = EVERY_TIMES * tree.gap_min();
         before / every != now / every && last().is_some_and(|key| self.hints.add(key))
     }
 }

@@ -135,7 +135,7 @@ impl Run {
     /// jumped.
     pub(crate) fn look(
         &mut self,
-        core: &Commit,
+        commit: &Commit,
         keyspace: &Arc<KeyspaceCore>,
         number: u64,
         key: Option<&[u8]>,
@@ -147,8 +147,8 @@ impl Run {
             return;
         }
         gaps.arm(|quiet| {
-            core.queue.with_led(|led| {
-                quiet((!led).then(|| core.snapshots.published()));
+            commit.queue.with_led(|led| {
+                quiet((!led).then(|| commit.snapshots.published()));
             });
         });
         match gaps.watch(number, way, &self.first) {
@@ -166,22 +166,22 @@ impl Run {
     /// Ends the run, because the cursor, which reads at `number`, shows an entry or has come to an
     /// end. No key from the first hidden one to the last is alive.
     #[inline]
-    pub(crate) fn end(&mut self, core: &Env, number: u64) {
+    pub(crate) fn end(&mut self, env: &Env, number: u64) {
         if self.hidden > 0 {
-            self.finish(core, number);
+            self.finish(env, number);
         }
     }
 
-    fn finish(&mut self, core: &Env, number: u64) {
+    fn finish(&mut self, env: &Env, number: u64) {
         if !self.is_limited() {
-            core.metrics.hidden_count.add(self.hidden);
+            env.metrics.hidden_count.add(self.hidden);
         }
         let Some(watching) = self.watching.take() else {
             return;
         };
         let gaps = &watching.keyspace.gaps;
         if gaps.finish(watching.id, number, &self.far, self.hidden) {
-            core.metrics.gap_count.add(1);
+            env.metrics.gap_count.add(1);
         }
     }
 

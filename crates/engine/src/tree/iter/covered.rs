@@ -87,9 +87,9 @@ impl RangeDeleteIndex {
     }
 
     /// The newest range delete at or below the number that covers `key`, in any source.
-    pub(super) fn newest_covering(&self, core: &Tree, key: &[u8]) -> Result<Option<u64>> {
+    pub(super) fn newest_covering(&self, tree: &Tree, key: &[u8]) -> Result<Option<u64>> {
         let mut newest = None;
-        self.each_covering(core, key, true, |seq, _, _| newest = newest.max(Some(seq)))?;
+        self.each_covering(tree, key, true, |seq, _, _| newest = newest.max(Some(seq)))?;
         Ok(newest)
     }
 
@@ -97,7 +97,7 @@ impl RangeDeleteIndex {
     /// `opens`, tables that are not open are ignored.
     fn each_covering(
         &self,
-        core: &Tree,
+        tree: &Tree,
         key: &[u8],
         opens: bool,
         mut found: impl FnMut(u64, &[u8], &[u8]),
@@ -121,8 +121,8 @@ impl RangeDeleteIndex {
                 continue;
             }
             let reader = match opens {
-                true => core.tables.reader(handle)?,
-                false => core.tables.reader_if_open(handle),
+                true => tree.tables.reader(handle)?,
+                false => tree.tables.reader_if_open(handle),
             };
             let Some(reader) = reader.as_ref() else {
                 continue;
@@ -139,9 +139,9 @@ impl RangeDeleteIndex {
     }
 
     /// Puts the newest one of all sources into `covering`. False if there is none.
-    fn find(&self, core: &Tree, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
+    fn find(&self, tree: &Tree, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
         let mut is_covered = false;
-        self.each_covering(core, key, opens, |seq, start, end| {
+        self.each_covering(tree, key, opens, |seq, start, end| {
             if !is_covered || seq > covering.seq {
                 covering.seq = seq;
                 covering.start.clear();

@@ -27,7 +27,7 @@ pub(crate) enum Child {
 /// Makes `children` those of a view that may have entries, newest first. Children of an earlier
 /// view that have the same source are kept, wherever they stand.
 pub(crate) fn set_children(
-    core: &Tree,
+    tree: &Tree,
     view: &KeyspaceView,
     fill_cache: bool,
     children: &mut Vec<Child>,
@@ -52,17 +52,17 @@ pub(crate) fn set_children(
                     );
                 }
             }
-            Source::Run(run) => set_level(core, &run.tables, fill_cache, &mut set),
+            Source::Run(run) => set_level(tree, &run.tables, fill_cache, &mut set),
         }
     }
     for level in view.levels.iter().filter(|l| !l.level.is_empty()) {
-        set_level(core, level, fill_cache, &mut set);
+        set_level(tree, level, fill_cache, &mut set);
     }
     children.truncate(count);
 }
 
 fn set_level(
-    core: &Tree,
+    tree: &Tree,
     view: &Arc<LevelView>,
     fill_cache: bool,
     set: &mut impl FnMut(&dyn Fn(&Child) -> bool, &dyn Fn() -> Child),
@@ -71,8 +71,8 @@ fn set_level(
         &|c| matches!(c, Child::Level(l) if Arc::ptr_eq(&l.view, view)),
         &|| {
             Child::Level(Box::new(LevelCursor {
-                tables: core.tables.clone(),
-                cache: core.tables.scan_cache(fill_cache).clone(),
+                tables: tree.tables.clone(),
+                cache: tree.tables.scan_cache(fill_cache).clone(),
                 view: view.clone(),
                 at: 0,
                 iter: None,

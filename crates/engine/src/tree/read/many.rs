@@ -32,12 +32,12 @@ type Values = Vec<Option<Vec<u8>>>;
 
 /// The values of `keys` at `number` (or now).
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
-    core: &Tree,
+    tree: &Tree,
     keyspace: &KeyspaceCore,
     keys: &[K],
     number: Option<u64>,
 ) -> Result<Values> {
-    let start = core.runtime.now();
+    let start = tree.runtime.now();
     let pending = keys
         .iter()
         .enumerate()
@@ -48,25 +48,25 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
             answered: false,
         })
         .collect();
-    let values = search(core, keyspace, pending, number)?;
-    let metrics = &core.metrics;
+    let values = search(tree, keyspace, pending, number)?;
+    let metrics = &tree.metrics;
     metrics.multi_get_count.add(1);
     metrics.get_count.add(values.len() as u64);
     let hits = values.iter().filter(|v| v.is_some()).count();
     metrics.get_hit_count.add(hits as u64);
     metrics
         .multi_get_time
-        .record(core.runtime.now().since(start));
+        .record(tree.runtime.now().since(start));
     Ok(values)
 }
 
 fn search(
-    core: &Tree,
+    tree: &Tree,
     keyspace: &KeyspaceCore,
     mut pending: Vec<Pending<'_>>,
     number: Option<u64>,
 ) -> Result<Values> {
-    let (view, seq) = pin(core, keyspace, number)?;
+    let (view, seq) = pin(tree, keyspace, number)?;
     let mut values = vec![None; pending.len()];
     pending.sort_unstable_by(|a, b| a.key.cmp(b.key));
     let mut hashed = false;
@@ -83,7 +83,7 @@ fn search(
                 if !std::mem::replace(&mut hashed, true) {
                     pending.iter_mut().for_each(|p| p.hash = hash(p.key));
                 }
-                ask_tables(core, level, &mut pending, seq, &mut values)?;
+                ask_tables(tree, level, &mut pending, seq, &mut values)?;
             }
         }
         pending.retain(|p| !p.answered);
@@ -132,7 +132,7 @@ struct Asked {
 }
 
 fn ask_tables(
-    core: &Tree,
+    tree: &Tree,
     level: &LevelView,
     pending: &mut [Pending<'_>],
     seq: u64,
@@ -153,7 +153,7 @@ fn ask_tables(
                 continue;
             };
             asked.push(Asked {
-                reader: core.tables.reader_to_get_owned(handle)?,
+                reader: tree.tables.reader_to_get_owned(handle)?,
                 table,
                 seq,
                 own,
@@ -168,7 +168,7 @@ fn ask_tables(
             Lookup::new(&asked.reader, p.key, p.hash, asked.seq)
         })
         .collect();
-    get_many(&*core.tables.cache, &mut lookups).map_err(Error::from)?;
+    get_many(&*tree.tables.cache, &mut lookups).map_err(Error::from)?;
     for ((i, at), lookup) in places.iter().zip(lookups) {
         let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
         // The filter knows point keys only, so range deletes are asked for every key.

@@ -55,14 +55,14 @@ pub(crate) fn unknown_kind(kind: u8) -> Error {
 
 /// A view to keep, and the number to read at: the given one, or the published one.
 pub(crate) fn pin(
-    core: &Tree,
+    tree: &Tree,
     keyspace: &KeyspaceCore,
     number: Option<u64>,
 ) -> Result<(Arc<KeyspaceView>, u64)> {
     #[cfg(feature = "planted")]
-    let number = planted_number(core, number).filter(|_| !planted::is(Bug::SnapshotReadsNewest));
+    let number = planted_number(tree, number).filter(|_| !planted::is(Bug::SnapshotReadsNewest));
     let check = || check(keyspace);
-    pinning::pin(&Kept(keyspace), core.snapshots.place(), number, check)
+    pinning::pin(&Kept(keyspace), tree.snapshots.place(), number, check)
 }
 
 #[inline]
@@ -104,14 +104,14 @@ type Out<'a> = Option<&'a mut Vec<u8>>;
 /// if the read fails.
 #[inline]
 pub(crate) fn get_into(
-    core: &Tree,
+    tree: &Tree,
     keyspace: &KeyspaceCore,
     key: &[u8],
     number: Option<u64>,
     value: &mut Vec<u8>,
 ) -> Result<bool> {
     value.clear();
-    let found = look_up(core, keyspace, key, number, Some(&mut *value));
+    let found = look_up(tree, keyspace, key, number, Some(&mut *value));
     // A source copies a value before it is known whether a range delete of the same source hides
     // it, and a read may fail in the middle of a value.
     if !matches!(found, Ok(true)) {
@@ -122,43 +122,43 @@ pub(crate) fn get_into(
 
 /// Whether there is a value of `key` now. The value is not copied. In memtables, in mapped blocks
 /// and in large blocks without compression, it is not even read.
-pub(crate) fn contains(core: &Tree, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
-    look_up(core, keyspace, key, None, None)
+pub(crate) fn contains(tree: &Tree, keyspace: &KeyspaceCore, key: &[u8]) -> Result<bool> {
+    look_up(tree, keyspace, key, None, None)
 }
 
 #[inline]
 fn look_up(
-    core: &Tree,
+    tree: &Tree,
     keyspace: &KeyspaceCore,
     key: &[u8],
     number: Option<u64>,
     value: Out<'_>,
 ) -> Result<bool> {
-    let timed = core
+    let timed = tree
         .metrics
         .get_count
         .add(1)
         .is_multiple_of(SAMPLE)
-        .then(|| core.runtime.now());
+        .then(|| tree.runtime.now());
     #[cfg(feature = "planted")]
-    let number = planted_number(core, number);
-    let published = core.snapshots.place();
+    let number = planted_number(tree, number);
+    let published = tree.snapshots.place();
     let (view, seq) = pinning::pin(keyspace, published, number, || check(keyspace))?;
-    let found = search(core, &view, key, seq, value)?;
+    let found = search(tree, &view, key, seq, value)?;
     drop(view);
     if found {
-        core.metrics.get_hit_count.add(1);
+        tree.metrics.get_hit_count.add(1);
     }
     if let Some(start) = timed {
-        core.metrics
+        tree.metrics
             .get_time
-            .record(core.runtime.now().since(start));
+            .record(tree.runtime.now().since(start));
     }
     Ok(found)
 }
 
 fn search(
-    core: &Tree,
+    tree: &Tree,
     view: &KeyspaceView,
     key: &[u8],
     seq: u64,
@@ -180,7 +180,7 @@ fn search(
             }
         }
     }
-    search_tables(core, view, tables_from, key, seq, value)
+    search_tables(tree, view, tables_from, key, seq, value)
 }
 
 #[inline]
@@ -212,7 +212,7 @@ const CANDIDATES: usize = 48;
 
 /// Asks the tables (and memtables between runs, which out-of-order installs leave there) from source `from` on.
 fn search_tables(
-    core: &Tree,
+    tree: &Tree,
     view: &KeyspaceView,
     from: usize,
     key: &[u8],
@@ -250,12 +250,12 @@ fn search_tables(
             }
         }
         for handle in candidates[..count].iter().flatten() {
-            if let Some(reader) = core.tables.reader_to_get(handle)?.as_ref() {
+            if let Some(reader) = tree.tables.reader_to_get(handle)?.as_ref() {
                 reader.prefetch_filter(hash);
             }
         }
         for handle in candidates[..count].iter().flatten() {
-            match ask_table(core, handle, key, hash, seq, value.as_deref_mut())? {
+            match ask_table(tree, handle, key, hash, seq, value.as_deref_mut())? {
                 Answer::Unknown => {}
                 Answer::Gone => return Ok(false),
                 Answer::Value => return Ok(true),
@@ -263,13 +263,13 @@ fn search_tables(
         }
         return Ok(false);
     }
-    search_tables_one_by_one(core, view, from, key, hash, seq, value)
+    search_tables_one_by_one(tree, view, from, key, hash, seq, value)
 }
 
 /// The rare shape: memtables between runs, or very many runs.
 #[cold]
 fn search_tables_one_by_one(
-    core: &Tree,
+    tree: &Tree,
     view: &KeyspaceView,
     from: usize,
     key: &[u8],
@@ -278,7 +278,7 @@ fn search_tables_one_by_one(
     mut value: Out<'_>,
 ) -> Result<bool> {
     let ask_level = |level: &LevelView, value: Out<'_>| match level.level.find(key) {
-        Some(i) => ask_table(core, &level.handles[i], key, hash, seq, value),
+        Some(i) => ask_table(tree, &level.handles[i], key, hash, seq, value),
         None => Ok(Answer::Unknown),
     };
     for source in &view.sources[from..] {
@@ -305,14 +305,14 @@ fn search_tables_one_by_one(
 /// Asks one table.
 #[inline]
 fn ask_table(
-    core: &Tree,
+    tree: &Tree,
     handle: &Arc<TableHandle>,
     key: &[u8],
     hash: u64,
     seq: u64,
     value: Out<'_>,
 ) -> Result<Answer> {
-    let reader = core.tables.reader_to_get(handle)?;
+    let reader = tree.tables.reader_to_get(handle)?;
     let reader = reader.as_ref().expect("it is open now");
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(Answer::Unknown);
@@ -322,7 +322,7 @@ fn ask_table(
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
-    let cache = &*core.tables.cache;
+    let cache = &*tree.tables.cache;
     let found = match value {
         Some(value) => reader.get(cache, key, hash, seq, value),
         None => reader.find(cache, key, hash, seq),
@@ -364,13 +364,13 @@ fn decide(found: Option<u64>, deleted: Option<u64>, own: Option<u64>) -> Result<
 
 /// The value as a counted block where it lies in a table.
 pub(crate) fn get_pinned(
-    core: &Tree,
+    tree: &Tree,
     keyspace: &KeyspaceCore,
     key: &[u8],
     number: Option<u64>,
 ) -> Result<Option<PinnedValue>> {
-    let (view, seq) = pin(core, keyspace, number)?;
-    core.metrics.get_count.add(1);
+    let (view, seq) = pin(tree, keyspace, number)?;
+    tree.metrics.get_count.add(1);
     let hash = hash(key);
     let mut copied = Vec::new();
     let own = |bytes: Vec<u8>| {
@@ -387,12 +387,12 @@ pub(crate) fn get_pinned(
             },
             Source::Run(run) => &run.tables,
         };
-        if let Some(answer) = ask_level_pinned(core, level, key, hash, seq)? {
+        if let Some(answer) = ask_level_pinned(tree, level, key, hash, seq)? {
             return Ok(answer);
         }
     }
     for level in &view.levels {
-        if let Some(answer) = ask_level_pinned(core, level, key, hash, seq)? {
+        if let Some(answer) = ask_level_pinned(tree, level, key, hash, seq)? {
             return Ok(answer);
         }
     }
@@ -401,7 +401,7 @@ pub(crate) fn get_pinned(
 
 /// `None`: the level does not know the key.
 fn ask_level_pinned(
-    core: &Tree,
+    tree: &Tree,
     level: &LevelView,
     key: &[u8],
     hash: u64,
@@ -414,12 +414,12 @@ fn ask_level_pinned(
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(None);
     };
-    let reader = core.tables.reader_to_get_owned(handle)?;
+    let reader = tree.tables.reader_to_get_owned(handle)?;
     let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
             Some(block) => reader
-                .get_pinned_in_block(&*core.tables.cache, block, key, seq)
+                .get_pinned_in_block(&*tree.tables.cache, block, key, seq)
                 .map_err(Error::from)?,
             None => None,
         }
