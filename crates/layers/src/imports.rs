@@ -1,7 +1,8 @@
 //! Who imports whom: every path of every file, resolved to the file that it names.
 //!
-//! A path counts if it begins with `crate`, `self` or `super`, or with the name of a module that the
-//! file declares. Names that were imported count where they are imported, not where they are used.
+//! A path counts if it begins with `crate`, `self` or `super`, or with the name of a module that
+//! the file declares. Names that were imported count where they are imported, not where they are
+//! used.
 
 use std::collections::{BTreeMap, BTreeSet};
 

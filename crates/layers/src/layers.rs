@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::imports::Import;
 
-/// The folders of `crates/engine/src` from the lowest to the highest: a file may import files of its
-/// own folder and of those before it. `tools` has rules of its own, see [`runs_upward`].
+/// The folders of `crates/engine/src` from the lowest to the highest: a file may import files of
+/// its own folder and of those before it. `tools` has rules of its own, see [`runs_upward`].
 pub const LAYERS: [&str; 13] = [
     "types",
     "formats",
@@ -39,8 +39,8 @@ fn rank(folder: &str) -> usize {
         .unwrap_or(LAYERS.len())
 }
 
-/// Whether the import runs upward: into a higher folder, into the root, or into `tools` from anything
-/// but `api`.
+/// Whether the import runs upward: into a higher folder, into the root, or into `tools` from
+/// anything but `api`.
 pub fn runs_upward(import: &Import) -> bool {
     let (from, to) = (folder(&import.from), folder(&import.to));
     let into_tools = to == "tools" && !matches!(from, "tools" | "api");

@@ -1,6 +1,7 @@
 //! Prints what is said of the engine's structure in its documents: `cargo xtask layers`.
 //!
-//! The folder of the repository is the only argument; `--upward` lists every import that runs upward.
+//! The folder of the repository is the only argument; `--upward` lists every import that runs
+//! upward.
 
 use std::collections::BTreeSet;
 use std::path::Path;

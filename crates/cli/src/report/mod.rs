@@ -1,9 +1,9 @@
 //! Reports: what a run did, measured and found, as one HTML file that needs nothing else.
 //!
 //! [`model`] is the data, without a word of how it looks. [`record`] gathers it while a run goes
-//! on, and [`machine`] says what it ran on. [`page`] draws it. [`timeline`] and [`sections`] are its
-//! parts; they use [`chart`], [`scale`], [`number`], [`bins`], [`png`], and [`html`], which escapes
-//! text and balances elements.
+//! on, and [`machine`] says what it ran on. [`page`] draws it. [`timeline`] and [`sections`] are
+//! its parts; they use [`chart`], [`scale`], [`number`], [`bins`], [`png`], and [`html`], which
+//! escapes text and balances elements.
 //!
 //! Invariants: the file refers to nothing outside of itself; every text that is not this program's
 //! own is escaped; every chart also shows its numbers as a table; the data, all but the pictures,

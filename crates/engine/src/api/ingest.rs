@@ -15,16 +15,16 @@ impl Store {
     /// Where files of one keyspace overlap, later ones win; a keyspace may be named more than once.
     ///
     /// When the call returns, the ingest is durable. It writes no data through the log or the
-    /// memtables: it costs the import (a link, or a copy), one read of every table to verify it block
-    /// by block, and a few syncs. Overlapping files make a run of level 0 each.
+    /// memtables: it costs the import (a link, or a copy), one read of every table to verify it
+    /// block by block, and a few syncs. Overlapping files make a run of level 0 each.
     ///
     /// # Errors
     /// `Corruption` for a table that is damaged, `InvalidArgument` for one that no builder made (it
-    /// has sequence numbers, several versions of a key, range deletes, or belongs to a store) or that
-    /// is of a keyspace of another store, `Unsupported` for one of another format, `NotFound`; as a
-    /// write otherwise (`NoSpace`: also where a copy finds no room). Then nothing has changed, the
-    /// caller's files are there, and what was imported is deleted. After `Poisoned` or I/O the ingest
-    /// may or may not be there when the store is opened again.
+    /// has sequence numbers, several versions of a key, range deletes, or belongs to a store) or
+    /// that is of a keyspace of another store, `Unsupported` for one of another format, `NotFound`;
+    /// as a write otherwise (`NoSpace`: also where a copy finds no room). Then nothing has changed,
+    /// the caller's files are there, and what was imported is deleted. After `Poisoned` or I/O the
+    /// ingest may or may not be there when the store is opened again.
     pub fn ingest(
         &self,
         files: &[(&Keyspace, Vec<TableFile>)],

@@ -1,7 +1,8 @@
 //! Verification of an open store: every table of all keyspaces, block by block, while it goes on.
 //!
-//! What it is: the views of all keyspaces are pinned, then every table that they name is read from its file and held against its checksums, the
-//! rules of the format, and what the manifest says of it: what [`crate::tools::check`] does with the tables of a store that nobody has open.
+//! What it is: the views of all keyspaces are pinned, then every table that they name is read from
+//! its file and held against its checksums, the rules of the format, and what the manifest says of
+//! it: what [`crate::tools::check`] does with the tables of a store that nobody has open.
 //!
 //! Invariants: nothing is changed; a damaged table does not keep the others from being read; no lock is held, jobs and writers go on.
 //!

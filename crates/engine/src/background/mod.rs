@@ -551,8 +551,9 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 /// disk. Everything is synced before this step, and a crash within it changes only what no open
 /// reads:
 /// - the log segments below the log start of the last edit are deleted;
-/// - the log gives back what it wrote ahead ([`LogWriter::shrink`](crate::formats::log::LogWriter::shrink)
-///   says why no record can be lost by that);
+/// - the log gives back what it wrote ahead
+///   ([`LogWriter::shrink`](crate::formats::log::LogWriter::shrink) says why no record can be lost
+///   by that);
 /// - then, because there is more room now, the space kept for a full disk is resized in place to
 ///   fit the manifest. Nothing refers to that space.
 ///

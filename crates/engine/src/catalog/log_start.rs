@@ -1,7 +1,7 @@
 //! From where on the log is needed.
 //!
-//! What it is: pins for what needs the log and is no memtable, and the position before which nothing
-//! needs it any more.
+//! What it is: pins for what needs the log and is no memtable, and the position before which
+//! nothing needs it any more.
 //!
 //! Threading: the pins are behind a mutex that is held over nothing else.
 

@@ -33,18 +33,22 @@ pub(crate) struct Catalog {
     /// The highest number that may be given.
     pub(crate) ceiling: AtomicU64,
     pub(crate) next_table_id: AtomicU64,
-    /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of its edit. `ddl` guards it.
+    /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of
+    /// its edit. `ddl` guards it.
     pub(crate) next_keyspace_id: AtomicU32,
-    /// The store was opened on a full disk: replayed data is in memory, and the log that has it is not the one being written.
+    /// The store was opened on a full disk: replayed data is in memory, and the log that has it is
+    /// not the one being written.
     pub(crate) waits_for_room: AtomicBool,
-    /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure policy.
+    /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure
+    /// policy.
     pub(crate) log_bytes: AtomicU64,
 }
 
 /// The manifest's file and what it says. Whoever holds the lock has the manifest role.
 pub(crate) struct ManifestRole {
     pub(crate) manifest: Manifest,
-    /// Creates, drops and ingests whose edit failed for want of room: part of the next edit, before it.
+    /// Creates, drops and ingests whose edit failed for want of room: part of the next edit, before
+    /// it.
     pub(crate) pending: Vec<PendingEdit>,
     /// An edit is being written: whoever finds it set has the role from a task that panicked in it.
     pub(crate) writing: bool,

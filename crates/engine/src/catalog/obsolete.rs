@@ -1,5 +1,5 @@
-//! Files that nothing needs any more: tables, log segments, manifests, and what could not be deleted
-//! before.
+//! Files that nothing needs any more: tables, log segments, manifests, and what could not be
+//! deleted before.
 //!
 //! Threading: maintenance, an open and a close; no lock is held over a deletion but that of the
 //! folder.
@@ -11,7 +11,8 @@ use crate::env::Env;
 use crate::types::error::Result;
 use crate::types::event::Event;
 
-/// Deletes tables that no view and no manifest names, log segments below the log's start, and old manifests.
+/// Deletes tables that no view and no manifest names, log segments below the log's start, and old
+/// manifests.
 pub(crate) fn delete_obsolete(catalog: &Catalog) {
     let mut deleted = catalog
         .tables

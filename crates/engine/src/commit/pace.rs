@@ -1,12 +1,15 @@
 //! How fast a keyspace that is slowed down takes batches: bytes a second that fall with the distance to its limits, shared fairly.
 //!
-//! What it is: a [`Pace`] is a keyspace's admission while `stall_policy` is `slowdown` and [`crate::types::pressure::decide`] says `Slow`. Its rate is
-//! `base * 4/5^(debt - debt at the beginning) * (1 - pressure)`: *base* is the speed at which writers filled memtables before they were slowed
-//! down, *debt* counts what is not in a level yet (sealed memtables and level-0 runs), *pressure* is how far the load has come from where
-//! slowing begins to where writers stop. So it begins with hardly any delay, and each memtable that is filled faster than one is compacted
-//! takes a fifth of the speed away, until both are alike. (RocksDB's write controller multiplies its rate by 0.8 and 1.25 as debt grows and
-//! shrinks, from a configured speed. Here each unit of debt counts once in both directions: the rate depends on where the store is, not on
-//! how it came there, and needs no setting.)
+//! What it is: a [`Pace`] is a keyspace's admission while `stall_policy` is `slowdown` and
+//! [`crate::types::pressure::decide`] says `Slow`. Its rate is `base * 4/5^(debt - debt at the
+//! beginning) * (1 - pressure)`: *base* is the speed at which writers filled memtables before they
+//! were slowed down, *debt* counts what is not in a level yet (sealed memtables and level-0 runs),
+//! *pressure* is how far the load has come from where slowing begins to where writers stop. So it
+//! begins with hardly any delay, and each memtable that is filled faster than one is compacted
+//! takes a fifth of the speed away, until both are alike. (RocksDB's write controller multiplies
+//! its rate by 0.8 and 1.25 as debt grows and shrinks, from a configured speed. Here each unit of
+//! debt counts once in both directions: the rate depends on where the store is, not on how it came
+//! there, and needs no setting.)
 //!
 //! Bytes are paid for after they were admitted: who finds no debt goes at once, and the next ones wait for it. Among those who wait, the one goes
 //! first whose batch would have been through first had each had a channel of its own (start-time fair queueing): a writer of large batches

@@ -1,14 +1,14 @@
 //! Pressure: whether a batch may join the write queue, and the record of every delay.
 //!
 //! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`];
-//! `Stalls` holds the condition on which writers wait, the pace of each keyspace that is slowed down
-//! (`pace.rs`), and every delay with its keyspace, cause, numbers and duration, readable while it
-//! lasts.
+//! `Stalls` holds the condition on which writers wait, the pace of each keyspace that is slowed
+//! down (`pace.rs`), and every delay with its keyspace, cause, numbers and duration, readable while
+//! it lasts.
 //!
 //! Invariants: a batch is asked *before* it joins the queue, so a keyspace that must wait delays
-//! nobody else (RFC 1, P4); a waiting writer is woken by every event that can lower the load (a flush
-//! or a compaction was installed, space came back, the store closed) and asks again; a delay is
-//! counted once, by the cause it began with. Keyspaces are slowed each for itself.
+//! nobody else (RFC 1, P4); a waiting writer is woken by every event that can lower the load (a
+//! flush or a compaction was installed, space came back, the store closed) and asks again; a delay
+//! is counted once, by the cause it began with. Keyspaces are slowed each for itself.
 //!
 //! Threading: one runtime mutex; nothing else is locked while waiting.
 

@@ -1,7 +1,8 @@
 //! Ingests that are bringing files in. They change the store's folders without a role, so a close
 //! waits for them.
 //!
-//! Invariant: whoever begins one either sees that the store is being closed, or is seen by the close.
+//! Invariant: whoever begins one either sees that the store is being closed, or is seen by the
+//! close.
 //!
 //! Threading: a mutex over the count, which is held over nothing else.
 

@@ -154,8 +154,8 @@ pub(crate) fn open_number_of(name: &str) -> Option<u64> {
     (spelled == name).then_some(open_number)
 }
 
-/// What the names of built tables end with. The store's own tables end otherwise, so that a table which lies in a store's folder by
-/// mistake is not deleted as an orphan.
+/// What the names of built tables end with. The store's own tables end otherwise, so that a table
+/// which lies in a store's folder by mistake is not deleted as an orphan.
 pub const BUILT_TABLE_SUFFIX: &str = ".table";
 
 /// How the marker's text begins, which tells it from a checkpoint's.

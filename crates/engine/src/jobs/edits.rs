@@ -2,8 +2,8 @@
 //! the ceiling of sequence numbers is raised.
 //!
 //! Invariants: an edit is committed under the manifest role; what was acknowledged and waits for
-//! room goes before it, unless the edit gives space back. A task that panics while it writes an edit
-//! leaves the store poisoned.
+//! room goes before it, unless the edit gives space back. A task that panics while it writes an
+//! edit leaves the store poisoned.
 //!
 //! Threading: the manifest role is a mutex that no read takes.
 
@@ -22,7 +22,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub(crate) const CEILING_STEP: u64 = 1 << 28;
 
 impl Jobs {
-    /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises the ceiling at half.
+    /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises
+    /// the ceiling at half.
     #[inline]
     pub(crate) fn reserve_numbers(&self, last: u64) -> Result<()> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
@@ -61,12 +62,13 @@ impl Jobs {
         Ok(())
     }
 
-    /// Appends an edit, with whatever is pending before it, makes it durable and takes it into the state. The caller replaces the
-    /// views that it concerns while it still has the role.
+    /// Appends an edit, with whatever is pending before it, makes it durable and takes it into the
+    /// state. The caller replaces the views that it concerns while it still has the role.
     pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
         self.health.check_manifest()?;
         if let Err(error) = self.commit_pending(role) {
-            // An edit that gives space back may overtake the others: they say nothing of its keyspaces any more.
+            // An edit that gives space back may overtake the others: they say nothing of its
+            // keyspaces any more.
             if !may_wait(&error) || !edit.gives_space_back() {
                 return Err(error);
             }
@@ -99,8 +101,9 @@ impl Jobs {
     fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
         let state = role.manifest.state();
         let synced = self.log.synced();
-        // A place in this open's chain means nothing to a replay that begins before it: while replayed data waits for room, the inherited chain
-        // is the log, and a mark beyond its end would read as damage.
+        // A place in this open's chain means nothing to a replay that begins before it: while
+        // replayed data waits for room, the inherited chain is the log, and a mark beyond its end
+        // would read as damage.
         let replay_from = edit.log_start.unwrap_or(state.log_start).segment;
         let beyond = u64::from(edit.closed && planted::is(Bug::CloseEndTooFar)) * 64;
         edit.log_synced = Some(LogPosition {
@@ -121,15 +124,17 @@ impl Jobs {
         role.writing = false;
         match committed {
             Ok(_) => {
-                // The edit stands, but a manifest that was to replace this one is in doubt: nothing more may be written.
+                // The edit stands, but a manifest that was to replace this one is in doubt: nothing
+                // more may be written.
                 if let Some(error) = role.manifest.writer().failed() {
                     self.health.poison(error);
                 }
                 Ok(())
             }
             Err(error) => {
-                // The writer knows whether bytes are in doubt. Else nothing was written: there was no room, the space could not be reserved
-                // for another reason, or the state refused the edit.
+                // The writer knows whether bytes are in doubt. Else nothing was written: there was
+                // no room, the space could not be reserved for another reason, or the state refused
+                // the edit.
                 if role.manifest.writer().failed().is_some() {
                     self.health.poison(&error);
                 } else if error.kind() == ErrorKind::NoSpace {
@@ -186,7 +191,8 @@ impl Jobs {
     }
 }
 
-/// Whether an edit that failed so may be committed later: nothing was written, and the state would take it. The manifest could not grow.
+/// Whether an edit that failed so may be committed later: nothing was written, and the state would
+/// take it. The manifest could not grow.
 pub(crate) fn may_wait(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io)
 }
@@ -201,8 +207,8 @@ fn numbers_exhausted() -> Error {
     .advice("copy the data to a new store")
 }
 
-/// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go: before its edit is durable the
-/// manifest names them.
+/// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go:
+/// before its edit is durable the manifest names them.
 pub(crate) fn settle(jobs: &Jobs, role: &ManifestRole, keyspace: &KeyspaceCore) {
     if keyspace.is_dropped() {
         keyspace.replace_view(|view| {

@@ -1,14 +1,15 @@
 //! Jobs that fail: what those who wait for them are told, and when.
 //!
-//! Invariant: failures are counted under the schedule's lock, by whoever ends a job, so that a store
-//! is never seen as idle with a failure that has passed.
+//! Invariant: failures are counted under the schedule's lock, by whoever ends a job, so that a
+//! store is never seen as idle with a failure that has passed.
 //!
 //! Threading: the schedule's mutex, then that of the last error.
 
 use crate::jobs::Jobs;
 use crate::types::error::Error;
 
-/// Whoever begins to wait for jobs is told of failures from now on, not of those that may have passed long ago.
+/// Whoever begins to wait for jobs is told of failures from now on, not of those that may have
+/// passed long ago.
 pub(crate) fn forget_failures(jobs: &Jobs) {
     jobs.schedule.lock().failures_in_a_row = 0;
 }
@@ -24,7 +25,8 @@ pub(crate) fn failing(jobs: &Jobs) -> Option<Error> {
         .flatten()
 }
 
-/// Flushes or compactions that fail so often in a row do not only meet a passing fault: there is a pause after each.
+/// Flushes or compactions that fail so often in a row do not only meet a passing fault: there is a
+/// pause after each.
 pub(crate) const LASTING_FAILURES: u32 = 10;
 
 /// The last job's error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many

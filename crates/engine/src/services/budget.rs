@@ -104,7 +104,8 @@ pub struct MemoryStats {
     pub block_cache_bytes: u64,
     /// Filters, indexes and range deletes of open tables.
     pub table_bytes: u64,
-    /// Of memtables what counts for `memory_bytes_max`: arenas that are in memory whole, of others what was written to them, and range deletes.
+    /// Of memtables what counts for `memory_bytes_max`: arenas that are in memory whole, of others
+    /// what was written to them, and range deletes.
     pub memtable_bytes: u64,
     /// Buffers of running jobs.
     pub job_bytes: u64,

@@ -1,8 +1,10 @@
 //! The store's inside: who owns what, and the few operations that several parts need.
 //!
-//! What it is: [`Core`] holds every part of an open store. Each part guards itself; the table of owners and locks is RFC 1, section 9.
-//! Lock order: manifest role > schedule > a keyspace's `change` > snapshots > stalls > health > events. The leader's role precedes `change` and waits for
-//! the manifest role only to raise an exhausted ceiling; nobody waits for the leader while holding the manifest role.
+//! What it is: [`Core`] holds every part of an open store. Each part guards itself; the table of
+//! owners and locks is RFC 1, section 9. Lock order: manifest role > schedule > a keyspace's
+//! `change` > snapshots > stalls > health > events. The leader's role precedes `change` and waits
+//! for the manifest role only to raise an exhausted ceiling; nobody waits for the leader while
+//! holding the manifest role.
 //!
 //! Threading: shared by all handles and background tasks.
 

@@ -1,4 +1,5 @@
-//! Create and drop of keyspaces: log records whose manifest edits follow outside the write queue, as those of ingests do ([`crate::services::ingest`]).
+//! Create and drop of keyspaces: log records whose manifest edits follow outside the write queue,
+//! as those of ingests do ([`crate::services::ingest`]).
 //!
 //! What it is (RFC 1, section 7): each takes the leader's turn, one number and one record; becomes visible with it; then syncs the log
 //! through the record and commits an edit. The log from the record on is pinned until that edit is durable; an edit for which the

@@ -89,7 +89,8 @@ pub(crate) fn set_keyspace(
     }
     {
         let mut role = jobs.manifest.lock();
-        // A create that waits for room has its options in the edit that waits; whatever else is stored stays.
+        // A create that waits for room has its options in the edit that waits; whatever else is
+        // stored stays.
         jobs.commit_pending(&mut role)?;
         let state = role.manifest.state().clone();
         let mut stored = match state.keyspace(keyspace.id) {

@@ -1,13 +1,17 @@
-//! The settings that count right now: a store's, and each keyspace's, which may change while the store is open.
+//! The settings that count right now: a store's, and each keyspace's, which may change while the
+//! store is open.
 //!
-//! What it is: [`Settings`] is what one keyspace works by, made of what was set for it and of the store's options, with everything that is
-//! derived from it (limits of writers, what `pick` looks at, where arenas come from). A keyspace holds the present one behind an atomic pointer: who needs several values takes it once
-//! and uses that. [`set_store`] and [`set_keyspace`] replace it.
+//! What it is: [`Settings`] is what one keyspace works by, made of what was set for it and of the
+//! store's options, with everything that is derived from it (limits of writers, what `pick` looks
+//! at, where arenas come from). A keyspace holds the present one behind an atomic pointer: who
+//! needs several values takes it once and uses that. [`set_store`] and [`set_keyspace`] replace it.
 //!
-//! Invariants: what was set for a keyspace is durable before it counts: its edit is synced first. What counts is consistent whatever was
-//! set ([`KeyspaceOptions::over`]). A change holds for the next memtable, job and decision, and wakes writers that wait.
+//! Invariants: what was set for a keyspace is durable before it counts: its edit is synced first.
+//! What counts is consistent whatever was set ([`KeyspaceOptions::over`]). A change holds for the
+//! next memtable, job and decision, and wakes writers that wait.
 //!
-//! Threading: changes are made one at a time, under `ddl`; the present values are read without a lock.
+//! Threading: changes are made one at a time, under `ddl`; the present values are read without a
+//! lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,8 +123,9 @@ pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
     Ok(Arc::new(Memtable::new(arena)))
 }
 
-/// An empty memtable with room for at least `min_bytes`, to go on where `last` was filled. What was sealed nearly empty, to bound the log or
-/// because somebody asked, is likely to stay so: among a thousand keyspaces each would come to hold a whole arena in memory.
+/// An empty memtable with room for at least `min_bytes`, to go on where `last` was filled. What was
+/// sealed nearly empty, to bound the log or because somebody asked, is likely to stay so: among a
+/// thousand keyspaces each would come to hold a whole arena in memory.
 pub(crate) fn next_memtable(
     settings: &Settings,
     last: &Memtable,

@@ -1,8 +1,10 @@
 //! Giving memory of finished jobs back to the system.
 //!
-//! A job's buffers and, above all, the fragments of many range deletes are many small blocks that are freed together when it ends. glibc keeps
-//! such pages in the heap of the thread that freed them: measured after a compaction over 100,000 range deletes, 30 MiB more than what is in
-//! use. Asking it once after a job keeps the store's memory near what [`crate::services::budget::MemoryStats`] says. Other allocators decide for themselves.
+//! A job's buffers and, above all, the fragments of many range deletes are many small blocks that
+//! are freed together when it ends. glibc keeps such pages in the heap of the thread that freed
+//! them: measured after a compaction over 100,000 range deletes, 30 MiB more than what is in use.
+//! Asking it once after a job keeps the store's memory near what
+//! [`crate::services::budget::MemoryStats`] says. Other allocators decide for themselves.
 //!
 //! Threading: any thread; glibc locks its heaps one after the other, for a millisecond or so altogether.
 

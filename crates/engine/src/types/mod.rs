@@ -1,5 +1,5 @@
-//! Plain values that every layer knows: errors, options, events as data, counters, and the policy of
-//! stalls.
+//! Plain values that every layer knows: errors, options, events as data, counters, and the policy
+//! of stalls.
 //!
 //! This is the lowest layer. Nothing here opens a file, holds a lock over a call, or knows a table.
 

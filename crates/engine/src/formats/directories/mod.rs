@@ -525,7 +525,8 @@ pub(crate) fn log_store_id(id: StoreId) -> u64 {
     id.0 as u64
 }
 
-/// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is new: creating one would delete it.
+/// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is
+/// new: creating one would delete it.
 pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
     crate::formats::directories::refuse_destroyed(&*storages.manifest)?;
     crate::formats::directories::refuse_unfinished(&*storages.manifest)?;

@@ -1,7 +1,8 @@
 //! The bodies of the records that are no groups of batches: a keyspace that is created or dropped,
 //! and tables that are taken in.
 //!
-//! What it is: for each kind the encoding and its inverse. `docs/format/log.md` describes the bytes.
+//! What it is: for each kind the encoding and its inverse. `docs/format/log.md` describes the
+//! bytes.
 //!
 //! Invariant: a body that no encoder makes is refused with an error, never believed and never a
 //! panic.
@@ -21,7 +22,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
-/// Body of a create record: the options are in it, because the edit may be lost and the record is what was acknowledged.
+/// Body of a create record: the options are in it, because the edit may be lost and the record is
+/// what was acknowledged.
 pub(crate) fn encode_create(id: KeyspaceId, name: &str, options: &StoredOptions) -> Vec<u8> {
     let mut body = id.to_le_bytes().to_vec();
     body.extend_from_slice(name.as_bytes());
@@ -62,7 +64,8 @@ pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
     Ok(u32::from_le_bytes(id))
 }
 
-/// Body of an ingest record: the edit that adds its runs, their ranges counted from the record's first number (of one run: from 0 to 1).
+/// Body of an ingest record: the edit that adds its runs, their ranges counted from the record's
+/// first number (of one run: from 0 to 1).
 pub(crate) fn encode_ingest(parts: &[NumberedPart]) -> Vec<u8> {
     let last = parts.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0) as u64;
     let keyspaces = parts.iter().map(|(id, runs)| {
@@ -209,4 +212,4 @@ pub(crate) type NumberedPart = (KeyspaceId, Vec<(u64, Vec<Arc<TableMeta>>)>);
 pub(crate) const NAME_END: u8 = 0xff;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -88,7 +88,8 @@ pub struct Record<'a> {
     /// How many sequence numbers it takes: its entries, or one for every kind but a group. An ingest may take more: how many is in its payload,
     /// which the log does not read.
     pub sequence_count: u64,
-    /// Its payload; of a group, batch bodies that all decode (see [`crate::formats::batch::Entries`]).
+    /// Its payload; of a group, batch bodies that all decode (see
+    /// [`crate::formats::batch::Entries`]).
     pub payload: &'a [u8],
 }
 
@@ -99,9 +100,10 @@ pub struct Record<'a> {
 /// lost power before its first sync. Segments below the start are not looked at.
 ///
 /// # Errors
-/// [`ErrorKind::Corruption`](crate::types::error::ErrorKind::Corruption) when a place that was synced is damaged, or when
-/// a record with a good checksum makes no sense; [`ErrorKind::Unsupported`](crate::types::error::ErrorKind::Unsupported)
-/// for a segment or a record of a later version; failed reads; whatever `apply` gives back.
+/// [`ErrorKind::Corruption`](crate::types::error::ErrorKind::Corruption) when a place that was
+/// synced is damaged, or when a record with a good checksum makes no sense;
+/// [`ErrorKind::Unsupported`](crate::types::error::ErrorKind::Unsupported) for a segment or a
+/// record of a later version; failed reads; whatever `apply` gives back.
 pub fn replay(
     storage: &dyn Storage,
     options: &ReplayOptions,

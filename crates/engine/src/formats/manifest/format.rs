@@ -305,7 +305,8 @@ pub fn encode_record_header(number: u64, offset: u64, payload: &[u8]) -> [u8; RE
 /// Length of a seal: a record whose payload is [`SEAL_PAYLOAD`]. No edit is as short: the shortest, a drop, takes 32 bytes.
 pub const SEAL_BYTES: usize = 24;
 
-/// The payload of a seal: one field that changes nothing ([`SEAL_TAG`](crate::formats::version::edit::SEAL_TAG)).
+/// The payload of a seal: one field that changes nothing
+/// ([`SEAL_TAG`](crate::formats::version::edit::SEAL_TAG)).
 pub const SEAL_PAYLOAD: [u8; 6] = [crate::formats::version::edit::SEAL_TAG as u8, 0, 0, 0, 0, 0];
 
 /// The seal at `offset` of manifest `number`: what says that the edit before it was synced. Without a sync of its own.

@@ -1,8 +1,10 @@
 //! Ingest: finished tables from outside, taken in above everything that their keyspaces hold, over several keyspaces at once.
 //!
-//! What it is (RFC 3, section 5): every file is imported under a name of the store's first, an orphan until the log speaks of it, and the imported
-//! one is verified ([`crate::services::ingest::check`]): nobody else can change it any more. Then one leader's turn seals the memtables concerned, gives the
-//! runs their numbers, writes one record over all keyspaces, shows the runs and publishes them together; the edit follows as a create's does.
+//! What it is (RFC 3, section 5): every file is imported under a name of the store's first, an
+//! orphan until the log speaks of it, and the imported one is verified
+//! ([`crate::services::ingest::check`]): nobody else can change it any more. Then one leader's turn
+//! seals the memtables concerned, gives the runs their numbers, writes one record over all
+//! keyspaces, shows the runs and publishes them together; the edit follows as a create's does.
 //!
 //! Invariants:
 //! - Run *i* of each keyspace has the record's first number + *i*. The slot of a keyspace's first

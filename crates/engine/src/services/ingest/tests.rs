@@ -1,28 +1,8 @@
 //! The division into runs.
 
 use super::*;
-use crate::formats::version::{KeyRange, Level};
-
-fn table(id: u64, first: &str, last: &str) -> Arc<TableMeta> {
-    let key = |k: &str| -> Key { k.as_bytes().into() };
-    Arc::new(TableMeta {
-        id,
-        location: 0,
-        name: format!("{id}.tbl"),
-        min_seq: 0,
-        max_seq: 0,
-        raw_bytes: 100,
-        file_bytes: 200,
-        entries: 2,
-        deletes: 0,
-        range_deletes: 0,
-        digest: 7,
-        points: Some((key(first), key(last))),
-        bounds: KeyRange::closed(first.as_bytes(), last.as_bytes()),
-        sequence_override: None,
-        flags: 0,
-    })
-}
+use crate::formats::log::bodies::tests::table;
+use crate::formats::version::Level;
 
 fn ids(runs: &[Vec<Arc<TableMeta>>]) -> Vec<Vec<u64>> {
     runs.iter()

@@ -19,6 +19,7 @@ use siltstone_storage::{
 };
 
 use crate::formats::directories::Storages;
+use crate::formats::names;
 use crate::services::recovery::ReplayBudget;
 
 /// What is kept in memory, and how much of it may be.
@@ -137,7 +138,7 @@ impl Overlay {
         }
         open(&*self.below).map_err(|error| {
             // What no writer deletes was not there.
-            let stays = [crate::formats::names::DIRECTORIES, crate::formats::names::OWNER].contains(&name);
+            let stays = [names::DIRECTORIES, names::OWNER].contains(&name);
             if error.kind != StorageErrorKind::NotFound
                 || self.is_leased.load(Ordering::Acquire)
                 || stays

@@ -126,8 +126,9 @@ pub struct LogFound {
     pub end: Position,
     /// What stands there.
     pub stop: String,
-    /// A record begins there and is not whole: see [`LogCheck::is_torn`](crate::tools::check::LogCheck).
-    /// It is left out, and not counted as lost.
+    /// A record begins there and is not whole: see
+    /// [`LogCheck::is_torn`](crate::tools::check::LogCheck). It is left out, and not counted as
+    /// lost.
     pub is_torn: bool,
     /// Nothing stands there. Otherwise the last writes may be missing: without `is_torn`, the bytes
     /// are what a reused segment held before, or a last record whose header is damaged too. No

@@ -502,8 +502,8 @@ impl Cursor {
     }
 
     /// At a hidden entry of `self.key`: goes to the end of the gap that has the key, if there is
-    /// one that may be used at this number ([`crate::tree::gaps`]). Forward, the stream then stands at or
-    /// after the gap's end; backward, before its start. True if it moved.
+    /// one that may be used at this number ([`crate::tree::gaps`]). Forward, the stream then stands
+    /// at or after the gap's end; backward, before its start. True if it moved.
     #[cold]
     fn jump_gap(&mut self, way: Way) -> Result<bool> {
         let gap = self.keyspace.gaps.at(&self.key, self.seq);

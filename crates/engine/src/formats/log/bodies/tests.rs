@@ -3,7 +3,8 @@
 use super::*;
 use crate::formats::version::{Key, KeyRange};
 
-fn table(id: u64, first: &str, last: &str) -> Arc<TableMeta> {
+/// A table without entries behind it, from `first` to `last`.
+pub(crate) fn table(id: u64, first: &str, last: &str) -> Arc<TableMeta> {
     let key = |k: &str| -> Key { k.as_bytes().into() };
     Arc::new(TableMeta {
         id,
