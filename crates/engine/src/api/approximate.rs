@@ -214,7 +214,7 @@ impl Keyspace {
             return Ok(size);
         };
         let core = self.core();
-        let (view, _) = crate::tree::read::pin(core, self.inner(), None)?;
+        let (view, _) = crate::tree::read::pin(&core.tree, self.inner(), None)?;
         for source in &view.sources {
             if let Source::Memtable(m) = source {
                 size.add(of_memtable(&m.mem, &range));
@@ -231,7 +231,7 @@ impl Keyspace {
                         size.entry_count.add_exact(meta.entries);
                     }
                     Some((first, last)) if range.overlaps(&KeyRange::closed(first, last)) => {
-                        let table = core.tables.reader_owned(handle)?;
+                        let table = core.tree.tables.reader_owned(handle)?;
                         size.add(of_cut_table(meta, &table, &range));
                     }
                     // Its range deletes reach into the range, its entries do not.

@@ -72,9 +72,9 @@ impl Components {
 
 /// The outcome of opening a store, recorded in the trace.
 fn tell_opened(catalog: &Catalog) {
-    let m = &catalog.metrics;
+    let m = &catalog.env.metrics;
     tracing::info!(
-        published = catalog.snapshots.published(),
+        published = catalog.tree.snapshots.published(),
         keyspace_count = catalog.keyspaces.load().by_id.len(),
         replayed_record_count = m.replayed_record_count.get(),
         "opened"
@@ -104,7 +104,7 @@ struct Closer {
 impl Drop for Closer {
     fn drop(&mut self) {
         // A simulated run ends with its first panic, and unwinds all tasks then: nobody would give the lead on that a stop waits for.
-        if self.core.runtime.is_simulated() && std::thread::panicking() {
+        if self.core.env.runtime.is_simulated() && std::thread::panicking() {
             return;
         }
         // Stops the tasks; they make no storage call on their way out that close() would not make.
@@ -222,7 +222,7 @@ impl Store {
         )
         .and_then(|core| crate::background::start(&core).map(|()| core))
         .inspect_err(|_| events.end())?;
-        tell_opened(&core);
+        tell_opened(&core.catalog);
         Ok(Store::of(core))
     }
 
@@ -273,7 +273,7 @@ impl Store {
             options,
             Purpose::Reading(budget, below),
         )?;
-        tell_opened(&core);
+        tell_opened(&core.catalog);
         Ok(Store::of(core))
     }
 
@@ -298,7 +298,7 @@ impl Store {
 
     /// Whether the store was opened for reading.
     pub fn is_read_only(&self) -> bool {
-        self.core.health.is_read_only()
+        self.core.env.health.is_read_only()
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -323,8 +323,8 @@ impl Store {
     /// # Errors
     /// `NotFound`, listing what there is.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
-        self.core.check_open()?;
-        let map = self.core.keyspaces.load();
+        self.core.env.check_open()?;
+        let map = self.core.catalog.keyspaces.load();
         match map.by_name.get(name).and_then(|id| map.by_id.get(id)) {
             Some(keyspace) => Ok(self.handle(keyspace.clone())),
             None => Err(no_such_keyspace(name, map.by_name.keys())),
@@ -344,8 +344,8 @@ impl Store {
     /// # Errors
     /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option that is impossible.
     pub fn create_keyspace_with(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
-        self.core.check_open()?;
-        let keyspace = crate::services::ddl::create(&self.core, name, options)?;
+        self.core.env.check_open()?;
+        let keyspace = crate::services::ddl::create(&self.core.jobs, name, options)?;
         tracing::info!(name, id = keyspace.id, "keyspace created");
         Ok(self.handle(keyspace))
     }
@@ -378,7 +378,14 @@ impl Store {
 
     /// Names of all keyspaces, sorted.
     pub fn keyspaces(&self) -> Vec<String> {
-        self.core.keyspaces.load().by_name.keys().cloned().collect()
+        self.core
+            .catalog
+            .keyspaces
+            .load()
+            .by_name
+            .keys()
+            .cloned()
+            .collect()
     }
 
     /// Drops a keyspace and everything in it. Iterators and snapshots that read it go on; new calls get `KeyspaceDropped`. Its files are
@@ -389,9 +396,9 @@ impl Store {
     /// # Errors
     /// `NotFound`; as a write otherwise.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.core.check_open()?;
+        self.core.env.check_open()?;
         let keyspace = self.keyspace(name)?;
-        crate::services::ddl::drop(&self.core, keyspace.inner())?;
+        crate::services::ddl::drop(&self.core.jobs, keyspace.inner())?;
         tracing::info!(name, id = keyspace.id(), "keyspace dropped");
         Ok(())
     }
@@ -404,16 +411,16 @@ impl Store {
     /// when there is room); `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be
     /// there when the store is opened again.
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
-        self.core.check_open()?;
-        let body = batch.body_for(&self.core)?;
-        write(&self.core, Cow::Borrowed(body), options)
+        self.core.env.check_open()?;
+        let body = batch.body_for(&self.core.env)?;
+        write(&self.core.jobs, Cow::Borrowed(body), options)
     }
 
     /// The options as they are now, with what each keyspace has of its own: what
     /// [`Options::to_toml`] writes to open it like this again. A store that was opened for reading
     /// has the options that were passed; it creates nothing, whatever they say.
     pub fn options(&self) -> Options {
-        crate::services::settings::present(&self.core)
+        crate::services::settings::present(&self.core.catalog)
     }
 
     /// Changes an option of the store until it is closed (`log_bytes_max`, say), or the default of its keyspaces (`memtable_bytes`), by
@@ -423,13 +430,13 @@ impl Store {
     /// `InvalidArgument` for a name that is not there (with the nearest one), an option that cannot change while the store is open (with
     /// the reason), or an impossible value; `ReadOnly`. Nothing has changed then.
     pub fn set_option(&self, name: &str, value: impl Into<Value>) -> Result<()> {
-        self.core.check_open()?;
-        crate::services::settings::set_store(&self.core, name, &value.into())
+        self.core.env.check_open()?;
+        crate::services::settings::set_store(&self.core.jobs, name, &value.into())
     }
 
     /// A snapshot of all keyspaces.
     pub fn snapshot(&self) -> Snapshot {
-        self.core.snapshots.take()
+        self.core.tree.snapshots.take()
     }
 
     /// Makes everything that was acknowledged before durable against power loss.
@@ -437,8 +444,8 @@ impl Store {
     /// # Errors
     /// `Poisoned`: what was not synced before may be lost with the power.
     pub fn sync_log(&self) -> Result<()> {
-        self.core.check_open()?;
-        self.core.sync_log()
+        self.core.env.check_open()?;
+        self.core.wal.sync_log()
     }
 
     /// Flushes the memtables of all keyspaces and waits for it. What was written, or read, before the call survives a loss of power then,
@@ -447,8 +454,16 @@ impl Store {
     /// # Errors
     /// What kept the flush from happening.
     pub fn flush(&self) -> Result<()> {
-        self.core.check_open()?;
-        let all: Vec<_> = self.core.keyspaces.load().by_id.values().cloned().collect();
+        self.core.env.check_open()?;
+        let all: Vec<_> = self
+            .core
+            .catalog
+            .keyspaces
+            .load()
+            .by_id
+            .values()
+            .cloned()
+            .collect();
         crate::jobs::flush::flush(&self.core, &all)
     }
 
@@ -457,7 +472,7 @@ impl Store {
     /// # Errors
     /// The store's state, if it became unable to go on.
     pub fn wait_until_idle(&self) -> Result<()> {
-        self.core.check_open()?;
+        self.core.env.check_open()?;
         if self.is_read_only() {
             return Ok(());
         }
@@ -472,8 +487,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` if there is something at `folder`; `NoSpace`, `Poisoned`, `ReadOnly`, or I/O. Then there is no folder, and this store is as it was.
     pub fn checkpoint(&self, folder: impl AsRef<Path>) -> Result<CheckpointReport> {
-        self.core.check_open()?;
-        crate::services::checkpoint::write_folder(&self.core, folder.as_ref())
+        self.core.env.check_open()?;
+        crate::services::checkpoint::write_folder(&self.core.jobs, folder.as_ref())
     }
 
     /// As [`Store::checkpoint`], into an empty storage of the caller's. Until it is whole, opening it is refused; after a failure or a crash
@@ -482,14 +497,17 @@ impl Store {
     /// # Errors
     /// As [`Store::checkpoint`].
     pub fn checkpoint_to(&self, target: Arc<dyn Storage>) -> Result<CheckpointReport> {
-        self.core.check_open()?;
-        crate::services::checkpoint::write(&self.core, &target)
+        self.core.env.check_open()?;
+        crate::services::checkpoint::write(&self.core.jobs, &target)
     }
 
     /// What the store counts, and its shape. Cheap enough to ask every second; only counting the
     /// files for [`Stats::space`] lists the store's folders, which takes a few microseconds a file.
     pub fn stats(&self) -> Stats {
-        crate::stats::collect(&self.core, crate::stats::space::collect(&self.core))
+        crate::stats::collect(
+            &self.core.jobs,
+            crate::stats::space::collect(&self.core.wal),
+        )
     }
 
     /// Closes the store: waits for running jobs, syncs the log, writes into the manifest where the
@@ -523,6 +541,6 @@ impl Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Store({})", self.core.storages.manifest.describe())
+        write!(f, "Store({})", self.core.env.storages.manifest.describe())
     }
 }

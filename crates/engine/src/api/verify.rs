@@ -40,7 +40,7 @@ impl VerifyReport {
 }
 
 fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
-    catalog.check_open()?;
+    catalog.env.check_open()?;
     let views: Vec<_> = catalog
         .keyspaces
         .load()
@@ -61,12 +61,12 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
             ..KeyspaceCheck::default()
         };
         for handle in view.level_views().flat_map(|(_, level)| &level.handles) {
-            catalog.check_open()?;
+            catalog.env.check_open()?;
             let meta = &handle.meta;
             found.table_count += 1;
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
-            if let Err(error) = check_open_table(&*catalog.storages.tables, meta, &mut report) {
+            if let Err(error) = check_open_table(&*catalog.env.storages.tables, meta, &mut report) {
                 let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
                 report.problems.push(error);
             }
@@ -114,6 +114,6 @@ impl Store {
     /// # Errors
     /// `Closed` when the store is closed meanwhile. Damage is no error of the call, it is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
-        verify(self.core(), progress)
+        verify(&self.core().catalog, progress)
     }
 }

@@ -46,9 +46,9 @@ pub(crate) struct Tasks {
 
 /// Starts workers and maintenance.
 pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
-    crate::stats::published::forget_inherited(core);
+    crate::stats::published::forget_inherited(&core.env);
     let mut handles = Vec::new();
-    let workers = core.options.background_tasks;
+    let workers = core.env.options.background_tasks;
     let failed = |e: std::io::Error| {
         Error::new(
             ErrorKind::Io,
@@ -60,6 +60,7 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
         let task_core = core.clone();
         let flush_only = i == 0 && workers > 1;
         let spawned = core
+            .env
             .runtime
             .spawn(&format!("silt-worker-{i}"), move || {
                 worker(&task_core, flush_only)
@@ -77,21 +78,24 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
     }
     let task_core = core.clone();
     let maintenance = core
+        .env
         .runtime
         .spawn("silt-maintenance", move || maintain(&task_core))
         .map_err(failed);
     let mut result = maintenance.map(|handle| handles.push(handle));
     if result.is_ok()
-        && let Some(interval) = core.interval_sync.interval()
+        && let Some(interval) = core.wal.interval_sync.interval()
     {
         let task_core = core.clone();
         let syncing = core
+            .env
             .runtime
             .spawn("silt-sync", move || {
-                let run = || crate::wal::interval::run(&task_core, interval);
+                let run = || crate::wal::interval::run(&task_core.wal, interval);
                 // The sync that it was in is of unknown outcome.
-                if let Err(error) = guarded(&task_core, || "the sync of the log".into(), run) {
+                if let Err(error) = guarded(&task_core.env, || "the sync of the log".into(), run) {
                     task_core
+                        .env
                         .health
                         .poison(&error.with_kind(ErrorKind::Poisoned));
                 }
@@ -136,7 +140,8 @@ fn panicked(jobs: &Jobs, error: &Error, count: u32) {
     jobs.check_manifest_is_whole();
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
-        jobs.health
+        jobs.env
+            .health
             .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
     }
 }
@@ -144,16 +149,16 @@ fn panicked(jobs: &Jobs, error: &Error, count: u32) {
 fn worker(core: &Arc<Core>, flush_only: bool) {
     let mut panics = 0;
     loop {
-        match guarded(core, || "a worker".into(), || work(core, flush_only)) {
+        match guarded(&core.env, || "a worker".into(), || work(core, flush_only)) {
             Ok(true) => panics = 0,
             Ok(false) => return,
             Err(error) => {
                 panics += 1;
-                panicked(core, &error, panics);
-                if core.closing.load(Ordering::Acquire) {
+                panicked(&core.jobs, &error, panics);
+                if core.env.closing.load(Ordering::Acquire) {
                     return;
                 }
-                failed(core, error);
+                failed(&core.env, error);
             }
         }
     }
@@ -162,27 +167,27 @@ fn worker(core: &Arc<Core>, flush_only: bool) {
 /// Waits for one task and runs it. False: the store closes.
 fn work(core: &Arc<Core>, flush_only: bool) -> bool {
     let task = {
-        let mut schedule = core.schedule.lock();
+        let mut schedule = core.jobs.schedule.lock();
         loop {
-            if core.closing.load(Ordering::Acquire) {
+            if core.env.closing.load(Ordering::Acquire) {
                 drop(schedule);
-                schedule::end_unfinished(core);
+                schedule::end_unfinished(&core.jobs);
                 return false;
             }
             let seen = schedule.events;
             drop(schedule);
-            let task = if core.health.check_manifest().is_ok() {
-                schedule::next(core, flush_only)
+            let task = if core.env.health.check_manifest().is_ok() {
+                schedule::next(&core.jobs, flush_only)
             } else {
                 None
             };
             if let Some(task) = task {
                 break task;
             }
-            schedule = core.schedule.lock();
+            schedule = core.jobs.schedule.lock();
             if schedule.events == seen {
-                core.settled.notify_all();
-                schedule = core.work.wait_timeout(schedule, LOOK_AGAIN).0;
+                core.env.settled.notify_all();
+                schedule = core.env.work.wait_timeout(schedule, LOOK_AGAIN).0;
             }
         }
     };
@@ -193,35 +198,35 @@ fn work(core: &Arc<Core>, flush_only: bool) -> bool {
 fn run(core: &Arc<Core>, mut task: Task) {
     let what = task.what();
     let guarded = guarded(
-        core,
+        &core.env,
         || what,
         || match &mut task {
-            Task::Flush(flush) => crate::jobs::flush::run(core, flush),
-            Task::Compaction(compaction) => crate::jobs::install::run(core, compaction),
+            Task::Flush(flush) => crate::jobs::flush::run(&core.jobs, flush),
+            Task::Compaction(compaction) => crate::jobs::install::run(&core.jobs, compaction),
         },
     );
     let result = guarded.unwrap_or_else(|error| {
-        panicked(core, &error, schedule::count_panic(core, &task));
+        panicked(&core.jobs, &error, schedule::count_panic(&core.jobs, &task));
         Err(error)
     });
     // Before anybody can find that nothing runs any more.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
     {
-        core.health.set_no_space(error);
+        core.env.health.set_no_space(error);
     }
-    schedule::finish(core, task, &result);
+    schedule::finish(&core.jobs, task, &result);
     // Work for a keyspace that is gone has not failed: it is not wanted any more.
     if let Err(error) = result
         && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {
         if planted::is(Bug::TableSyncPoisons) {
-            core.health.poison(&error);
+            core.env.health.poison(&error);
         }
-        failed(core, error);
+        failed(&core.env, error);
     }
-    core.stalls.relieve();
-    core.wake_tidy();
+    core.commit.stalls.relieve();
+    core.env.wake_tidy();
 }
 
 /// Counts and tells a failure of a task, and pauses.
@@ -247,7 +252,7 @@ fn pause(env: &Env, duration: Duration) {
 fn maintain(core: &Arc<Core>) {
     let mut panics = 0;
     // Those who open, do little and close need not publish anything: the first time is an interval after the open.
-    let mut last_published = core.runtime.now();
+    let mut last_published = core.env.runtime.now();
     #[cfg(feature = "metrics")]
     let mut last_fed = last_published;
     let mut counted = crate::stats::published::Counted::default();
@@ -255,15 +260,15 @@ fn maintain(core: &Arc<Core>) {
     // Since when there is space again that nobody was told of.
     let mut space_since: Option<(u64, Instant)> = None;
     loop {
-        let publish_every = crate::stats::published::interval(core);
+        let publish_every = crate::stats::published::interval(&core.env);
         {
-            let mut tidy = core.tidy.lock();
+            let mut tidy = core.env.tidy.lock();
             if !tidy.wanted && !tidy.closing {
-                let now = core.runtime.now();
+                let now = core.env.runtime.now();
                 let wait = publish_every
                     .map_or(LOOK_AGAIN, |every| (last_published + every).since(now))
                     .clamp(Duration::from_micros(50), LOOK_AGAIN);
-                tidy = core.tidy_wake.wait_timeout(tidy, wait).0;
+                tidy = core.env.tidy_wake.wait_timeout(tidy, wait).0;
             }
             if tidy.closing {
                 return;
@@ -271,10 +276,10 @@ fn maintain(core: &Arc<Core>) {
             tidy.wanted = false;
         }
         let round = guarded(
-            core,
+            &core.env,
             || "maintenance".into(),
             || {
-                let now = core.runtime.now();
+                let now = core.env.runtime.now();
                 if publish_every.is_some_and(|every| now.since(last_published) >= every) {
                     last_published = now;
                     crate::stats::published::publish(core, &mut counted);
@@ -282,19 +287,19 @@ fn maintain(core: &Arc<Core>) {
                 #[cfg(feature = "metrics")]
                 if now.since(last_fed) >= LOOK_AGAIN {
                     last_fed = now;
-                    crate::stats::recorder::feed(core);
+                    crate::stats::recorder::feed(&core.jobs);
                 }
-                if core.health.is_poisoned() {
+                if core.env.health.is_poisoned() {
                     return;
                 }
                 // Each of these failures is either told by what it poisons, or tried again with the next round.
                 let _ = tidy_up(core, &mut watches);
-                space_since = match (core.health.owes_space_again(), space_since) {
+                space_since = match (core.env.health.owes_space_again(), space_since) {
                     (Some(count), Some((before, since))) if count == before => Some((count, since)),
                     (owed, _) => owed.map(|count| (count, now)),
                 };
                 if space_since.is_some_and(|(_, since)| now.since(since) >= LOOK_AGAIN) {
-                    core.health.tell_space_again();
+                    core.env.health.tell_space_again();
                 }
             },
         );
@@ -302,8 +307,8 @@ fn maintain(core: &Arc<Core>) {
             Ok(()) => panics = 0,
             Err(error) => {
                 panics += 1;
-                panicked(core, &error, panics);
-                failed(core, error);
+                panicked(&core.jobs, &error, panics);
+                failed(&core.env, error);
             }
         }
     }
@@ -312,25 +317,27 @@ fn maintain(core: &Arc<Core>) {
 /// One round of maintenance.
 fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
     // First what gives space back: everything below may need some.
-    delete_obsolete(core);
-    if core.log.needs_prepare() {
-        core.log.prepare_next().inspect_err(|e| {
+    delete_obsolete(&core.catalog);
+    if core.wal.log.needs_prepare() {
+        core.wal.log.prepare_next().inspect_err(|e| {
             if e.is_no_space() {
-                core.health.set_no_space(e);
+                core.env.health.set_no_space(e);
             }
         })?;
     }
-    prepare_arena(core);
-    crate::services::budget::keep(core)?;
-    let published = core.snapshots.published();
-    if published + crate::jobs::edits::CEILING_STEP / 2 > core.ceiling.load(Ordering::Acquire) {
-        core.raise_ceiling(published)?;
+    prepare_arena(&core.catalog);
+    crate::services::budget::keep(&core.jobs)?;
+    let published = core.tree.snapshots.published();
+    if published + crate::jobs::edits::CEILING_STEP / 2
+        > core.catalog.ceiling.load(Ordering::Acquire)
+    {
+        core.jobs.raise_ceiling(published)?;
     }
-    bound_log(core)?;
-    if !core.health.is_no_space() {
-        crate::services::seal::for_deletes(core, watches)?;
+    bound_log(&core.jobs)?;
+    if !core.env.health.is_no_space() {
+        crate::services::seal::for_deletes(&core.jobs, watches)?;
     }
-    crate::catalog::reserve::keep(core)?;
+    crate::catalog::reserve::keep(&core.catalog)?;
     crate::tree::gaps::ahead::look(core);
     leave_no_space(core)
 }
@@ -352,13 +359,14 @@ fn prepare_arena(catalog: &Catalog) {
 /// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
 /// bound.
 fn bound_log(jobs: &Jobs) -> Result<()> {
-    let start = jobs.log_start_without(&[]).segment;
-    jobs.log_bytes
-        .store(jobs.log.bytes_since(start), Ordering::Relaxed);
-    if jobs.log_bytes.load(Ordering::Relaxed) <= jobs.live.load().log_bytes_max {
+    let start = jobs.catalog.log_start_without(&[]).segment;
+    jobs.catalog
+        .log_bytes
+        .store(jobs.wal.log.bytes_since(start), Ordering::Relaxed);
+    if jobs.catalog.log_bytes.load(Ordering::Relaxed) <= jobs.env.live.load().log_bytes_max {
         return Ok(());
     }
-    let map = jobs.keyspaces.load_full();
+    let map = jobs.catalog.keyspaces.load_full();
     let oldest = map.by_id.values().filter_map(|k| {
         let view = k.pin();
         let needed = view.sources.iter().filter_map(|s| match s {
@@ -370,7 +378,7 @@ fn bound_log(jobs: &Jobs) -> Result<()> {
     if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
         && keyspace.view().sealed_count == 0
     {
-        let mut lead = jobs.queue.lead();
+        let mut lead = jobs.commit.queue.lead();
         let rotated = lead.rotate(jobs, keyspace);
         lead.finish();
         rotated?;
@@ -380,46 +388,47 @@ fn bound_log(jobs: &Jobs) -> Result<()> {
 
 /// Tries whether there is room again: a prepared segment and a committed edit.
 fn leave_no_space(core: &Core) -> Result<()> {
-    if !core.health.is_no_space() {
+    if !core.env.health.is_no_space() {
         // The manifest may have failed to grow for another reason.
-        return core.commit_pending(&mut core.manifest.lock());
+        return core.jobs.commit_pending(&mut core.catalog.manifest.lock());
     }
     crate::services::recovery::install_rest(core)?;
-    core.log.prepare_next()?;
+    core.wal.log.prepare_next()?;
     {
-        let mut role = core.manifest.lock();
-        core.commit_pending(&mut role)?;
+        let mut role = core.catalog.manifest.lock();
+        core.jobs.commit_pending(&mut role)?;
     }
-    if !planted::is(Bug::NoSpaceIsForGood) && core.health.clear_no_space() {
-        core.stalls.relieve();
-        core.wake_background();
+    if !planted::is(Bug::NoSpaceIsForGood) && core.env.health.clear_no_space() {
+        core.commit.stalls.relieve();
+        core.jobs.wake_background();
         // An open on the full disk may have used the reserves up.
-        crate::catalog::reserve::make(core)?;
+        crate::catalog::reserve::make(&core.catalog)?;
     }
     Ok(())
 }
 
 /// Waits until nothing is due, nothing runs and nothing is sealed.
 pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
-    forget_failures(core);
+    forget_failures(&core.jobs);
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
     let mut wake = true;
     loop {
-        core.health.check()?;
-        core.check_open()?;
-        if schedule::is_idle(core) {
-            core.schedule.lock().failed_in_a_row = [0; 2];
-            delete_obsolete(core);
+        core.env.health.check()?;
+        core.env.check_open()?;
+        if schedule::is_idle(&core.jobs) {
+            core.jobs.schedule.lock().failed_in_a_row = [0; 2];
+            delete_obsolete(&core.catalog);
             return Ok(());
         }
-        if let Some(error) = failing(core) {
+        if let Some(error) = failing(&core.jobs) {
             return Err(error);
         }
         if wake {
-            core.wake_background();
+            core.jobs.wake_background();
         }
-        let schedule = core.schedule.lock();
+        let schedule = core.jobs.schedule.lock();
         wake = core
+            .env
             .settled
             .wait_timeout(schedule, Duration::from_millis(20))
             .1;
@@ -430,13 +439,13 @@ pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
 /// goes on after the lease is gone: a late leader, a late edit and a late create all find the store closed.
 fn refuse_changes(commit: &Commit) -> bool {
     if planted::is(Bug::CloseOutsideRoles) {
-        return !commit.closing.swap(true, Ordering::AcqRel);
+        return !commit.env.closing.swap(true, Ordering::AcqRel);
     }
-    let _ddl = commit.ddl.lock();
+    let _ddl = commit.catalog.ddl.lock();
     let lead = commit.queue.lead();
-    let role = commit.manifest.lock();
-    let first = !commit.closing.swap(true, Ordering::AcqRel);
-    commit.health.close();
+    let role = commit.catalog.manifest.lock();
+    let first = !commit.env.closing.swap(true, Ordering::AcqRel);
+    commit.env.health.close();
     drop(role);
     lead.finish();
     first
@@ -444,48 +453,48 @@ fn refuse_changes(commit: &Commit) -> bool {
 
 /// Ends the tasks and gives the lease back, unless that was done. Makes no storage call itself.
 pub(crate) fn stop(core: &Core) {
-    if refuse_changes(core) {
+    if refuse_changes(&core.commit) {
         end_tasks(core, || ());
     }
 }
 
 /// Ends the tasks, does `last` while the store is still ours, and gives the lease back.
 fn end_tasks(core: &Core, last: impl FnOnce()) {
-    schedule::cancel_all(core);
+    schedule::cancel_all(&core.jobs);
     {
-        let mut tidy = core.tidy.lock();
+        let mut tidy = core.env.tidy.lock();
         tidy.closing = true;
-        core.tidy_wake.notify_all();
-        core.tidy_pause.notify_all();
+        core.env.tidy_wake.notify_all();
+        core.env.tidy_pause.notify_all();
     }
-    core.wake_background();
-    core.interval_sync.wake();
-    core.stalls.relieve();
+    core.jobs.wake_background();
+    core.wal.interval_sync.wake();
+    core.commit.stalls.relieve();
     let handles = std::mem::take(&mut core.tasks.lock().handles);
     for handle in handles {
         // A task that panicked beyond what `guarded` covers has told so on standard error; the store's data is in log and tables.
         let _ = handle.join();
     }
     // Callers that bring files in see the close soon; what they began to write they delete again.
-    core.ingests.wait_until_none_left();
+    core.env.ingests.wait_until_none_left();
     last();
-    core.tables.set_closed();
-    let_go(core);
-    core.events.end();
+    core.tree.tables.set_closed();
+    let_go(&core.catalog);
+    core.env.events.end();
     // The lease goes when no task can write any more.
-    let lease = core.lease.lock().take();
+    let lease = core.env.lease.lock().take();
     drop(lease);
 }
 
 /// Lets go of what a closed store does not need any more and what its handles and cursors would
 /// keep else: the files of the log and the manifest, and the memtables that nobody reads.
 fn let_go(catalog: &Catalog) {
-    catalog.log.release();
+    catalog.wal.log.release();
     catalog.manifest.lock().manifest.release();
     for keyspace in catalog.keyspaces.load().by_id.values() {
-        keyspace.close(&catalog.tables);
+        keyspace.close(&catalog.tree.tables);
     }
-    catalog.arenas.release_kept();
+    catalog.tree.arenas.release_kept();
 }
 
 /// Writes into the manifest where the log ends, so that a log which ends earlier is known to be
@@ -497,8 +506,8 @@ fn write_log_end(jobs: &Jobs) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
     }
-    if jobs.health.is_poisoned() {
-        return jobs.health.check_manifest();
+    if jobs.env.health.is_poisoned() {
+        return jobs.env.health.check_manifest();
     }
     match jobs.commit_close() {
         Err(error) if may_wait(&error) => {
@@ -512,34 +521,36 @@ fn write_log_end(jobs: &Jobs) -> Result<()> {
 /// Ends the tasks, syncs the log, writes where it ends, gives the lease back.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     // A poisoned store cannot promise what was not synced before, and never tries that sync again: whoever closes it is told.
-    let poisoned = if core.health.is_poisoned() {
-        core.health.check_manifest()
+    let poisoned = if core.env.health.is_poisoned() {
+        core.env.health.check_manifest()
     } else {
         Ok(())
     };
-    if !refuse_changes(core) {
+    if !refuse_changes(&core.commit) {
         return Err(closed());
     }
     let mut result = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
         true => Ok(()),
-        false => core.sync_log_through(core.log.end()),
+        false => core.wal.sync_log_through(core.wal.log.end()),
     });
     end_tasks(core, || {
         if result.is_ok() {
             // After the last task: no edit follows this one.
-            result = write_log_end(core);
+            result = write_log_end(&core.jobs);
         }
         match &result {
-            Ok(()) => tracing::info!(store = core.storages.manifest.describe(), "closed"),
+            Ok(()) => tracing::info!(store = core.env.storages.manifest.describe(), "closed"),
             Err(error) => tracing::error!(%error, "closed after a failure"),
         }
         // What the last jobs made obsolete goes now rather than at the next open; a poisoned store
         // changes nothing any more.
         if result.is_ok() {
             crate::stats::published::withdraw(core);
-            core.tables.sweep(core.epoch, || core.health.is_poisoned());
-            delete_again(core);
-            if let Err(error) = give_space_back(core) {
+            core.tree
+                .tables
+                .sweep(core.env.epoch, || core.env.health.is_poisoned());
+            delete_again(&core.env);
+            if let Err(error) = give_space_back(&core.catalog) {
                 tracing::warn!(%error, "the closed store takes more space than it needs");
             }
         }
@@ -565,10 +576,10 @@ fn give_space_back(catalog: &Catalog) -> Result<()> {
         true => Ok(()),
         false => delete_obsolete_segments(catalog),
     };
-    let shrunk = catalog.log.shrink(crate::catalog::reserve::LOG_BYTES);
+    let shrunk = catalog.wal.log.shrink(crate::catalog::reserve::LOG_BYTES);
     crate::catalog::reserve::make(catalog)?;
-    for (folder, _) in catalog.storages.folders() {
-        folder.sync_dir(catalog.epoch)?;
+    for (folder, _) in catalog.env.storages.folders() {
+        folder.sync_dir(catalog.env.epoch)?;
     }
     deleted.and(shrunk)
 }

@@ -35,7 +35,7 @@ impl Catalog {
     /// keyspace leaves the map, so it is seen in one of the two.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
         let start = pinning::log_start(
-            || self.log.end().to_u64(),
+            || self.wal.log.end().to_u64(),
             || {
                 let mut needed: Vec<Position> = Vec::new();
                 for keyspace in self.keyspaces.load().by_id.values() {
@@ -61,11 +61,11 @@ impl Catalog {
     /// is passed over where it is damaged, so power loss must not be able to damage it.
     pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
         let needed = self.log_start_without(done);
-        let needed = needed.min(self.log.synced());
+        let needed = needed.min(self.wal.log.synced());
         let start = LogStart {
             segment: needed.segment.into(),
             offset: needed.offset.into(),
-            salt: self.log.salt(),
+            salt: self.wal.log.salt(),
         };
         Some(start).filter(|start| start.position() > state.log_start.position())
     }

@@ -14,9 +14,11 @@ use arc_swap::ArcSwap;
 use siltstone_storage::Mutex;
 
 use crate::catalog::reserve::ManifestReserve;
+use crate::env::Env;
 use crate::formats::log::Position;
 use crate::formats::manifest::Manifest;
 use crate::formats::version::Edit;
+use crate::tree::Tree;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result, dropped_keyspace};
 use crate::types::limits::KeyspaceId;
@@ -24,7 +26,9 @@ use crate::wal::Wal;
 
 /// What is true of a store: its manifest, its keyspaces, and the numbers that were given.
 pub(crate) struct Catalog {
-    pub(crate) wal: Wal,
+    pub(crate) env: Arc<Env>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) wal: Arc<Wal>,
     pub(crate) keyspaces: ArcSwap<KeyspaceMap>,
     /// Held over a create, drop or ingest, from its record to its edit.
     pub(crate) ddl: Mutex<()>,
@@ -90,15 +94,6 @@ pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 pub(crate) struct Pins {
     pub(crate) next: u64,
     pub(crate) pinned: BTreeMap<u64, Position>,
-}
-
-/// Until all users name the parts that they need, a part stands for those below it, too.
-impl std::ops::Deref for Catalog {
-    type Target = Wal;
-
-    fn deref(&self) -> &Wal {
-        &self.wal
-    }
 }
 
 impl Catalog {

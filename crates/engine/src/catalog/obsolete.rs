@@ -15,13 +15,14 @@ use crate::types::event::Event;
 /// manifests.
 pub(crate) fn delete_obsolete(catalog: &Catalog) {
     let mut deleted = catalog
+        .tree
         .tables
-        .sweep(catalog.epoch, || catalog.health.is_poisoned());
-    deleted += delete_again(catalog);
-    catalog.metrics.deleted_file_count.add(deleted);
-    if deleted > 0 && catalog.health.is_no_space() {
+        .sweep(catalog.env.epoch, || catalog.env.health.is_poisoned());
+    deleted += delete_again(&catalog.env);
+    catalog.env.metrics.deleted_file_count.add(deleted);
+    if deleted > 0 && catalog.env.health.is_no_space() {
         // Some storages give space back only with the durable deletion.
-        let _ = catalog.storages.tables.sync_dir(catalog.epoch);
+        let _ = catalog.env.storages.tables.sync_dir(catalog.env.epoch);
     }
     // Failed deletions are tried again with the next round.
     let _ = delete_obsolete_segments(catalog);
@@ -31,7 +32,7 @@ pub(crate) fn delete_obsolete(catalog: &Catalog) {
 /// Retires the log segments below the manifest's log start.
 pub(crate) fn delete_obsolete_segments(catalog: &Catalog) -> Result<()> {
     let start = catalog.manifest.lock().manifest.state().log_start.segment;
-    catalog.log.obsolete(start as u32).map(drop)
+    catalog.wal.log.obsolete(start as u32).map(drop)
 }
 
 /// Tries failed deletions again, and returns how many files are gone now.
@@ -54,6 +55,10 @@ pub(crate) fn delete_old_manifests(catalog: &Catalog) {
         if planted::is(Bug::OldManifestStays) {
             continue;
         }
-        let _ = catalog.storages.manifest.delete(catalog.epoch, &name);
+        let _ = catalog
+            .env
+            .storages
+            .manifest
+            .delete(catalog.env.epoch, &name);
     }
 }

@@ -95,17 +95,17 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
 /// Makes all of them, if they are missing or too small. No room is no failure.
 pub(crate) fn make(catalog: &Catalog) -> Result<()> {
     let mut role = catalog.manifest.lock();
-    make_manifest(catalog, &mut role, 0)?;
+    make_manifest(&catalog.env, &mut role, 0)?;
     make_one(
-        catalog.epoch,
-        &*catalog.storages.manifest,
+        catalog.env.epoch,
+        &*catalog.env.storages.manifest,
         CURRENT_RESERVE,
         POINTER_BYTES,
     )?;
     // Last: the next open finds the segment that came of the present one, and its space.
     make_one(
-        catalog.epoch,
-        &*catalog.storages.log,
+        catalog.env.epoch,
+        &*catalog.env.storages.log,
         LOG_RESERVE,
         LOG_BYTES,
     )
@@ -115,7 +115,7 @@ pub(crate) fn make(catalog: &Catalog) -> Result<()> {
 pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
     let mut role = catalog.manifest.lock();
     // A full disk has no room for a larger reserve.
-    if catalog.health.is_no_space() {
+    if catalog.env.health.is_no_space() {
         return Ok(());
     }
     let reserve = &role.reserve;
@@ -126,7 +126,7 @@ pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
     if grown < ahead_bytes(reserve.whole_bytes) / 2 {
         return Ok(());
     }
-    make_manifest(catalog, &mut role, 0)
+    make_manifest(&catalog.env, &mut role, 0)
 }
 
 /// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with

@@ -7,22 +7,21 @@ pub(crate) mod queue;
 pub mod stalls;
 pub(crate) mod write;
 
+use std::sync::Arc;
+
 use crate::catalog::Catalog;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
+use crate::env::Env;
+use crate::tree::Tree;
+use crate::wal::Wal;
 
 /// The writers of a store: those who wait in the queue, and those who wait before it.
 pub(crate) struct Commit {
-    pub(crate) catalog: Catalog,
+    pub(crate) env: Arc<Env>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) queue: WriteQueue,
     pub(crate) stalls: Stalls,
-}
-
-/// Until all users name the parts that they need, a part stands for those below it, too.
-impl std::ops::Deref for Commit {
-    type Target = Catalog;
-
-    fn deref(&self) -> &Catalog {
-        &self.catalog
-    }
 }

@@ -111,25 +111,25 @@ impl WriteQueue {
 /// asked for, it and everything before it is synced, even if the batch is empty.
 pub(crate) fn write(jobs: &Jobs, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
     if batch.is_empty() {
-        jobs.health.check()?;
+        jobs.env.health.check()?;
         return match options.sync {
-            true => jobs.sync_log(),
+            true => jobs.wal.sync_log(),
             false => Ok(()),
         };
     }
-    let timed = count_puts(jobs, &batch);
-    let sync = options.sync || jobs.sync_every_write;
+    let timed = count_puts(&jobs.env, &batch);
+    let sync = options.sync || jobs.wal.sync_every_write;
     if !planted::is(Bug::StallInQueue) {
         wait_for_pressure(jobs, &batch)?;
     }
 
-    let result = jobs.queue.join(batch, sync, |leader, group, sync| {
+    let result = jobs.commit.queue.join(batch, sync, |leader, group, sync| {
         if planted::is(Bug::StallInQueue) {
             let _ = wait_for_pressure(jobs, group.own());
         }
         commit_group(jobs, leader, group, sync);
     });
-    record_put(jobs, timed);
+    record_put(&jobs.env, timed);
     result
 }
 
@@ -142,15 +142,15 @@ pub(crate) fn write_if(
     wanted: impl FnOnce() -> Result<bool>,
 ) -> Result<bool> {
     wait_for_pressure(jobs, batch)?;
-    let sync = options.sync || jobs.sync_every_write;
-    let mut lead = jobs.queue.lead();
+    let sync = options.sync || jobs.wal.sync_every_write;
+    let mut lead = jobs.commit.queue.lead();
     let result = wanted().and_then(|wanted| {
         if wanted {
-            let timed = count_puts(jobs, batch);
+            let timed = count_puts(&jobs.env, batch);
             lead.commit(batch, |leader, group| {
                 commit_group(jobs, leader, group, sync);
             })?;
-            record_put(jobs, timed);
+            record_put(&jobs.env, timed);
         }
         Ok(wanted)
     });
@@ -173,18 +173,18 @@ fn record_put(env: &Env, start: Option<Instant>) {
 
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
 fn wait_for_pressure(jobs: &Jobs, batch: &BatchBody) -> Result<()> {
-    jobs.health.check()?;
+    jobs.env.health.check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
         if last == Some(entry.keyspace) {
             continue;
         }
         last = Some(entry.keyspace);
-        let keyspaces = jobs.keyspaces.load();
+        let keyspaces = jobs.catalog.keyspaces.load();
         match keyspaces.by_id.get(&entry.keyspace) {
-            Some(keyspace) if passes(jobs, keyspace) => {}
+            Some(keyspace) if passes(&jobs.catalog, keyspace) => {}
             _ => {
-                let keyspace = jobs.keyspace_by_id(entry.keyspace)?;
+                let keyspace = jobs.catalog.keyspace_by_id(entry.keyspace)?;
                 wait_for_keyspace(jobs, &keyspace, || {
                     let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
                     own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
@@ -210,7 +210,7 @@ pub(crate) fn wait_for_keyspace(
     bytes: impl FnOnce() -> u64,
 ) -> Result<()> {
     let decide = || {
-        let load = load_of(jobs, &keyspace.view());
+        let load = load_of(&jobs.catalog, &keyspace.view());
         let limits = keyspace.settings().limits;
         (pressure::decide(&load, &limits), load, limits)
     };
@@ -220,15 +220,15 @@ pub(crate) fn wait_for_keyspace(
     jobs.wake_background();
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
-    jobs.stalls.wait_for(whose, bytes(), decide, || {
+    jobs.commit.stalls.wait_for(whose, bytes(), decide, || {
         // Whoever is only slowed passes all the same.
         failing = match decide().0 {
             pressure::Decision::Stop { .. } => crate::jobs::failures::failing_for_good(jobs),
             _ => None,
         };
-        failing.is_some() || jobs.health.check().is_err() || keyspace.is_dropped()
+        failing.is_some() || jobs.env.health.check().is_err() || keyspace.is_dropped()
     });
-    jobs.health.check()?;
+    jobs.env.health.check()?;
     keyspace.check()?;
     failing.map_or(Ok(()), Err)
 }
@@ -274,13 +274,14 @@ impl Need {
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
 fn commit_group(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
-    let start = (sync || group.len() > 1).then(|| jobs.runtime.now());
+    let start = (sync || group.len() > 1).then(|| jobs.env.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in group.iter_mut() {
         *result = jobs
+            .env
             .health
             .check()
-            .and_then(|()| add_needs(jobs, &mut needs, batch));
+            .and_then(|()| add_needs(&jobs.catalog, &mut needs, batch));
     }
     let outcome = commit(jobs, leader, group, &mut needs, sync);
     needs.clear();
@@ -290,12 +291,13 @@ fn commit_group(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sy
             *result = Err(error.clone());
         }
     }
-    jobs.metrics.group_count.add(1);
-    jobs.metrics.batch_count.add(group.len() as u64);
+    jobs.env.metrics.group_count.add(1);
+    jobs.env.metrics.batch_count.add(group.len() as u64);
     if let Some(start) = start {
-        jobs.metrics
+        jobs.env
+            .metrics
             .commit_time
-            .record(jobs.runtime.now().since(start));
+            .record(jobs.env.runtime.now().since(start));
     }
 }
 
@@ -357,7 +359,7 @@ fn make_room(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs
             *result = if batch.iter().any(touches) {
                 Err(error.clone())
             } else {
-                add_needs(jobs, needs, batch)
+                add_needs(&jobs.catalog, needs, batch)
             };
         }
     }
@@ -407,7 +409,7 @@ fn commit(
     jobs.reserve_numbers(first + count - 1)?;
     // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
     // the log that is not above the pin.
-    let before = jobs.log.end();
+    let before = jobs.wal.log.end();
     for need in needs.iter() {
         need.source.pin_log(before);
     }
@@ -427,42 +429,43 @@ fn commit(
         }
     };
     if planted::is(Bug::PublishBeforeLog) {
-        jobs.snapshots.publish(first + count - 1);
+        jobs.tree.snapshots.publish(first + count - 1);
     }
-    let end = append(jobs, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
-        // Nothing was written for an empty source: it must not keep the log from here on.
-        needs
-            .iter()
-            .filter(|_| !planted::is(Bug::FailedGroupPins))
-            .for_each(|need| need.source.unpin_if_empty());
-    })?;
-    wake_for_supplies(jobs, before, end);
+    let end =
+        append(&jobs.wal, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
+            // Nothing was written for an empty source: it must not keep the log from here on.
+            needs
+                .iter()
+                .filter(|_| !planted::is(Bug::FailedGroupPins))
+                .for_each(|need| need.source.unpin_if_empty());
+        })?;
+    wake_for_supplies(&jobs.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
-    jobs.metrics.user_bytes.add(user_bytes as u64);
+    jobs.env.metrics.user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
     if planted::is(Bug::HalfABatchIsShown) {
-        jobs.snapshots.publish(first + count - 1);
+        jobs.tree.snapshots.publish(first + count - 1);
     }
-    apply(jobs, group, needs, first).inspect_err(|error| jobs.health.poison(error))?;
+    apply(&jobs.env, group, needs, first).inspect_err(|error| jobs.env.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
         // This must come before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
             if planted::is(Bug::GapCutLate) {
-                jobs.snapshots.publish(first + count - 1);
+                jobs.tree.snapshots.publish(first + count - 1);
             }
             let puts = need.entries_of(group, EntryKind::Put);
             let keys = puts.map(|e| (e.key, e.key));
             let gaps = &need.keyspace.gaps;
-            gaps.invalidate(keys, first + count - 1, jobs.gap_min());
+            gaps.invalidate(keys, first + count - 1, jobs.tree.gap_min());
         }
     }
-    jobs.snapshots.publish(first + count - 1);
+    jobs.tree.snapshots.publish(first + count - 1);
     for need in needs.iter().filter(|need| need.deletes > 0) {
         let deletes = || need.entries_of(group, EntryKind::Delete);
         let last = || deletes().last().map(|e| e.key);
-        if need.keyspace.gaps.deleted(jobs, need.deletes, last) {
-            jobs.wake_tidy();
+        if need.keyspace.gaps.deleted(&jobs.tree, need.deletes, last) {
+            jobs.env.wake_tidy();
         }
     }
     Ok(())
@@ -500,7 +503,8 @@ pub(crate) fn append(
     if !sync {
         wal.interval_sync.written();
     }
-    wal.metrics
+    wal.env
+        .metrics
         .log_bytes
         .add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
     if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
@@ -596,7 +600,9 @@ fn rotate(
     let last = keyspace.view().active().clone();
     let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
     if !last.mem.is_empty() {
-        jobs.stalls.sealed(keyspace.id, last.mem.used_bytes());
+        jobs.commit
+            .stalls
+            .sealed(keyspace.id, last.mem.used_bytes());
     }
     let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
     *next_source_id += 1;
@@ -612,7 +618,12 @@ fn rotate(
             view.active().seal(next_seq - 1);
             unsettled.push(Source::Memtable(fresh.clone()));
         }
-        KeyspaceView::build(unsettled, view.version.clone(), &jobs.tables, Some(view))
+        KeyspaceView::build(
+            unsettled,
+            view.version.clone(),
+            &jobs.tree.tables,
+            Some(view),
+        )
     });
     jobs.wake_background();
     Ok(keyspace.view().active().clone())

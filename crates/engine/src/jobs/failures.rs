@@ -21,7 +21,7 @@ pub(crate) const FAILING_NOW: u32 = 3;
 pub(crate) fn failing(jobs: &Jobs) -> Option<Error> {
     let failures = jobs.schedule.lock().failures_in_a_row;
     (failures >= FAILING_NOW)
-        .then(|| jobs.last_job_error.lock().clone())
+        .then(|| jobs.env.last_job_error.lock().clone())
         .flatten()
 }
 
@@ -34,7 +34,9 @@ pub(crate) const LASTING_FAILURES: u32 = 10;
 pub(crate) fn failing_now(jobs: &Jobs) -> Option<Error> {
     let now = |failures: &u32| *failures >= FAILING_NOW;
     let fails = jobs.schedule.lock().failed_in_a_row.iter().any(now);
-    fails.then(|| jobs.last_job_error.lock().clone()).flatten()
+    fails
+        .then(|| jobs.env.last_job_error.lock().clone())
+        .flatten()
 }
 
 /// What a writer is told that waits for jobs which fail again and again.
@@ -43,6 +45,6 @@ pub(crate) fn failing_for_good(jobs: &Jobs) -> Option<Error> {
     if !jobs.schedule.lock().failed_in_a_row.iter().any(lasting) {
         return None;
     }
-    let error = jobs.last_job_error.lock().clone()?;
+    let error = jobs.env.last_job_error.lock().clone()?;
     Some(error.context("writes wait for background jobs, and those fail"))
 }

@@ -37,9 +37,9 @@ pub(crate) struct FlushTask {
 /// Executes and installs one flush.
 pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
     let _span = tracing::debug_span!("flush", keyspace = &*task.keyspace.name).entered();
-    let start = jobs.runtime.now();
+    let start = jobs.env.runtime.now();
     let source = &task.source;
-    let (published, snapshots) = jobs.snapshots.for_job();
+    let (published, snapshots) = jobs.tree.snapshots.for_job();
     // Level-0 runs are cut where the base level is, so that a table of the run meets few of that level's.
     let version = task.keyspace.view().version.clone();
     let settings = task.keyspace.pin_settings();
@@ -57,7 +57,7 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
         Ok(outcome) => outcome,
         Err(failed) => {
             if failed.rejected {
-                rejected(jobs, task, &failed.error);
+                rejected(&jobs.env, task, &failed.error);
             }
             return Err(failed.error);
         }
@@ -68,25 +68,26 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
         if planted::is(Bug::SyncShortOfFlush) {
             through.offset = 0;
         }
-        jobs.sync_log_through(through)?;
+        jobs.wal.sync_log_through(through)?;
     }
 
     let tables = outcome.tables.clone();
     let installed = install(jobs, task, outcome.tables);
-    if installed.is_err() && (!jobs.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
+    if installed.is_err() && (!jobs.env.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
         // An edit whose sync failed may stand all the same when the store is opened again: it must find its tables.
         jobs.runner.discard(&tables);
     }
     installed?;
-    count_outcome(jobs, &outcome.counters);
-    jobs.metrics
+    count_outcome(&jobs.env, &outcome.counters);
+    jobs.env
+        .metrics
         .flush_in_bytes
         .add(outcome.counters.raw_bytes_read);
     let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
-    let took = jobs.runtime.now().since(start);
-    jobs.metrics.flush_out_bytes.add(out_bytes);
-    jobs.metrics.flush_count.add(1);
-    jobs.metrics.flush_time.record(took);
+    let took = jobs.env.runtime.now().since(start);
+    jobs.env.metrics.flush_out_bytes.add(out_bytes);
+    jobs.env.metrics.flush_count.add(1);
+    jobs.env.metrics.flush_time.record(took);
     tracing::debug!(
         in_bytes = outcome.counters.raw_bytes_read,
         out_bytes,
@@ -94,7 +95,7 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
         duration_us = took.as_micros() as u64,
         "flushed"
     );
-    jobs.events.tell(|| Event::Flushed {
+    jobs.env.events.tell(|| Event::Flushed {
         keyspace: task.keyspace.name.clone(),
         in_bytes: outcome.counters.raw_bytes_read,
         out_bytes,
@@ -144,10 +145,10 @@ fn install(
     tables: Vec<siltstone_table::job::outcome::OutputTable>,
 ) -> Result<()> {
     let source = &task.source;
-    let mut role = jobs.manifest.lock();
+    let mut role = jobs.catalog.manifest.lock();
     task.keyspace.check()?;
     let ids = tables.len() as u64 + 1;
-    let mut next_id = jobs.next_table_id.fetch_add(ids, Ordering::AcqRel);
+    let mut next_id = jobs.catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
     let run_id = next_id;
     next_id += 1;
     let mut seqs = source.seqs();
@@ -159,7 +160,9 @@ fn install(
     // Whatever was given a number above an older unsettled slot is installed above it: counted, because tests must reach it.
     let out_of_order = older_unsettled(&task.keyspace, seqs);
     let edit = Edit {
-        log_start: jobs.log_start_edit(role.manifest.state(), &[source.id]),
+        log_start: jobs
+            .catalog
+            .log_start_edit(role.manifest.state(), &[source.id]),
         keyspaces: vec![KeyspaceEdit {
             id: task.keyspace.id,
             covered: vec![seqs],
@@ -169,12 +172,14 @@ fn install(
         ..Edit::default()
     };
     jobs.commit_edit(&mut role, edit)?;
-    refresh_view(jobs, &role, &task.keyspace, &[source.id]);
+    refresh_view(&jobs.commit, &role, &task.keyspace, &[source.id]);
     for table in &metas {
-        jobs.events.tell(|| table.created(&task.keyspace.name, 0));
+        jobs.env
+            .events
+            .tell(|| table.created(&task.keyspace.name, 0));
     }
     if out_of_order {
-        jobs.metrics.out_of_order_install_count.add(1);
+        jobs.env.metrics.out_of_order_install_count.add(1);
     }
     Ok(())
 }
@@ -192,12 +197,15 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
 /// an ingest that is visible before its edit is durable, or data under a drop that may never become
 /// durable.
 pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
-    core.health.check()?;
-    let mut lead = core.queue.lead();
-    let sealed: Result<Vec<_>> = keyspaces.iter().map(|k| lead.rotate(core, k)).collect();
+    core.env.health.check()?;
+    let mut lead = core.commit.queue.lead();
+    let sealed: Result<Vec<_>> = keyspaces
+        .iter()
+        .map(|k| lead.rotate(&core.jobs, k))
+        .collect();
     lead.finish();
     sealed?;
-    let end = core.log.end();
+    let end = core.wal.log.end();
     let waiting: Vec<(Arc<KeyspaceCore>, Vec<u64>)> = keyspaces
         .iter()
         .map(|k| {
@@ -212,7 +220,7 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
         })
         .collect();
     // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    crate::jobs::failures::forget_failures(core);
+    crate::jobs::failures::forget_failures(&core.jobs);
     let mut wake = true;
     loop {
         let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {
@@ -224,25 +232,26 @@ pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result
                     .any(|s| matches!(s, Source::Memtable(m) if ids.contains(&m.id)))
         };
         if waiting.iter().all(done) {
-            return core.sync_log_through(end);
+            return core.wal.sync_log_through(end);
         }
-        core.check_open()?;
-        core.health.check_manifest()?;
+        core.env.check_open()?;
+        core.env.health.check_manifest()?;
         if waiting
             .iter()
             .any(|(k, _)| !k.is_created() && !k.is_dropped())
         {
             // Its create edit waits for room, and its flush for that edit.
-            core.health.check()?;
+            core.env.health.check()?;
         }
-        if let Some(error) = crate::jobs::failures::failing(core) {
+        if let Some(error) = crate::jobs::failures::failing(&core.jobs) {
             return Err(error);
         }
         if wake {
-            core.wake_background();
+            core.jobs.wake_background();
         }
-        let schedule = core.schedule.lock();
+        let schedule = core.jobs.schedule.lock();
         wake = core
+            .env
             .settled
             .wait_timeout(schedule, std::time::Duration::from_millis(20))
             .1;

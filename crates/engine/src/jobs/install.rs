@@ -97,20 +97,26 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         reason = &*choice.reason,
     )
     .entered();
-    let start = jobs.runtime.now();
+    let start = jobs.env.runtime.now();
     if task.choice.kind == ChoiceKind::TrivialMove {
         let moved: Vec<_> = task.choice.tables().cloned().collect();
         let count = moved.len();
         commit(jobs, task, moved)?;
-        jobs.metrics.trivial_move_count.add(1);
-        tell(jobs, task, count, 0, jobs.runtime.now().since(start));
+        jobs.env.metrics.trivial_move_count.add(1);
+        tell(
+            &jobs.env,
+            task,
+            count,
+            0,
+            jobs.env.runtime.now().since(start),
+        );
         return Ok(());
     }
     if task.choice.kind == ChoiceKind::Drop {
         commit(jobs, task, Vec::new())?;
         let count = task.choice.tables().count() as u64;
-        jobs.metrics.dropped_table_count.add(count);
-        tell(jobs, task, 0, 0, jobs.runtime.now().since(start));
+        jobs.env.metrics.dropped_table_count.add(count);
+        tell(&jobs.env, task, 0, 0, jobs.env.runtime.now().since(start));
         return Ok(());
     }
     if task.begun.is_none() {
@@ -130,16 +136,20 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         Some(&begun.handover),
     );
     let adopted = begun.handover.adopted_count() - adopted_before;
-    jobs.metrics.adopted_table_count.add(adopted);
-    jobs.metrics.resumed_job_count.add(u64::from(adopted > 0));
+    jobs.env.metrics.adopted_table_count.add(adopted);
+    jobs.env
+        .metrics
+        .resumed_job_count
+        .add(u64::from(adopted > 0));
     let outcome = executed?;
     let tables = outcome.tables.clone();
     let mut next_id = jobs
+        .catalog
         .next_table_id
         .fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
     let metas = JobRunner::metas(outcome.tables, &mut next_id);
     if let Err(error) = commit(jobs, task, metas.clone()) {
-        if !jobs.health.is_poisoned() {
+        if !jobs.env.health.is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
             jobs.runner.discard(&tables);
         }
@@ -148,8 +158,8 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
     if task.cause == Cause::Deletes && gave_nothing_back(&task.choice, &metas) {
         super::schedule::remember_futile(jobs, &metas);
     }
-    count_outcome(jobs, &outcome.counters);
-    let m = &jobs.metrics;
+    count_outcome(&jobs.env, &outcome.counters);
+    let m = &jobs.env.metrics;
     m.compaction_in_bytes.add(task.choice.input_bytes);
     let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
     m.compaction_out_bytes.add(out_bytes);
@@ -162,13 +172,14 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         Cause::Deletes => drop(m.delete_compaction_count.add(1)),
         Cause::Manual => drop(m.manual_count.add(1)),
     }
-    let took = jobs.runtime.now().since(start);
+    let took = jobs.env.runtime.now().since(start);
     m.compaction_time.record(took);
     for table in &metas {
-        jobs.events
+        jobs.env
+            .events
             .tell(|| table.created(&task.keyspace.name, task.choice.to));
     }
-    tell(jobs, task, metas.len(), out_bytes, took);
+    tell(&jobs.env, task, metas.len(), out_bytes, took);
     Ok(())
 }
 
@@ -195,7 +206,7 @@ fn tell(env: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took
 
 /// The job of a choice: everything that its attempts share.
 fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
-    let (mut published, mut snapshots) = jobs.snapshots.for_job();
+    let (mut published, mut snapshots) = jobs.tree.snapshots.for_job();
     if planted::is(Bug::JobKeepsNewestOnly) {
         (published, snapshots) = (crate::formats::log::format::MAX_SEQUENCE, Vec::new());
     }
@@ -209,8 +220,11 @@ fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
             .map(|(_, t)| t.bounds.clone())
             .collect();
     }
-    let inputs = jobs.tables.inputs(task.choice.tables().cloned().collect());
-    let anchors = |table: &TableMeta| jobs.tables.anchors(table);
+    let inputs = jobs
+        .tree
+        .tables
+        .inputs(task.choice.tables().cloned().collect());
+    let anchors = |table: &TableMeta| jobs.tree.tables.anchors(table);
     let job = jobs.runner.compaction_job(
         &task.version,
         &task.keyspace.pin_settings().all,
@@ -222,7 +236,7 @@ fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
     Begun {
         job,
         inputs,
-        handover: Arc::new(Handover::new(&jobs.runtime)),
+        handover: Arc::new(Handover::new(&jobs.env.runtime)),
         left_count: 0,
     }
 }
@@ -237,14 +251,14 @@ fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
 /// Commits the edit that replaces the choice's inputs by `outputs`.
 fn commit(jobs: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
     let choice = &task.choice;
-    let mut role = jobs.manifest.lock();
+    let mut role = jobs.catalog.manifest.lock();
     task.keyspace.check()?;
     if task.cancel.is_cancelled() {
         return Err(crate::jobs::sides::cancelled());
     }
     let add = match choice.output_seqs {
         Some(seqs) => {
-            let run_id = jobs.next_table_id.fetch_add(1, Ordering::AcqRel);
+            let run_id = jobs.catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
             add_run(outputs, run_id, seqs)
         }
         None => outputs
@@ -266,7 +280,7 @@ fn commit(jobs: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> R
         ..Edit::default()
     };
     jobs.commit_edit(&mut role, edit)?;
-    refresh_view(jobs, &role, &task.keyspace, &[]);
+    refresh_view(&jobs.commit, &role, &task.keyspace, &[]);
     Ok(())
 }
 
@@ -304,7 +318,7 @@ pub(crate) fn refresh_view(
                 Source::Run(r) => !version.covered().includes(r.seqs),
             })
             .collect();
-        KeyspaceView::build(unsettled, version, &commit.tables, Some(view))
+        KeyspaceView::build(unsettled, version, &commit.tree.tables, Some(view))
     });
     commit.stalls.relieve();
 }

@@ -28,10 +28,11 @@ pub(crate) fn compact_range(
     }
     crate::jobs::flush::flush(core, std::slice::from_ref(keyspace))?;
     let first_new_table_id = core
+        .catalog
         .next_table_id
         .load(std::sync::atomic::Ordering::Acquire);
     let id = {
-        let mut schedule = core.schedule.lock();
+        let mut schedule = core.jobs.schedule.lock();
         let id = schedule.new_id();
         let range = ManualRange {
             range,
@@ -46,8 +47,8 @@ pub(crate) fn compact_range(
         });
         id
     };
-    let result = wait(core, keyspace, id);
-    core.schedule.lock().manual.retain(|m| m.id != id);
+    let result = wait(&core.jobs, keyspace, id);
+    core.jobs.schedule.lock().manual.retain(|m| m.id != id);
     result
 }
 
@@ -59,8 +60,8 @@ fn wait(jobs: &Jobs, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
         if wake {
             jobs.wake_background();
         }
-        jobs.check_open()?;
-        jobs.health.check_manifest()?;
+        jobs.env.check_open()?;
+        jobs.env.health.check_manifest()?;
         keyspace.check()?;
         if let Some(error) = crate::jobs::failures::failing(jobs) {
             return Err(error);
@@ -70,6 +71,7 @@ fn wait(jobs: &Jobs, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
             return Ok(());
         }
         wake = jobs
+            .env
             .settled
             .wait_timeout(schedule, Duration::from_millis(20))
             .1;

@@ -13,15 +13,25 @@ pub(crate) mod rate;
 pub mod schedule;
 pub mod sides;
 
+use std::sync::Arc;
+
 use siltstone_storage::Mutex;
 
+use crate::catalog::Catalog;
 use crate::commit::Commit;
+use crate::env::Env;
 use crate::jobs::build::JobRunner;
 use crate::jobs::schedule::Schedule;
+use crate::tree::Tree;
+use crate::wal::Wal;
 
 /// The jobs of a store: what runs, and what runs it.
 pub(crate) struct Jobs {
-    pub(crate) commit: Commit,
+    pub(crate) env: Arc<Env>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) commit: Arc<Commit>,
     pub(crate) runner: JobRunner,
     pub(crate) schedule: Mutex<Schedule>,
 }
@@ -31,15 +41,6 @@ impl Jobs {
     pub(crate) fn wake_background(&self) {
         let mut schedule = self.schedule.lock();
         schedule.events += 1;
-        self.work.notify_all();
-    }
-}
-
-/// Until all users name the parts that they need, a part stands for those below it, too.
-impl std::ops::Deref for Jobs {
-    type Target = Commit;
-
-    fn deref(&self) -> &Commit {
-        &self.commit
+        self.env.work.notify_all();
     }
 }

@@ -214,9 +214,9 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
 pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
     #[cfg(feature = "planted")]
     if planted::is(Bug::UnseededOrder) {
-        core.runtime.yield_point_at(planted::unseeded());
+        core.env.runtime.yield_point_at(planted::unseeded());
     }
-    let map = core.keyspaces.load_full();
+    let map = core.catalog.keyspaces.load_full();
     let mut schedule = core.schedule.lock();
     for keyspace in map.by_id.values() {
         if let Some(task) = next_flush(&mut schedule, keyspace) {
@@ -278,7 +278,7 @@ fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
     for keyspace in map.by_id.values() {
         for handle in with_range_deletes(&keyspace.pin()) {
             if handle.deleted_ranges().is_none() {
-                core.tables.learn_deleted_ranges(handle);
+                core.tree.tables.learn_deleted_ranges(handle);
             }
         }
     }
@@ -297,7 +297,7 @@ fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
             jobs: &jobs,
             unsettled: &unsettled,
         };
-        let deletes = deletes(core, &schedule, &view);
+        let deletes = deletes(&core.tree, &schedule, &view);
         if let Some(choice) = pick::pick_deletes(&input, &deletes) {
             schedule.turn = *id;
             let cause = Cause::Deletes;
@@ -530,8 +530,8 @@ pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
     schedule.failures_in_a_row = after(schedule.failures_in_a_row);
     schedule.failed_in_a_row[of_its_kind] = after(schedule.failed_in_a_row[of_its_kind]);
     schedule.events += 1;
-    jobs.work.notify_all();
-    jobs.settled.notify_all();
+    jobs.env.work.notify_all();
+    jobs.env.settled.notify_all();
     match task {
         Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
         Some(Task::Compaction(compaction)) => {
@@ -568,7 +568,7 @@ pub(crate) fn cancel_all(jobs: &Jobs) {
 
 /// Whether nothing runs, nothing is sealed (but what tests hold back), and nothing is due.
 pub(crate) fn is_idle(core: &Jobs) -> bool {
-    let map = core.keyspaces.load_full();
+    let map = core.catalog.keyspaces.load_full();
     let schedule = core.schedule.lock();
     if !schedule.running.is_empty() {
         return false;
@@ -590,6 +590,6 @@ pub(crate) fn is_idle(core: &Jobs) -> bool {
         // What range deletes cover is learned by a worker that finds nothing else to do.
         pick::pick(&input).is_none()
             && with_range_deletes(&view).all(|handle| handle.deleted_ranges().is_some())
-            && pick::pick_deletes(&input, &deletes(core, &schedule, &view)).is_none()
+            && pick::pick_deletes(&input, &deletes(&core.tree, &schedule, &view)).is_none()
     })
 }

@@ -23,7 +23,7 @@ const SEALED_MIN_BYTES: u64 = 64 << 10;
 /// What is in memory now.
 pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
-    for keyspace in jobs.keyspaces.load_full().by_id.values() {
+    for keyspace in jobs.catalog.keyspaces.load_full().by_id.values() {
         for source in &keyspace.pin().sources {
             if let Source::Memtable(m) = source {
                 range_delete_bytes += m.mem.range_delete_held_bytes();
@@ -33,38 +33,38 @@ pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
     }
     let job_bytes = jobs.schedule.lock().buffer_bytes();
     MemoryStats {
-        arena_bytes: jobs.arenas.held_bytes(),
+        arena_bytes: jobs.tree.arenas.held_bytes(),
         range_delete_bytes,
-        block_cache_bytes: jobs.tables.cache.held_bytes(),
-        table_bytes: jobs.tables.memory_bytes(),
-        memtable_bytes: jobs.arenas.whole_bytes() + beside_arenas,
+        block_cache_bytes: jobs.tree.tables.cache.held_bytes(),
+        table_bytes: jobs.tree.tables.memory_bytes(),
+        memtable_bytes: jobs.tree.arenas.whole_bytes() + beside_arenas,
         job_bytes,
-        block_cache_capacity_bytes: jobs.tables.cache.capacity_bytes(),
-        max_bytes: jobs.live.load().memory_bytes_max,
+        block_cache_capacity_bytes: jobs.tree.tables.cache.capacity_bytes(),
+        max_bytes: jobs.env.live.load().memory_bytes_max,
     }
 }
 
 /// One round: gives back what is too much.
 pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
-    let max = jobs.live.load().memory_bytes_max;
-    let cache = &jobs.tables.cache;
+    let max = jobs.env.live.load().memory_bytes_max;
+    let cache = &jobs.tree.tables.cache;
     if max == 0 {
         cache.set_capacity(u64::MAX);
         return Ok(());
     }
-    jobs.arenas.release_kept();
+    jobs.tree.arenas.release_kept();
     let now = memory(jobs);
     let others = now.counted_bytes() - now.block_cache_bytes;
     cache.set_capacity(max.saturating_sub(others));
     if others <= max {
         return Ok(());
     }
-    let closed = jobs.tables.close_deep(others - max);
+    let closed = jobs.tree.tables.close_deep(others - max);
     if others - closed.min(others) <= max {
         return Ok(());
     }
-    jobs.metrics.memory_over_count.add(1);
-    if jobs.health.is_no_space() {
+    jobs.env.metrics.memory_over_count.add(1);
+    if jobs.env.health.is_no_space() {
         return Ok(());
     }
     seal_largest(jobs)
@@ -72,7 +72,7 @@ pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
 
 /// Seals the largest active memtable, if it is worth it.
 fn seal_largest(jobs: &Jobs) -> Result<()> {
-    let map = jobs.keyspaces.load_full();
+    let map = jobs.catalog.keyspaces.load_full();
     let largest = map
         .by_id
         .values()
@@ -83,11 +83,11 @@ fn seal_largest(jobs: &Jobs) -> Result<()> {
     let Some((_, keyspace)) = largest else {
         return Ok(());
     };
-    let mut lead = jobs.queue.lead();
+    let mut lead = jobs.commit.queue.lead();
     let sealed = lead.rotate(jobs, keyspace);
     lead.finish();
     if sealed? {
-        jobs.metrics.sealed_for_memory_count.add(1);
+        jobs.env.metrics.sealed_for_memory_count.add(1);
     }
     Ok(())
 }

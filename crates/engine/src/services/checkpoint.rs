@@ -50,24 +50,24 @@ struct Cut {
 /// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
 fn cut(jobs: &Jobs) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
-    let _ddl = jobs.ddl.lock();
+    let _ddl = jobs.catalog.ddl.lock();
     // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
-    jobs.health.check_manifest()?;
+    jobs.env.health.check_manifest()?;
     let (state, creates) = {
-        let role = jobs.manifest.lock();
+        let role = jobs.catalog.manifest.lock();
         let pending = role.pending.iter().flat_map(|p| &p.edit.create);
         (
             role.manifest.state().clone(),
             pending.map(|c| (c.id, c.clone())).collect(),
         )
     };
-    let mut lead = jobs.queue.lead();
+    let mut lead = jobs.commit.queue.lead();
     // Asked again: the leader before may have poisoned the store with its work half done.
-    if let Err(error) = jobs.health.check_manifest() {
+    if let Err(error) = jobs.env.health.check_manifest() {
         lead.finish();
         return Err(error);
     }
-    let map = jobs.keyspaces.load_full();
+    let map = jobs.catalog.keyspaces.load_full();
     let rotated: Result<Vec<bool>> = map
         .by_id
         .values()
@@ -80,9 +80,9 @@ fn cut(jobs: &Jobs) -> Result<Cut> {
         lead.finish();
     }
     // In a simulated run others get their chance right here: what is a moment must be one because of the role, not by luck.
-    jobs.runtime.yield_point();
+    jobs.env.runtime.yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
-    let (published, end) = (jobs.snapshots.published(), jobs.log.end());
+    let (published, end) = (jobs.tree.snapshots.published(), jobs.wal.log.end());
     if let Some(lead) = lead {
         lead.finish();
     }
@@ -99,8 +99,8 @@ fn cut(jobs: &Jobs) -> Result<Cut> {
 /// Writes a checkpoint into an empty storage, or over an unfinished one.
 pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
-    jobs.health.check_manifest()?;
-    let target = &jobs.tables.descriptors.wrap(target.clone());
+    jobs.env.health.check_manifest()?;
+    let target = &jobs.tree.tables.descriptors.wrap(target.clone());
     let lease = target
         .lease(LEASE)
         .map_err(|e| Error::from(e).context("writing a checkpoint"))?;
@@ -114,7 +114,7 @@ pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<Checkpoint
     let _ = target
         .delete(epoch, PARTIAL)
         .and_then(|()| target.sync_dir(epoch));
-    tell(jobs, target.describe(), report);
+    tell(&jobs.env, target.describe(), report);
     Ok(report)
 }
 
@@ -170,7 +170,7 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
     let cut = cut(core)?;
     if !planted::is(Bug::CheckpointAheadOfLog) {
-        core.sync_log_through(cut.end)?;
+        core.wal.sync_log_through(cut.end)?;
     }
     let mut report = CheckpointReport {
         published: cut.published,
@@ -180,17 +180,19 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
     let open_number = core.runner.open_number + 1;
     let jobs = core.runner.onto(target, epoch, open_number);
     let mut next_id = core
+        .catalog
         .next_table_id
         .load(std::sync::atomic::Ordering::Acquire)
         .max(cut.state.next_table_id);
     let mut state = StoreState {
         next_table_id: next_id,
         sequence_ceiling: core
+            .catalog
             .ceiling
             .load(std::sync::atomic::Ordering::Acquire)
             .max(cut.state.sequence_ceiling),
         open_number,
-        created_us: core.runtime.unix_micros(),
+        created_us: core.env.runtime.unix_micros(),
         next_keyspace_id: cut.state.next_keyspace_id,
         ..StoreState::new()
     };
@@ -202,8 +204,8 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             .insert(keyspace.id, Arc::new(cut.describe(keyspace, view)?));
         for (_, level) in view.level_views() {
             for table in level.level.tables() {
-                check_going_on(core)?;
-                import(core, &**target, epoch, &table.name)?;
+                check_going_on(&core.env)?;
+                import(&core.env, &**target, epoch, &table.name)?;
                 report.table_count += 1;
                 report.table_bytes += table.file_bytes;
             }
@@ -216,7 +218,7 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                 Source::Run(run) => (run.seqs, run.tables.level.clone()),
                 Source::Memtable(_) if planted::is(Bug::CheckpointWithoutMemtables) => continue,
                 Source::Memtable(mem) => {
-                    check_going_on(core)?;
+                    check_going_on(&core.env)?;
                     let written = jobs.flush_for_recovery(
                         keyspace.id,
                         &keyspace.pin_settings().all,
@@ -243,8 +245,8 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             .push(keyspace_edit(keyspace.id, &runs, cut.published));
     }
     edit.next_table_id = Some(next_id);
-    check_going_on(core)?;
-    found(target, epoch, &core.runtime, state, &edit)?;
+    check_going_on(&core.env)?;
+    found(target, epoch, &core.env.runtime, state, &edit)?;
     Ok(report)
 }
 
@@ -328,7 +330,7 @@ pub(crate) fn found(
 /// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.
 pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = %folder.display()).entered();
-    jobs.health.check_manifest()?;
+    jobs.env.health.check_manifest()?;
     let told = |e: siltstone_storage::StorageError| {
         Error::from(e).context(format!("writing a checkpoint to {}", folder.display()))
     };
@@ -338,7 +340,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
     {
         return Err(not_empty(&folder.display().to_string()));
     }
-    refuse_within(&jobs.storages, folder, "a checkpoint")?;
+    refuse_within(&jobs.env.storages, folder, "a checkpoint")?;
     let partial = partial_path(folder)?;
     let strange = |found: String| {
         Error::invalid_argument(format!(
@@ -349,7 +351,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .found(found)
         .advice("move it away, or choose another folder")
     };
-    let descriptors = &jobs.tables.descriptors;
+    let descriptors = &jobs.tree.tables.descriptors;
     let storage = descriptors
         .retry(|| FileStorage::open_or_create(&partial))
         .map_err(told)?;
@@ -397,7 +399,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
             let _ = target
                 .delete(epoch, PARTIAL)
                 .and_then(|()| target.sync_dir(epoch));
-            tell(jobs, folder.display().to_string(), report);
+            tell(&jobs.env, folder.display().to_string(), report);
             Ok(report)
         }
         Err(error) => {

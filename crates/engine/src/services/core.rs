@@ -8,28 +8,30 @@
 //!
 //! Threading: shared by all handles and background tasks.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use siltstone_storage::Mutex;
 
+use crate::catalog::Catalog;
+use crate::commit::Commit;
+use crate::env::Env;
 use crate::jobs::Jobs;
+use crate::tree::Tree;
+use crate::wal::Wal;
 
 /// See the module. It stands for all parts below it.
 pub(crate) struct Core {
-    pub(crate) parts: Jobs,
+    pub(crate) env: Arc<Env>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) commit: Arc<Commit>,
+    pub(crate) jobs: Arc<Jobs>,
     /// A table that an ingest linked could not be synced: from then on they are copied.
     pub(crate) links_fail: AtomicBool,
     pub(crate) rest: Mutex<Option<crate::services::recovery::Rest>>,
     pub(crate) tasks: Mutex<crate::background::Tasks>,
     /// There is a file of published statistics that is this open's.
     pub(crate) published: AtomicBool,
-}
-
-/// Until all users name the parts that they need, a part stands for those below it, too.
-impl std::ops::Deref for Core {
-    type Target = Jobs;
-
-    fn deref(&self) -> &Jobs {
-        &self.parts
-    }
 }

@@ -48,17 +48,17 @@ pub(crate) fn create(
     options: &KeyspaceOptions,
 ) -> Result<Arc<KeyspaceCore>> {
     check_name(name)?;
-    let _ddl = jobs.ddl.lock();
-    let live = jobs.live.load_full();
+    let _ddl = jobs.catalog.ddl.lock();
+    let live = jobs.env.live.load_full();
     let mut own = live.keyspaces.get(name).cloned().unwrap_or_default();
     own.merge(options);
     own.validate()?;
     let mut stored = StoredOptions::new();
     own.store_into(&mut stored);
-    let settings = Settings::new(own, &live, &jobs.arenas);
+    let settings = Settings::new(own, &live, &jobs.tree.arenas);
     // Under the lock: one whose edit is in doubt has given an id away that the state does not know.
-    jobs.health.check()?;
-    if jobs.keyspaces.load().by_name.contains_key(name) {
+    jobs.env.health.check()?;
+    if jobs.catalog.keyspaces.load().by_name.contains_key(name) {
         return Err(
             Error::invalid_argument(format!("there is a keyspace `{name}` already"))
                 .advice("open it, or use another name"),
@@ -67,10 +67,10 @@ pub(crate) fn create(
     // Not from the manifest's state: an id is given away by its record, long before an edit says so.
     let id = if planted::is(Bug::ReuseKeyspaceIds) {
         (1..)
-            .find(|id| !jobs.keyspaces.load().by_id.contains_key(id))
+            .find(|id| !jobs.catalog.keyspaces.load().by_id.contains_key(id))
             .unwrap_or(1)
     } else {
-        jobs.next_keyspace_id.load(Ordering::Acquire)
+        jobs.catalog.next_keyspace_id.load(Ordering::Acquire)
     };
     let Some(next_id) = id.checked_add(1) else {
         return Err(
@@ -78,11 +78,12 @@ pub(crate) fn create(
                 .advice("copy the data to a new store"),
         );
     };
-    let mut lead = jobs.queue.lead();
+    let mut lead = jobs.commit.queue.lead();
     let number = lead.next_seq;
     // Checked again: the previous leader may have poisoned the store, and its numbers must not be
     // published with this one.
     let prepared = jobs
+        .env
         .health
         .check()
         .and_then(|()| jobs.reserve_numbers(number))
@@ -94,33 +95,40 @@ pub(crate) fn create(
             return Err(error);
         }
     };
-    let pin = jobs.pin_log(jobs.log.end());
+    let pin = jobs.catalog.pin_log(jobs.wal.log.end());
     let appended = crate::commit::write::append(
-        jobs,
+        &jobs.wal,
         RecordKind::KeyspaceCreate,
         number,
         1,
         &[&encode_create(id, name, &stored)],
-        jobs.sync_every_write,
+        jobs.wal.sync_every_write,
     );
     let end = match appended {
         Ok(end) => end,
         Err(error) => {
             lead.finish();
-            jobs.unpin_log(pin);
+            jobs.catalog.unpin_log(pin);
             return Err(error);
         }
     };
-    jobs.next_keyspace_id.fetch_max(next_id, Ordering::AcqRel);
+    jobs.catalog
+        .next_keyspace_id
+        .fetch_max(next_id, Ordering::AcqRel);
     let version = Arc::new(KeyspaceVersion::new(id));
-    let view = KeyspaceView::build(vec![Source::Memtable(source)], version, &jobs.tables, None);
-    let keyspace = KeyspaceCore::new(&jobs.runtime, id, name, view, settings);
-    change_map(jobs, |map| {
+    let view = KeyspaceView::build(
+        vec![Source::Memtable(source)],
+        version,
+        &jobs.tree.tables,
+        None,
+    );
+    let keyspace = KeyspaceCore::new(&jobs.env.runtime, id, name, view, settings);
+    change_map(&jobs.catalog, |map| {
         map.by_name.insert(name.to_string(), id);
         map.by_id.insert(id, keyspace.clone());
     });
     lead.next_seq = number + 1;
-    jobs.snapshots.publish(number);
+    jobs.tree.snapshots.publish(number);
     lead.finish();
     let edit = Edit {
         create: vec![CreateKeyspace {
@@ -132,7 +140,7 @@ pub(crate) fn create(
         next_keyspace_id: Some(next_id),
         ..Edit::default()
     };
-    jobs.events.tell(|| Event::KeyspaceCreated {
+    jobs.env.events.tell(|| Event::KeyspaceCreated {
         name: name.to_string(),
         id,
     });
@@ -143,12 +151,12 @@ pub(crate) fn create(
 /// Drops a keyspace.
 pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     // A full disk does not keep anybody from dropping: this is how room is made.
-    let _ddl = jobs.ddl.lock();
-    jobs.health.check_manifest()?;
+    let _ddl = jobs.catalog.ddl.lock();
+    jobs.env.health.check_manifest()?;
     keyspace.check()?;
-    let mut lead = jobs.queue.lead();
+    let mut lead = jobs.commit.queue.lead();
     // Checked again, as in `create`.
-    if let Err(error) = jobs.health.check_manifest() {
+    if let Err(error) = jobs.env.health.check_manifest() {
         lead.finish();
         return Err(error);
     }
@@ -161,10 +169,12 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         Source::Memtable(m) => m.first_position(),
         Source::Run(_) => None,
     });
-    let end = jobs.log.end();
-    let pin = jobs.pin_log(oldest.min().map_or(end, |oldest| oldest.min(end)));
+    let end = jobs.wal.log.end();
+    let pin = jobs
+        .catalog
+        .pin_log(oldest.min().map_or(end, |oldest| oldest.min(end)));
     let body = keyspace.id.to_le_bytes();
-    let appended = if jobs.waits_for_room.load(Ordering::Acquire) {
+    let appended = if jobs.catalog.waits_for_room.load(Ordering::Acquire) {
         // The log that is replayed is not the one being written: the manifest alone takes the drop, as without room.
         Err(Error::new(
             ErrorKind::NoSpace,
@@ -173,12 +183,12 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     } else {
         jobs.reserve_numbers(number).and_then(|()| {
             crate::commit::write::append(
-                jobs,
+                &jobs.wal,
                 RecordKind::KeyspaceDrop,
                 number,
                 1,
                 &[&body],
-                jobs.sync_every_write,
+                jobs.wal.sync_every_write,
             )
         })
     };
@@ -187,17 +197,17 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced before
         // anything changes, so what is durable stays a prefix, and a sync that fails leaves the keyspace as it was.
         Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
-            let end = jobs.log.end();
-            if let Err(error) = jobs.sync_log_through(end) {
+            let end = jobs.wal.log.end();
+            if let Err(error) = jobs.wal.sync_log_through(end) {
                 lead.finish();
-                jobs.unpin_log(pin);
+                jobs.catalog.unpin_log(pin);
                 return Err(error);
             }
             (end, 0)
         }
         Err(error) => {
             lead.finish();
-            jobs.unpin_log(pin);
+            jobs.catalog.unpin_log(pin);
             return Err(error);
         }
     };
@@ -205,31 +215,31 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         // The edit is all that says so: nothing changes before it is durable.
         let done = drop_by_edit(jobs, keyspace);
         lead.finish();
-        jobs.unpin_log(pin);
+        jobs.catalog.unpin_log(pin);
         done?;
         crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
-        jobs.stalls.forget(keyspace.id);
-        jobs.wake_tidy();
+        jobs.commit.stalls.forget(keyspace.id);
+        jobs.env.wake_tidy();
         return Ok(());
     }
-    leave_map(jobs, keyspace);
+    leave_map(&jobs.catalog, keyspace);
     lead.next_seq = number + used;
-    jobs.snapshots.publish(number + used - 1);
+    jobs.tree.snapshots.publish(number + used - 1);
     lead.finish();
     crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
-    jobs.stalls.forget(keyspace.id);
+    jobs.commit.stalls.forget(keyspace.id);
     let edit = Edit {
         drop: vec![keyspace.id],
         ..Edit::default()
     };
     complete(jobs, end, edit, pin, vec![keyspace.clone()])?;
-    jobs.wake_tidy();
+    jobs.env.wake_tidy();
     Ok(())
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
 pub(crate) fn drop_by_edit(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
-    let mut role = jobs.manifest.lock();
+    let mut role = jobs.catalog.manifest.lock();
     if role.manifest.state().keyspace(keyspace.id).is_none() {
         // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
         // cannot forget.
@@ -242,9 +252,9 @@ pub(crate) fn drop_by_edit(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<
         ..Edit::default()
     };
     jobs.commit_edit(&mut role, edit)?;
-    leave_map(jobs, keyspace);
+    leave_map(&jobs.catalog, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
-    take_out(jobs, &mut role, keyspace.id);
+    take_out(&jobs.catalog, &mut role, keyspace.id);
     settle(jobs, &role, keyspace);
     Ok(())
 }
@@ -283,7 +293,7 @@ fn take_out(catalog: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool 
 }
 
 fn leave_map(catalog: &Catalog, keyspace: &KeyspaceCore) {
-    catalog.events.tell(|| Event::KeyspaceDropped {
+    catalog.env.events.tell(|| Event::KeyspaceDropped {
         name: keyspace.name.clone(),
         id: keyspace.id,
     });
@@ -315,18 +325,19 @@ pub(crate) fn complete(
 ) -> Result<()> {
     let result = (|| {
         if !planted::is(Bug::EditBeforeLogSync) {
-            jobs.sync_log_through(end)?;
+            jobs.wal.sync_log_through(end)?;
         }
         if planted::is(Bug::UnpinnedOnceSynced) {
-            jobs.unpin_log(pin);
+            jobs.catalog.unpin_log(pin);
         }
-        let mut role = jobs.manifest.lock();
+        let mut role = jobs.catalog.manifest.lock();
         let mut edit = edit;
         // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the
         // manifest, and has no edit of its own to follow.
-        edit.drop.retain(|id| !take_out(jobs, &mut role, *id));
+        edit.drop
+            .retain(|id| !take_out(&jobs.catalog, &mut role, *id));
         let committed = if edit == Edit::default() {
-            jobs.wake_tidy();
+            jobs.env.wake_tidy();
             Ok(())
         } else {
             jobs.commit_edit(&mut role, edit.clone())
@@ -334,7 +345,7 @@ pub(crate) fn complete(
         match committed {
             Ok(()) => {
                 keyspaces.iter().for_each(|k| settle(jobs, &role, k));
-                jobs.unpin_log(pin);
+                jobs.catalog.unpin_log(pin);
                 Ok(())
             }
             Err(error) if may_wait(&error) => {
@@ -343,7 +354,7 @@ pub(crate) fn complete(
                     keyspaces,
                     pin,
                 });
-                jobs.wake_tidy();
+                jobs.env.wake_tidy();
                 Ok(())
             }
             Err(error) => Err(error),
@@ -351,6 +362,6 @@ pub(crate) fn complete(
     })();
     result.inspect_err(|error| {
         // The record is in the log and what it says is shown, but the manifest will never say so: they have parted.
-        jobs.health.poison(error);
+        jobs.env.health.poison(error);
     })
 }

@@ -28,10 +28,10 @@ fn is_of_one_open(setting: &Setting) -> bool {
 
 /// The options in force that contradict the file.
 pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
-    let Ok(Some(file)) = &catalog.options_file else {
+    let Ok(Some(file)) = &catalog.env.options_file else {
         return Vec::new();
     };
-    let mut all = of_store(&catalog.live.load(), file);
+    let mut all = of_store(&catalog.env.live.load(), file);
     let map = catalog.keyspaces.load_full();
     for (name, wished) in &file.options.keyspaces {
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
@@ -53,7 +53,7 @@ pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
 
 /// The keyspaces that the file has options for and that the store does not have (yet).
 pub(crate) fn of_no_keyspace(catalog: &Catalog) -> Vec<String> {
-    let Ok(Some(file)) = &catalog.options_file else {
+    let Ok(Some(file)) = &catalog.env.options_file else {
         return Vec::new();
     };
     let map = catalog.keyspaces.load();
@@ -97,10 +97,13 @@ pub(crate) fn failure(env: &Env) -> Option<&Error> {
 
 /// Traces and emits what contradicts the file. Called once the store is open for writing.
 pub(crate) fn report(catalog: &Catalog) {
-    if let Some(error) = failure(catalog) {
+    if let Some(error) = failure(&catalog.env) {
         tracing::warn!(%error, "the file {OPTIONS} in the store's folder cannot be read");
         let error = error.clone();
-        catalog.events.tell(|| Event::OptionsUnreadable { error });
+        catalog
+            .env
+            .events
+            .tell(|| Event::OptionsUnreadable { error });
     }
     let differences = differences(catalog);
     for difference in &differences {
@@ -113,7 +116,10 @@ pub(crate) fn report(catalog: &Catalog) {
         );
     }
     if !differences.is_empty() {
-        catalog.events.tell(|| Event::OptionsDiffer { differences });
+        catalog
+            .env
+            .events
+            .tell(|| Event::OptionsDiffer { differences });
     }
     let keyspaces = of_no_keyspace(catalog);
     for keyspace in &keyspaces {
@@ -125,6 +131,7 @@ pub(crate) fn report(catalog: &Catalog) {
     }
     if !keyspaces.is_empty() {
         catalog
+            .env
             .events
             .tell(|| Event::OptionsOfNoKeyspace { keyspaces });
     }

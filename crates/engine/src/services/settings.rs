@@ -20,7 +20,7 @@ use crate::types::options::{Change, KeyspaceOptions, Options, Value, setting};
 
 /// The options of this open as they are now, and what each keyspace has of its own.
 pub(crate) fn present(catalog: &Catalog) -> Options {
-    let mut options = Options::clone(&catalog.live.load_full());
+    let mut options = Options::clone(&catalog.env.live.load_full());
     options.keyspaces = catalog
         .keyspaces
         .load_full()
@@ -34,8 +34,8 @@ pub(crate) fn present(catalog: &Catalog) -> Options {
 
 /// Changes one option of the store until it is closed.
 pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
-    if jobs.health.is_read_only() {
-        return jobs.health.check();
+    if jobs.env.health.is_read_only() {
+        return jobs.env.health.check();
     }
     let setting = setting(name)?;
     if let Change::AtOpen(why) = setting.change {
@@ -44,9 +44,9 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
         ))
         .advice(format!("close the store and open it with another {name}")));
     }
-    let _ddl = jobs.ddl.lock();
-    jobs.check_open()?;
-    let old = jobs.live.load_full();
+    let _ddl = jobs.catalog.ddl.lock();
+    jobs.env.check_open()?;
+    let old = jobs.env.live.load_full();
     let mut options = Options::clone(&old);
     options.set(name, value)?;
     options.validate()?;
@@ -54,14 +54,14 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
     jobs.runner.set_flush_verify(options.flush_verify);
     jobs.runner.rate.set(options.background_bytes_per_s);
     let options = Arc::new(options);
-    jobs.live.store(options.clone());
-    for keyspace in jobs.keyspaces.load_full().by_id.values() {
+    jobs.env.live.store(options.clone());
+    for keyspace in jobs.catalog.keyspaces.load_full().by_id.values() {
         let own = keyspace.pin_settings().own.clone();
-        keyspace.set_settings(Settings::new(own, &options, &jobs.arenas));
+        keyspace.set_settings(Settings::new(own, &options, &jobs.tree.arenas));
     }
     let value = options.get(name)?;
     if value != old.get(name)? {
-        jobs.events.tell(|| Event::OptionChanged {
+        jobs.env.events.tell(|| Event::OptionChanged {
             keyspace: None,
             name: setting.name,
             value: Some(value),
@@ -77,9 +77,9 @@ pub(crate) fn set_keyspace(
     keyspace: &KeyspaceCore,
     change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
 ) -> Result<()> {
-    let _ddl = jobs.ddl.lock();
-    jobs.check_open()?;
-    jobs.health.check_manifest()?;
+    let _ddl = jobs.catalog.ddl.lock();
+    jobs.env.check_open()?;
+    jobs.env.health.check_manifest()?;
     keyspace.check()?;
     let mut own = keyspace.pin_settings().own.clone();
     change(&mut own)?;
@@ -88,7 +88,7 @@ pub(crate) fn set_keyspace(
         return Ok(());
     }
     {
-        let mut role = jobs.manifest.lock();
+        let mut role = jobs.catalog.manifest.lock();
         // A create that waits for room has its options in the edit that waits; whatever else is
         // stored stays.
         jobs.commit_pending(&mut role)?;
@@ -112,13 +112,17 @@ pub(crate) fn set_keyspace(
     }
     let old = keyspace.pin_settings();
     for (name, value) in own.changes_from(&old.own) {
-        jobs.events.tell(|| Event::OptionChanged {
+        jobs.env.events.tell(|| Event::OptionChanged {
             keyspace: Some(keyspace.name.clone()),
             name,
             value,
         });
     }
-    keyspace.set_settings(Settings::new(own, &jobs.live.load_full(), &jobs.arenas));
+    keyspace.set_settings(Settings::new(
+        own,
+        &jobs.env.live.load_full(),
+        &jobs.tree.arenas,
+    ));
     changed(jobs);
     Ok(())
 }
@@ -126,12 +130,12 @@ pub(crate) fn set_keyspace(
 /// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
 /// all the same until the store is closed.
 pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
-    for (name, own) in &jobs.live.load_full().keyspaces {
-        let map = jobs.keyspaces.load_full();
+    for (name, own) in &jobs.env.live.load_full().keyspaces {
+        let map = jobs.catalog.keyspaces.load_full();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
         };
-        let file = jobs.options_file.as_ref().ok().and_then(Option::as_ref);
+        let file = jobs.env.options_file.as_ref().ok().and_then(Option::as_ref);
         let in_file = file.and_then(|file| file.options.keyspaces.get(name));
         let kept = set_keyspace(jobs, keyspace, |kept| {
             *kept = merged(name, kept, own, in_file)?;
@@ -140,7 +144,11 @@ pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
         match kept {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
-                keyspace.set_settings(Settings::new(wished, &jobs.live.load_full(), &jobs.arenas));
+                keyspace.set_settings(Settings::new(
+                    wished,
+                    &jobs.env.live.load_full(),
+                    &jobs.tree.arenas,
+                ));
             }
             result => result.map_err(|e| e.context(format!("the options of keyspace `{name}`")))?,
         }
@@ -150,7 +158,7 @@ pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
 
 /// Tells those who wait for what a setting may have changed.
 pub(crate) fn changed(jobs: &Jobs) {
-    jobs.stalls.relieve();
+    jobs.commit.stalls.relieve();
     jobs.wake_background();
-    jobs.wake_tidy();
+    jobs.env.wake_tidy();
 }

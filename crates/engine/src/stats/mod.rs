@@ -189,7 +189,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
 
 /// The present statistics, with the space that the caller has counted.
 pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
-    let (m, cache) = (&core.metrics, &core.tables.cache);
+    let (m, cache) = (&core.env.metrics, &core.tree.tables.cache);
     let counters = [
         ("get_count", m.get_count.get()),
         ("get_hit_count", m.get_hit_count.get()),
@@ -243,23 +243,23 @@ pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
         ("passed_log_damage_count", m.passed_log_damage_count.get()),
         ("passed_log_damage_bytes", m.passed_log_damage_bytes.get()),
-        ("map_failed_count", core.tables.map_failed_count()),
+        ("map_failed_count", core.tree.tables.map_failed_count()),
         ("block_cache_hit_count", cache.points.hit_count()),
         ("block_cache_miss_count", cache.points.miss_count()),
         ("block_cache_scan_hit_count", cache.scans.hit_count()),
         ("block_cache_scan_miss_count", cache.scans.miss_count()),
-        ("table_open_count", core.tables.opened_count()),
-        ("table_close_count", core.tables.closed_count()),
+        ("table_open_count", core.tree.tables.opened_count()),
+        ("table_close_count", core.tree.tables.closed_count()),
         (
             "table_file_close_count",
-            core.tables.descriptors.closed_count(),
+            core.tree.tables.descriptors.closed_count(),
         ),
         (
             "descriptor_retry_count",
-            core.tables.descriptors.retried_count(),
+            core.tree.tables.descriptors.retried_count(),
         ),
         ("stats_unpublished_count", m.stats_unpublished_count.get()),
-        ("event_lost_count", core.events.lost_count()),
+        ("event_lost_count", core.env.events.lost_count()),
     ];
     let counters = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
     let latencies = [
@@ -272,7 +272,7 @@ pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
         ("sync", m.sync_time.summary()),
     ];
     let latencies = latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into();
-    let map = core.keyspaces.load_full();
+    let map = core.catalog.keyspaces.load_full();
     let keyspaces = map
         .by_id
         .values()
@@ -302,35 +302,41 @@ pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
                 .collect::<Vec<_>>()
         })
         .collect();
-    let (pinned_table_count, pinned_table_bytes) = core.tables.pinned(&current);
+    let (pinned_table_count, pinned_table_bytes) = core.tree.tables.pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::services::budget::memory(core);
     let jobs_failing = crate::jobs::failures::failing_now(core).map(|error| error.to_string());
     Stats {
         jobs_failing,
-        health: core.health.describe(),
-        published: core.snapshots.published(),
-        snapshot_count: core.snapshots.count() as u64,
-        oldest_snapshot: core.snapshots.oldest(),
+        health: core.env.health.describe(),
+        published: core.tree.snapshots.published(),
+        snapshot_count: core.tree.snapshots.count() as u64,
+        oldest_snapshot: core.tree.snapshots.oldest(),
         keyspaces,
         counters,
         latencies,
-        delay_totals: core.stalls.totals(),
-        delays: core.stalls.delays(),
-        waiting_writer_count: core.stalls.waiting_count() as u64,
+        delay_totals: core.commit.stalls.totals(),
+        delays: core.commit.stalls.delays(),
+        waiting_writer_count: core.commit.stalls.waiting_count() as u64,
         jobs: core.schedule.lock().jobs(),
         sides: core.runner.sides.stats(),
-        log: core.log.stats(),
+        log: core.wal.log.stats(),
         memory,
         space,
         pinned_table_count,
         pinned_table_bytes,
-        last_job_error: core.last_job_error.lock().as_ref().map(|e| e.to_string()),
-        option_differences: crate::services::options_differ::differences(core),
-        options_file_error: crate::services::options_differ::failure(core).map(Error::to_string),
-        options_of_no_keyspace: crate::services::options_differ::of_no_keyspace(core),
+        last_job_error: core
+            .env
+            .last_job_error
+            .lock()
+            .as_ref()
+            .map(|e| e.to_string()),
+        option_differences: crate::services::options_differ::differences(&core.catalog),
+        options_file_error: crate::services::options_differ::failure(&core.env)
+            .map(Error::to_string),
+        options_of_no_keyspace: crate::services::options_differ::of_no_keyspace(&core.catalog),
     }
-    .with_log_bytes(core.log_bytes.load(Ordering::Relaxed))
+    .with_log_bytes(core.catalog.log_bytes.load(Ordering::Relaxed))
 }
 
 impl Stats {

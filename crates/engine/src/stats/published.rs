@@ -46,11 +46,11 @@ pub(crate) struct Counted {
 impl Counted {
     /// The space, counted again if the last count is old enough.
     fn get(&mut self, wal: &Wal) -> SpaceStats {
-        let now = wal.runtime.now();
+        let now = wal.env.runtime.now();
         let is_due = |(at, took): (Instant, Duration)| now.since(at) >= took * COUNT_SHARE;
         if self.last.is_none_or(is_due) {
             self.space = crate::stats::space::collect(wal);
-            let end = wal.runtime.now();
+            let end = wal.env.runtime.now();
             self.last = Some((end, end.since(now)));
         }
         self.space
@@ -114,27 +114,27 @@ pub(crate) fn forget_inherited(env: &Env) {
 
 /// Publishes the present statistics; a failure is counted.
 pub(crate) fn publish(core: &Core, counted: &mut Counted) {
-    let storage = &core.storages.manifest;
-    if core.health.is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
+    let storage = &core.env.storages.manifest;
+    if core.env.health.is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
     }
     let published = PublishedStats {
-        written_us: core.runtime.unix_micros(),
+        written_us: core.env.runtime.unix_micros(),
         // A simulated run is a function of its seed.
-        pid: if core.runtime.is_simulated() {
+        pid: if core.env.runtime.is_simulated() {
             0
         } else {
             std::process::id()
         },
-        every_ms: core.live.load().stats_publish_ms,
+        every_ms: core.env.live.load().stats_publish_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
-        stats: crate::stats::collect(core, counted.get(core)),
+        stats: crate::stats::collect(&core.jobs, counted.get(&core.wal)),
     };
     let bytes = serde_json::to_vec(&published).expect("plain data with text for keys");
-    match storage.publish(core.epoch, STATS, &bytes) {
+    match storage.publish(core.env.epoch, STATS, &bytes) {
         Ok(()) => core.published.store(true, Ordering::Release),
         Err(_) => {
-            core.metrics.stats_unpublished_count.add(1);
+            core.env.metrics.stats_unpublished_count.add(1);
         }
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn withdraw(core: &Core) {
     if !core.published.load(Ordering::Acquire) {
         return;
     }
-    let _ = core.storages.manifest.delete(core.epoch, STATS);
+    let _ = core.env.storages.manifest.delete(core.env.epoch, STATS);
 }
 
 /// The statistics that the writer of the store in the folder `path` published last. Needs no lease, so it works beside a live writer;

@@ -90,11 +90,14 @@ impl SpaceStats {
 
 /// Counts the files of an open store.
 pub(crate) fn collect(wal: &Wal) -> SpaceStats {
-    match &wal.below {
+    match &wal.env.below {
         Some(below) => count(&below.storages, &below.live),
         None => {
             let log = wal.log.stats();
-            count(&wal.storages, &(log.oldest_segment..=log.newest_segment))
+            count(
+                &wal.env.storages,
+                &(log.oldest_segment..=log.newest_segment),
+            )
         }
     }
 }

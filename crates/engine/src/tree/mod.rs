@@ -27,7 +27,7 @@ use crate::tree::tables::TableSet;
 
 /// What all keyspaces share of their data: tables, snapshots and memory for memtables.
 pub(crate) struct Tree {
-    pub(crate) env: Env,
+    pub(crate) env: Arc<Env>,
     pub(crate) tables: Arc<TableSet>,
     pub(crate) snapshots: Arc<SnapshotRegistry>,
     pub(crate) arenas: Arenas,
@@ -40,14 +40,5 @@ impl Tree {
     #[inline]
     pub(crate) fn gap_min(&self) -> u64 {
         self.gap_min.load(Ordering::Relaxed)
-    }
-}
-
-/// Until all users name the parts that they need, a part stands for those below it, too.
-impl std::ops::Deref for Tree {
-    type Target = Env;
-
-    fn deref(&self) -> &Env {
-        &self.env
     }
 }

@@ -4,32 +4,25 @@
 
 pub(crate) mod interval;
 
+use std::sync::Arc;
+
+use crate::env::Env;
 use crate::formats::log::{LogWriter, Position};
-use crate::tree::Tree;
 use crate::types::error::Result;
 use crate::wal::interval::IntervalSync;
 
 /// The open log and when it is synced.
 pub(crate) struct Wal {
-    pub(crate) tree: Tree,
+    pub(crate) env: Arc<Env>,
     pub(crate) log: LogWriter,
     pub(crate) sync_every_write: bool,
     pub(crate) interval_sync: IntervalSync,
 }
 
-/// Until all users name the parts that they need, a part stands for those below it, too.
-impl std::ops::Deref for Wal {
-    type Target = Tree;
-
-    fn deref(&self) -> &Tree {
-        &self.tree
-    }
-}
-
 impl Wal {
     /// Syncs everything that is in the log.
     pub(crate) fn sync_log(&self) -> Result<()> {
-        self.health.check_manifest()?;
+        self.env.health.check_manifest()?;
         self.sync_log_through(self.log.end())
     }
 
@@ -38,12 +31,13 @@ impl Wal {
         if self.log.synced() >= position {
             return Ok(());
         }
-        let start = self.runtime.now();
+        let start = self.env.runtime.now();
         let result = self.log.sync(position).map(|_| ());
-        self.metrics.log_sync_count.add(1);
-        self.metrics
+        self.env.metrics.log_sync_count.add(1);
+        self.env
+            .metrics
             .sync_time
-            .record(self.runtime.now().since(start));
+            .record(self.env.runtime.now().since(start));
         result
     }
 }

@@ -114,19 +114,19 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
         crate::commit::write::wait_for_keyspace(jobs, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
-    let _ddl = jobs.ddl.lock();
-    jobs.health.check().map_err(Failed::before_the_record)?;
+    let _ddl = jobs.catalog.ddl.lock();
+    jobs.env.health.check().map_err(Failed::before_the_record)?;
     for part in parts {
         part.keyspace.check().map_err(Failed::before_the_record)?;
     }
-    let body = encode_ingest(&numbered(jobs, parts));
+    let body = encode_ingest(&numbered(&jobs.catalog, parts));
     let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    let mut lead = jobs.queue.lead();
+    let mut lead = jobs.commit.queue.lead();
     let done = (|| -> std::result::Result<_, Failed> {
         let prepared = (|| {
             // Checked again: the previous leader may have poisoned the store, and its numbers must
             // not be published with these.
-            jobs.health.check()?;
+            jobs.env.health.check()?;
             for part in parts {
                 lead.rotate(jobs, &part.keyspace)?;
             }
@@ -148,21 +148,21 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
             Ok((first, ingest, fresh))
         })();
         let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
-        let pin = jobs.pin_log(jobs.log.end());
+        let pin = jobs.catalog.pin_log(jobs.wal.log.end());
         let end = crate::commit::write::append(
-            jobs,
+            &jobs.wal,
             RecordKind::Ingest,
             first,
             count,
             &[&body],
-            jobs.sync_every_write,
+            jobs.wal.sync_every_write,
         )
         .map_err(|error| {
-            jobs.unpin_log(pin);
+            jobs.catalog.unpin_log(pin);
             // A failed sync or an unsure write has poisoned the store before it was told.
             Failed {
                 error,
-                recorded: jobs.health.is_poisoned(),
+                recorded: jobs.env.health.is_poisoned(),
             }
         })?;
         for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
@@ -172,10 +172,17 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
                 unsettled.remove(0);
                 unsettled.push(Source::Memtable(fresh));
                 if !planted::is(Bug::IngestVisibleAfterEdit) {
-                    let runs = runs.iter().map(|run| RunView::new(run, &jobs.tables, true));
+                    let runs = runs
+                        .iter()
+                        .map(|run| RunView::new(run, &jobs.tree.tables, true));
                     unsettled.extend(runs.map(Source::Run));
                 }
-                KeyspaceView::build(unsettled, view.version.clone(), &jobs.tables, Some(view))
+                KeyspaceView::build(
+                    unsettled,
+                    view.version.clone(),
+                    &jobs.tree.tables,
+                    Some(view),
+                )
             });
         }
         for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
@@ -186,12 +193,12 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
                 gaps.invalidate(
                     keys.map(|(first, last)| (&first[..], &last[..])),
                     ingest.last,
-                    jobs.gap_min(),
+                    jobs.tree.gap_min(),
                 );
             }
         }
         lead.next_seq = ingest.last + 1;
-        jobs.snapshots.publish(ingest.last);
+        jobs.tree.snapshots.publish(ingest.last);
         Ok((ingest, end, pin))
     })();
     lead.finish();
@@ -256,12 +263,12 @@ fn link(
     from: &dyn Storage,
     from_name: &str,
 ) -> siltstone_storage::Result<()> {
-    let tables = &core.storages.tables;
-    tables.import(core.epoch, name, from, from_name)?;
+    let tables = &core.env.storages.tables;
+    tables.import(core.env.epoch, name, from, from_name)?;
     if planted::is(Bug::IngestIsNotSynced) {
         return Ok(());
     }
-    let Err(error) = tables.sync_object(core.epoch, name) else {
+    let Err(error) = tables.sync_object(core.env.epoch, name) else {
         return Ok(());
     };
     if error.kind == StorageErrorKind::Fenced {
@@ -269,8 +276,8 @@ fn link(
     }
     core.links_fail.store(true, Ordering::Release);
     tracing::warn!(%error, file = from_name, "a linked table could not be synced, tables are copied from here on");
-    tables.delete(core.epoch, name)?;
-    copy_object(&**tables, core.epoch, name, from, from_name)
+    tables.delete(core.env.epoch, name)?;
+    copy_object(&**tables, core.env.epoch, name, from, from_name)
 }
 
 /// What was imported so far.
@@ -283,7 +290,7 @@ impl Imported<'_> {
     /// Takes one file in under `name` and verifies it there.
     fn import(&mut self, file: &TableFile, name: String, how: IngestMode) -> Result<TableMeta> {
         let core = self.core;
-        let tables = &core.storages.tables;
+        let tables = &core.env.storages.tables;
         let from = file.folder().storage();
         // Noted before the call: an import that fails may leave a part behind.
         self.names.push(name.clone());
@@ -291,24 +298,24 @@ impl Imported<'_> {
             IngestMode::Link | IngestMode::Move if !core.links_fail.load(Ordering::Acquire) => {
                 link(core, &name, &**from, file.name())
             }
-            _ => copy_object(&**tables, core.epoch, &name, &**from, file.name()),
+            _ => copy_object(&**tables, core.env.epoch, &name, &**from, file.name()),
         };
         imported.map_err(|error| no_table(file, error))?;
-        let id = core.next_table_id.fetch_add(1, Ordering::AcqRel);
+        let id = core.catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
         crate::services::ingest::check::verify(&**tables, &name, id, file)
     }
 
     /// Deletes all of it. What cannot be deleted now is tried again later, and at the latest by the next open.
     fn delete(self) {
-        let tables = &self.core.storages.tables;
+        let tables = &self.core.env.storages.tables;
         let mut left = Vec::new();
         for name in self.names {
-            match tables.delete(self.core.epoch, &name) {
+            match tables.delete(self.core.env.epoch, &name) {
                 Err(e) if e.kind != StorageErrorKind::NotFound => left.push(name),
                 _ => {}
             }
         }
-        self.core.tables.delete_later(left);
+        self.core.tree.tables.delete_later(left);
     }
 }
 
@@ -319,8 +326,8 @@ pub(crate) fn ingest(
     how: IngestMode,
 ) -> Result<IngestReport> {
     let _span = tracing::info_span!("ingest").entered();
-    let in_flight = IngestInFlight::begin(core)?;
-    core.health.check()?;
+    let in_flight = IngestInFlight::begin(&core.env)?;
+    core.env.health.check()?;
     for (keyspace, _) in files {
         keyspace.check()?;
     }
@@ -343,7 +350,7 @@ pub(crate) fn ingest(
         let all = files.iter().flat_map(|(_, files)| *files);
         all.for_each(|file| drop(file.delete()));
     }
-    match commit(core, &parts) {
+    match commit(&core.jobs, &parts) {
         Ok(number) => report.number = number,
         Err(failed) => {
             if !failed.recorded {
@@ -359,7 +366,7 @@ pub(crate) fn ingest(
         file_bytes = report.file_bytes,
         "ingested"
     );
-    core.events.tell(|| Event::Ingested {
+    core.env.events.tell(|| Event::Ingested {
         keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
         number: report.number,
         table_count: report.table_count,
@@ -367,11 +374,13 @@ pub(crate) fn ingest(
     });
     for part in &parts {
         for table in part.runs.iter().flatten() {
-            core.events.tell(|| table.created(&part.keyspace.name, 0));
+            core.env
+                .events
+                .tell(|| table.created(&part.keyspace.name, 0));
         }
     }
-    core.metrics.ingest_count.add(1);
-    core.metrics.ingest_bytes.add(report.file_bytes);
+    core.env.metrics.ingest_count.add(1);
+    core.env.metrics.ingest_bytes.add(report.file_bytes);
     if how == IngestMode::Move {
         // The commit has synced the log through the record, and the names of what was imported before.
         for file in files.iter().flat_map(|(_, files)| *files) {
@@ -391,7 +400,7 @@ fn import_all(
 ) -> Result<(Vec<Part>, IngestReport)> {
     let core = imported.core;
     // Names of an attempt that nobody else has.
-    let prefix = core.runner.next_prefix();
+    let prefix = core.jobs.runner.next_prefix();
     // A keyspace that is named twice has its lists one after the other.
     let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
         BTreeMap::new();
@@ -402,7 +411,7 @@ fn import_all(
         .enumerate()
     {
         // A close need not wait for all of it.
-        core.check_open()?;
+        core.env.check_open()?;
         let place = u32::try_from(place)
             .map_err(|_| Error::invalid_argument("an ingest of more than 2^32 tables"))?;
         let meta = imported.import(file, prefix.table_name(0, place), how)?;
@@ -418,7 +427,7 @@ fn import_all(
     if tables.is_empty() {
         return Ok((Vec::new(), report));
     }
-    core.storages.tables.sync_dir(core.epoch)?;
+    core.env.storages.tables.sync_dir(core.env.epoch)?;
     let parts: Vec<Part> = tables
         .into_values()
         .map(|(keyspace, tables)| Part {
@@ -427,7 +436,7 @@ fn import_all(
         })
         .collect();
     report.run_count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    if core.closing.load(Ordering::Acquire) {
+    if core.env.closing.load(Ordering::Acquire) {
         return Err(closed());
     }
     Ok((parts, report))

@@ -113,11 +113,11 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
     let mut slot = core.rest.lock();
     let Some(rest) = &*slot else { return Ok(()) };
     let mut written = Vec::new();
-    if let Err(error) = write_rest(core, rest, &mut written) {
-        if !core.health.is_poisoned() {
+    if let Err(error) = write_rest(&core.jobs, rest, &mut written) {
+        if !core.env.health.is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
             for (_, tables) in &written {
-                core.runner.discard(tables);
+                core.jobs.runner.discard(tables);
             }
         }
         return Err(error);
@@ -125,11 +125,11 @@ pub(crate) fn install_rest(core: &Core) -> Result<()> {
     let pin = rest.pin;
     *slot = None;
     drop(slot);
-    core.unpin_log(pin);
-    core.waits_for_room.store(false, Ordering::Release);
-    let state = core.manifest.lock().manifest.state().clone();
-    delete_orphans(core, &state)?;
-    reserve::make(core)
+    core.catalog.unpin_log(pin);
+    core.catalog.waits_for_room.store(false, Ordering::Release);
+    let state = core.catalog.manifest.lock().manifest.state().clone();
+    delete_orphans(&core.jobs, &state)?;
+    reserve::make(&core.catalog)
 }
 
 /// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
@@ -139,13 +139,13 @@ fn write_rest(
     written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
 ) -> Result<()> {
     let mut edit = Edit {
-        log_start: Some(jobs.log.chain_start()),
+        log_start: Some(jobs.wal.log.chain_start()),
         ..Edit::default()
     };
     let mut changed = Vec::new();
     for (id, waiting) in &rest.keyspaces {
         // Dropped meanwhile: that is one way to make room.
-        let Ok(keyspace) = jobs.keyspace_by_id(*id) else {
+        let Ok(keyspace) = jobs.catalog.keyspace_by_id(*id) else {
             continue;
         };
         let mut runs = Vec::new();
@@ -161,7 +161,7 @@ fn write_rest(
                     )?;
                     written.push((*id, tables.clone()));
                     let ids = tables.len() as u64 + 1;
-                    let mut next_id = jobs.next_table_id.fetch_add(ids, Ordering::AcqRel);
+                    let mut next_id = jobs.catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
                     let run_id = next_id;
                     next_id += 1;
                     let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
@@ -177,7 +177,7 @@ fn write_rest(
             .push(keyspace_edit(*id, &runs, rest.published));
         changed.push(keyspace);
     }
-    let mut role = jobs.manifest.lock();
+    let mut role = jobs.catalog.manifest.lock();
     edit.keyspaces
         .retain(|k| role.manifest.state().keyspace(k.id).is_some());
     jobs.commit_edit(&mut role, edit)?;
@@ -189,7 +189,7 @@ fn write_rest(
             .filter(|m| m.held.load(Ordering::Acquire))
             .map(|m| m.id)
             .collect();
-        crate::jobs::install::refresh_view(jobs, &role, &keyspace, &held);
+        crate::jobs::install::refresh_view(&jobs.commit, &role, &keyspace, &held);
     }
     drop(role);
     // The edit does not name the tables of a keyspace that was dropped while they were written.

@@ -326,7 +326,7 @@ pub(crate) fn open(
         );
         keyspaces.by_id[id].set_created();
     }
-    let env = Env {
+    let env = Arc::new(Env {
         session: SessionId::new(),
         live: ArcSwap::from_pointee(options.clone()),
         options: options.clone(),
@@ -354,16 +354,16 @@ pub(crate) fn open(
         tidy_wake: runtime.condvar(),
         tidy_pause: runtime.condvar(),
         last_job_error: runtime.mutex(None),
-    };
-    let tree = Tree {
-        env,
+    });
+    let tree = Arc::new(Tree {
+        env: env.clone(),
         tables,
         snapshots: SnapshotRegistry::new(&runtime, published),
         arenas,
         gap_min: AtomicU64::new(crate::tree::gaps::HIDDEN_MIN),
-    };
-    let wal = Wal {
-        tree,
+    });
+    let wal = Arc::new(Wal {
+        env: env.clone(),
         log,
         sync_every_write: options.sync == SyncMode::Always,
         interval_sync: IntervalSync::new(
@@ -373,9 +373,11 @@ pub(crate) fn open(
                 SyncMode::Always | SyncMode::Never => None,
             },
         ),
-    };
-    let catalog = Catalog {
-        wal,
+    });
+    let catalog = Arc::new(Catalog {
+        env: env.clone(),
+        tree: tree.clone(),
+        wal: wal.clone(),
         keyspaces: ArcSwap::from_pointee(keyspaces),
         ddl: runtime.mutex(()),
         pins: runtime.mutex(Pins::default()),
@@ -390,46 +392,58 @@ pub(crate) fn open(
         next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
         waits_for_room: AtomicBool::new(rest.is_some()),
         log_bytes: AtomicU64::new(0),
-    };
-    let commit = Commit {
-        catalog,
+    });
+    let commit = Arc::new(Commit {
+        env: env.clone(),
+        tree: tree.clone(),
+        wal: wal.clone(),
+        catalog: catalog.clone(),
         queue: WriteQueue::of_store(&runtime, &health, published + 1, source_id),
         stalls: Stalls::new(&runtime, events),
-    };
-    let parts = Jobs {
-        commit,
+    });
+    let jobs = Arc::new(Jobs {
+        env: env.clone(),
+        tree: tree.clone(),
+        wal: wal.clone(),
+        catalog: catalog.clone(),
+        commit: commit.clone(),
         runner: jobs,
         schedule: runtime.mutex(Schedule::new()),
-    };
+    });
     let core = Arc::new(Core {
-        parts,
+        env,
+        tree,
+        wal,
+        catalog,
+        commit,
+        jobs,
         links_fail: AtomicBool::new(false),
         rest: runtime.mutex(None),
         tasks: runtime.mutex(Default::default()),
         published: AtomicBool::new(false),
     });
     if is_reading {
-        core.health.set_read_only();
+        core.env.health.set_read_only();
         return Ok(core);
     }
     match rest {
         None => {
-            delete_orphans(&core, &state)?;
-            reserve::make(&core)?;
+            delete_orphans(&core.jobs, &state)?;
+            reserve::make(&core.catalog)?;
         }
         Some(mut rest) => {
             let start = state.log_start;
             let start = Position::new(start.segment as u32, start.offset as u32);
-            rest.pin = core.pin_log(start);
-            core.health.set_no_space(&rest.cause);
-            crate::catalog::obsolete::delete_old_manifests(&core);
-            core.storages.manifest.sync_dir(core.epoch)?;
-            reserve::make(&core)?;
+            rest.pin = core.catalog.pin_log(start);
+            core.env.health.set_no_space(&rest.cause);
+            crate::catalog::obsolete::delete_old_manifests(&core.catalog);
+            core.env.storages.manifest.sync_dir(core.env.epoch)?;
+            reserve::make(&core.catalog)?;
             *core.rest.lock() = Some(rest);
         }
     }
-    crate::services::settings::keep_wishes(&core)?;
-    crate::services::options_differ::report(&core);
+    crate::services::settings::keep_wishes(&core.jobs)?;
+    crate::services::options_differ::report(&core.catalog);
     Ok(core)
 }
 

@@ -142,26 +142,31 @@ pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
         .flat_map(|k| k.version.tables())
         .map(|(_, t)| t.name.as_str())
         .collect();
-    for object in jobs.storages.tables.list()? {
+    for object in jobs.env.storages.tables.list()? {
         let inherited = open_number_of(&object.name)
             .is_some_and(|n| n < jobs.runner.open_number || planted::is(Bug::DeleteOutputsOfJobs));
         if !inherited
             || named.contains(object.name.as_str())
-            || jobs.tables.is_registered(&object.name)
+            || jobs.tree.tables.is_registered(&object.name)
         {
             continue;
         }
-        match jobs.storages.tables.delete(jobs.epoch, &object.name) {
+        match jobs
+            .env
+            .storages
+            .tables
+            .delete(jobs.env.epoch, &object.name)
+        {
             Ok(()) => {
-                jobs.metrics.deleted_file_count.add(1);
+                jobs.env.metrics.deleted_file_count.add(1);
             }
             // The sweep was faster.
             Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }
     }
-    jobs.log.obsolete(jobs.log.first_segment())?;
-    crate::catalog::obsolete::delete_old_manifests(jobs);
+    jobs.wal.log.obsolete(jobs.wal.log.first_segment())?;
+    crate::catalog::obsolete::delete_old_manifests(&jobs.catalog);
     Ok(())
 }
 

@@ -85,12 +85,12 @@ impl super::Gaps {
 /// enough for one round and another one is due. An error is dropped, because the next reader meets
 /// it too.
 pub(crate) fn look(core: &Arc<Core>) {
-    let keyspaces = core.keyspaces.load_full();
+    let keyspaces = core.catalog.keyspaces.load_full();
     for keyspace in keyspaces.by_id.values() {
         while let Some(hint) = keyspace.gaps.hints.take() {
             if let Ok(Some(rest)) = walk(core, keyspace, &hint) {
                 if keyspace.gaps.hints.add(&rest) {
-                    core.wake_tidy();
+                    core.env.wake_tidy();
                 }
                 return;
             }

@@ -148,7 +148,7 @@ impl Run {
         }
         gaps.arm(|quiet| {
             commit.queue.with_led(|led| {
-                quiet((!led).then(|| commit.snapshots.published()));
+                quiet((!led).then(|| commit.tree.snapshots.published()));
             });
         });
         match gaps.watch(number, way, &self.first) {

@@ -211,7 +211,7 @@ pub(super) struct Search<'a> {
 macro_rules! search {
     ($cursor:ident, $forward:expr) => {
         $crate::tree::iter::covered::Search {
-            core: &$cursor.core,
+            core: &$cursor.core.tree,
             deletes: &$cursor.deletes,
             options: &$cursor.options,
             forward: $forward,
@@ -384,7 +384,7 @@ impl Cursor {
     fn jump(&mut self, forward: bool) -> Result<bool> {
         if !self
             .deletes
-            .find(&self.core, self.merged.key(), true, &mut self.covering)?
+            .find(&self.core.tree, self.merged.key(), true, &mut self.covering)?
         {
             self.hidden_in_a_row = 0;
             return Ok(false);

@@ -103,7 +103,7 @@ impl Cursor {
         options: IterOptions,
     ) -> Result<Cursor> {
         let cursor = Cursor::unlisted(core, keyspace, snapshot, options)?;
-        core.metrics.seek_count.add(1);
+        core.env.metrics.seek_count.add(1);
         Ok(cursor)
     }
 
@@ -115,9 +115,9 @@ impl Cursor {
         options: IterOptions,
     ) -> Result<Cursor> {
         options.check()?;
-        let (view, seq) = crate::tree::read::pin(core, keyspace, snapshot)?;
+        let (view, seq) = crate::tree::read::pin(&core.tree, keyspace, snapshot)?;
         let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
-        source::set_children(core, &view, options.fill_cache, &mut children);
+        source::set_children(&core.tree, &view, options.fill_cache, &mut children);
         let mut deletes = RangeDeleteIndex::default();
         deletes.set(&view, seq);
         Ok(Cursor {
@@ -132,7 +132,7 @@ impl Cursor {
             hidden_in_a_row: 0,
             covering: Covering::default(),
             target: Vec::new(),
-            run: Run::new(core.gap_min()),
+            run: Run::new(core.tree.gap_min()),
             core: core.clone(),
             keyspace: keyspace.clone(),
             _view: view,
@@ -148,12 +148,13 @@ impl Cursor {
     /// `Closed` or `KeyspaceDropped`; the cursor does not change then. Corruption or I/O; it is
     /// invalid then.
     pub fn refresh(&mut self) -> Result<()> {
-        self.core.check_open()?;
-        let (view, seq) = crate::tree::read::pin(&self.core, &self.keyspace, None)?;
+        self.core.env.check_open()?;
+        let (view, seq) = crate::tree::read::pin(&self.core.tree, &self.keyspace, None)?;
         let stood = std::mem::replace(&mut self.state, State::Invalid) != State::Invalid;
         let (core, fill_cache) = (&self.core, self.options.fill_cache);
-        self.merged
-            .change_children(|children| source::set_children(core, &view, fill_cache, children));
+        self.merged.change_children(|children| {
+            source::set_children(&core.tree, &view, fill_cache, children)
+        });
         if !planted::is(Bug::RefreshKeepsRangeDeletes) {
             self.deletes.set(&view, seq);
         }
@@ -162,7 +163,7 @@ impl Cursor {
         if planted::is(Bug::CursorKeepsView) {
             std::mem::forget(old);
         }
-        self.core.metrics.seek_count.add(1);
+        self.core.env.metrics.seek_count.add(1);
         if !stood {
             return Ok(());
         }
@@ -414,7 +415,7 @@ impl Cursor {
     #[inline]
     fn end_run(&mut self, found: &Result<()>) {
         match found {
-            Ok(()) => self.run.end(&self.core, self.seq),
+            Ok(()) => self.run.end(&self.core.env, self.seq),
             // There are few watches: one that stayed would be missing as long as the cursor lives.
             Err(_) => self.run.begin(),
         }
@@ -520,12 +521,12 @@ impl Cursor {
             }
             self.run.jump(gap, way);
             if !self.run.is_limited() {
-                self.core.metrics.gap_jump_count.add(1);
+                self.core.env.metrics.gap_jump_count.add(1);
             }
         }
         let key = gap.is_none().then_some(&self.key[..]);
         self.run
-            .look(&self.core, &self.keyspace, self.seq, key, way);
+            .look(&self.core.commit, &self.keyspace, self.seq, key, way);
         if self.run.is_over() {
             // This ends the caller's loop without showing an entry.
             self.merged.stop();
@@ -554,7 +555,7 @@ impl Cursor {
         Ok(self.deletes.is_empty()
             || self
                 .deletes
-                .newest_covering(&self.core, &self.key)?
+                .newest_covering(&self.core.tree, &self.key)?
                 .is_none_or(|deleted| deleted <= trailer >> 8))
     }
 }

@@ -82,7 +82,7 @@ const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
 fn planted_number(core: &crate::tree::Tree, number: Option<u64>) -> Option<u64> {
     let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
     if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
-        core.runtime.sleep(std::time::Duration::from_millis(1));
+        core.env.runtime.sleep(std::time::Duration::from_millis(1));
     }
     number.or(early)
 }
@@ -135,11 +135,12 @@ fn look_up(
     value: Out<'_>,
 ) -> Result<bool> {
     let timed = tree
+        .env
         .metrics
         .get_count
         .add(1)
         .is_multiple_of(SAMPLE)
-        .then(|| tree.runtime.now());
+        .then(|| tree.env.runtime.now());
     #[cfg(feature = "planted")]
     let number = planted_number(tree, number);
     let published = tree.snapshots.place();
@@ -147,12 +148,13 @@ fn look_up(
     let found = search(tree, &view, key, seq, value)?;
     drop(view);
     if found {
-        tree.metrics.get_hit_count.add(1);
+        tree.env.metrics.get_hit_count.add(1);
     }
     if let Some(start) = timed {
-        tree.metrics
+        tree.env
+            .metrics
             .get_time
-            .record(tree.runtime.now().since(start));
+            .record(tree.env.runtime.now().since(start));
     }
     Ok(found)
 }
@@ -370,7 +372,7 @@ pub(crate) fn get_pinned(
     number: Option<u64>,
 ) -> Result<Option<PinnedValue>> {
     let (view, seq) = pin(tree, keyspace, number)?;
-    tree.metrics.get_count.add(1);
+    tree.env.metrics.get_count.add(1);
     let hash = hash(key);
     let mut copied = Vec::new();
     let own = |bytes: Vec<u8>| {
@@ -459,11 +461,11 @@ mod tests {
         let keyspace = store.default_keyspace().unwrap();
         keyspace.put("k", "v").unwrap();
         let (core, inner) = (keyspace.core(), keyspace.inner());
-        let read = || super::get_into(core, inner, b"k", None, &mut Vec::new());
+        let read = || super::get_into(&core.tree, inner, b"k", None, &mut Vec::new());
         assert!(read().unwrap());
         store.close().unwrap();
         assert_eq!(read().unwrap_err().kind(), ErrorKind::Closed);
-        let many = super::multi_get(core, inner, &["k"], None).unwrap_err();
+        let many = super::multi_get(&core.tree, inner, &["k"], None).unwrap_err();
         assert_eq!(many.kind(), ErrorKind::Closed);
     }
 }

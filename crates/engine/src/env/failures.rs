@@ -1,0 +1,107 @@
+//! Failures of flushes and compactions: which error those who wait for jobs get, and when.
+//!
+//! Invariant: whoever ends a job counts its failure before anybody can find that nothing runs any
+//! more, so a store is never seen as idle with a failure that has passed. Jobs do both under the
+//! lock of their schedule.
+//!
+//! Threading: one mutex, which is held over nothing else.
+
+use siltstone_storage::{Mutex, Runtime};
+
+use crate::types::error::Error;
+
+/// After this many failures in a row, waiting callers and `Stats::jobs_failing` report the error.
+const FAILING_NOW: u32 = 3;
+
+/// A fault is no longer a passing one after this many failed flushes, or compactions, in a row:
+/// there is a pause after each.
+pub(crate) const LASTING_FAILURES: u32 = 10;
+
+/// What fails. The discriminant is its place in the counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum JobKind {
+    Flush,
+    Compaction,
+}
+
+/// The failures since the last success.
+pub(crate) struct Failures {
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Of any kind, since the last success or since somebody began to wait.
+    in_a_row: u32,
+    /// By [`JobKind`], since the last success of that kind or since nothing of it was due.
+    by_kind: [u32; 2],
+    last: Option<Error>,
+}
+
+impl Failures {
+    pub(crate) fn new(runtime: &Runtime) -> Failures {
+        Failures {
+            counts: runtime.mutex(Counts::default()),
+        }
+    }
+
+    /// A job of this kind succeeded.
+    pub(crate) fn succeeded(&self, kind: JobKind) {
+        let mut counts = self.counts.lock();
+        counts.in_a_row = 0;
+        counts.by_kind[kind as usize] = 0;
+    }
+
+    /// A job of this kind failed.
+    pub(crate) fn failed(&self, kind: JobKind) {
+        let mut counts = self.counts.lock();
+        counts.in_a_row += 1;
+        counts.by_kind[kind as usize] += 1;
+    }
+
+    /// The error of the job that failed last.
+    pub(crate) fn set_last(&self, error: Error) {
+        self.counts.lock().last = Some(error);
+    }
+
+    /// Nothing of this kind is due or runs. Failures that are over in another way than by a success
+    /// (the keyspace was dropped, for example) do not concern those who wait later.
+    pub(crate) fn forget_kind(&self, kind: JobKind) {
+        self.counts.lock().by_kind[kind as usize] = 0;
+    }
+
+    /// The store is idle.
+    pub(crate) fn forget_kinds(&self) {
+        self.counts.lock().by_kind = [0; 2];
+    }
+
+    /// A caller begins to wait for jobs: it learns of failures from now on, not of those before.
+    pub(crate) fn forget_earlier(&self) {
+        self.counts.lock().in_a_row = 0;
+    }
+
+    /// The last error, if jobs fail and none has succeeded since. For callers who wait for jobs.
+    pub(crate) fn failing(&self) -> Option<Error> {
+        let counts = self.counts.lock();
+        let fails = counts.in_a_row >= FAILING_NOW;
+        fails.then(|| counts.last.clone()).flatten()
+    }
+
+    /// The last error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
+    /// compactions. For the statistics, which wait for nothing.
+    pub(crate) fn failing_now(&self) -> Option<Error> {
+        self.last_if_any_kind_failed(FAILING_NOW)
+    }
+
+    /// The error of a writer that waits for jobs which fail again and again.
+    pub(crate) fn failing_for_good(&self) -> Option<Error> {
+        let error = self.last_if_any_kind_failed(LASTING_FAILURES)?;
+        Some(error.context("writes wait for background jobs, and those fail"))
+    }
+
+    fn last_if_any_kind_failed(&self, times: u32) -> Option<Error> {
+        let counts = self.counts.lock();
+        let fails = counts.by_kind.iter().any(|&failed| failed >= times);
+        fails.then(|| counts.last.clone()).flatten()
+    }
+}
