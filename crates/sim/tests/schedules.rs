@@ -1,5 +1,6 @@
 //! Row 12: schedules of the small concurrent cores of the engine, thousands a second. The files under test are the engine's own, compiled
-//! into this test: `write/queue.rs` (who leads, who answers whom), `pinning.rs` and `snapshot.rs` (view and number, what a log keeps).
+//! into this test: `commit/queue.rs` (who leads, who answers whom), `env/notify.rs` (no notification
+//! is missed), `pinning.rs` and `snapshot.rs` (view and number, what a log keeps).
 //!
 //! Tasks hand over at runtime locks and waits, as everywhere in simulation, and here also at every access to an atomic: `atomics` below stands in the
 //! place of the engine's module of that name. Weak memory is loom's part (`cargo xtask loom`).
@@ -21,6 +22,8 @@ use siltstone_storage::Runtime;
 
 #[path = "common/stepping.rs"]
 mod atomics;
+#[path = "../../engine/src/env/notify.rs"]
+mod notify;
 #[path = "../../engine/src/tree/pinning.rs"]
 mod pinning;
 #[path = "../../engine/src/commit/queue.rs"]
@@ -660,4 +663,71 @@ fn schedules_log_start() {
             })
         },
     );
+}
+
+// ---- Notifications. ----
+
+/// Takers look for items that bringers leave, and wait for a notification where there is none. They
+/// wait an hour at most, and simulated time passes only when no task can run: a notification that
+/// was missed shows as an hour that has passed.
+fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let notify = Arc::new(notify::Notify::new(runtime));
+    let items = Arc::new(Mutex::new(0u64));
+    let coverage = Arc::new(Mutex::new(Coverage::default()));
+    let (takers, bringers, each) = (1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(3));
+    let mut tasks = Vec::new();
+    for _ in 0..takers {
+        let (runtime_of, notify) = (runtime.clone(), notify.clone());
+        let (items, coverage) = (items.clone(), coverage.clone());
+        let take = move || {
+            let mut taken = 0;
+            while taken < each {
+                let seen = notify.count();
+                runtime_of.yield_point();
+                let mut there = held(&items);
+                if *there > 0 {
+                    *there -= 1;
+                    taken += 1;
+                    continue;
+                }
+                drop(there);
+                runtime_of.yield_point();
+                if !notify.wait_past(seen, HOUR) {
+                    return Err("a notification was missed".to_string());
+                }
+                held(&coverage).add("notify.waited");
+            }
+            held(&coverage).add("notify.taken");
+            Ok(())
+        };
+        tasks.push(runtime.spawn("taker", take));
+    }
+    let total = takers * each;
+    for bringer in 0..bringers {
+        let (runtime_of, notify, items) = (runtime.clone(), notify.clone(), items.clone());
+        let own = total / bringers + u64::from(bringer < total % bringers);
+        let bring = move || {
+            for _ in 0..own {
+                *held(&items) += 1;
+                runtime_of.yield_point();
+                notify.notify();
+            }
+            Ok(())
+        };
+        tasks.push(runtime.spawn("bringer", bring));
+    }
+    let tasks: std::io::Result<Vec<Task>> = tasks.into_iter().collect();
+    join_all(tasks.map_err(|e| e.to_string())?)?;
+    let coverage = held(&coverage).clone();
+    Ok(coverage)
+}
+
+/// Nobody who counts before it looks misses a notification.
+#[test]
+fn schedules_notify() {
+    let wanted = ["notify.waited", "notify.taken"];
+    seeds("schedules_notify", 1, 4_000, &wanted, |seed| {
+        explore(seed, |runtime, mut rng| bring_and_take(&runtime, &mut rng))
+    });
 }

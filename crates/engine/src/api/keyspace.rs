@@ -89,7 +89,7 @@ impl Keyspace {
     /// As [`Keyspace::set_options`].
     pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
-        crate::services::settings::set_keyspace(&self.core().jobs, &self.keyspace, |own| {
+        crate::services::settings::set_keyspace(&self.core().jobs.catalog, &self.keyspace, |own| {
             unset.iter().try_for_each(|name| own.unset(name))?;
             *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
             Ok(())
@@ -129,7 +129,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::new();
         fill(&mut body, self.keyspace.id)?;
-        write(&self.core().jobs, Cow::Owned(body), options)
+        write(&self.core().jobs.commit, Cow::Owned(body), options)
     }
 
     /// Sets `key` to `value`.
@@ -159,7 +159,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::with_capacity(key.len() + value.len() + 16);
         body.put(self.keyspace.id, key, value)?;
-        write(&self.core().jobs, Cow::Owned(body), options)
+        write(&self.core().jobs.commit, Cow::Owned(body), options)
     }
 
     /// Removes `key`, whether or not it is there.
@@ -227,7 +227,7 @@ impl Keyspace {
         if !self.get_into(key, &mut value)? {
             return Ok(None);
         }
-        let taken = write_if(&self.core().jobs, &body, options, || {
+        let taken = write_if(&self.core().jobs.commit, &body, options, || {
             read::get_into(&self.core().tree, &self.keyspace, key, None, &mut value)
         })?;
         Ok(taken.then_some(value))
@@ -494,7 +494,7 @@ impl Keyspace {
     /// The error that prevented the flush.
     pub fn flush(&self) -> Result<()> {
         self.check()?;
-        crate::jobs::flush::flush(self.core(), std::slice::from_ref(&self.keyspace))
+        crate::jobs::flush::flush(&self.core().jobs, std::slice::from_ref(&self.keyspace))
     }
 
     /// Compacts everything between `start` and `end` to the lowest level that has data there, and
@@ -505,7 +505,7 @@ impl Keyspace {
     /// `InvalidArgument` if `end` lies before `start`; the error that prevented a compaction.
     pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
         self.check()?;
-        crate::jobs::manual::compact_range(self.core(), &self.keyspace, start, end)
+        crate::jobs::manual::compact_range(&self.core().jobs, &self.keyspace, start, end)
     }
 }
 

@@ -345,7 +345,7 @@ impl Store {
     /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option that is impossible.
     pub fn create_keyspace_with(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
         self.core.env.check_open()?;
-        let keyspace = crate::services::ddl::create(&self.core.jobs, name, options)?;
+        let keyspace = crate::services::ddl::create(&self.core.commit, name, options)?;
         tracing::info!(name, id = keyspace.id, "keyspace created");
         Ok(self.handle(keyspace))
     }
@@ -413,7 +413,7 @@ impl Store {
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
         self.core.env.check_open()?;
         let body = batch.body_for(&self.core.env)?;
-        write(&self.core.jobs, Cow::Borrowed(body), options)
+        write(&self.core.commit, Cow::Borrowed(body), options)
     }
 
     /// The options as they are now, with what each keyspace has of its own: what
@@ -464,7 +464,7 @@ impl Store {
             .values()
             .cloned()
             .collect();
-        crate::jobs::flush::flush(&self.core, &all)
+        crate::jobs::flush::flush(&self.core.jobs, &all)
     }
 
     /// Waits until no flush and no compaction is running or due.
@@ -476,7 +476,7 @@ impl Store {
         if self.is_read_only() {
             return Ok(());
         }
-        crate::background::wait_until_idle(&self.core)
+        self.core.jobs.wait_until_idle()
     }
 
     /// Writes the store as it is now, all keyspaces at one moment, to the folder `folder` as a store of its own, which `check` finds sound and

@@ -33,7 +33,7 @@ impl TestHooks {
         let mut lead = self.core.commit.queue.lead();
         let source = keyspace.view().active().clone();
         source.held.store(true, Ordering::Release);
-        let rotated = lead.rotate(&self.core.jobs, &keyspace);
+        let rotated = lead.rotate(&self.core.commit, &keyspace);
         if !matches!(rotated, Ok(true)) {
             // It goes on as the active memtable: nobody would let it go.
             source.held.store(false, Ordering::Release);
@@ -54,13 +54,13 @@ impl TestHooks {
                 source.held.store(false, Ordering::Release);
             }
         }
-        self.core.jobs.wake_background();
+        self.core.env.work.notify();
     }
 
     /// Stops or allows automatic compaction.
     pub fn pause_compaction(&self, paused: bool) {
         self.core.jobs.schedule.lock().paused = paused;
-        self.core.jobs.wake_background();
+        self.core.env.work.notify();
     }
 
     /// Refuses memory for memtables from this size on, in bytes.
@@ -75,7 +75,7 @@ impl TestHooks {
             keyspace,
             runs: vec![tables.into_iter().map(Arc::new).collect()],
         };
-        crate::services::ingest::commit(&self.core.jobs, &[part]).map_err(|failed| failed.error)
+        crate::services::ingest::commit(&self.core.commit, &[part]).map_err(|failed| failed.error)
     }
 
     /// The same, over several keyspaces, with several runs, oldest first.
@@ -90,7 +90,7 @@ impl TestHooks {
                     .collect(),
             });
         }
-        crate::services::ingest::commit(&self.core.jobs, &all).map_err(|failed| failed.error)
+        crate::services::ingest::commit(&self.core.commit, &all).map_err(|failed| failed.error)
     }
 
     /// Makes the names of tables durable, as an ingest's caller must: through the folder's one owner of syncs (`guard`), or the report of a
@@ -212,7 +212,7 @@ impl TestHooks {
     /// Raises the ceiling of sequence numbers: an edit that gives no space back.
     pub fn raise_ceiling(&self) -> Result<()> {
         let ceiling = self.core.catalog.ceiling.load(Ordering::Acquire);
-        self.core.jobs.raise_ceiling(ceiling)
+        self.core.catalog.raise_ceiling(ceiling)
     }
 
     /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
@@ -220,7 +220,7 @@ impl TestHooks {
         let keyspace = self.core.catalog.keyspace_by_id(keyspace.id())?;
         let _ddl = self.core.catalog.ddl.lock();
         let lead = self.core.commit.queue.lead();
-        let dropped = crate::services::ddl::drop_by_edit(&self.core.jobs, &keyspace);
+        let dropped = crate::services::ddl::drop_by_edit(&self.core.catalog, &keyspace);
         lead.finish();
         dropped
     }

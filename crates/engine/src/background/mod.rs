@@ -20,14 +20,14 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, JoinHandle};
 
 use crate::catalog::Catalog;
+use crate::catalog::edits::may_wait;
 use crate::catalog::obsolete::{
     delete_again, delete_obsolete, delete_obsolete_segments, delete_old_manifests,
 };
 use crate::commit::Commit;
 use crate::env::Env;
+use crate::env::failures::LASTING_FAILURES;
 use crate::jobs::Jobs;
-use crate::jobs::edits::may_wait;
-use crate::jobs::failures::{LASTING_FAILURES, failing, forget_failures};
 use crate::jobs::schedule::{self, Task};
 use crate::services::core::Core;
 use crate::services::seal::Watches;
@@ -63,7 +63,7 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
             .env
             .runtime
             .spawn(&format!("silt-worker-{i}"), move || {
-                worker(&task_core, flush_only)
+                worker(&task_core.jobs, flush_only)
             })
             .map_err(failed);
         match spawned {
@@ -136,97 +136,89 @@ fn guarded<T>(env: &Env, what: impl FnOnce() -> String, work: impl FnOnce() -> T
 }
 
 /// A task has panicked, for the `count`-th time in a row.
-fn panicked(jobs: &Jobs, error: &Error, count: u32) {
-    jobs.check_manifest_is_whole();
+fn panicked(catalog: &crate::catalog::Catalog, error: &Error, count: u32) {
+    catalog.check_manifest_is_whole();
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
-        jobs.env
+        catalog
+            .env
             .health
             .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
     }
 }
 
-fn worker(core: &Arc<Core>, flush_only: bool) {
+fn worker(jobs: &crate::jobs::Jobs, flush_only: bool) {
     let mut panics = 0;
     loop {
-        match guarded(&core.env, || "a worker".into(), || work(core, flush_only)) {
+        match guarded(&jobs.env, || "a worker".into(), || work(&jobs, flush_only)) {
             Ok(true) => panics = 0,
             Ok(false) => return,
             Err(error) => {
                 panics += 1;
-                panicked(&core.jobs, &error, panics);
-                if core.env.closing.load(Ordering::Acquire) {
+                panicked(&jobs.catalog, &error, panics);
+                if jobs.env.closing.load(Ordering::Acquire) {
                     return;
                 }
-                failed(&core.env, error);
+                failed(&jobs.env, error);
             }
         }
     }
 }
 
 /// Waits for one task and runs it. False: the store closes.
-fn work(core: &Arc<Core>, flush_only: bool) -> bool {
-    let task = {
-        let mut schedule = core.jobs.schedule.lock();
-        loop {
-            if core.env.closing.load(Ordering::Acquire) {
-                drop(schedule);
-                schedule::end_unfinished(&core.jobs);
-                return false;
-            }
-            let seen = schedule.events;
-            drop(schedule);
-            let task = if core.env.health.check_manifest().is_ok() {
-                schedule::next(&core.jobs, flush_only)
-            } else {
-                None
-            };
-            if let Some(task) = task {
-                break task;
-            }
-            schedule = core.jobs.schedule.lock();
-            if schedule.events == seen {
-                core.env.settled.notify_all();
-                schedule = core.env.work.wait_timeout(schedule, LOOK_AGAIN).0;
-            }
+fn work(jobs: &crate::jobs::Jobs, flush_only: bool) -> bool {
+    let task = loop {
+        let seen = jobs.env.work.count();
+        if jobs.env.closing.load(Ordering::Acquire) {
+            schedule::end_unfinished(&jobs);
+            return false;
         }
+        let task = match jobs.env.health.check_manifest() {
+            Ok(()) => schedule::next(&jobs, flush_only),
+            Err(_) => None,
+        };
+        if let Some(task) = task {
+            break task;
+        }
+        jobs.env.settled.notify();
+        jobs.env.work.wait_past(seen, LOOK_AGAIN);
     };
-    run(core, task);
+    run(&jobs, task);
     true
 }
 
-fn run(core: &Arc<Core>, mut task: Task) {
+fn run(jobs: &crate::jobs::Jobs, mut task: Task) {
     let what = task.what();
     let guarded = guarded(
-        &core.env,
+        &jobs.env,
         || what,
         || match &mut task {
-            Task::Flush(flush) => crate::jobs::flush::run(&core.jobs, flush),
-            Task::Compaction(compaction) => crate::jobs::install::run(&core.jobs, compaction),
+            Task::Flush(flush) => crate::jobs::flush::run(&jobs, flush),
+            Task::Compaction(compaction) => crate::jobs::install::run(&jobs, compaction),
         },
     );
     let result = guarded.unwrap_or_else(|error| {
-        panicked(&core.jobs, &error, schedule::count_panic(&core.jobs, &task));
+        panicked(&jobs.catalog, &error, schedule::count_panic(&jobs, &task));
         Err(error)
     });
     // Before anybody can find that nothing runs any more.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
     {
-        core.env.health.set_no_space(error);
+        jobs.env.health.set_no_space(error);
     }
-    schedule::finish(&core.jobs, task, &result);
+    schedule::finish(&jobs, task, &result);
     // Work for a keyspace that is gone has not failed: it is not wanted any more.
     if let Err(error) = result
         && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {
         if planted::is(Bug::TableSyncPoisons) {
-            core.env.health.poison(&error);
+            jobs.env.health.poison(&error);
         }
-        failed(&core.env, error);
+        failed(&jobs.env, error);
     }
-    core.commit.stalls.relieve();
-    core.env.wake_tidy();
+    jobs.env.pressure.notify();
+    jobs.env.maintenance.notify();
 }
 
 /// Counts and tells a failure of a task, and pauses.
@@ -236,17 +228,15 @@ fn failed(env: &Env, error: Error) {
     env.events.tell(|| Event::JobFailed {
         error: error.clone(),
     });
-    env.last_job_error.lock().replace(error);
+    env.failures.set_last(error);
     // A job that failed is due again at once; a little patience keeps a lasting failure from spinning.
     pause(env, Duration::from_millis(100));
 }
 
 /// Sleeps, but not through a close.
 fn pause(env: &Env, duration: Duration) {
-    let tidy = env.tidy.lock();
-    if !tidy.closing {
-        let _ = env.tidy_pause.wait_timeout(tidy, duration);
-    }
+    // It is notified once, when the tasks are to end.
+    env.ending.wait_past(0, duration);
 }
 
 fn maintain(core: &Arc<Core>) {
@@ -259,21 +249,18 @@ fn maintain(core: &Arc<Core>) {
     let mut watches = Watches::default();
     // Since when there is space again that nobody was told of.
     let mut space_since: Option<(u64, Instant)> = None;
+    let mut seen = core.env.maintenance.count();
     loop {
         let publish_every = crate::stats::published::interval(&core.env);
-        {
-            let mut tidy = core.env.tidy.lock();
-            if !tidy.wanted && !tidy.closing {
-                let now = core.env.runtime.now();
-                let wait = publish_every
-                    .map_or(LOOK_AGAIN, |every| (last_published + every).since(now))
-                    .clamp(Duration::from_micros(50), LOOK_AGAIN);
-                tidy = core.env.tidy_wake.wait_timeout(tidy, wait).0;
-            }
-            if tidy.closing {
-                return;
-            }
-            tidy.wanted = false;
+        let now = core.env.runtime.now();
+        let wait = publish_every
+            .map_or(LOOK_AGAIN, |every| (last_published + every).since(now))
+            .clamp(Duration::from_micros(50), LOOK_AGAIN);
+        core.env.maintenance.wait_past(seen, wait);
+        // Before the round: what is asked for during this round is done in the next one.
+        seen = core.env.maintenance.count();
+        if core.env.closing.load(Ordering::Acquire) {
+            return;
         }
         let round = guarded(
             &core.env,
@@ -307,7 +294,7 @@ fn maintain(core: &Arc<Core>) {
             Ok(()) => panics = 0,
             Err(error) => {
                 panics += 1;
-                panicked(&core.jobs, &error, panics);
+                panicked(&core.catalog, &error, panics);
                 failed(&core.env, error);
             }
         }
@@ -328,14 +315,14 @@ fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
     prepare_arena(&core.catalog);
     crate::services::budget::keep(&core.jobs)?;
     let published = core.tree.snapshots.published();
-    if published + crate::jobs::edits::CEILING_STEP / 2
+    if published + crate::catalog::edits::CEILING_STEP / 2
         > core.catalog.ceiling.load(Ordering::Acquire)
     {
-        core.jobs.raise_ceiling(published)?;
+        core.catalog.raise_ceiling(published)?;
     }
-    bound_log(&core.jobs)?;
+    bound_log(&core.commit)?;
     if !core.env.health.is_no_space() {
-        crate::services::seal::for_deletes(&core.jobs, watches)?;
+        crate::services::seal::for_deletes(&core.commit, watches)?;
     }
     crate::catalog::reserve::keep(&core.catalog)?;
     crate::tree::gaps::ahead::look(core);
@@ -358,15 +345,16 @@ fn prepare_arena(catalog: &Catalog) {
 
 /// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
 /// bound.
-fn bound_log(jobs: &Jobs) -> Result<()> {
-    let start = jobs.catalog.log_start_without(&[]).segment;
-    jobs.catalog
+fn bound_log(commit: &crate::commit::Commit) -> Result<()> {
+    let start = commit.catalog.log_start_without(&[]).segment;
+    commit
+        .catalog
         .log_bytes
-        .store(jobs.wal.log.bytes_since(start), Ordering::Relaxed);
-    if jobs.catalog.log_bytes.load(Ordering::Relaxed) <= jobs.env.live.load().log_bytes_max {
+        .store(commit.wal.log.bytes_since(start), Ordering::Relaxed);
+    if commit.catalog.log_bytes.load(Ordering::Relaxed) <= commit.env.live.load().log_bytes_max {
         return Ok(());
     }
-    let map = jobs.catalog.keyspaces.load_full();
+    let map = commit.catalog.keyspaces.load_full();
     let oldest = map.by_id.values().filter_map(|k| {
         let view = k.pin();
         let needed = view.sources.iter().filter_map(|s| match s {
@@ -378,8 +366,8 @@ fn bound_log(jobs: &Jobs) -> Result<()> {
     if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
         && keyspace.view().sealed_count == 0
     {
-        let mut lead = jobs.commit.queue.lead();
-        let rotated = lead.rotate(jobs, keyspace);
+        let mut lead = commit.queue.lead();
+        let rotated = lead.rotate(&commit, keyspace);
         lead.finish();
         rotated?;
     }
@@ -390,49 +378,23 @@ fn bound_log(jobs: &Jobs) -> Result<()> {
 fn leave_no_space(core: &Core) -> Result<()> {
     if !core.env.health.is_no_space() {
         // The manifest may have failed to grow for another reason.
-        return core.jobs.commit_pending(&mut core.catalog.manifest.lock());
+        return core
+            .catalog
+            .commit_pending(&mut core.catalog.manifest.lock());
     }
     crate::services::recovery::install_rest(core)?;
     core.wal.log.prepare_next()?;
     {
         let mut role = core.catalog.manifest.lock();
-        core.jobs.commit_pending(&mut role)?;
+        core.catalog.commit_pending(&mut role)?;
     }
     if !planted::is(Bug::NoSpaceIsForGood) && core.env.health.clear_no_space() {
-        core.commit.stalls.relieve();
-        core.jobs.wake_background();
+        core.env.pressure.notify();
+        core.env.work.notify();
         // An open on the full disk may have used the reserves up.
         crate::catalog::reserve::make(&core.catalog)?;
     }
     Ok(())
-}
-
-/// Waits until nothing is due, nothing runs and nothing is sealed.
-pub(crate) fn wait_until_idle(core: &Arc<Core>) -> Result<()> {
-    forget_failures(&core.jobs);
-    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    let mut wake = true;
-    loop {
-        core.env.health.check()?;
-        core.env.check_open()?;
-        if schedule::is_idle(&core.jobs) {
-            core.jobs.schedule.lock().failed_in_a_row = [0; 2];
-            delete_obsolete(&core.catalog);
-            return Ok(());
-        }
-        if let Some(error) = failing(&core.jobs) {
-            return Err(error);
-        }
-        if wake {
-            core.jobs.wake_background();
-        }
-        let schedule = core.jobs.schedule.lock();
-        wake = core
-            .env
-            .settled
-            .wait_timeout(schedule, Duration::from_millis(20))
-            .1;
-    }
 }
 
 /// Refuses everything from here on. Taken inside every role that changes storage, so that nobody who passed a check before
@@ -461,15 +423,11 @@ pub(crate) fn stop(core: &Core) {
 /// Ends the tasks, does `last` while the store is still ours, and gives the lease back.
 fn end_tasks(core: &Core, last: impl FnOnce()) {
     schedule::cancel_all(&core.jobs);
-    {
-        let mut tidy = core.env.tidy.lock();
-        tidy.closing = true;
-        core.env.tidy_wake.notify_all();
-        core.env.tidy_pause.notify_all();
-    }
-    core.jobs.wake_background();
+    core.env.ending.notify();
+    core.env.work.notify();
+    core.env.maintenance.notify();
     core.wal.interval_sync.wake();
-    core.commit.stalls.relieve();
+    core.env.pressure.notify();
     let handles = std::mem::take(&mut core.tasks.lock().handles);
     for handle in handles {
         // A task that panicked beyond what `guarded` covers has told so on standard error; the store's data is in log and tables.
@@ -502,14 +460,14 @@ fn let_go(catalog: &Catalog) {
 ///
 /// Without room for the edit the close succeeds all the same: everything is durable, and only
 /// damage at the end of this log would look like writes that were never synced, as after a kill.
-fn write_log_end(jobs: &Jobs) -> Result<()> {
+fn write_log_end(catalog: &crate::catalog::Catalog) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
     }
-    if jobs.env.health.is_poisoned() {
-        return jobs.env.health.check_manifest();
+    if catalog.env.health.is_poisoned() {
+        return catalog.env.health.check_manifest();
     }
-    match jobs.commit_close() {
+    match catalog.commit_close() {
         Err(error) if may_wait(&error) => {
             tracing::warn!(%error, "closed without a record of where the log ends");
             Ok(())
@@ -536,7 +494,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     end_tasks(core, || {
         if result.is_ok() {
             // After the last task: no edit follows this one.
-            result = write_log_end(&core.jobs);
+            result = write_log_end(&core.catalog);
         }
         match &result {
             Ok(()) => tracing::info!(store = core.env.storages.manifest.describe(), "closed"),

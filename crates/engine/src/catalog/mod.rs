@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows the queue of writers or jobs.
 
+pub(crate) mod edits;
 pub(crate) mod log_start;
 pub(crate) mod obsolete;
 pub(crate) mod reserve;

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
+use siltstone_storage::{Instant, Mutex, Runtime};
 
 use crate::commit::pace::{Pace, Turn};
+use crate::env::notify::Notify;
 pub use crate::types::pressure::{self as policy, Cause, Decision, Limits, Load};
 
 use crate::types::event::{Event, Events};
@@ -67,8 +68,6 @@ struct Inner {
     present: Vec<(u64, Delay, Instant)>,
     past: VecDeque<Delay>,
     totals: [DelayTotal; Cause::ALL.len()],
-    /// Raised by every event that may lower a load or let the next one through, so that a wake-up between asking and waiting is not lost.
-    events: u64,
     paces: BTreeMap<KeyspaceId, Pace>,
 }
 
@@ -78,12 +77,13 @@ pub(crate) struct Stalls {
     events: Arc<Events>,
     opened: Instant,
     inner: Mutex<Inner>,
-    relieved: Condvar,
+    /// Notified by every event that may lower a load or let the next writer through.
+    pressure: Arc<Notify>,
     waiting: AtomicUsize,
 }
 
 impl Stalls {
-    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>) -> Stalls {
+    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>, pressure: Arc<Notify>) -> Stalls {
         Stalls {
             runtime: runtime.clone(),
             events,
@@ -93,19 +93,11 @@ impl Stalls {
                 present: Vec::new(),
                 past: VecDeque::new(),
                 totals: Default::default(),
-                events: 0,
                 paces: BTreeMap::new(),
             }),
-            relieved: runtime.condvar(),
+            pressure,
             waiting: AtomicUsize::new(0),
         }
-    }
-
-    /// Tells waiting writers to ask again.
-    pub(crate) fn relieve(&self) {
-        let mut inner = self.inner.lock();
-        inner.events += 1;
-        self.relieved.notify_all();
     }
 
     /// Writers that wait right now.
@@ -125,7 +117,7 @@ impl Stalls {
     /// The keyspace was dropped: whoever waits for it is told.
     pub(crate) fn forget(&self, keyspace: KeyspaceId) {
         self.inner.lock().paces.remove(&keyspace);
-        self.relieve();
+        self.pressure.notify();
     }
 
     /// Waits as `decide` says until a batch of `bytes` may join (true), or `give_up` says that waiting is pointless (false).
@@ -139,7 +131,7 @@ impl Stalls {
         let mut ticket = None;
         let mut entry: Option<(u64, Instant)> = None;
         let passed = loop {
-            let events = self.inner.lock().events;
+            let seen = self.pressure.count();
             let (decision, load, limits) = decide();
             if decision == Decision::Pass {
                 break true;
@@ -163,8 +155,7 @@ impl Stalls {
                     match pace.ask(now, &near, bytes, &mut ticket) {
                         Turn::Go => {
                             if !pace.is_idle() {
-                                inner.events += 1;
-                                self.relieved.notify_all();
+                                self.pressure.notify();
                             }
                             break true;
                         }
@@ -176,19 +167,16 @@ impl Stalls {
             if entry.is_none() {
                 entry = Some(self.begin(name, cause, load, limit));
             }
-            let inner = self.inner.lock();
-            if inner.events == events {
-                // Bounded, so that a load that falls without an event (a view that was dropped) is seen too.
-                let _ = self.relieved.wait_timeout(inner, wait.min(LOOK_AGAIN));
-            }
+            // Bounded, so that a load that falls without a notification (a view was dropped) is
+            // seen too.
+            self.pressure.wait_past(seen, wait.min(LOOK_AGAIN));
         };
         if ticket.is_some() {
             let mut inner = self.inner.lock();
             if let Some(pace) = inner.paces.get_mut(&keyspace)
                 && pace.give_back(&mut ticket)
             {
-                inner.events += 1;
-                self.relieved.notify_all();
+                self.pressure.notify();
             }
         }
         if let Some((id, start)) = entry {

@@ -109,48 +109,52 @@ impl WriteQueue {
 
 /// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
 /// asked for, it and everything before it is synced, even if the batch is empty.
-pub(crate) fn write(jobs: &Jobs, batch: Cow<'_, BatchBody>, options: WriteOptions) -> Result<()> {
+pub(crate) fn write(
+    commit: &crate::commit::Commit,
+    batch: Cow<'_, BatchBody>,
+    options: WriteOptions,
+) -> Result<()> {
     if batch.is_empty() {
-        jobs.env.health.check()?;
+        commit.env.health.check()?;
         return match options.sync {
-            true => jobs.wal.sync_log(),
+            true => commit.wal.sync_log(),
             false => Ok(()),
         };
     }
-    let timed = count_puts(&jobs.env, &batch);
-    let sync = options.sync || jobs.wal.sync_every_write;
+    let timed = count_puts(&commit.env, &batch);
+    let sync = options.sync || commit.wal.sync_every_write;
     if !planted::is(Bug::StallInQueue) {
-        wait_for_pressure(jobs, &batch)?;
+        wait_for_pressure(&commit, &batch)?;
     }
 
-    let result = jobs.commit.queue.join(batch, sync, |leader, group, sync| {
+    let result = commit.queue.join(batch, sync, |leader, group, sync| {
         if planted::is(Bug::StallInQueue) {
-            let _ = wait_for_pressure(jobs, group.own());
+            let _ = wait_for_pressure(&commit, group.own());
         }
-        commit_group(jobs, leader, group, sync);
+        commit_group(&commit, leader, group, sync);
     });
-    record_put(&jobs.env, timed);
+    record_put(&commit.env, timed);
     result
 }
 
 /// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
 /// what `wanted` reads and the batch. Returns what `wanted` returned.
 pub(crate) fn write_if(
-    jobs: &Jobs,
+    commit: &crate::commit::Commit,
     batch: &BatchBody,
     options: WriteOptions,
     wanted: impl FnOnce() -> Result<bool>,
 ) -> Result<bool> {
-    wait_for_pressure(jobs, batch)?;
-    let sync = options.sync || jobs.wal.sync_every_write;
-    let mut lead = jobs.commit.queue.lead();
+    wait_for_pressure(&commit, batch)?;
+    let sync = options.sync || commit.wal.sync_every_write;
+    let mut lead = commit.queue.lead();
     let result = wanted().and_then(|wanted| {
         if wanted {
-            let timed = count_puts(&jobs.env, batch);
+            let timed = count_puts(&commit.env, batch);
             lead.commit(batch, |leader, group| {
-                commit_group(jobs, leader, group, sync);
+                commit_group(&commit, leader, group, sync);
             })?;
-            record_put(&jobs.env, timed);
+            record_put(&commit.env, timed);
         }
         Ok(wanted)
     });
@@ -172,20 +176,20 @@ fn record_put(env: &Env, start: Option<Instant>) {
 }
 
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
-fn wait_for_pressure(jobs: &Jobs, batch: &BatchBody) -> Result<()> {
-    jobs.env.health.check()?;
+fn wait_for_pressure(commit: &crate::commit::Commit, batch: &BatchBody) -> Result<()> {
+    commit.env.health.check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
         if last == Some(entry.keyspace) {
             continue;
         }
         last = Some(entry.keyspace);
-        let keyspaces = jobs.catalog.keyspaces.load();
+        let keyspaces = commit.catalog.keyspaces.load();
         match keyspaces.by_id.get(&entry.keyspace) {
-            Some(keyspace) if passes(&jobs.catalog, keyspace) => {}
+            Some(keyspace) if passes(&commit.catalog, keyspace) => {}
             _ => {
-                let keyspace = jobs.catalog.keyspace_by_id(entry.keyspace)?;
-                wait_for_keyspace(jobs, &keyspace, || {
+                let keyspace = commit.catalog.keyspace_by_id(entry.keyspace)?;
+                wait_for_keyspace(&commit, &keyspace, || {
                     let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
                     own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
                 })?;
@@ -205,30 +209,30 @@ fn passes(catalog: &Catalog, keyspace: &KeyspaceCore) -> bool {
 
 /// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
 pub(crate) fn wait_for_keyspace(
-    jobs: &Jobs,
+    commit: &crate::commit::Commit,
     keyspace: &KeyspaceCore,
     bytes: impl FnOnce() -> u64,
 ) -> Result<()> {
     let decide = || {
-        let load = load_of(&jobs.catalog, &keyspace.view());
+        let load = load_of(&commit.catalog, &keyspace.view());
         let limits = keyspace.settings().limits;
         (pressure::decide(&load, &limits), load, limits)
     };
     if decide().0 == pressure::Decision::Pass {
         return Ok(());
     }
-    jobs.wake_background();
+    commit.env.work.notify();
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
-    jobs.commit.stalls.wait_for(whose, bytes(), decide, || {
+    commit.stalls.wait_for(whose, bytes(), decide, || {
         // Whoever is only slowed passes all the same.
         failing = match decide().0 {
-            pressure::Decision::Stop { .. } => crate::jobs::failures::failing_for_good(jobs),
+            pressure::Decision::Stop { .. } => commit.env.failures.failing_for_good(),
             _ => None,
         };
-        failing.is_some() || jobs.env.health.check().is_err() || keyspace.is_dropped()
+        failing.is_some() || commit.env.health.check().is_err() || keyspace.is_dropped()
     });
-    jobs.env.health.check()?;
+    commit.env.health.check()?;
     keyspace.check()?;
     failing.map_or(Ok(()), Err)
 }
@@ -272,7 +276,12 @@ impl Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
+fn commit_group(
+    jobs: &crate::commit::Commit,
+    leader: &mut LeaderState,
+    group: &mut Group<'_>,
+    sync: bool,
+) {
     // A group of one that syncs nothing is timed as a put, if at all.
     let start = (sync || group.len() > 1).then(|| jobs.env.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
@@ -283,7 +292,7 @@ fn commit_group(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, sy
             .check()
             .and_then(|()| add_needs(&jobs.catalog, &mut needs, batch));
     }
-    let outcome = commit(jobs, leader, group, &mut needs, sync);
+    let outcome = commit(&jobs, leader, group, &mut needs, sync);
     needs.clear();
     leader.needs = needs;
     if let Err(error) = outcome {
@@ -346,9 +355,14 @@ fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Res
 
 /// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
 /// that touch it, and no others.
-fn make_room(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs: &mut Vec<Need>) {
+fn make_room(
+    commit: &crate::commit::Commit,
+    leader: &mut LeaderState,
+    group: &mut Group<'_>,
+    needs: &mut Vec<Need>,
+) {
     // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
-    while let Err((refused, error)) = make_room_for_all(jobs, leader, needs) {
+    while let Err((refused, error)) = make_room_for_all(&commit, leader, needs) {
         // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
         // for them is found with room.)
         needs.clear();
@@ -359,7 +373,7 @@ fn make_room(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs
             *result = if batch.iter().any(touches) {
                 Err(error.clone())
             } else {
-                add_needs(&jobs.catalog, needs, batch)
+                add_needs(&commit.catalog, needs, batch)
             };
         }
     }
@@ -367,7 +381,7 @@ fn make_room(jobs: &Jobs, leader: &mut LeaderState, group: &mut Group<'_>, needs
 
 /// As [`make_room`], up to the first keyspace that gets none.
 fn make_room_for_all(
-    jobs: &Jobs,
+    commit: &crate::commit::Commit,
     leader: &mut LeaderState,
     needs: &mut [Need],
 ) -> std::result::Result<(), (KeyspaceId, Error)> {
@@ -381,7 +395,7 @@ fn make_room_for_all(
         }
         let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
         need.source = rotate(
-            jobs,
+            &commit,
             leader.next_seq,
             &mut leader.next_source_id,
             &need.keyspace,
@@ -393,23 +407,23 @@ fn make_room_for_all(
 }
 
 fn commit(
-    jobs: &Jobs,
+    commit: &crate::commit::Commit,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
     needs: &mut Vec<Need>,
     sync: bool,
 ) -> Result<()> {
-    make_room(jobs, leader, group, needs);
+    make_room(&commit, leader, group, needs);
     let accepted = || group.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
         return Ok(());
     }
     let first = leader.next_seq;
-    jobs.reserve_numbers(first + count - 1)?;
+    commit.catalog.reserve_numbers(first + count - 1)?;
     // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
     // the log that is not above the pin.
-    let before = jobs.wal.log.end();
+    let before = commit.wal.log.end();
     for need in needs.iter() {
         need.source.pin_log(before);
     }
@@ -429,43 +443,43 @@ fn commit(
         }
     };
     if planted::is(Bug::PublishBeforeLog) {
-        jobs.tree.snapshots.publish(first + count - 1);
+        commit.tree.snapshots.publish(first + count - 1);
     }
     let end =
-        append(&jobs.wal, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
+        append(&commit.wal, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
             // Nothing was written for an empty source: it must not keep the log from here on.
             needs
                 .iter()
                 .filter(|_| !planted::is(Bug::FailedGroupPins))
                 .for_each(|need| need.source.unpin_if_empty());
         })?;
-    wake_for_supplies(&jobs.env, before, end);
+    wake_for_supplies(&commit.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
-    jobs.env.metrics.user_bytes.add(user_bytes as u64);
+    commit.env.metrics.user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
     if planted::is(Bug::HalfABatchIsShown) {
-        jobs.tree.snapshots.publish(first + count - 1);
+        commit.tree.snapshots.publish(first + count - 1);
     }
-    apply(&jobs.env, group, needs, first).inspect_err(|error| jobs.env.health.poison(error))?;
+    apply(&commit.env, group, needs, first).inspect_err(|error| commit.env.health.poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
         // This must come before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
             if planted::is(Bug::GapCutLate) {
-                jobs.tree.snapshots.publish(first + count - 1);
+                commit.tree.snapshots.publish(first + count - 1);
             }
             let puts = need.entries_of(group, EntryKind::Put);
             let keys = puts.map(|e| (e.key, e.key));
             let gaps = &need.keyspace.gaps;
-            gaps.invalidate(keys, first + count - 1, jobs.tree.gap_min());
+            gaps.invalidate(keys, first + count - 1, commit.tree.gap_min());
         }
     }
-    jobs.tree.snapshots.publish(first + count - 1);
+    commit.tree.snapshots.publish(first + count - 1);
     for need in needs.iter().filter(|need| need.deletes > 0) {
         let deletes = || need.entries_of(group, EntryKind::Delete);
         let last = || deletes().last().map(|e| e.key);
-        if need.keyspace.gaps.deleted(&jobs.tree, need.deletes, last) {
-            jobs.env.wake_tidy();
+        if need.keyspace.gaps.deleted(&commit.tree, need.deletes, last) {
+            commit.env.maintenance.notify();
         }
     }
     Ok(())
@@ -486,7 +500,7 @@ fn wake_for_supplies(env: &Env, before: Position, end: Position) {
     let half = env.options.log_segment_bytes / 2;
     let late = |p: Position| u64::from(p.offset) >= half;
     if before.segment != end.segment || late(before) != late(end) {
-        env.wake_tidy();
+        env.maintenance.notify();
     }
 }
 
@@ -591,7 +605,7 @@ pub(crate) fn apply_to<'a>(
 
 /// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
 fn rotate(
-    jobs: &Jobs,
+    commit: &crate::commit::Commit,
     next_seq: u64,
     next_source_id: &mut u64,
     keyspace: &KeyspaceCore,
@@ -600,9 +614,7 @@ fn rotate(
     let last = keyspace.view().active().clone();
     let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
     if !last.mem.is_empty() {
-        jobs.commit
-            .stalls
-            .sealed(keyspace.id, last.mem.used_bytes());
+        commit.stalls.sealed(keyspace.id, last.mem.used_bytes());
     }
     let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
     *next_source_id += 1;
@@ -621,22 +633,32 @@ fn rotate(
         KeyspaceView::build(
             unsettled,
             view.version.clone(),
-            &jobs.tree.tables,
+            &commit.tree.tables,
             Some(view),
         )
     });
-    jobs.wake_background();
+    commit.env.work.notify();
     Ok(keyspace.view().active().clone())
 }
 
 impl Lead<'_> {
     /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
-    pub(crate) fn rotate(&mut self, jobs: &Jobs, keyspace: &KeyspaceCore) -> Result<bool> {
+    pub(crate) fn rotate(
+        &mut self,
+        commit: &crate::commit::Commit,
+        keyspace: &KeyspaceCore,
+    ) -> Result<bool> {
         if keyspace.view().active().mem.is_empty() {
             return Ok(false);
         }
         let state = &mut **self;
-        rotate(jobs, state.next_seq, &mut state.next_source_id, keyspace, 0)?;
+        rotate(
+            &commit,
+            state.next_seq,
+            &mut state.next_source_id,
+            keyspace,
+            0,
+        )?;
         Ok(true)
     }
 

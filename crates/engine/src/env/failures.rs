@@ -55,13 +55,19 @@ impl Failures {
     /// A job of this kind failed.
     pub(crate) fn failed(&self, kind: JobKind) {
         let mut counts = self.counts.lock();
-        counts.in_a_row += 1;
-        counts.by_kind[kind as usize] += 1;
+        counts.in_a_row = counts.in_a_row.saturating_add(1);
+        let failed = &mut counts.by_kind[kind as usize];
+        *failed = failed.saturating_add(1);
+    }
+
+    /// Keeps the error of a job or task that failed, for those who ask why.
+    pub(crate) fn set_last(&self, error: Error) {
+        self.counts.lock().last = Some(error);
     }
 
     /// The error of the job that failed last.
-    pub(crate) fn set_last(&self, error: Error) {
-        self.counts.lock().last = Some(error);
+    pub(crate) fn last(&self) -> Option<Error> {
+        self.counts.lock().last.clone()
     }
 
     /// Nothing of this kind is due or runs. Failures that are over in another way than by a success

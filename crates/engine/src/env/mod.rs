@@ -4,9 +4,11 @@
 //! Nothing here knows keyspaces, tables or the log.
 
 pub(crate) mod descriptors;
+pub(crate) mod failures;
 pub(crate) mod guard;
 pub(crate) mod health;
 pub(crate) mod ingests;
+pub(crate) mod notify;
 pub(crate) mod session;
 pub(crate) mod table_files;
 pub(crate) mod wrapped_storage;
@@ -15,16 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use siltstone_storage::{Condvar, Epoch, Lease, Mutex, Runtime};
+use siltstone_storage::{Epoch, Lease, Mutex, Runtime};
 
+use crate::env::failures::Failures;
 use crate::env::guard::Guards;
 use crate::env::health::Health;
 use crate::env::ingests::IngestsInFlight;
+use crate::env::notify::Notify;
 use crate::env::session::SessionId;
 use crate::env::wrapped_storage::Below;
 use crate::formats::directories::Storages;
 use crate::formats::options_file;
-use crate::types::error::{Error, Result, closed};
+use crate::types::error::{Result, closed};
 use crate::types::event::Events;
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
@@ -53,35 +57,23 @@ pub(crate) struct Env {
     /// Ingests that bring files in; closing waits for them.
     pub(crate) ingests: IngestsInFlight,
     pub(crate) closing: AtomicBool,
-    /// Something may have become possible: a flush, a compaction, an end.
-    pub(crate) work: Condvar,
-    /// A job ended or nothing is left to do.
-    pub(crate) settled: Condvar,
-    /// Space is wanted: the background tries to leave `NoSpace`.
-    pub(crate) tidy: Mutex<Tidy>,
-    pub(crate) tidy_wake: Condvar,
-    /// Workers that pause after a failed job wait here.
-    pub(crate) tidy_pause: Condvar,
-    pub(crate) last_job_error: Mutex<Option<Error>>,
-}
-
-/// What the maintenance task is asked for.
-#[derive(Default)]
-pub(crate) struct Tidy {
-    pub(crate) wanted: bool,
-    pub(crate) closing: bool,
+    /// Failures of flushes and compactions.
+    pub(crate) failures: Failures,
+    /// A flush or a compaction may have become possible, or the store closes. Workers wait for it.
+    pub(crate) work: Notify,
+    /// A job ended, or a worker found nothing to do. Callers who wait for jobs wait for it.
+    pub(crate) settled: Notify,
+    /// The load of a keyspace may have fallen, or a writer that waits may go on. Stalled writers
+    /// wait for it.
+    pub(crate) pressure: Arc<Notify>,
+    /// Something is to be prepared, deleted or tried again, or the store closes. The maintenance
+    /// task waits for it.
+    pub(crate) maintenance: Notify,
+    /// The tasks are to end. Those that pause after a failure wait for it.
+    pub(crate) ending: Notify,
 }
 
 impl Env {
-    /// Wakes the maintenance task.
-    pub(crate) fn wake_tidy(&self) {
-        let mut tidy = self.tidy.lock();
-        if !tidy.wanted {
-            tidy.wanted = true;
-            self.tidy_wake.notify_all();
-        }
-    }
-
     /// Refuses a call once the store is being closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.load(Ordering::Acquire) {

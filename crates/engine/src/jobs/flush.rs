@@ -15,12 +15,13 @@ use std::sync::atomic::Ordering;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
+use crate::catalog::edits::refresh_view;
 use crate::env::Env;
 use crate::formats::version::{Edit, KeyspaceEdit, SeqRange};
 use crate::jobs::Jobs;
 use crate::jobs::build::{FlushSpec, JobRunner};
-use crate::jobs::install::{add_run, count_outcome, refresh_view};
-use crate::services::core::Core;
+
+use crate::jobs::install::{add_run, count_outcome};
 use crate::tree::pick::targets;
 use crate::tree::view::{KeyspaceCore, MemSource, Source};
 use crate::types::error::{Error, Result};
@@ -72,7 +73,7 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
     }
 
     let tables = outcome.tables.clone();
-    let installed = install(jobs, task, outcome.tables);
+    let installed = install(&jobs.catalog, task, outcome.tables);
     if installed.is_err() && (!jobs.env.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
         // An edit whose sync failed may stand all the same when the store is opened again: it must find its tables.
         jobs.runner.discard(&tables);
@@ -140,15 +141,15 @@ fn base_cuts(
 }
 
 fn install(
-    jobs: &Jobs,
+    catalog: &crate::catalog::Catalog,
     task: &FlushTask,
     tables: Vec<siltstone_table::job::outcome::OutputTable>,
 ) -> Result<()> {
     let source = &task.source;
-    let mut role = jobs.catalog.manifest.lock();
+    let mut role = catalog.manifest.lock();
     task.keyspace.check()?;
     let ids = tables.len() as u64 + 1;
-    let mut next_id = jobs.catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
+    let mut next_id = catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
     let run_id = next_id;
     next_id += 1;
     let mut seqs = source.seqs();
@@ -160,9 +161,7 @@ fn install(
     // Whatever was given a number above an older unsettled slot is installed above it: counted, because tests must reach it.
     let out_of_order = older_unsettled(&task.keyspace, seqs);
     let edit = Edit {
-        log_start: jobs
-            .catalog
-            .log_start_edit(role.manifest.state(), &[source.id]),
+        log_start: catalog.log_start_edit(role.manifest.state(), &[source.id]),
         keyspaces: vec![KeyspaceEdit {
             id: task.keyspace.id,
             covered: vec![seqs],
@@ -171,15 +170,16 @@ fn install(
         }],
         ..Edit::default()
     };
-    jobs.commit_edit(&mut role, edit)?;
-    refresh_view(&jobs.commit, &role, &task.keyspace, &[source.id]);
+    catalog.commit_edit(&mut role, edit)?;
+    refresh_view(&catalog.tree, &role, &task.keyspace, &[source.id]);
     for table in &metas {
-        jobs.env
+        catalog
+            .env
             .events
             .tell(|| table.created(&task.keyspace.name, 0));
     }
     if out_of_order {
-        jobs.env.metrics.out_of_order_install_count.add(1);
+        catalog.env.metrics.out_of_order_install_count.add(1);
     }
     Ok(())
 }
@@ -196,64 +196,42 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
 /// through everything written so far, because other keyspaces may hold the other half of a batch,
 /// an ingest that is visible before its edit is durable, or data under a drop that may never become
 /// durable.
-pub(crate) fn flush(core: &Arc<Core>, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
-    core.env.health.check()?;
-    let mut lead = core.commit.queue.lead();
+pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
+    jobs.env.health.check()?;
+    let mut lead = jobs.commit.queue.lead();
     let sealed: Result<Vec<_>> = keyspaces
         .iter()
-        .map(|k| lead.rotate(&core.jobs, k))
+        .map(|k| lead.rotate(&jobs.commit, k))
         .collect();
     lead.finish();
     sealed?;
-    let end = core.wal.log.end();
-    let waiting: Vec<(Arc<KeyspaceCore>, Vec<u64>)> = keyspaces
-        .iter()
-        .map(|k| {
-            (
-                k.clone(),
-                k.view()
-                    .sealed()
-                    .filter(|m| !m.held.load(Ordering::Acquire))
-                    .map(|m| m.id)
-                    .collect(),
-            )
-        })
-        .collect();
-    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    crate::jobs::failures::forget_failures(&core.jobs);
-    let mut wake = true;
-    loop {
-        let done = |(keyspace, ids): &(Arc<KeyspaceCore>, Vec<u64>)| {
-            keyspace.is_dropped()
-                || !keyspace
-                    .view()
-                    .sources
-                    .iter()
-                    .any(|s| matches!(s, Source::Memtable(m) if ids.contains(&m.id)))
-        };
-        if waiting.iter().all(done) {
-            return core.wal.sync_log_through(end);
-        }
-        core.env.check_open()?;
-        core.env.health.check_manifest()?;
-        if waiting
+    let end = jobs.wal.log.end();
+    let waiting: Vec<(&KeyspaceCore, Vec<u64>)> =
+        keyspaces.iter().map(|k| (&**k, sealed_ids(k))).collect();
+    jobs.wait_until(|| {
+        let mut left = waiting
             .iter()
-            .any(|(k, _)| !k.is_created() && !k.is_dropped())
-        {
+            .filter(|(keyspace, ids)| !keyspace.is_dropped() && has_any(keyspace, ids))
+            .peekable();
+        let is_done = left.peek().is_none();
+        if left.any(|(keyspace, _)| !keyspace.is_created()) {
             // Its create edit waits for room, and its flush for that edit.
-            core.env.health.check()?;
+            jobs.env.health.check()?;
         }
-        if let Some(error) = crate::jobs::failures::failing(&core.jobs) {
-            return Err(error);
-        }
-        if wake {
-            core.jobs.wake_background();
-        }
-        let schedule = core.jobs.schedule.lock();
-        wake = core
-            .env
-            .settled
-            .wait_timeout(schedule, std::time::Duration::from_millis(20))
-            .1;
-    }
+        Ok(is_done)
+    })?;
+    jobs.wal.sync_log_through(end)
+}
+
+/// The sealed memtables that nobody holds back.
+fn sealed_ids(keyspace: &KeyspaceCore) -> Vec<u64> {
+    let view = keyspace.view();
+    let sealed = view.sealed().filter(|m| !m.held.load(Ordering::Acquire));
+    sealed.map(|m| m.id).collect()
+}
+
+/// Whether a memtable with one of these ids is not installed yet.
+fn has_any(keyspace: &KeyspaceCore, ids: &[u64]) -> bool {
+    let is_one = |s: &Source| matches!(s, Source::Memtable(m) if ids.contains(&m.id));
+    keyspace.view().sources.iter().any(is_one)
 }

@@ -18,8 +18,7 @@ use siltstone_table::exec::{CancelToken, Handover, Inputs, Progress};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Counters;
 
-use crate::catalog::ManifestRole;
-use crate::commit::Commit;
+use crate::catalog::edits::refresh_view;
 use crate::env::Env;
 use crate::formats::version::{
     AddTable, Edit, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange, TableMeta,
@@ -27,7 +26,7 @@ use crate::formats::version::{
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
 use crate::tree::pick::{Choice, ChoiceKind, Reservation, older_ranges};
-use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
+use crate::tree::view::KeyspaceCore;
 use crate::types::error::Result;
 use crate::types::event::Event;
 
@@ -279,8 +278,8 @@ fn commit(jobs: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> R
         }],
         ..Edit::default()
     };
-    jobs.commit_edit(&mut role, edit)?;
-    refresh_view(&jobs.commit, &role, &task.keyspace, &[]);
+    jobs.catalog.commit_edit(&mut role, edit)?;
+    refresh_view(&jobs.tree, &role, &task.keyspace, &[]);
     Ok(())
 }
 
@@ -295,32 +294,6 @@ pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) 
             table,
         })
         .collect()
-}
-
-/// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
-/// manifest role, so views change in the order of edits.
-pub(crate) fn refresh_view(
-    commit: &Commit,
-    role: &ManifestRole,
-    keyspace: &KeyspaceCore,
-    done: &[u64],
-) {
-    let Some(state) = role.manifest.state().keyspace(keyspace.id) else {
-        return;
-    };
-    let version = state.version.clone();
-    keyspace.replace_view(|view| {
-        let unsettled = view
-            .unsettled()
-            .into_iter()
-            .filter(|s| match s {
-                Source::Memtable(m) => !done.contains(&m.id),
-                Source::Run(r) => !version.covered().includes(r.seqs),
-            })
-            .collect();
-        KeyspaceView::build(unsettled, version, &commit.tree.tables, Some(view))
-    });
-    commit.stalls.relieve();
 }
 
 /// Adds what a job dropped to the store's counts.

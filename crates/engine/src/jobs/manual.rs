@@ -1,19 +1,17 @@
 //! Compaction by hand: a request that workers serve step by step, and its caller who waits.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::schedule::ManualRequest;
 use crate::formats::version::{End, Key, KeyRange};
 use crate::jobs::Jobs;
-use crate::services::core::Core;
 use crate::tree::pick::ManualRange;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Result, reversed_range};
 
 /// Flushes, then takes everything between `start` and `end` down to the deepest level that has data there.
 pub(crate) fn compact_range(
-    core: &Arc<Core>,
+    jobs: &Jobs,
     keyspace: &Arc<KeyspaceCore>,
     start: Option<&[u8]>,
     end: Option<&[u8]>,
@@ -26,13 +24,13 @@ pub(crate) fn compact_range(
         let (start, end) = (start.unwrap_or_default(), end.unwrap_or_default());
         return Err(reversed_range("the range to compact", start, end));
     }
-    crate::jobs::flush::flush(core, std::slice::from_ref(keyspace))?;
-    let first_new_table_id = core
+    crate::jobs::flush::flush(jobs, std::slice::from_ref(keyspace))?;
+    let first_new_table_id = jobs
         .catalog
         .next_table_id
         .load(std::sync::atomic::Ordering::Acquire);
     let id = {
-        let mut schedule = core.jobs.schedule.lock();
+        let mut schedule = jobs.schedule.lock();
         let id = schedule.new_id();
         let range = ManualRange {
             range,
@@ -47,33 +45,11 @@ pub(crate) fn compact_range(
         });
         id
     };
-    let result = wait(&core.jobs, keyspace, id);
-    core.jobs.schedule.lock().manual.retain(|m| m.id != id);
-    result
-}
-
-fn wait(jobs: &Jobs, keyspace: &KeyspaceCore, id: u64) -> Result<()> {
-    // Workers that find nothing to do tell `settled`: waking them at each of those would be a circle without a pause.
-    crate::jobs::failures::forget_failures(jobs);
-    let mut wake = true;
-    loop {
-        if wake {
-            jobs.wake_background();
-        }
-        jobs.env.check_open()?;
-        jobs.env.health.check_manifest()?;
+    let result = jobs.wait_until(|| {
         keyspace.check()?;
-        if let Some(error) = crate::jobs::failures::failing(jobs) {
-            return Err(error);
-        }
         let schedule = jobs.schedule.lock();
-        if schedule.manual.iter().any(|m| m.id == id && m.done) {
-            return Ok(());
-        }
-        wake = jobs
-            .env
-            .settled
-            .wait_timeout(schedule, Duration::from_millis(20))
-            .1;
-    }
+        Ok(schedule.manual.iter().any(|m| m.id == id && m.done))
+    });
+    jobs.schedule.lock().manual.retain(|m| m.id != id);
+    result
 }

@@ -4,14 +4,13 @@
 //! Nothing here knows the calls of users.
 
 pub(crate) mod build;
-pub(crate) mod edits;
-pub(crate) mod failures;
 pub(crate) mod flush;
 pub(crate) mod install;
 pub(crate) mod manual;
 pub(crate) mod rate;
 pub mod schedule;
 pub mod sides;
+pub(crate) mod wait;
 
 use std::sync::Arc;
 
@@ -34,13 +33,4 @@ pub(crate) struct Jobs {
     pub(crate) commit: Arc<Commit>,
     pub(crate) runner: JobRunner,
     pub(crate) schedule: Mutex<Schedule>,
-}
-
-impl Jobs {
-    /// Wakes flush and compaction.
-    pub(crate) fn wake_background(&self) {
-        let mut schedule = self.schedule.lock();
-        schedule.events += 1;
-        self.env.work.notify_all();
-    }
 }

@@ -20,6 +20,7 @@ use siltstone_table::exec::{CancelToken, Progress};
 
 use super::install::{Cause, CompactionTask};
 use crate::catalog::KeyspaceMap;
+use crate::env::failures::JobKind;
 use crate::formats::version::{SeqRange, TableMeta};
 use crate::jobs::Jobs;
 use crate::jobs::flush::FlushTask;
@@ -30,10 +31,6 @@ use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// Places in the counts of failures.
-const FLUSHES: usize = 0;
-const COMPACTIONS: usize = 1;
-
 /// Work for one worker.
 pub(crate) enum Task {
     Flush(FlushTask),
@@ -41,11 +38,10 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// Place in the counts of failures.
-    fn kind(&self) -> usize {
+    fn kind(&self) -> JobKind {
         match self {
-            Task::Flush(_) => FLUSHES,
-            Task::Compaction(_) => COMPACTIONS,
+            Task::Flush(_) => JobKind::Flush,
+            Task::Compaction(_) => JobKind::Compaction,
         }
     }
 
@@ -103,13 +99,8 @@ pub(crate) struct ManualRequest {
 
 /// See the module.
 pub(crate) struct Schedule {
-    /// Raised whenever something may have become possible.
-    pub(crate) events: u64,
-    pub(crate) failures_in_a_row: u32,
-    /// By kind (as below) and keyspace, the jobs in a row that panicked.
-    panicked: BTreeMap<(usize, KeyspaceId), u32>,
-    /// The same of flushes, and of compactions: what writers wait for.
-    pub(crate) failed_in_a_row: [u32; 2],
+    /// By kind and keyspace, the jobs in a row that panicked.
+    panicked: BTreeMap<(JobKind, KeyspaceId), u32>,
     /// Those that wait for their next attempt are among them: their reservations stand.
     running: Vec<Running>,
     /// Compactions whose last attempt failed and left tables to the next one.
@@ -125,24 +116,15 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Nothing of this kind is due. Unless something of it runs, what failed is over, another way than by success: its keyspace was dropped, say.
-    /// Nobody who waits later waits for that.
-    fn forget_what_is_over(&mut self, kind: usize) {
-        let is_flush = kind == FLUSHES;
-        if !self
-            .running
-            .iter()
-            .any(|r| (r.id & FLUSH_ID != 0) == is_flush)
-        {
-            self.failed_in_a_row[kind] = 0;
-        }
+    /// Whether a job of this kind runs.
+    fn runs(&self, kind: JobKind) -> bool {
+        let is_flush = kind == JobKind::Flush;
+        let mut running = self.running.iter();
+        running.any(|r| (r.id & FLUSH_ID != 0) == is_flush)
     }
 
     pub(crate) fn new() -> Schedule {
         Schedule {
-            events: 0,
-            failures_in_a_row: 0,
-            failed_in_a_row: [0; 2],
             panicked: BTreeMap::new(),
             running: Vec::new(),
             unfinished: Vec::new(),
@@ -223,7 +205,9 @@ pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
             return Some(Task::Flush(task));
         }
     }
-    schedule.forget_what_is_over(FLUSHES);
+    if !schedule.runs(JobKind::Flush) {
+        core.env.failures.forget_kind(JobKind::Flush);
+    }
     if flush_only {
         return None;
     }
@@ -232,7 +216,7 @@ pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
         if !given_up.is_empty() {
             drop(schedule);
             end(core, given_up);
-            core.wake_background();
+            core.env.work.notify();
             return None;
         }
     } else if let Some(task) = schedule.unfinished.pop() {
@@ -311,7 +295,9 @@ fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
             ));
         }
     }
-    schedule.forget_what_is_over(COMPACTIONS);
+    if !schedule.runs(JobKind::Compaction) {
+        core.env.failures.forget_kind(JobKind::Compaction);
+    }
     None
 }
 
@@ -487,7 +473,7 @@ pub(crate) fn count_panic(jobs: &Jobs, task: &Task) -> u32 {
 
 /// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
 pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
-    let (of_its_kind, keyspace) = (task.kind(), task.keyspace());
+    let (kind, keyspace) = (task.kind(), task.keyspace());
     let id = match &task {
         Task::Flush(flush) => FLUSH_ID | flush.source.id,
         Task::Compaction(compaction) => compaction.id,
@@ -518,20 +504,18 @@ pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
     if !goes_on {
         schedule.running.retain(|r| r.id != id);
     }
-    let after = |failures: u32| match result {
-        Ok(()) => 0,
-        // Nobody waits for what a keyspace that is gone had to do.
-        Err(error) if error.kind() == ErrorKind::KeyspaceDropped => failures,
-        Err(_) => failures.saturating_add(1),
-    };
-    if result.is_ok() {
-        schedule.panicked.remove(&(of_its_kind, keyspace));
+    // Under the schedule's lock: nobody sees that nothing runs and misses a failure.
+    match result {
+        Ok(()) => {
+            schedule.panicked.remove(&(kind, keyspace));
+            jobs.env.failures.succeeded(kind);
+        }
+        // Nobody waits for the work of a keyspace that is gone.
+        Err(error) if error.kind() == ErrorKind::KeyspaceDropped => {}
+        Err(_) => jobs.env.failures.failed(kind),
     }
-    schedule.failures_in_a_row = after(schedule.failures_in_a_row);
-    schedule.failed_in_a_row[of_its_kind] = after(schedule.failed_in_a_row[of_its_kind]);
-    schedule.events += 1;
-    jobs.env.work.notify_all();
-    jobs.env.settled.notify_all();
+    jobs.env.work.notify();
+    jobs.env.settled.notify();
     match task {
         Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
         Some(Task::Compaction(compaction)) => {

@@ -67,12 +67,12 @@ pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
     if jobs.env.health.is_no_space() {
         return Ok(());
     }
-    seal_largest(jobs)
+    seal_largest(&jobs.commit)
 }
 
 /// Seals the largest active memtable, if it is worth it.
-fn seal_largest(jobs: &Jobs) -> Result<()> {
-    let map = jobs.catalog.keyspaces.load_full();
+fn seal_largest(commit: &crate::commit::Commit) -> Result<()> {
+    let map = commit.catalog.keyspaces.load_full();
     let largest = map
         .by_id
         .values()
@@ -83,11 +83,11 @@ fn seal_largest(jobs: &Jobs) -> Result<()> {
     let Some((_, keyspace)) = largest else {
         return Ok(());
     };
-    let mut lead = jobs.commit.queue.lead();
-    let sealed = lead.rotate(jobs, keyspace);
+    let mut lead = commit.queue.lead();
+    let sealed = lead.rotate(&commit, keyspace);
     lead.finish();
     if sealed? {
-        jobs.env.metrics.sealed_for_memory_count.add(1);
+        commit.env.metrics.sealed_for_memory_count.add(1);
     }
     Ok(())
 }

@@ -48,30 +48,30 @@ struct Cut {
 }
 
 /// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
-fn cut(jobs: &Jobs) -> Result<Cut> {
+fn cut(commit: &crate::commit::Commit) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
-    let _ddl = jobs.catalog.ddl.lock();
+    let _ddl = commit.catalog.ddl.lock();
     // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
-    jobs.env.health.check_manifest()?;
+    commit.env.health.check_manifest()?;
     let (state, creates) = {
-        let role = jobs.catalog.manifest.lock();
+        let role = commit.catalog.manifest.lock();
         let pending = role.pending.iter().flat_map(|p| &p.edit.create);
         (
             role.manifest.state().clone(),
             pending.map(|c| (c.id, c.clone())).collect(),
         )
     };
-    let mut lead = jobs.commit.queue.lead();
+    let mut lead = commit.queue.lead();
     // Asked again: the leader before may have poisoned the store with its work half done.
-    if let Err(error) = jobs.env.health.check_manifest() {
+    if let Err(error) = commit.env.health.check_manifest() {
         lead.finish();
         return Err(error);
     }
-    let map = jobs.catalog.keyspaces.load_full();
+    let map = commit.catalog.keyspaces.load_full();
     let rotated: Result<Vec<bool>> = map
         .by_id
         .values()
-        .map(|keyspace| lead.rotate(jobs, keyspace))
+        .map(|keyspace| lead.rotate(&commit, keyspace))
         .collect();
     let mut lead = Some(lead);
     if planted::is(Bug::CutPinsLate)
@@ -80,9 +80,9 @@ fn cut(jobs: &Jobs) -> Result<Cut> {
         lead.finish();
     }
     // In a simulated run others get their chance right here: what is a moment must be one because of the role, not by luck.
-    jobs.env.runtime.yield_point();
+    commit.env.runtime.yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
-    let (published, end) = (jobs.tree.snapshots.published(), jobs.wal.log.end());
+    let (published, end) = (commit.tree.snapshots.published(), commit.wal.log.end());
     if let Some(lead) = lead {
         lead.finish();
     }
@@ -168,7 +168,7 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 }
 
 fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
-    let cut = cut(core)?;
+    let cut = cut(&core.commit)?;
     if !planted::is(Bug::CheckpointAheadOfLog) {
         core.wal.sync_log_through(cut.end)?;
     }

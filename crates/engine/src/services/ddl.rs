@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted::{self, Bug};
 
+use crate::catalog::edits::{may_wait, settle};
 use crate::catalog::{Catalog, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit};
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::encode_create;
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES};
 use crate::jobs::Jobs;
-use crate::jobs::edits::{may_wait, settle};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -43,22 +43,22 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 /// Creates a keyspace, with options of its own: those that the store was opened with for this name, and `options` above them.
 pub(crate) fn create(
-    jobs: &Jobs,
+    commit: &crate::commit::Commit,
     name: &str,
     options: &KeyspaceOptions,
 ) -> Result<Arc<KeyspaceCore>> {
     check_name(name)?;
-    let _ddl = jobs.catalog.ddl.lock();
-    let live = jobs.env.live.load_full();
+    let _ddl = commit.catalog.ddl.lock();
+    let live = commit.env.live.load_full();
     let mut own = live.keyspaces.get(name).cloned().unwrap_or_default();
     own.merge(options);
     own.validate()?;
     let mut stored = StoredOptions::new();
     own.store_into(&mut stored);
-    let settings = Settings::new(own, &live, &jobs.tree.arenas);
+    let settings = Settings::new(own, &live, &commit.tree.arenas);
     // Under the lock: one whose edit is in doubt has given an id away that the state does not know.
-    jobs.env.health.check()?;
-    if jobs.catalog.keyspaces.load().by_name.contains_key(name) {
+    commit.env.health.check()?;
+    if commit.catalog.keyspaces.load().by_name.contains_key(name) {
         return Err(
             Error::invalid_argument(format!("there is a keyspace `{name}` already"))
                 .advice("open it, or use another name"),
@@ -67,10 +67,10 @@ pub(crate) fn create(
     // Not from the manifest's state: an id is given away by its record, long before an edit says so.
     let id = if planted::is(Bug::ReuseKeyspaceIds) {
         (1..)
-            .find(|id| !jobs.catalog.keyspaces.load().by_id.contains_key(id))
+            .find(|id| !commit.catalog.keyspaces.load().by_id.contains_key(id))
             .unwrap_or(1)
     } else {
-        jobs.catalog.next_keyspace_id.load(Ordering::Acquire)
+        commit.catalog.next_keyspace_id.load(Ordering::Acquire)
     };
     let Some(next_id) = id.checked_add(1) else {
         return Err(
@@ -78,15 +78,15 @@ pub(crate) fn create(
                 .advice("copy the data to a new store"),
         );
     };
-    let mut lead = jobs.commit.queue.lead();
+    let mut lead = commit.queue.lead();
     let number = lead.next_seq;
     // Checked again: the previous leader may have poisoned the store, and its numbers must not be
     // published with this one.
-    let prepared = jobs
+    let prepared = commit
         .env
         .health
         .check()
-        .and_then(|()| jobs.reserve_numbers(number))
+        .and_then(|()| commit.catalog.reserve_numbers(number))
         .and_then(|()| lead.fresh_source(&settings, number));
     let source = match prepared {
         Ok(source) => source,
@@ -95,40 +95,41 @@ pub(crate) fn create(
             return Err(error);
         }
     };
-    let pin = jobs.catalog.pin_log(jobs.wal.log.end());
+    let pin = commit.catalog.pin_log(commit.wal.log.end());
     let appended = crate::commit::write::append(
-        &jobs.wal,
+        &commit.wal,
         RecordKind::KeyspaceCreate,
         number,
         1,
         &[&encode_create(id, name, &stored)],
-        jobs.wal.sync_every_write,
+        commit.wal.sync_every_write,
     );
     let end = match appended {
         Ok(end) => end,
         Err(error) => {
             lead.finish();
-            jobs.catalog.unpin_log(pin);
+            commit.catalog.unpin_log(pin);
             return Err(error);
         }
     };
-    jobs.catalog
+    commit
+        .catalog
         .next_keyspace_id
         .fetch_max(next_id, Ordering::AcqRel);
     let version = Arc::new(KeyspaceVersion::new(id));
     let view = KeyspaceView::build(
         vec![Source::Memtable(source)],
         version,
-        &jobs.tree.tables,
+        &commit.tree.tables,
         None,
     );
-    let keyspace = KeyspaceCore::new(&jobs.env.runtime, id, name, view, settings);
-    change_map(&jobs.catalog, |map| {
+    let keyspace = KeyspaceCore::new(&commit.env.runtime, id, name, view, settings);
+    change_map(&commit.catalog, |map| {
         map.by_name.insert(name.to_string(), id);
         map.by_id.insert(id, keyspace.clone());
     });
     lead.next_seq = number + 1;
-    jobs.tree.snapshots.publish(number);
+    commit.tree.snapshots.publish(number);
     lead.finish();
     let edit = Edit {
         create: vec![CreateKeyspace {
@@ -140,11 +141,11 @@ pub(crate) fn create(
         next_keyspace_id: Some(next_id),
         ..Edit::default()
     };
-    jobs.env.events.tell(|| Event::KeyspaceCreated {
+    commit.env.events.tell(|| Event::KeyspaceCreated {
         name: name.to_string(),
         id,
     });
-    complete(jobs, end, edit, pin, vec![keyspace.clone()])?;
+    complete(&commit.catalog, end, edit, pin, vec![keyspace.clone()])?;
     Ok(keyspace)
 }
 
@@ -181,7 +182,7 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
             "the store was opened on a full disk",
         ))
     } else {
-        jobs.reserve_numbers(number).and_then(|()| {
+        jobs.catalog.reserve_numbers(number).and_then(|()| {
             crate::commit::write::append(
                 &jobs.wal,
                 RecordKind::KeyspaceDrop,
@@ -213,13 +214,13 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     };
     if used == 0 {
         // The edit is all that says so: nothing changes before it is durable.
-        let done = drop_by_edit(jobs, keyspace);
+        let done = drop_by_edit(&jobs.catalog, keyspace);
         lead.finish();
         jobs.catalog.unpin_log(pin);
         done?;
         crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
         jobs.commit.stalls.forget(keyspace.id);
-        jobs.env.wake_tidy();
+        jobs.env.maintenance.notify();
         return Ok(());
     }
     leave_map(&jobs.catalog, keyspace);
@@ -232,18 +233,21 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         drop: vec![keyspace.id],
         ..Edit::default()
     };
-    complete(jobs, end, edit, pin, vec![keyspace.clone()])?;
-    jobs.env.wake_tidy();
+    complete(&jobs.catalog, end, edit, pin, vec![keyspace.clone()])?;
+    jobs.env.maintenance.notify();
     Ok(())
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
-pub(crate) fn drop_by_edit(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
-    let mut role = jobs.catalog.manifest.lock();
+pub(crate) fn drop_by_edit(
+    catalog: &crate::catalog::Catalog,
+    keyspace: &Arc<KeyspaceCore>,
+) -> Result<()> {
+    let mut role = catalog.manifest.lock();
     if role.manifest.state().keyspace(keyspace.id).is_none() {
         // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
         // cannot forget.
-        jobs.commit_pending(&mut role).map_err(|error| {
+        catalog.commit_pending(&mut role).map_err(|error| {
             error.context("the keyspace is newer than what the manifest had room for, so its drop needs room too")
         })?;
     }
@@ -251,11 +255,11 @@ pub(crate) fn drop_by_edit(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<
         drop: vec![keyspace.id],
         ..Edit::default()
     };
-    jobs.commit_edit(&mut role, edit)?;
-    leave_map(&jobs.catalog, keyspace);
+    catalog.commit_edit(&mut role, edit)?;
+    leave_map(&catalog, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
-    take_out(&jobs.catalog, &mut role, keyspace.id);
-    settle(jobs, &role, keyspace);
+    take_out(&catalog, &mut role, keyspace.id);
+    settle(&catalog.tree, &role, keyspace);
     Ok(())
 }
 
@@ -317,7 +321,7 @@ fn change_map(catalog: &Catalog, f: impl FnOnce(&mut KeyspaceMap)) {
 /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot grow the edit stays pending: the
 /// record is in the log, so the call has succeeded, and the log stays pinned until an edit gets through.
 pub(crate) fn complete(
-    jobs: &Jobs,
+    catalog: &crate::catalog::Catalog,
     end: crate::formats::log::Position,
     edit: Edit,
     pin: u64,
@@ -325,27 +329,28 @@ pub(crate) fn complete(
 ) -> Result<()> {
     let result = (|| {
         if !planted::is(Bug::EditBeforeLogSync) {
-            jobs.wal.sync_log_through(end)?;
+            catalog.wal.sync_log_through(end)?;
         }
         if planted::is(Bug::UnpinnedOnceSynced) {
-            jobs.catalog.unpin_log(pin);
+            catalog.unpin_log(pin);
         }
-        let mut role = jobs.catalog.manifest.lock();
+        let mut role = catalog.manifest.lock();
         let mut edit = edit;
         // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the
         // manifest, and has no edit of its own to follow.
-        edit.drop
-            .retain(|id| !take_out(&jobs.catalog, &mut role, *id));
+        edit.drop.retain(|id| !take_out(&catalog, &mut role, *id));
         let committed = if edit == Edit::default() {
-            jobs.env.wake_tidy();
+            catalog.env.maintenance.notify();
             Ok(())
         } else {
-            jobs.commit_edit(&mut role, edit.clone())
+            catalog.commit_edit(&mut role, edit.clone())
         };
         match committed {
             Ok(()) => {
-                keyspaces.iter().for_each(|k| settle(jobs, &role, k));
-                jobs.catalog.unpin_log(pin);
+                keyspaces
+                    .iter()
+                    .for_each(|k| settle(&catalog.tree, &role, k));
+                catalog.unpin_log(pin);
                 Ok(())
             }
             Err(error) if may_wait(&error) => {
@@ -354,7 +359,7 @@ pub(crate) fn complete(
                     keyspaces,
                     pin,
                 });
-                jobs.env.wake_tidy();
+                catalog.env.maintenance.notify();
                 Ok(())
             }
             Err(error) => Err(error),
@@ -362,6 +367,6 @@ pub(crate) fn complete(
     })();
     result.inspect_err(|error| {
         // The record is in the log and what it says is shown, but the manifest will never say so: they have parted.
-        jobs.env.health.poison(error);
+        catalog.env.health.poison(error);
     })
 }

@@ -67,19 +67,19 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
             value: Some(value),
         });
     }
-    changed(jobs);
+    changed(&jobs.env);
     Ok(())
 }
 
 /// Changes what is set for a keyspace, and keeps it in the manifest.
 pub(crate) fn set_keyspace(
-    jobs: &Jobs,
+    catalog: &crate::catalog::Catalog,
     keyspace: &KeyspaceCore,
     change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
 ) -> Result<()> {
-    let _ddl = jobs.catalog.ddl.lock();
-    jobs.env.check_open()?;
-    jobs.env.health.check_manifest()?;
+    let _ddl = catalog.ddl.lock();
+    catalog.env.check_open()?;
+    catalog.env.health.check_manifest()?;
     keyspace.check()?;
     let mut own = keyspace.pin_settings().own.clone();
     change(&mut own)?;
@@ -88,10 +88,10 @@ pub(crate) fn set_keyspace(
         return Ok(());
     }
     {
-        let mut role = jobs.catalog.manifest.lock();
+        let mut role = catalog.manifest.lock();
         // A create that waits for room has its options in the edit that waits; whatever else is
         // stored stays.
-        jobs.commit_pending(&mut role)?;
+        catalog.commit_pending(&mut role)?;
         let state = role.manifest.state().clone();
         let mut stored = match state.keyspace(keyspace.id) {
             Some(known) => known.options.clone(),
@@ -107,12 +107,12 @@ pub(crate) fn set_keyspace(
             ..Edit::default()
         };
         if !planted::is(Bug::SettingIsNotKept) {
-            jobs.commit_edit(&mut role, edit)?;
+            catalog.commit_edit(&mut role, edit)?;
         }
     }
     let old = keyspace.pin_settings();
     for (name, value) in own.changes_from(&old.own) {
-        jobs.env.events.tell(|| Event::OptionChanged {
+        catalog.env.events.tell(|| Event::OptionChanged {
             keyspace: Some(keyspace.name.clone()),
             name,
             value,
@@ -120,24 +120,29 @@ pub(crate) fn set_keyspace(
     }
     keyspace.set_settings(Settings::new(
         own,
-        &jobs.env.live.load_full(),
-        &jobs.tree.arenas,
+        &catalog.env.live.load_full(),
+        &catalog.tree.arenas,
     ));
-    changed(jobs);
+    changed(&catalog.env);
     Ok(())
 }
 
 /// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
 /// all the same until the store is closed.
-pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
-    for (name, own) in &jobs.env.live.load_full().keyspaces {
-        let map = jobs.catalog.keyspaces.load_full();
+pub(crate) fn keep_wishes(catalog: &crate::catalog::Catalog) -> Result<()> {
+    for (name, own) in &catalog.env.live.load_full().keyspaces {
+        let map = catalog.keyspaces.load_full();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
         };
-        let file = jobs.env.options_file.as_ref().ok().and_then(Option::as_ref);
+        let file = catalog
+            .env
+            .options_file
+            .as_ref()
+            .ok()
+            .and_then(Option::as_ref);
         let in_file = file.and_then(|file| file.options.keyspaces.get(name));
-        let kept = set_keyspace(jobs, keyspace, |kept| {
+        let kept = set_keyspace(&catalog, keyspace, |kept| {
             *kept = merged(name, kept, own, in_file)?;
             Ok(())
         });
@@ -146,8 +151,8 @@ pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
                 let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
                 keyspace.set_settings(Settings::new(
                     wished,
-                    &jobs.env.live.load_full(),
-                    &jobs.tree.arenas,
+                    &catalog.env.live.load_full(),
+                    &catalog.tree.arenas,
                 ));
             }
             result => result.map_err(|e| e.context(format!("the options of keyspace `{name}`")))?,
@@ -157,8 +162,8 @@ pub(crate) fn keep_wishes(jobs: &Jobs) -> Result<()> {
 }
 
 /// Tells those who wait for what a setting may have changed.
-pub(crate) fn changed(jobs: &Jobs) {
-    jobs.commit.stalls.relieve();
-    jobs.wake_background();
-    jobs.env.wake_tidy();
+pub(crate) fn changed(env: &crate::env::Env) {
+    env.pressure.notify();
+    env.work.notify();
+    env.maintenance.notify();
 }

@@ -305,7 +305,11 @@ pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
     let (pinned_table_count, pinned_table_bytes) = core.tree.tables.pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::services::budget::memory(core);
-    let jobs_failing = crate::jobs::failures::failing_now(core).map(|error| error.to_string());
+    let jobs_failing = core
+        .env
+        .failures
+        .failing_now()
+        .map(|error| error.to_string());
     Stats {
         jobs_failing,
         health: core.env.health.describe(),
@@ -325,12 +329,7 @@ pub(crate) fn collect(core: &Jobs, space: SpaceStats) -> Stats {
         space,
         pinned_table_count,
         pinned_table_bytes,
-        last_job_error: core
-            .env
-            .last_job_error
-            .lock()
-            .as_ref()
-            .map(|e| e.to_string()),
+        last_job_error: core.env.failures.last().map(|e| e.to_string()),
         option_differences: crate::services::options_differ::differences(&core.catalog),
         options_file_error: crate::services::options_differ::failure(&core.env)
             .map(Error::to_string),

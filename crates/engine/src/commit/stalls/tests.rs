@@ -68,7 +68,11 @@ impl Scene {
 #[test]
 fn writers_share_what_the_distance_leaves() {
     simulated(|rt| {
-        let stalls = Arc::new(Stalls::new(&rt, Events::start(&rt, None).unwrap()));
+        let stalls = Arc::new(Stalls::new(
+            &rt,
+            Events::start(&rt, None).unwrap(),
+            Arc::new(Notify::new(&rt)),
+        ));
         // Filled in a quarter of a second: 16 MiB/s. (Times are the simulation's.)
         rt.sleep(Duration::from_millis(250));
         stalls.sealed(1, 4 * MIB);
@@ -82,7 +86,7 @@ fn writers_share_what_the_distance_leaves() {
                 .into();
             rt.sleep(Duration::from_secs(4));
             scene.over.store(true, Ordering::Relaxed);
-            stalls.relieve();
+            stalls.pressure.notify();
             let written: Vec<u64> = writers.into_iter().map(|w| w.join().unwrap()).collect();
             let (least, most) = (written.iter().min().unwrap(), written.iter().max().unwrap());
             // (A batch costs a few bytes beside its own.)
@@ -109,7 +113,11 @@ fn writers_share_what_the_distance_leaves() {
 #[test]
 fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
     simulated(|rt| {
-        let stalls = Arc::new(Stalls::new(&rt, Events::start(&rt, None).unwrap()));
+        let stalls = Arc::new(Stalls::new(
+            &rt,
+            Events::start(&rt, None).unwrap(),
+            Arc::new(Notify::new(&rt)),
+        ));
         let scene = Scene::default();
         scene.l0_run_count.store(35, Ordering::Relaxed);
         // One batch in debt for minutes, and one behind it.
@@ -131,7 +139,7 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
         let relieved = rt.now();
         scene.over.store(true, Ordering::Relaxed);
         scene.l0_run_count.store(3, Ordering::Relaxed);
-        stalls.relieve();
+        stalls.pressure.notify();
         assert!(waiter.join().unwrap());
         large.join().unwrap();
         assert_eq!(rt.now(), relieved);

@@ -107,32 +107,39 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
 }
 
 /// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
-pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Failed> {
+pub(crate) fn commit(
+    commit: &crate::commit::Commit,
+    parts: &[Part],
+) -> std::result::Result<u64, Failed> {
     for part in parts {
         // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
         let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
-        crate::commit::write::wait_for_keyspace(jobs, &part.keyspace, bytes)
+        crate::commit::write::wait_for_keyspace(&commit, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
-    let _ddl = jobs.catalog.ddl.lock();
-    jobs.env.health.check().map_err(Failed::before_the_record)?;
+    let _ddl = commit.catalog.ddl.lock();
+    commit
+        .env
+        .health
+        .check()
+        .map_err(Failed::before_the_record)?;
     for part in parts {
         part.keyspace.check().map_err(Failed::before_the_record)?;
     }
-    let body = encode_ingest(&numbered(&jobs.catalog, parts));
+    let body = encode_ingest(&numbered(&commit.catalog, parts));
     let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    let mut lead = jobs.commit.queue.lead();
+    let mut lead = commit.queue.lead();
     let done = (|| -> std::result::Result<_, Failed> {
         let prepared = (|| {
             // Checked again: the previous leader may have poisoned the store, and its numbers must
             // not be published with these.
-            jobs.env.health.check()?;
+            commit.env.health.check()?;
             for part in parts {
-                lead.rotate(jobs, &part.keyspace)?;
+                lead.rotate(&commit, &part.keyspace)?;
             }
             let first = lead.next_seq;
             let last = first + count - 1;
-            jobs.reserve_numbers(last)?;
+            commit.catalog.reserve_numbers(last)?;
             let mut ingest = decode_ingest(&body, first)?;
             let mut fresh = Vec::new();
             for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
@@ -148,21 +155,21 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
             Ok((first, ingest, fresh))
         })();
         let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
-        let pin = jobs.catalog.pin_log(jobs.wal.log.end());
+        let pin = commit.catalog.pin_log(commit.wal.log.end());
         let end = crate::commit::write::append(
-            &jobs.wal,
+            &commit.wal,
             RecordKind::Ingest,
             first,
             count,
             &[&body],
-            jobs.wal.sync_every_write,
+            commit.wal.sync_every_write,
         )
         .map_err(|error| {
-            jobs.catalog.unpin_log(pin);
+            commit.catalog.unpin_log(pin);
             // A failed sync or an unsure write has poisoned the store before it was told.
             Failed {
                 error,
-                recorded: jobs.env.health.is_poisoned(),
+                recorded: commit.env.health.is_poisoned(),
             }
         })?;
         for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
@@ -174,13 +181,13 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
                 if !planted::is(Bug::IngestVisibleAfterEdit) {
                     let runs = runs
                         .iter()
-                        .map(|run| RunView::new(run, &jobs.tree.tables, true));
+                        .map(|run| RunView::new(run, &commit.tree.tables, true));
                     unsettled.extend(runs.map(Source::Run));
                 }
                 KeyspaceView::build(
                     unsettled,
                     view.version.clone(),
-                    &jobs.tree.tables,
+                    &commit.tree.tables,
                     Some(view),
                 )
             });
@@ -193,12 +200,12 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
                 gaps.invalidate(
                     keys.map(|(first, last)| (&first[..], &last[..])),
                     ingest.last,
-                    jobs.tree.gap_min(),
+                    commit.tree.gap_min(),
                 );
             }
         }
         lead.next_seq = ingest.last + 1;
-        jobs.tree.snapshots.publish(ingest.last);
+        commit.tree.snapshots.publish(ingest.last);
         Ok((ingest, end, pin))
     })();
     lead.finish();
@@ -212,7 +219,7 @@ pub(crate) fn commit(jobs: &Jobs, parts: &[Part]) -> std::result::Result<u64, Fa
         ..Edit::default()
     };
     let keyspaces = parts.iter().map(|p| p.keyspace.clone()).collect();
-    complete(jobs, end, edit, pin, keyspaces).map_err(|error| Failed {
+    complete(&commit.catalog, end, edit, pin, keyspaces).map_err(|error| Failed {
         error,
         recorded: true,
     })?;
@@ -350,7 +357,7 @@ pub(crate) fn ingest(
         let all = files.iter().flat_map(|(_, files)| *files);
         all.for_each(|file| drop(file.delete()));
     }
-    match commit(&core.jobs, &parts) {
+    match commit(&core.commit, &parts) {
         Ok(number) => report.number = number,
         Err(failed) => {
             if !failed.recorded {

@@ -180,7 +180,7 @@ fn write_rest(
     let mut role = jobs.catalog.manifest.lock();
     edit.keyspaces
         .retain(|k| role.manifest.state().keyspace(k.id).is_some());
-    jobs.commit_edit(&mut role, edit)?;
+    jobs.catalog.commit_edit(&mut role, edit)?;
     let state = role.manifest.state().clone();
     for keyspace in changed {
         let held: Vec<u64> = keyspace
@@ -189,7 +189,7 @@ fn write_rest(
             .filter(|m| m.held.load(Ordering::Acquire))
             .map(|m| m.id)
             .collect();
-        crate::jobs::install::refresh_view(&jobs.commit, &role, &keyspace, &held);
+        crate::catalog::edits::refresh_view(&jobs.tree, &role, &keyspace, &held);
     }
     drop(role);
     // The edit does not name the tables of a keyspace that was dropped while they were written.

@@ -23,16 +23,19 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Runtime};
 use siltstone_table::exec::Executor;
 
+use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::{Catalog, KeyspaceMap, ManifestRole, Pins, reserve};
 use crate::commit::Commit;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::WriteQueue;
 use crate::env::descriptors::Descriptors;
+use crate::env::failures::Failures;
 use crate::env::health::Health;
 use crate::env::ingests::IngestsInFlight;
+use crate::env::notify::Notify;
 use crate::env::session::SessionId;
 use crate::env::wrapped_storage::Below;
-use crate::env::{Env, Tidy, guard};
+use crate::env::{Env, guard};
 use crate::formats::directories::{
     self, Claim, Storages, log_store_id, random_id, refuse_headless_data,
 };
@@ -45,7 +48,6 @@ use crate::formats::manifest;
 use crate::formats::version::{Edit, KeyspaceState, KeyspaceVersion, LogPosition, StoreState};
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
-use crate::jobs::edits::CEILING_STEP;
 use crate::jobs::schedule::Schedule;
 use crate::services::core::Core;
 use crate::tree::Tree;
@@ -348,12 +350,12 @@ pub(crate) fn open(
         metrics,
         ingests: IngestsInFlight::new(&runtime),
         closing: AtomicBool::new(false),
-        work: runtime.condvar(),
-        settled: runtime.condvar(),
-        tidy: runtime.mutex(Tidy::default()),
-        tidy_wake: runtime.condvar(),
-        tidy_pause: runtime.condvar(),
-        last_job_error: runtime.mutex(None),
+        failures: Failures::new(&runtime),
+        work: Notify::new(&runtime),
+        settled: Notify::new(&runtime),
+        pressure: Arc::new(Notify::new(&runtime)),
+        maintenance: Notify::new(&runtime),
+        ending: Notify::new(&runtime),
     });
     let tree = Arc::new(Tree {
         env: env.clone(),
@@ -399,7 +401,7 @@ pub(crate) fn open(
         wal: wal.clone(),
         catalog: catalog.clone(),
         queue: WriteQueue::of_store(&runtime, &health, published + 1, source_id),
-        stalls: Stalls::new(&runtime, events),
+        stalls: Stalls::new(&runtime, events, env.pressure.clone()),
     });
     let jobs = Arc::new(Jobs {
         env: env.clone(),
@@ -442,7 +444,7 @@ pub(crate) fn open(
             *core.rest.lock() = Some(rest);
         }
     }
-    crate::services::settings::keep_wishes(&core.jobs)?;
+    crate::services::settings::keep_wishes(&core.catalog)?;
     crate::services::options_differ::report(&core.catalog);
     Ok(core)
 }

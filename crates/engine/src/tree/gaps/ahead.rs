@@ -90,7 +90,7 @@ pub(crate) fn look(core: &Arc<Core>) {
         while let Some(hint) = keyspace.gaps.hints.take() {
             if let Ok(Some(rest)) = walk(core, keyspace, &hint) {
                 if keyspace.gaps.hints.add(&rest) {
-                    core.env.wake_tidy();
+                    core.env.maintenance.notify();
                 }
                 return;
             }

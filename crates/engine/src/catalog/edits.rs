@@ -12,23 +12,22 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted::{self, Bug};
 
-use crate::catalog::ManifestRole;
+use crate::catalog::{Catalog, ManifestRole};
 use crate::formats::version::{Edit, KeyspaceVersion, LogPosition};
-use crate::jobs::Jobs;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// How far the ceiling of sequence numbers is raised at once.
 pub(crate) const CEILING_STEP: u64 = 1 << 28;
 
-impl Jobs {
+impl Catalog {
     /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises
     /// the ceiling at half.
     #[inline]
     pub(crate) fn reserve_numbers(&self, last: u64) -> Result<()> {
-        let ceiling = self.catalog.ceiling.load(Ordering::Acquire);
+        let ceiling = self.ceiling.load(Ordering::Acquire);
         if last + CEILING_STEP / 2 > ceiling {
-            self.env.wake_tidy();
+            self.env.maintenance.notify();
             if last > ceiling {
                 return self.raise_ceiling(last);
             }
@@ -39,11 +38,11 @@ impl Jobs {
     /// Raises the ceiling to at least a step above `beyond`.
     #[cold]
     pub(crate) fn raise_ceiling(&self, beyond: u64) -> Result<()> {
-        let mut role = self.catalog.manifest.lock();
+        let mut role = self.manifest.lock();
         let wanted = beyond
             .saturating_add(CEILING_STEP)
             .min(crate::formats::log::format::MAX_SEQUENCE);
-        if wanted <= self.catalog.ceiling.load(Ordering::Acquire) {
+        if wanted <= self.ceiling.load(Ordering::Acquire) {
             return if beyond <= wanted {
                 Ok(())
             } else {
@@ -58,7 +57,7 @@ impl Jobs {
             ..Edit::default()
         };
         self.commit_edit(&mut role, edit)?;
-        self.catalog.ceiling.store(wanted, Ordering::Release);
+        self.ceiling.store(wanted, Ordering::Release);
         Ok(())
     }
 
@@ -90,10 +89,10 @@ impl Jobs {
             let done = role.pending.remove(0);
             if !planted::is(Bug::PendingStaysUnsettled) {
                 for keyspace in &done.keyspaces {
-                    crate::jobs::edits::settle(self, role, keyspace);
+                    settle(&self.tree, role, keyspace);
                 }
             }
-            self.catalog.unpin_log(done.pin);
+            self.unpin_log(done.pin);
         }
         Ok(())
     }
@@ -115,8 +114,8 @@ impl Jobs {
             // It always says where the log ends, also because no edit may be as short as a seal.
             edit.log_synced = Some(state.log_synced);
         }
-        edit.next_table_id = Some(self.catalog.next_table_id.load(Ordering::Acquire))
-            .filter(|id| *id > state.next_table_id);
+        edit.next_table_id =
+            Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
         self.check_whole(role)?;
         crate::catalog::reserve::before_edit(&self.env, role, &edit);
         role.writing = true;
@@ -161,7 +160,7 @@ impl Jobs {
 
     /// After a panic: poisons if it came while an edit was being written.
     pub(crate) fn check_manifest_is_whole(&self) {
-        let _ = self.check_whole(&self.catalog.manifest.lock());
+        let _ = self.check_whole(&self.manifest.lock());
     }
 
     /// The last edit of a close: where the log starts, where it ends, and that the store was closed
@@ -172,12 +171,12 @@ impl Jobs {
     /// While replayed data waits for room, the log that a replay reads is the inherited one. The
     /// manifest knows its end since the open, and `commit_one` leaves it as it is.
     pub(crate) fn commit_close(&self) -> Result<()> {
-        let mut role = self.catalog.manifest.lock();
-        let waits_for_room = self.catalog.waits_for_room.load(Ordering::Acquire);
+        let mut role = self.manifest.lock();
+        let waits_for_room = self.waits_for_room.load(Ordering::Acquire);
         let edit = Edit {
             log_start: match waits_for_room {
                 true => None,
-                false => self.catalog.log_start_edit(role.manifest.state(), &[]),
+                false => self.log_start_edit(role.manifest.state(), &[]),
             },
             closed: true,
             ..Edit::default()
@@ -209,20 +208,46 @@ fn numbers_exhausted() -> Error {
 
 /// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go:
 /// before its edit is durable the manifest names them.
-pub(crate) fn settle(jobs: &Jobs, role: &ManifestRole, keyspace: &KeyspaceCore) {
+pub(crate) fn settle(tree: &crate::tree::Tree, role: &ManifestRole, keyspace: &KeyspaceCore) {
     if keyspace.is_dropped() {
         keyspace.replace_view(|view| {
             let active = Source::Memtable(view.active().clone());
             KeyspaceView::build(
                 vec![active],
                 Arc::new(KeyspaceVersion::new(keyspace.id)),
-                &jobs.tree.tables,
+                &tree.tables,
                 None,
             )
         });
     } else {
         keyspace.set_created();
-        crate::jobs::install::refresh_view(&jobs.commit, role, keyspace, &[]);
-        jobs.wake_background();
+        refresh_view(&tree, role, keyspace, &[]);
+        tree.env.work.notify();
     }
+}
+
+/// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
+/// manifest role, so views change in the order of edits.
+pub(crate) fn refresh_view(
+    tree: &crate::tree::Tree,
+    role: &ManifestRole,
+    keyspace: &KeyspaceCore,
+    done: &[u64],
+) {
+    let Some(state) = role.manifest.state().keyspace(keyspace.id) else {
+        return;
+    };
+    let version = state.version.clone();
+    keyspace.replace_view(|view| {
+        let unsettled = view
+            .unsettled()
+            .into_iter()
+            .filter(|s| match s {
+                Source::Memtable(m) => !done.contains(&m.id),
+                Source::Run(r) => !version.covered().includes(r.seqs),
+            })
+            .collect();
+        KeyspaceView::build(unsettled, version, &tree.tables, Some(view))
+    });
+    tree.env.pressure.notify();
 }

@@ -1,0 +1,55 @@
+//! Waiting for jobs: the one loop of all callers who want something flushed or compacted.
+//!
+//! Threading: the caller's task; no lock is held while it waits.
+
+use std::time::Duration;
+
+use crate::catalog::obsolete::delete_obsolete;
+use crate::jobs::Jobs;
+use crate::jobs::schedule::is_idle;
+use crate::types::error::Result;
+
+/// How long a caller waits at most before it looks again and wakes the workers.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+impl Jobs {
+    /// Waits until `is_done` returns true. It is asked whenever a job ends or a worker finds
+    /// nothing to do.
+    ///
+    /// # Errors
+    /// That of `is_done`; `Closed`; what poisoned the store; and the last job's error if jobs fail
+    /// again and again.
+    pub(crate) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
+        self.env.failures.forget_earlier();
+        // Idle workers notify `settled`. Waking them on each of those notifications would make them
+        // spin.
+        let mut wake = true;
+        loop {
+            let seen = self.env.settled.count();
+            if is_done()? {
+                return Ok(());
+            }
+            self.env.check_open()?;
+            self.env.health.check_manifest()?;
+            if let Some(error) = self.env.failures.failing() {
+                return Err(error);
+            }
+            if wake {
+                self.env.work.notify();
+            }
+            wake = !self.env.settled.wait_past(seen, LOOK_AGAIN);
+        }
+    }
+
+    /// Waits until nothing is due, nothing runs and nothing is sealed.
+    pub(crate) fn wait_until_idle(&self) -> Result<()> {
+        self.wait_until(|| {
+            self.env.health.check()?;
+            self.env.check_open()?;
+            Ok(is_idle(self))
+        })?;
+        self.env.failures.forget_kinds();
+        delete_obsolete(&self.catalog);
+        Ok(())
+    }
+}
