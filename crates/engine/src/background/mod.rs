@@ -136,7 +136,7 @@ fn guarded<T>(env: &Env, what: impl FnOnce() -> String, work: impl FnOnce() -> T
 }
 
 /// A task has panicked, for the `count`-th time in a row.
-fn panicked(catalog: &crate::catalog::Catalog, error: &Error, count: u32) {
+fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     catalog.check_manifest_is_whole();
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
@@ -147,7 +147,7 @@ fn panicked(catalog: &crate::catalog::Catalog, error: &Error, count: u32) {
     }
 }
 
-fn worker(jobs: &crate::jobs::Jobs, flush_only: bool) {
+fn worker(jobs: &Jobs, flush_only: bool) {
     let mut panics = 0;
     loop {
         match guarded(&jobs.env, || "a worker".into(), || work(&jobs, flush_only)) {
@@ -166,7 +166,7 @@ fn worker(jobs: &crate::jobs::Jobs, flush_only: bool) {
 }
 
 /// Waits for one task and runs it. False: the store closes.
-fn work(jobs: &crate::jobs::Jobs, flush_only: bool) -> bool {
+fn work(jobs: &Jobs, flush_only: bool) -> bool {
     let task = loop {
         let seen = jobs.env.work.count();
         if jobs.env.closing.load(Ordering::Acquire) {
@@ -187,7 +187,7 @@ fn work(jobs: &crate::jobs::Jobs, flush_only: bool) -> bool {
     true
 }
 
-fn run(jobs: &crate::jobs::Jobs, mut task: Task) {
+fn run(jobs: &Jobs, mut task: Task) {
     let what = task.what();
     let guarded = guarded(
         &jobs.env,
@@ -345,7 +345,7 @@ fn prepare_arena(catalog: &Catalog) {
 
 /// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
 /// bound.
-fn bound_log(commit: &crate::commit::Commit) -> Result<()> {
+fn bound_log(commit: &Commit) -> Result<()> {
     let start = commit.catalog.log_start_without(&[]).segment;
     commit
         .catalog
@@ -460,7 +460,7 @@ fn let_go(catalog: &Catalog) {
 ///
 /// Without room for the edit the close succeeds all the same: everything is durable, and only
 /// damage at the end of this log would look like writes that were never synced, as after a kill.
-fn write_log_end(catalog: &crate::catalog::Catalog) -> Result<()> {
+fn write_log_end(catalog: &Catalog) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
     }

@@ -14,6 +14,7 @@ use siltstone_storage::planted::{self, Bug};
 
 use crate::catalog::{Catalog, ManifestRole};
 use crate::formats::version::{Edit, KeyspaceVersion, LogPosition};
+use crate::tree::Tree;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, ErrorKind, Result};
 
@@ -208,7 +209,7 @@ fn numbers_exhausted() -> Error {
 
 /// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go:
 /// before its edit is durable the manifest names them.
-pub(crate) fn settle(tree: &crate::tree::Tree, role: &ManifestRole, keyspace: &KeyspaceCore) {
+pub(crate) fn settle(tree: &Tree, role: &ManifestRole, keyspace: &KeyspaceCore) {
     if keyspace.is_dropped() {
         keyspace.replace_view(|view| {
             let active = Source::Memtable(view.active().clone());
@@ -229,7 +230,7 @@ pub(crate) fn settle(tree: &crate::tree::Tree, role: &ManifestRole, keyspace: &K
 /// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
 /// manifest role, so views change in the order of edits.
 pub(crate) fn refresh_view(
-    tree: &crate::tree::Tree,
+    tree: &Tree,
     role: &ManifestRole,
     keyspace: &KeyspaceCore,
     done: &[u64],

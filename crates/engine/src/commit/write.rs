@@ -19,12 +19,12 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, Runtime};
 
 use crate::catalog::Catalog;
+use crate::commit::Commit;
 use crate::commit::queue::{Crew, Queue};
 use crate::env::Env;
 use crate::env::health::Health;
 use crate::formats::batch::{BatchBody, Entry, EntryKind};
 use crate::formats::log::{Position, RecordKind};
-use crate::jobs::Jobs;
 use crate::tree::memtable::{self, Memtable};
 use crate::tree::settings::{Settings, first_memtable, next_memtable};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -110,7 +110,7 @@ impl WriteQueue {
 /// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
 /// asked for, it and everything before it is synced, even if the batch is empty.
 pub(crate) fn write(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     batch: Cow<'_, BatchBody>,
     options: WriteOptions,
 ) -> Result<()> {
@@ -140,7 +140,7 @@ pub(crate) fn write(
 /// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
 /// what `wanted` reads and the batch. Returns what `wanted` returned.
 pub(crate) fn write_if(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     batch: &BatchBody,
     options: WriteOptions,
     wanted: impl FnOnce() -> Result<bool>,
@@ -176,7 +176,7 @@ fn record_put(env: &Env, start: Option<Instant>) {
 }
 
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
-fn wait_for_pressure(commit: &crate::commit::Commit, batch: &BatchBody) -> Result<()> {
+fn wait_for_pressure(commit: &Commit, batch: &BatchBody) -> Result<()> {
     commit.env.health.check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
@@ -209,7 +209,7 @@ fn passes(catalog: &Catalog, keyspace: &KeyspaceCore) -> bool {
 
 /// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
 pub(crate) fn wait_for_keyspace(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     keyspace: &KeyspaceCore,
     bytes: impl FnOnce() -> u64,
 ) -> Result<()> {
@@ -276,12 +276,7 @@ impl Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(
-    jobs: &crate::commit::Commit,
-    leader: &mut LeaderState,
-    group: &mut Group<'_>,
-    sync: bool,
-) {
+fn commit_group(jobs: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
     let start = (sync || group.len() > 1).then(|| jobs.env.runtime.now());
     let mut needs = std::mem::take(&mut leader.needs);
@@ -356,7 +351,7 @@ fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Res
 /// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
 /// that touch it, and no others.
 fn make_room(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
     needs: &mut Vec<Need>,
@@ -381,7 +376,7 @@ fn make_room(
 
 /// As [`make_room`], up to the first keyspace that gets none.
 fn make_room_for_all(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     leader: &mut LeaderState,
     needs: &mut [Need],
 ) -> std::result::Result<(), (KeyspaceId, Error)> {
@@ -407,7 +402,7 @@ fn make_room_for_all(
 }
 
 fn commit(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
     needs: &mut Vec<Need>,
@@ -605,7 +600,7 @@ pub(crate) fn apply_to<'a>(
 
 /// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
 fn rotate(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     next_seq: u64,
     next_source_id: &mut u64,
     keyspace: &KeyspaceCore,
@@ -643,11 +638,7 @@ fn rotate(
 
 impl Lead<'_> {
     /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
-    pub(crate) fn rotate(
-        &mut self,
-        commit: &crate::commit::Commit,
-        keyspace: &KeyspaceCore,
-    ) -> Result<bool> {
+    pub(crate) fn rotate(&mut self, commit: &Commit, keyspace: &KeyspaceCore) -> Result<bool> {
         if keyspace.view().active().mem.is_empty() {
             return Ok(false);
         }

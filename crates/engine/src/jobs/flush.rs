@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
+use crate::catalog::Catalog;
 use crate::catalog::edits::refresh_view;
 use crate::env::Env;
 use crate::formats::version::{Edit, KeyspaceEdit, SeqRange};
@@ -141,7 +142,7 @@ fn base_cuts(
 }
 
 fn install(
-    catalog: &crate::catalog::Catalog,
+    catalog: &Catalog,
     task: &FlushTask,
     tables: Vec<siltstone_table::job::outcome::OutputTable>,
 ) -> Result<()> {

@@ -13,6 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::commit::Commit;
 use crate::jobs::Jobs;
 use crate::tree::view::Source;
 use crate::types::error::Result;
@@ -71,7 +72,7 @@ pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
 }
 
 /// Seals the largest active memtable, if it is worth it.
-fn seal_largest(commit: &crate::commit::Commit) -> Result<()> {
+fn seal_largest(commit: &Commit) -> Result<()> {
     let map = commit.catalog.keyspaces.load_full();
     let largest = map
         .by_id

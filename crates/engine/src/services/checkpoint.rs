@@ -22,6 +22,7 @@ use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Runtime, Storage};
 
+use crate::commit::Commit;
 use crate::env::Env;
 use crate::formats::directories::{log_store_id, refuse_within};
 use crate::formats::log::{LogConfig, LogOptions, LogWriter};
@@ -48,7 +49,7 @@ struct Cut {
 }
 
 /// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
-fn cut(commit: &crate::commit::Commit) -> Result<Cut> {
+fn cut(commit: &Commit) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
     let _ddl = commit.catalog.ddl.lock();
     // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.

@@ -18,6 +18,7 @@ use siltstone_storage::planted::{self, Bug};
 
 use crate::catalog::edits::{may_wait, settle};
 use crate::catalog::{Catalog, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit};
+use crate::commit::Commit;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::encode_create;
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceVersion, MAX_KEYSPACE_NAME_BYTES};
@@ -43,7 +44,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 /// Creates a keyspace, with options of its own: those that the store was opened with for this name, and `options` above them.
 pub(crate) fn create(
-    commit: &crate::commit::Commit,
+    commit: &Commit,
     name: &str,
     options: &KeyspaceOptions,
 ) -> Result<Arc<KeyspaceCore>> {
@@ -239,10 +240,7 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
-pub(crate) fn drop_by_edit(
-    catalog: &crate::catalog::Catalog,
-    keyspace: &Arc<KeyspaceCore>,
-) -> Result<()> {
+pub(crate) fn drop_by_edit(catalog: &Catalog, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let mut role = catalog.manifest.lock();
     if role.manifest.state().keyspace(keyspace.id).is_none() {
         // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
@@ -321,7 +319,7 @@ fn change_map(catalog: &Catalog, f: impl FnOnce(&mut KeyspaceMap)) {
 /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot grow the edit stays pending: the
 /// record is in the log, so the call has succeeded, and the log stays pinned until an edit gets through.
 pub(crate) fn complete(
-    catalog: &crate::catalog::Catalog,
+    catalog: &Catalog,
     end: crate::formats::log::Position,
     edit: Edit,
     pin: u64,

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use siltstone_storage::Instant;
 
+use crate::commit::Commit;
 use crate::formats::version::{KeyRange, KeyspaceVersion};
-use crate::jobs::Jobs;
 use crate::tree::memtable::Memtable;
 use crate::tree::pick::{covered_bytes, joined_ranges};
 use crate::types::error::Result;
@@ -84,7 +84,7 @@ impl Watch {
 }
 
 /// Looks at all keyspaces, and seals what is due and worth it.
-pub(crate) fn for_deletes(commit: &crate::commit::Commit, watches: &mut Watches) -> Result<()> {
+pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> {
     let map = commit.catalog.keyspaces.load_full();
     watches.0.retain(|id, _| map.by_id.contains_key(id));
     let now = commit.env.runtime.now();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use siltstone_storage::planted::{self, Bug};
 
 use crate::catalog::Catalog;
+use crate::env::Env;
 use crate::formats::version::{Edit, KeyspaceEdit};
 use crate::jobs::Jobs;
 use crate::tree::settings::Settings;
@@ -73,7 +74,7 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
 
 /// Changes what is set for a keyspace, and keeps it in the manifest.
 pub(crate) fn set_keyspace(
-    catalog: &crate::catalog::Catalog,
+    catalog: &Catalog,
     keyspace: &KeyspaceCore,
     change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
 ) -> Result<()> {
@@ -129,7 +130,7 @@ pub(crate) fn set_keyspace(
 
 /// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
 /// all the same until the store is closed.
-pub(crate) fn keep_wishes(catalog: &crate::catalog::Catalog) -> Result<()> {
+pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
     for (name, own) in &catalog.env.live.load_full().keyspaces {
         let map = catalog.keyspaces.load_full();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
@@ -162,7 +163,7 @@ pub(crate) fn keep_wishes(catalog: &crate::catalog::Catalog) -> Result<()> {
 }
 
 /// Tells those who wait for what a setting may have changed.
-pub(crate) fn changed(env: &crate::env::Env) {
+pub(crate) fn changed(env: &Env) {
     env.pressure.notify();
     env.work.notify();
     env.maintenance.notify();

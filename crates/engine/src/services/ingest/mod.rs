@@ -28,11 +28,11 @@ use siltstone_storage::storage::copy_object;
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use crate::catalog::Catalog;
+use crate::commit::Commit;
 use crate::env::ingests::IngestInFlight;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::{NumberedPart, decode_ingest, encode_ingest};
 use crate::formats::version::{Edit, Key, KeyspaceEdit, Run, TableMeta};
-use crate::jobs::Jobs;
 use crate::services::core::Core;
 use crate::services::ddl::complete;
 use crate::services::table_builder::{TableFile, no_table};
@@ -107,10 +107,7 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
 }
 
 /// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
-pub(crate) fn commit(
-    commit: &crate::commit::Commit,
-    parts: &[Part],
-) -> std::result::Result<u64, Failed> {
+pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64, Failed> {
     for part in parts {
         // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
         let bytes = || part.keyspace.pin_settings().all.memtable_bytes;

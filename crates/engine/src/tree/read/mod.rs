@@ -79,7 +79,7 @@ const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
 
 /// With the order of view and number switched off: the number first, and others run before the view is pinned.
 #[cfg(feature = "planted")]
-fn planted_number(core: &crate::tree::Tree, number: Option<u64>) -> Option<u64> {
+fn planted_number(core: &Tree, number: Option<u64>) -> Option<u64> {
     let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
     if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
         core.env.runtime.sleep(std::time::Duration::from_millis(1));
