@@ -366,7 +366,7 @@ impl Keyspace {
     /// I/O when tables are opened.
     pub fn cursor(&self, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
-        Cursor::new(self.core(), &self.keyspace, None, range.into())
+        Cursor::new(&self.core().tree, &self.keyspace, None, range.into())
     }
 
     /// A cursor over what the snapshot sees.
@@ -376,7 +376,12 @@ impl Keyspace {
     pub fn cursor_at(&self, snapshot: &Snapshot, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
         let number = self.number_of(snapshot)?;
-        Cursor::new(self.core(), &self.keyspace, Some(number), range.into())
+        Cursor::new(
+            &self.core().tree,
+            &self.keyspace,
+            Some(number),
+            range.into(),
+        )
     }
 
     /// The pairs with keys in `range` as a double-ended iterator; both ends read at one number.

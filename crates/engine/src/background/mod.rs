@@ -31,6 +31,7 @@ use crate::jobs::Jobs;
 use crate::jobs::schedule::{self, Task};
 use crate::services::core::Core;
 use crate::services::seal::Watches;
+use crate::tree::iter::ahead::follow_hints;
 use crate::tree::view::Source;
 use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::event::Event;
@@ -325,7 +326,9 @@ fn tidy_up(core: &Arc<Core>, watches: &mut Watches) -> Result<()> {
         crate::services::seal::for_deletes(&core.commit, watches)?;
     }
     crate::catalog::reserve::keep(&core.catalog)?;
-    crate::tree::gaps::ahead::look(core);
+    if follow_hints(&core.tree, core.catalog.keyspaces.load().by_id.values()) {
+        core.env.maintenance.notify();
+    }
     leave_no_space(core)
 }
 

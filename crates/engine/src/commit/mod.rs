@@ -22,6 +22,6 @@ pub(crate) struct Commit {
     pub(crate) tree: Arc<Tree>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) queue: WriteQueue,
+    pub(crate) queue: Arc<WriteQueue>,
     pub(crate) stalls: Stalls,
 }

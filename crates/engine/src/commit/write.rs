@@ -25,6 +25,7 @@ use crate::env::Env;
 use crate::env::health::Health;
 use crate::formats::batch::{BatchBody, Entry, EntryKind};
 use crate::formats::log::{Position, RecordKind};
+use crate::tree::gaps::LeaderWatch;
 use crate::tree::memtable::{self, Memtable};
 use crate::tree::settings::{Settings, first_memtable, next_memtable};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -104,6 +105,12 @@ impl WriteQueue {
             needs: Vec::new(),
         };
         Queue::new(runtime, crew, state)
+    }
+}
+
+impl LeaderWatch for WriteQueue {
+    fn with_led(&self, f: &mut dyn FnMut(bool)) {
+        Queue::with_led(self, f);
     }
 }
 
@@ -473,7 +480,11 @@ fn commit(
     for need in needs.iter().filter(|need| need.deletes > 0) {
         let deletes = || need.entries_of(group, EntryKind::Delete);
         let last = || deletes().last().map(|e| e.key);
-        if need.keyspace.gaps.deleted(&commit.tree, need.deletes, last) {
+        if need
+            .keyspace
+            .gaps
+            .deleted(commit.tree.gap_min(), need.deletes, last)
+        {
             commit.env.maintenance.notify();
         }
     }

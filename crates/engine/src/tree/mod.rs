@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::env::Env;
+use crate::tree::gaps::LeaderWatch;
 use crate::tree::settings::Arenas;
 use crate::tree::snapshot::SnapshotRegistry;
 use crate::tree::tables::TableSet;
@@ -33,6 +34,8 @@ pub(crate) struct Tree {
     pub(crate) arenas: Arenas,
     /// The number of hidden entries from which on a cursor records a gap. Tests change it.
     pub(crate) gap_min: AtomicU64,
+    /// The queue of writers, for rule G2 of gaps.
+    pub(crate) leader_watch: Arc<dyn LeaderWatch>,
 }
 
 impl Tree {

@@ -299,7 +299,7 @@ pub(crate) struct KeyspaceCore {
     view: ArcSwap<KeyspaceView>,
     settings: ArcSwap<Settings>,
     /// Intervals in which cursors found nothing alive.
-    pub(crate) gaps: Gaps,
+    pub(crate) gaps: Arc<Gaps>,
     /// Held while the view is replaced; never over I/O.
     pub(crate) change: Mutex<()>,
 }
@@ -319,7 +319,7 @@ impl KeyspaceCore {
             created: AtomicBool::new(false),
             view: ArcSwap::new(view),
             settings: ArcSwap::new(settings),
-            gaps: Gaps::new(runtime),
+            gaps: Arc::new(Gaps::new(runtime)),
             change: runtime.mutex(()),
         })
     }

@@ -357,12 +357,15 @@ pub(crate) fn open(
         maintenance: Notify::new(&runtime),
         ending: Notify::new(&runtime),
     });
+    let queue = WriteQueue::of_store(&runtime, &health, published + 1, source_id);
+    let queue = Arc::new(queue);
     let tree = Arc::new(Tree {
         env: env.clone(),
         tables,
         snapshots: SnapshotRegistry::new(&runtime, published),
         arenas,
         gap_min: AtomicU64::new(crate::tree::gaps::HIDDEN_MIN),
+        leader_watch: queue.clone(),
     });
     let wal = Arc::new(Wal {
         env: env.clone(),
@@ -400,7 +403,7 @@ pub(crate) fn open(
         tree: tree.clone(),
         wal: wal.clone(),
         catalog: catalog.clone(),
-        queue: WriteQueue::of_store(&runtime, &health, published + 1, source_id),
+        queue,
         stalls: Stalls::new(&runtime, events, env.pressure.clone()),
     });
     let jobs = Arc::new(Jobs {

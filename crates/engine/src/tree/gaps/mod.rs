@@ -4,7 +4,7 @@
 //! drops them, the deleted entries and their tombstones lie where every reader of the head begins,
 //! and each reader would step over all of them. So a cursor that steps over many hidden entries in
 //! a row leaves the interval behind as a [`map::Gap`], and later cursors that come to one seek to
-//! its end. [`ahead`] lets the maintenance task walk over what was deleted lately, so that the
+//! its end. [`hints`] let the maintenance task walk over what was deleted lately, so that the
 //! first reader finds a gap too.
 //!
 //! A gap with the number `s` says that no key of the interval `start..end` is alive at `s`, nor at
@@ -50,7 +50,7 @@
 //! Threading: any thread. The mutex is held for no wait and no storage call; it is the last in the
 //! order of locks but for the events.
 
-pub(crate) mod ahead;
+pub(crate) mod hints;
 pub(crate) mod map;
 #[cfg(test)]
 mod map_tests;
@@ -71,18 +71,29 @@ pub(crate) const LOOK_EVERY: u64 = 4;
 /// A cursor leaves a gap behind when it has stepped over this many hidden entries in a row.
 pub(crate) const HIDDEN_MIN: u64 = 16;
 
+/// The queue of writers, as far as gaps need it.
+pub(crate) trait LeaderWatch: Send + Sync {
+    /// Calls `f` while nobody can begin to lead. Its argument says whether anybody leads now.
+    fn with_led(&self, f: &mut dyn FnMut(bool));
+}
+
 /// The gaps of a keyspace, and hints where more may be found.
 pub(crate) struct Gaps {
     shared: SharedGaps,
-    hints: ahead::Hints,
+    hints: hints::Hints,
 }
 
 impl Gaps {
     pub(crate) fn new(runtime: &Runtime) -> Gaps {
         Gaps {
             shared: SharedGaps::new(runtime),
-            hints: ahead::Hints::new(runtime),
+            hints: hints::Hints::new(runtime),
         }
+    }
+
+    /// Where keys were deleted lately.
+    pub(crate) fn hints(&self) -> &hints::Hints {
+        &self.hints
     }
 }
 

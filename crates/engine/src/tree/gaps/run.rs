@@ -8,19 +8,18 @@ use std::sync::Arc;
 use super::map::Gap;
 use super::state::Way;
 use super::{Gaps, LOOK_EVERY};
-use crate::commit::Commit;
 use crate::env::Env;
-use crate::tree::view::KeyspaceCore;
+use crate::tree::Tree;
 
 /// A registered watch. Dropping it abandons it.
 struct Watching {
-    keyspace: Arc<KeyspaceCore>,
+    gaps: Arc<Gaps>,
     id: u64,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.keyspace.gaps.abandon(self.id);
+        self.gaps.abandon(self.id);
     }
 }
 
@@ -135,26 +134,25 @@ impl Run {
     /// jumped.
     pub(crate) fn look(
         &mut self,
-        commit: &Commit,
-        keyspace: &Arc<KeyspaceCore>,
+        tree: &Tree,
+        gaps: &Arc<Gaps>,
         number: u64,
         key: Option<&[u8]>,
         way: Way,
     ) {
-        let gaps: &Gaps = &keyspace.gaps;
         let is_worth_it = self.hidden >= self.min || self.jumps >= 2;
         if self.watching.is_some() || self.refused || !is_worth_it {
             return;
         }
         gaps.arm(|quiet| {
-            commit.queue.with_led(|led| {
-                quiet((!led).then(|| commit.tree.snapshots.published()));
+            tree.leader_watch.with_led(&mut |led| {
+                quiet((!led).then(|| tree.snapshots.published()));
             });
         });
         match gaps.watch(number, way, &self.first) {
             Some(id) => {
-                let keyspace = keyspace.clone();
-                self.watching = Some(Watching { keyspace, id });
+                let gaps = gaps.clone();
+                self.watching = Some(Watching { gaps, id });
                 if let Some(key) = key {
                     self.set_far(key, way);
                 }
@@ -179,8 +177,10 @@ impl Run {
         let Some(watching) = self.watching.take() else {
             return;
         };
-        let gaps = &watching.keyspace.gaps;
-        if gaps.finish(watching.id, number, &self.far, self.hidden) {
+        if watching
+            .gaps
+            .finish(watching.id, number, &self.far, self.hidden)
+        {
             env.metrics.gap_count.add(1);
         }
     }

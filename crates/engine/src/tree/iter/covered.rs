@@ -200,7 +200,7 @@ impl Child {
 
 /// The parts of a cursor by which a seek decides what it may skip.
 pub(super) struct Search<'a> {
-    pub(super) core: &'a Tree,
+    pub(super) tree: &'a Tree,
     pub(super) deletes: &'a RangeDeleteIndex,
     pub(super) options: &'a IterOptions,
     pub(super) forward: bool,
@@ -211,7 +211,7 @@ pub(super) struct Search<'a> {
 macro_rules! search {
     ($cursor:ident, $forward:expr) => {
         $crate::tree::iter::covered::Search {
-            core: &$cursor.core.tree,
+            tree: &$cursor.tree,
             deletes: &$cursor.deletes,
             options: &$cursor.options,
             forward: $forward,
@@ -299,7 +299,7 @@ impl Search<'_> {
             if is_out {
                 return Ok(Skipped::All);
             }
-            if !self.deletes.find(self.core, from, false, &mut covering)? {
+            if !self.deletes.find(self.tree, from, false, &mut covering)? {
                 break;
             }
             // Whether all of the table's entries on the way lie before the end of the range delete.
@@ -384,7 +384,7 @@ impl Cursor {
     fn jump(&mut self, forward: bool) -> Result<bool> {
         if !self
             .deletes
-            .find(&self.core.tree, self.merged.key(), true, &mut self.covering)?
+            .find(&self.tree, self.merged.key(), true, &mut self.covering)?
         {
             self.hidden_in_a_row = 0;
             return Ok(false);

@@ -10,6 +10,7 @@
 //!
 //! Threading: owned by one reader; a cursor may be sent to another thread.
 
+pub(crate) mod ahead;
 mod covered;
 pub(crate) mod merge;
 mod options;
@@ -24,7 +25,7 @@ pub use options::{IterOptions, prefix_end};
 pub use range::Range;
 use source::Child;
 
-use crate::services::core::Core;
+use crate::tree::Tree;
 use crate::tree::gaps::run::{Hidden, Run};
 use crate::tree::gaps::state::Way;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
@@ -90,34 +91,34 @@ pub struct Cursor {
     target: Vec<u8>,
     /// The hidden entries that it is stepping over.
     run: Run,
-    core: Arc<Core>,
+    tree: Arc<Tree>,
     keyspace: Arc<KeyspaceCore>,
     _view: Arc<KeyspaceView>,
 }
 
 impl Cursor {
     pub(crate) fn new(
-        core: &Arc<Core>,
+        tree: &Arc<Tree>,
         keyspace: &Arc<KeyspaceCore>,
         snapshot: Option<u64>,
         options: IterOptions,
     ) -> Result<Cursor> {
-        let cursor = Cursor::unlisted(core, keyspace, snapshot, options)?;
-        core.env.metrics.seek_count.add(1);
+        let cursor = Cursor::unlisted(tree, keyspace, snapshot, options)?;
+        tree.env.metrics.seek_count.add(1);
         Ok(cursor)
     }
 
     /// A cursor of the store's own, which no statistics count.
     pub(crate) fn unlisted(
-        core: &Arc<Core>,
+        tree: &Arc<Tree>,
         keyspace: &Arc<KeyspaceCore>,
         snapshot: Option<u64>,
         options: IterOptions,
     ) -> Result<Cursor> {
         options.check()?;
-        let (view, seq) = crate::tree::read::pin(&core.tree, keyspace, snapshot)?;
+        let (view, seq) = crate::tree::read::pin(tree, keyspace, snapshot)?;
         let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
-        source::set_children(&core.tree, &view, options.fill_cache, &mut children);
+        source::set_children(tree, &view, options.fill_cache, &mut children);
         let mut deletes = RangeDeleteIndex::default();
         deletes.set(&view, seq);
         Ok(Cursor {
@@ -132,8 +133,8 @@ impl Cursor {
             hidden_in_a_row: 0,
             covering: Covering::default(),
             target: Vec::new(),
-            run: Run::new(core.tree.gap_min()),
-            core: core.clone(),
+            run: Run::new(tree.gap_min()),
+            tree: tree.clone(),
             keyspace: keyspace.clone(),
             _view: view,
         })
@@ -148,13 +149,12 @@ impl Cursor {
     /// `Closed` or `KeyspaceDropped`; the cursor does not change then. Corruption or I/O; it is
     /// invalid then.
     pub fn refresh(&mut self) -> Result<()> {
-        self.core.env.check_open()?;
-        let (view, seq) = crate::tree::read::pin(&self.core.tree, &self.keyspace, None)?;
+        self.tree.env.check_open()?;
+        let (view, seq) = crate::tree::read::pin(&self.tree, &self.keyspace, None)?;
         let stood = std::mem::replace(&mut self.state, State::Invalid) != State::Invalid;
-        let (core, fill_cache) = (&self.core, self.options.fill_cache);
-        self.merged.change_children(|children| {
-            source::set_children(&core.tree, &view, fill_cache, children)
-        });
+        let (tree, fill_cache) = (&self.tree, self.options.fill_cache);
+        self.merged
+            .change_children(|children| source::set_children(tree, &view, fill_cache, children));
         if !planted::is(Bug::RefreshKeepsRangeDeletes) {
             self.deletes.set(&view, seq);
         }
@@ -163,7 +163,7 @@ impl Cursor {
         if planted::is(Bug::CursorKeepsView) {
             std::mem::forget(old);
         }
-        self.core.env.metrics.seek_count.add(1);
+        self.tree.env.metrics.seek_count.add(1);
         if !stood {
             return Ok(());
         }
@@ -415,7 +415,7 @@ impl Cursor {
     #[inline]
     fn end_run(&mut self, found: &Result<()>) {
         match found {
-            Ok(()) => self.run.end(&self.core.env, self.seq),
+            Ok(()) => self.run.end(&self.tree.env, self.seq),
             // There are few watches: one that stayed would be missing as long as the cursor lives.
             Err(_) => self.run.begin(),
         }
@@ -521,12 +521,12 @@ impl Cursor {
             }
             self.run.jump(gap, way);
             if !self.run.is_limited() {
-                self.core.env.metrics.gap_jump_count.add(1);
+                self.tree.env.metrics.gap_jump_count.add(1);
             }
         }
         let key = gap.is_none().then_some(&self.key[..]);
         self.run
-            .look(&self.core.commit, &self.keyspace, self.seq, key, way);
+            .look(&self.tree, &self.keyspace.gaps, self.seq, key, way);
         if self.run.is_over() {
             // This ends the caller's loop without showing an entry.
             self.merged.stop();
@@ -555,7 +555,7 @@ impl Cursor {
         Ok(self.deletes.is_empty()
             || self
                 .deletes
-                .newest_covering(&self.core.tree, &self.key)?
+                .newest_covering(&self.tree, &self.key)?
                 .is_none_or(|deleted| deleted <= trailer >> 8))
     }
 }

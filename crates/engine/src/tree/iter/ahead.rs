@@ -1,0 +1,58 @@
+//! Gaps that are found ahead of readers: the maintenance task walks over what was deleted lately.
+//!
+//! Which keys to walk from, and why this is enough, is described in
+//! [`crate::tree::gaps::hints`].
+//!
+//! Threading: the maintenance task alone.
+
+use std::sync::Arc;
+
+use super::{Cursor, IterOptions};
+use crate::tree::Tree;
+use crate::tree::gaps::map::after;
+use crate::tree::gaps::state::Way;
+use crate::tree::view::KeyspaceCore;
+use crate::types::error::Result;
+
+/// The most hidden entries that one round of maintenance steps over.
+const STEPS_MAX: u64 = 1 << 16;
+
+/// Follows the hints of these keyspaces until there are none, or until it has done enough for one
+/// round of maintenance: then it returns true if another round is due. An error is dropped, because
+/// the next reader meets it too.
+pub(crate) fn follow_hints<'k>(
+    tree: &Arc<Tree>,
+    keyspaces: impl Iterator<Item = &'k Arc<KeyspaceCore>>,
+) -> bool {
+    for keyspace in keyspaces {
+        let hints = keyspace.gaps.hints();
+        while let Some(hint) = hints.take() {
+            if let Ok(Some(far)) = walk(tree, keyspace, &hint) {
+                return hints.add(&far);
+            }
+        }
+    }
+    false
+}
+
+/// Steps over the hidden entries on both sides of `from`. Returns where to go on if they are too
+/// many.
+fn walk(tree: &Arc<Tree>, keyspace: &Arc<KeyspaceCore>, from: &[u8]) -> Result<Option<Vec<u8>>> {
+    let options = IterOptions {
+        values: false,
+        fill_cache: false,
+        ..IterOptions::default()
+    };
+    let mut cursor = Cursor::unlisted(tree, keyspace, None, options)?;
+    for way in [Way::Forward, Way::Backward] {
+        cursor.set_hidden_limit(STEPS_MAX);
+        match way {
+            Way::Forward => cursor.seek(from)?,
+            Way::Backward => cursor.seek_for_prev(&after(from))?,
+        }
+        if let Some(far) = cursor.gave_up() {
+            return Ok(Some(far.to_vec()));
+        }
+    }
+    Ok(None)
+}
