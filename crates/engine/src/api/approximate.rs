@@ -213,7 +213,7 @@ impl Keyspace {
         let Some(range) = key_range(&range.into())? else {
             return Ok(size);
         };
-        let core = self.core();
+        let core = self.parts();
         let (view, _) = crate::tree::read::pin(&core.tree, self.inner(), None)?;
         for source in &view.sources {
             if let Source::Memtable(m) = source {

@@ -60,7 +60,7 @@ impl Keyspace {
             },
         )?;
         let options = TableOptions::from(&self.inner().pin_settings().all);
-        let own = folder.wrapped(&self.core().tree.tables.descriptors);
+        let own = folder.wrapped(&self.parts().tree.tables.descriptors);
         let mut builder = TableBuilder::new(&own, prefix, options)?;
         let copied = (|| {
             cursor.seek_to_first()?;
@@ -69,7 +69,7 @@ impl Keyspace {
                 builder.put(cursor.key(), cursor.value())?;
                 count += 1;
                 if count.is_multiple_of(LOOK_EVERY) {
-                    self.core().env.check_open()?;
+                    self.parts().env.check_open()?;
                 }
                 cursor.next()?;
             }

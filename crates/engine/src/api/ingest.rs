@@ -31,7 +31,7 @@ impl Store {
         how: IngestMode,
     ) -> Result<IngestReport> {
         for (keyspace, _) in files {
-            if !Arc::ptr_eq(keyspace.store().core(), self.core()) {
+            if !Arc::ptr_eq(&keyspace.store().parts().env, &self.parts().env) {
                 return Err(Error::invalid_argument(format!(
                     "keyspace `{}` is of another store",
                     keyspace.name()
@@ -43,6 +43,6 @@ impl Store {
             .iter()
             .map(|(keyspace, files)| (keyspace.inner(), &files[..]))
             .collect();
-        ingest(self.core(), &files, how)
+        ingest(&self.parts().jobs, &files, how)
     }
 }

@@ -12,7 +12,7 @@ use crate::api::store::Store;
 use crate::commit::write::{WriteOptions, write, write_if};
 use crate::env::session::SessionId;
 use crate::formats::batch::BatchBody;
-use crate::services::core::Core;
+use crate::services::parts::Parts;
 use crate::tree::iter::{Cursor, IterOptions, Range};
 use crate::tree::read::{self, PinnedValue};
 use crate::tree::snapshot::Snapshot;
@@ -89,7 +89,7 @@ impl Keyspace {
     /// As [`Keyspace::set_options`].
     pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
-        crate::services::settings::set_keyspace(&self.core().jobs.catalog, &self.keyspace, |own| {
+        crate::services::settings::set_keyspace(&self.parts().jobs.catalog, &self.keyspace, |own| {
             unset.iter().try_for_each(|name| own.unset(name))?;
             *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
             Ok(())
@@ -101,14 +101,14 @@ impl Keyspace {
         &self.store
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        self.store.core()
+    pub(crate) fn parts(&self) -> &Parts {
+        self.store.parts()
     }
 
     /// Names the open store that it is in.
     #[inline]
     pub(crate) fn session(&self) -> SessionId {
-        self.core().env.session
+        self.parts().env.session
     }
 
     pub(crate) fn inner(&self) -> &Arc<KeyspaceCore> {
@@ -117,7 +117,7 @@ impl Keyspace {
 
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        self.core().env.check_open()?;
+        self.parts().env.check_open()?;
         self.keyspace.check()
     }
 
@@ -129,7 +129,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::new();
         fill(&mut body, self.keyspace.id)?;
-        write(&self.core().jobs.commit, Cow::Owned(body), options)
+        write(&self.parts().jobs.commit, Cow::Owned(body), options)
     }
 
     /// Sets `key` to `value`.
@@ -159,7 +159,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::with_capacity(key.len() + value.len() + 16);
         body.put(self.keyspace.id, key, value)?;
-        write(&self.core().jobs.commit, Cow::Owned(body), options)
+        write(&self.parts().jobs.commit, Cow::Owned(body), options)
     }
 
     /// Removes `key`, whether or not it is there.
@@ -218,7 +218,7 @@ impl Keyspace {
 
     fn take_bytes(&self, key: &[u8], options: WriteOptions) -> Result<Option<Vec<u8>>> {
         self.check()?;
-        self.core().env.health.check()?;
+        self.parts().env.health.check()?;
         let mut body = BatchBody::new();
         body.delete(self.keyspace.id, key)?;
         let mut value = Vec::new();
@@ -227,8 +227,8 @@ impl Keyspace {
         if !self.get_into(key, &mut value)? {
             return Ok(None);
         }
-        let taken = write_if(&self.core().jobs.commit, &body, options, || {
-            read::get_into(&self.core().tree, &self.keyspace, key, None, &mut value)
+        let taken = write_if(&self.parts().jobs.commit, &body, options, || {
+            read::get_into(&self.parts().tree, &self.keyspace, key, None, &mut value)
         })?;
         Ok(taken.then_some(value))
     }
@@ -275,7 +275,13 @@ impl Keyspace {
     pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
         self.check()?;
-        read::get_into(&self.core().tree, &self.keyspace, key.as_ref(), None, value)
+        read::get_into(
+            &self.parts().tree,
+            &self.keyspace,
+            key.as_ref(),
+            None,
+            value,
+        )
     }
 
     /// Whether `key` is there. It costs a get that does not copy the value, and does not even read
@@ -285,7 +291,7 @@ impl Keyspace {
     /// As [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.check()?;
-        read::contains(&self.core().tree, &self.keyspace, key.as_ref())
+        read::contains(&self.parts().tree, &self.keyspace, key.as_ref())
     }
 
     /// The value of `key` as a counted block of the block cache where it lies in a table: nothing
@@ -295,7 +301,7 @@ impl Keyspace {
     /// As [`Keyspace::get`].
     pub fn get_pinned(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
         self.check()?;
-        read::get_pinned(&self.core().tree, &self.keyspace, key.as_ref(), None)
+        read::get_pinned(&self.parts().tree, &self.keyspace, key.as_ref(), None)
     }
 
     /// The value of `key` as the snapshot sees it.
@@ -306,7 +312,7 @@ impl Keyspace {
         self.check()?;
         let (key, number) = (key.as_ref(), Some(self.number_of(snapshot)?));
         let mut value = Vec::new();
-        let found = read::get_into(&self.core().tree, &self.keyspace, key, number, &mut value)?;
+        let found = read::get_into(&self.parts().tree, &self.keyspace, key, number, &mut value)?;
         Ok(found.then_some(value))
     }
 
@@ -333,7 +339,7 @@ impl Keyspace {
     /// ```
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.check()?;
-        read::multi_get(&self.core().tree, &self.keyspace, keys, None)
+        read::multi_get(&self.parts().tree, &self.keyspace, keys, None)
     }
 
     /// The values of `keys`, in their order, as the snapshot sees them.
@@ -347,11 +353,11 @@ impl Keyspace {
     ) -> Result<Vec<Option<Vec<u8>>>> {
         self.check()?;
         let number = self.number_of(snapshot)?;
-        read::multi_get(&self.core().tree, &self.keyspace, keys, Some(number))
+        read::multi_get(&self.parts().tree, &self.keyspace, keys, Some(number))
     }
 
     pub(crate) fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
-        if snapshot.belongs_to(&self.core().tree.snapshots) {
+        if snapshot.belongs_to(&self.parts().tree.snapshots) {
             return Ok(snapshot.number());
         }
         Err(Error::invalid_argument("the snapshot is of another store")
@@ -366,7 +372,7 @@ impl Keyspace {
     /// I/O when tables are opened.
     pub fn cursor(&self, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
-        Cursor::new(&self.core().tree, &self.keyspace, None, range.into())
+        Cursor::new(&self.parts().tree, &self.keyspace, None, range.into())
     }
 
     /// A cursor over what the snapshot sees.
@@ -377,7 +383,7 @@ impl Keyspace {
         self.check()?;
         let number = self.number_of(snapshot)?;
         Cursor::new(
-            &self.core().tree,
+            &self.parts().tree,
             &self.keyspace,
             Some(number),
             range.into(),
@@ -499,7 +505,7 @@ impl Keyspace {
     /// The error that prevented the flush.
     pub fn flush(&self) -> Result<()> {
         self.check()?;
-        crate::jobs::flush::flush(&self.core().jobs, std::slice::from_ref(&self.keyspace))
+        crate::jobs::flush::flush(&self.parts().jobs, std::slice::from_ref(&self.keyspace))
     }
 
     /// Compacts everything between `start` and `end` to the lowest level that has data there, and
@@ -510,7 +516,7 @@ impl Keyspace {
     /// `InvalidArgument` if `end` lies before `start`; the error that prevented a compaction.
     pub fn compact_range(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
         self.check()?;
-        crate::jobs::manual::compact_range(&self.core().jobs, &self.keyspace, start, end)
+        crate::jobs::manual::compact_range(&self.parts().jobs, &self.keyspace, start, end)
     }
 }
 

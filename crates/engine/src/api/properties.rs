@@ -54,7 +54,7 @@ impl Keyspace {
     /// `KeyspaceDropped`, `Closed`.
     pub fn properties(&self) -> Result<KeyspaceProperties> {
         self.check()?;
-        let (view, _) = crate::tree::read::pin(&self.core().tree, self.inner(), None)?;
+        let (view, _) = crate::tree::read::pin(&self.parts().tree, self.inner(), None)?;
         let mut p = KeyspaceProperties {
             id: self.id(),
             name: self.name().to_string(),

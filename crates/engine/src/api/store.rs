@@ -15,10 +15,11 @@ use siltstone_table::exec::Executor;
 
 use crate::api::batch::Batch;
 use crate::api::keyspace::Keyspace;
+use crate::background::Background;
 use crate::catalog::Catalog;
 use crate::commit::write::{WriteOptions, write};
 use crate::formats::directories::{self, Storages};
-use crate::services::core::Core;
+use crate::services::parts::Parts;
 use crate::services::recovery::{Purpose, ReplayBudget};
 use crate::stats::Stats;
 use crate::tools::destroy::DestroyReport;
@@ -71,7 +72,7 @@ impl Components {
 }
 
 /// The outcome of opening a store, recorded in the trace.
-fn tell_opened(catalog: &Catalog) {
+fn trace_opened(catalog: &Catalog) {
     let m = &catalog.env.metrics;
     tracing::info!(
         published = catalog.tree.snapshots.published(),
@@ -96,19 +97,21 @@ fn no_such_keyspace<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> 
         .advice("create it first (Store::open_keyspace does), or check the name")
 }
 
-/// Ends the store's tasks when the last [`Store`] handle is gone.
-struct Closer {
-    core: Arc<Core>,
+/// What all handles of an open store share. Its tasks end when the last handle is gone.
+struct Opened {
+    parts: Parts,
+    background: Background,
 }
 
-impl Drop for Closer {
+impl Drop for Opened {
     fn drop(&mut self) {
-        // A simulated run ends with its first panic, and unwinds all tasks then: nobody would give the lead on that a stop waits for.
-        if self.core.env.runtime.is_simulated() && std::thread::panicking() {
+        // A simulated run ends with its first panic, and unwinds all tasks then: nobody would give
+        // on the lead that a stop waits for.
+        if self.parts.env.runtime.is_simulated() && std::thread::panicking() {
             return;
         }
-        // Stops the tasks; they make no storage call on their way out that close() would not make.
-        crate::background::stop(&self.core);
+        // The tasks make no storage call on their way out that `close` would not make.
+        self.background.stop();
     }
 }
 
@@ -150,8 +153,7 @@ impl Drop for Closer {
 /// call `exec` (or `_exit`) and nothing of the store.
 #[derive(Clone)]
 pub struct Store {
-    core: Arc<Core>,
-    _closer: Arc<Closer>,
+    opened: Arc<Opened>,
 }
 
 impl Store {
@@ -212,7 +214,7 @@ impl Store {
         };
         let _span = tracing::info_span!("open", store = storages.manifest.describe()).entered();
         let events = Events::start(&components.runtime, components.listener)?;
-        let core = crate::services::recovery::open(
+        let opened = crate::services::recovery::open(
             &storages,
             components.runtime,
             components.executors,
@@ -220,16 +222,16 @@ impl Store {
             options,
             Purpose::Writing,
         )
-        .and_then(|core| crate::background::start(&core).map(|()| core))
-        .inspect_err(|_| events.end())?;
-        tell_opened(&core.catalog);
-        Ok(Store::of(core))
+        .and_then(|parts| Ok((Background::start(&parts)?, parts)));
+        let (background, parts) = opened.inspect_err(|_| events.end())?;
+        Ok(Store::of(parts, background))
     }
 
-    fn of(core: Arc<Core>) -> Store {
+    fn of(parts: Parts, background: Background) -> Store {
+        trace_opened(&parts.catalog);
+        let opened = Opened { parts, background };
         Store {
-            _closer: Arc::new(Closer { core: core.clone() }),
-            core,
+            opened: Arc::new(opened),
         }
     }
 
@@ -265,7 +267,7 @@ impl Store {
             tracing::info_span!("open", store = below.manifest.describe(), read_only = true)
                 .entered();
         let events = Events::start(&components.runtime, None)?;
-        let core = crate::services::recovery::open(
+        let parts = crate::services::recovery::open(
             &storages,
             components.runtime,
             Vec::new(),
@@ -273,8 +275,8 @@ impl Store {
             options,
             Purpose::Reading(budget, below),
         )?;
-        tell_opened(&core.catalog);
-        Ok(Store::of(core))
+        let background = Background::without_tasks(&parts);
+        Ok(Store::of(parts, background))
     }
 
     /// Deletes the store in the folder `path`: all files of its own, in the folders of its log and tables too, and folders that are empty then. What
@@ -298,11 +300,12 @@ impl Store {
 
     /// Whether the store was opened for reading.
     pub fn is_read_only(&self) -> bool {
-        self.core.env.health.is_read_only()
+        self.parts().env.health.is_read_only()
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    #[inline]
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.opened.parts
     }
 
     fn handle(&self, keyspace: Arc<KeyspaceCore>) -> Keyspace {
@@ -323,8 +326,8 @@ impl Store {
     /// # Errors
     /// `NotFound`, listing what there is.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
-        self.core.env.check_open()?;
-        let map = self.core.catalog.keyspaces.load();
+        self.parts().env.check_open()?;
+        let map = self.parts().catalog.keyspaces.load();
         match map.by_name.get(name).and_then(|id| map.by_id.get(id)) {
             Some(keyspace) => Ok(self.handle(keyspace.clone())),
             None => Err(no_such_keyspace(name, map.by_name.keys())),
@@ -344,8 +347,8 @@ impl Store {
     /// # Errors
     /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option that is impossible.
     pub fn create_keyspace_with(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
-        self.core.env.check_open()?;
-        let keyspace = crate::services::ddl::create(&self.core.commit, name, options)?;
+        self.parts().env.check_open()?;
+        let keyspace = crate::services::ddl::create(&self.parts().commit, name, options)?;
         tracing::info!(name, id = keyspace.id, "keyspace created");
         Ok(self.handle(keyspace))
     }
@@ -378,7 +381,7 @@ impl Store {
 
     /// Names of all keyspaces, sorted.
     pub fn keyspaces(&self) -> Vec<String> {
-        self.core
+        self.parts()
             .catalog
             .keyspaces
             .load()
@@ -396,9 +399,9 @@ impl Store {
     /// # Errors
     /// `NotFound`; as a write otherwise.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.core.env.check_open()?;
+        self.parts().env.check_open()?;
         let keyspace = self.keyspace(name)?;
-        crate::services::ddl::drop(&self.core.jobs, keyspace.inner())?;
+        crate::services::ddl::drop(&self.parts().jobs, keyspace.inner())?;
         tracing::info!(name, id = keyspace.id(), "keyspace dropped");
         Ok(())
     }
@@ -411,16 +414,16 @@ impl Store {
     /// when there is room); `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be
     /// there when the store is opened again.
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
-        self.core.env.check_open()?;
-        let body = batch.body_for(&self.core.env)?;
-        write(&self.core.commit, Cow::Borrowed(body), options)
+        self.parts().env.check_open()?;
+        let body = batch.body_for(&self.parts().env)?;
+        write(&self.parts().commit, Cow::Borrowed(body), options)
     }
 
     /// The options as they are now, with what each keyspace has of its own: what
     /// [`Options::to_toml`] writes to open it like this again. A store that was opened for reading
     /// has the options that were passed; it creates nothing, whatever they say.
     pub fn options(&self) -> Options {
-        crate::services::settings::present(&self.core.catalog)
+        crate::services::settings::present(&self.parts().catalog)
     }
 
     /// Changes an option of the store until it is closed (`log_bytes_max`, say), or the default of its keyspaces (`memtable_bytes`), by
@@ -430,13 +433,13 @@ impl Store {
     /// `InvalidArgument` for a name that is not there (with the nearest one), an option that cannot change while the store is open (with
     /// the reason), or an impossible value; `ReadOnly`. Nothing has changed then.
     pub fn set_option(&self, name: &str, value: impl Into<Value>) -> Result<()> {
-        self.core.env.check_open()?;
-        crate::services::settings::set_store(&self.core.jobs, name, &value.into())
+        self.parts().env.check_open()?;
+        crate::services::settings::set_store(&self.parts().jobs, name, &value.into())
     }
 
     /// A snapshot of all keyspaces.
     pub fn snapshot(&self) -> Snapshot {
-        self.core.tree.snapshots.take()
+        self.parts().tree.snapshots.take()
     }
 
     /// Makes everything that was acknowledged before durable against power loss.
@@ -444,8 +447,8 @@ impl Store {
     /// # Errors
     /// `Poisoned`: what was not synced before may be lost with the power.
     pub fn sync_log(&self) -> Result<()> {
-        self.core.env.check_open()?;
-        self.core.wal.sync_log()
+        self.parts().env.check_open()?;
+        self.parts().wal.sync_log()
     }
 
     /// Flushes the memtables of all keyspaces and waits for it. What was written, or read, before the call survives a loss of power then,
@@ -454,9 +457,9 @@ impl Store {
     /// # Errors
     /// What kept the flush from happening.
     pub fn flush(&self) -> Result<()> {
-        self.core.env.check_open()?;
+        self.parts().env.check_open()?;
         let all: Vec<_> = self
-            .core
+            .parts()
             .catalog
             .keyspaces
             .load()
@@ -464,7 +467,7 @@ impl Store {
             .values()
             .cloned()
             .collect();
-        crate::jobs::flush::flush(&self.core.jobs, &all)
+        crate::jobs::flush::flush(&self.parts().jobs, &all)
     }
 
     /// Waits until no flush and no compaction is running or due.
@@ -472,11 +475,11 @@ impl Store {
     /// # Errors
     /// The store's state, if it became unable to go on.
     pub fn wait_until_idle(&self) -> Result<()> {
-        self.core.env.check_open()?;
+        self.parts().env.check_open()?;
         if self.is_read_only() {
             return Ok(());
         }
-        self.core.jobs.wait_until_idle()
+        self.parts().jobs.wait_until_idle()
     }
 
     /// Writes the store as it is now, all keyspaces at one moment, to the folder `folder` as a store of its own, which `check` finds sound and
@@ -487,8 +490,8 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` if there is something at `folder`; `NoSpace`, `Poisoned`, `ReadOnly`, or I/O. Then there is no folder, and this store is as it was.
     pub fn checkpoint(&self, folder: impl AsRef<Path>) -> Result<CheckpointReport> {
-        self.core.env.check_open()?;
-        crate::services::checkpoint::write_folder(&self.core.jobs, folder.as_ref())
+        self.parts().env.check_open()?;
+        crate::services::checkpoint::write_folder(&self.parts().jobs, folder.as_ref())
     }
 
     /// As [`Store::checkpoint`], into an empty storage of the caller's. Until it is whole, opening it is refused; after a failure or a crash
@@ -497,16 +500,16 @@ impl Store {
     /// # Errors
     /// As [`Store::checkpoint`].
     pub fn checkpoint_to(&self, target: Arc<dyn Storage>) -> Result<CheckpointReport> {
-        self.core.env.check_open()?;
-        crate::services::checkpoint::write(&self.core.jobs, &target)
+        self.parts().env.check_open()?;
+        crate::services::checkpoint::write(&self.parts().jobs, &target)
     }
 
     /// What the store counts, and its shape. Cheap enough to ask every second; only counting the
     /// files for [`Stats::space`] lists the store's folders, which takes a few microseconds a file.
     pub fn stats(&self) -> Stats {
         crate::stats::collect(
-            &self.core.jobs,
-            crate::stats::space::collect(&self.core.wal),
+            &self.parts().jobs,
+            crate::stats::space::collect(&self.parts().wal),
         )
     }
 
@@ -530,17 +533,21 @@ impl Store {
     /// A failed sync of the log or the manifest, or the cause if the store was poisoned before. The
     /// store is closed all the same.
     pub fn close(self) -> Result<()> {
-        crate::background::close(&self.core)
+        self.opened.background.close()
     }
 
     #[doc(hidden)]
     pub fn core_for_tests(&self) -> crate::api::testing::TestHooks {
-        crate::api::testing::TestHooks::new(self.core.clone())
+        crate::api::testing::TestHooks::new(self.parts().clone())
     }
 }
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Store({})", self.core.env.storages.manifest.describe())
+        write!(
+            f,
+            "Store({})",
+            self.parts().env.storages.manifest.describe()
+        )
     }
 }

@@ -11,29 +11,29 @@ use crate::api::keyspace::Keyspace;
 use crate::commit::write::Lead;
 use crate::formats::batch::BatchBody;
 use crate::formats::version::{KeyspaceVersion, SeqRange, StoreState, TableMeta};
-use crate::services::core::Core;
+use crate::services::parts::Parts;
 use crate::tree::view::Source;
 use crate::types::error::Result;
 
 /// See the module.
 pub struct TestHooks {
-    core: Arc<Core>,
+    parts: Parts,
 }
 
 impl TestHooks {
-    pub(crate) fn new(core: Arc<Core>) -> TestHooks {
-        TestHooks { core }
+    pub(crate) fn new(parts: Parts) -> TestHooks {
+        TestHooks { parts }
     }
 
     /// Seals the active memtable and keeps it from being flushed, as a redirected run would stay out of the levels.
     pub fn seal_and_hold(&self, keyspace: &Keyspace) -> Result<bool> {
-        let Ok(keyspace) = self.core.catalog.keyspace_by_id(keyspace.id()) else {
+        let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return Ok(false);
         };
-        let mut lead = self.core.commit.queue.lead();
+        let mut lead = self.parts.commit.queue.lead();
         let source = keyspace.view().active().clone();
         source.held.store(true, Ordering::Release);
-        let rotated = lead.rotate(&self.core.commit, &keyspace);
+        let rotated = lead.rotate(&self.parts.commit, &keyspace);
         if !matches!(rotated, Ok(true)) {
             // It goes on as the active memtable: nobody would let it go.
             source.held.store(false, Ordering::Release);
@@ -44,38 +44,38 @@ impl TestHooks {
 
     /// A batch of this store with keyspaces by number, which may be dropped or never have existed.
     pub fn batch_of(&self, body: BatchBody) -> Batch {
-        Batch::of_session(self.core.env.session, body)
+        Batch::of_session(self.parts.env.session, body)
     }
 
     /// Lets all held memtables of the keyspace be flushed.
     pub fn release(&self, keyspace: &Keyspace) {
-        if let Ok(keyspace) = self.core.catalog.keyspace_by_id(keyspace.id()) {
+        if let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) {
             for source in keyspace.view().sealed() {
                 source.held.store(false, Ordering::Release);
             }
         }
-        self.core.env.work.notify();
+        self.parts.env.work.notify();
     }
 
     /// Stops or allows automatic compaction.
     pub fn pause_compaction(&self, paused: bool) {
-        self.core.jobs.schedule.lock().paused = paused;
-        self.core.env.work.notify();
+        self.parts.jobs.schedule.lock().paused = paused;
+        self.parts.env.work.notify();
     }
 
     /// Refuses memory for memtables from this size on, in bytes.
     pub fn refuse_arenas_from(&self, bytes: usize) {
-        self.core.tree.arenas.refuse_from(bytes);
+        self.parts.tree.arenas.refuse_from(bytes);
     }
 
     /// Ingests finished, synced tables of the store's table storage.
     pub fn ingest(&self, keyspace: &Keyspace, tables: Vec<TableMeta>) -> Result<u64> {
-        let keyspace = self.core.catalog.keyspace_by_id(keyspace.id())?;
+        let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id())?;
         let part = crate::services::ingest::Part {
             keyspace,
             runs: vec![tables.into_iter().map(Arc::new).collect()],
         };
-        crate::services::ingest::commit(&self.core.commit, &[part]).map_err(|failed| failed.error)
+        crate::services::ingest::commit(&self.parts.commit, &[part]).map_err(|failed| failed.error)
     }
 
     /// The same, over several keyspaces, with several runs, oldest first.
@@ -84,29 +84,29 @@ impl TestHooks {
         for (keyspace, runs) in parts {
             let runs = runs.into_iter();
             all.push(crate::services::ingest::Part {
-                keyspace: self.core.catalog.keyspace_by_id(keyspace.id())?,
+                keyspace: self.parts.catalog.keyspace_by_id(keyspace.id())?,
                 runs: runs
                     .map(|tables| tables.into_iter().map(Arc::new).collect())
                     .collect(),
             });
         }
-        crate::services::ingest::commit(&self.core.commit, &all).map_err(|failed| failed.error)
+        crate::services::ingest::commit(&self.parts.commit, &all).map_err(|failed| failed.error)
     }
 
     /// Makes the names of tables durable, as an ingest's caller must: through the folder's one owner of syncs (`guard`), or the report of a
     /// lost name would go to a caller who tells nobody.
     pub fn sync_table_names(&self) -> Result<()> {
         Ok(self
-            .core
+            .parts
             .env
             .storages
             .tables
-            .sync_dir(self.core.env.epoch)?)
+            .sync_dir(self.parts.env.epoch)?)
     }
 
     /// A table or run id that nobody has.
     pub fn new_table_id(&self) -> u64 {
-        self.core
+        self.parts
             .catalog
             .next_table_id
             .fetch_add(1, Ordering::AcqRel)
@@ -114,17 +114,17 @@ impl TestHooks {
 
     /// The number of this open, with which names of its tables begin.
     pub fn open_number(&self) -> u64 {
-        self.core.jobs.runner.open_number
+        self.parts.jobs.runner.open_number
     }
 
     /// The lease's epoch.
     pub fn epoch(&self) -> Epoch {
-        self.core.env.epoch
+        self.parts.env.epoch
     }
 
     /// Has the manifest written anew from this length on, in bytes.
     pub fn roll_manifest_from(&self, bytes: u64) {
-        self.core
+        self.parts
             .catalog
             .manifest
             .lock()
@@ -134,12 +134,12 @@ impl TestHooks {
 
     /// How often the manifest was written anew since the open, because it had grown.
     pub fn manifest_roll_count(&self) -> u64 {
-        self.core.catalog.manifest.lock().manifest.roll_count()
+        self.parts.catalog.manifest.lock().manifest.roll_count()
     }
 
     /// What the manifest says of the whole store.
     pub fn state(&self) -> Arc<StoreState> {
-        self.core.catalog.manifest.lock().manifest.state().clone()
+        self.parts.catalog.manifest.lock().manifest.state().clone()
     }
 
     /// What the manifest says of a keyspace.
@@ -151,12 +151,12 @@ impl TestHooks {
 
     /// Edits of creates, drops and ingests that wait for room.
     pub fn pending_edit_count(&self) -> usize {
-        self.core.catalog.manifest.lock().pending.len()
+        self.parts.catalog.manifest.lock().pending.len()
     }
 
     /// Ingested runs that the keyspace's view shows and the manifest does not know, as far as the view knows.
     pub fn unsettled_run_count(&self, keyspace: &Keyspace) -> usize {
-        let Ok(keyspace) = self.core.catalog.keyspace_by_id(keyspace.id()) else {
+        let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return 0;
         };
         let unsettled = keyspace.view().unsettled();
@@ -167,7 +167,7 @@ impl TestHooks {
     /// Numbers, as `(above, up to)`, that no source of the keyspace has between two of those that its view shows: sources on both sides of such a hole
     /// are no neighbours, and never merge.
     pub fn slot_holes(&self, keyspace: &Keyspace) -> Vec<(u64, u64)> {
-        let Ok(keyspace) = self.core.catalog.keyspace_by_id(keyspace.id()) else {
+        let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return Vec::new();
         };
         let view = keyspace.pin();
@@ -184,12 +184,12 @@ impl TestHooks {
     /// What keeps the log from some position on without having anything in it: pins of creates,
     /// drops and ingests, and memtables without entries.
     pub fn needless_log_pins(&self) -> Vec<String> {
-        let pins = self.core.catalog.pins.lock().pinned.clone();
+        let pins = self.parts.catalog.pins.lock().pinned.clone();
         let mut all: Vec<String> = pins
             .iter()
             .map(|(id, position)| format!("pin {id} keeps the log from {position} on"))
             .collect();
-        for keyspace in self.core.catalog.keyspaces.load().by_id.values() {
+        for keyspace in self.parts.catalog.keyspaces.load().by_id.values() {
             let view = keyspace.pin();
             let empty = view.sources.iter().filter_map(|s| match s {
                 Source::Memtable(m) if m.mem.is_empty() => m.first_position(),
@@ -205,45 +205,45 @@ impl TestHooks {
 
     /// The segment from which on something needs the log, and the one in which it ends.
     pub fn log_need(&self) -> (u32, u32) {
-        let needed = self.core.catalog.log_start_without(&[]).segment;
-        (needed, self.core.wal.log.end().segment)
+        let needed = self.parts.catalog.log_start_without(&[]).segment;
+        (needed, self.parts.wal.log.end().segment)
     }
 
     /// Raises the ceiling of sequence numbers: an edit that gives no space back.
     pub fn raise_ceiling(&self) -> Result<()> {
-        let ceiling = self.core.catalog.ceiling.load(Ordering::Acquire);
-        self.core.catalog.raise_ceiling(ceiling)
+        let ceiling = self.parts.catalog.ceiling.load(Ordering::Acquire);
+        self.parts.catalog.raise_ceiling(ceiling)
     }
 
     /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
     pub fn drop_without_record(&self, keyspace: &Keyspace) -> Result<()> {
-        let keyspace = self.core.catalog.keyspace_by_id(keyspace.id())?;
-        let _ddl = self.core.catalog.ddl.lock();
-        let lead = self.core.commit.queue.lead();
-        let dropped = crate::services::ddl::drop_by_edit(&self.core.catalog, &keyspace);
+        let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id())?;
+        let _ddl = self.parts.catalog.ddl.lock();
+        let lead = self.parts.commit.queue.lead();
+        let dropped = crate::services::ddl::drop_by_edit(&self.parts.catalog, &keyspace);
         lead.finish();
         dropped
     }
 
     /// Takes the lead and keeps it: writers queue up until what is returned is dropped.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
-        HeldWrites(Some(self.core.commit.queue.lead()))
+        HeldWrites(Some(self.parts.commit.queue.lead()))
     }
 
     /// Writers in the queue, the leader not counted.
     pub fn queued_writer_count(&self) -> usize {
-        self.core.commit.queue.waiting_count()
+        self.parts.commit.queue.waiting_count()
     }
 
     /// Splits jobs into subjobs from this many input bytes on, from now on.
     pub fn set_subjob_min_bytes(&self, bytes: u64) {
-        let min_bytes = &self.core.jobs.runner.subjob_min_bytes;
+        let min_bytes = &self.parts.jobs.runner.subjob_min_bytes;
         min_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Lets cursors leave a gap behind after this many hidden entries.
     pub fn set_gap_min(&self, hidden: u64) {
-        self.core
+        self.parts
             .tree
             .gap_min
             .store(hidden.max(1), Ordering::Relaxed);
@@ -251,18 +251,18 @@ impl TestHooks {
 
     /// The number of gaps of the keyspace.
     pub fn gap_count(&self, keyspace: &Keyspace) -> usize {
-        let keyspace = self.core.catalog.keyspace_by_id(keyspace.id());
+        let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id());
         keyspace.map_or(0, |keyspace| keyspace.gaps.count())
     }
 
     /// Closes the readers of all tables, as right after an open. Cursors keep theirs.
     pub fn close_tables(&self) {
-        self.core.tree.tables.close_all();
+        self.parts.tree.tables.close_all();
     }
 
     /// Deletes what no view holds, now.
     pub fn delete_obsolete(&self) {
-        crate::catalog::obsolete::delete_obsolete(&self.core.catalog);
+        crate::catalog::obsolete::delete_obsolete(&self.parts.catalog);
     }
 }
 

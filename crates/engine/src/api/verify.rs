@@ -114,6 +114,6 @@ impl Store {
     /// # Errors
     /// `Closed` when the store is closed meanwhile. Damage is no error of the call, it is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
-        verify(&self.core().catalog, progress)
+        verify(&self.parts().catalog, progress)
     }
 }

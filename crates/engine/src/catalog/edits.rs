@@ -222,7 +222,7 @@ pub(crate) fn settle(tree: &Tree, role: &ManifestRole, keyspace: &KeyspaceCore) 
         });
     } else {
         keyspace.set_created();
-        refresh_view(&tree, role, keyspace, &[]);
+        refresh_view(tree, role, keyspace, &[]);
         tree.env.work.notify();
     }
 }

@@ -98,6 +98,40 @@ pub(crate) struct Pins {
 }
 
 impl Catalog {
+    /// `manifest` is that of this open, and `ceiling` the one that it names. `waits_for_room`:
+    /// replayed data could not be installed.
+    pub(crate) fn new(
+        tree: &Arc<Tree>,
+        wal: &Arc<Wal>,
+        keyspaces: KeyspaceMap,
+        manifest: Manifest,
+        ceiling: u64,
+        waits_for_room: bool,
+    ) -> Catalog {
+        let env = tree.env.clone();
+        let runtime = env.runtime.clone();
+        let state = manifest.state().clone();
+        Catalog {
+            env,
+            tree: tree.clone(),
+            wal: wal.clone(),
+            keyspaces: ArcSwap::from_pointee(keyspaces),
+            ddl: runtime.mutex(()),
+            pins: runtime.mutex(Pins::default()),
+            manifest: runtime.mutex(ManifestRole {
+                manifest,
+                pending: Vec::new(),
+                writing: false,
+                reserve: ManifestReserve::default(),
+            }),
+            ceiling: AtomicU64::new(ceiling),
+            next_table_id: AtomicU64::new(state.next_table_id),
+            next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
+            waits_for_room: AtomicBool::new(waits_for_room),
+            log_bytes: AtomicU64::new(0),
+        }
+    }
+
     /// A live keyspace.
     #[inline]
     pub(crate) fn keyspace_by_id(&self, id: KeyspaceId) -> Result<Arc<KeyspaceCore>> {

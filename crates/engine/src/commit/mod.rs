@@ -25,3 +25,17 @@ pub(crate) struct Commit {
     pub(crate) queue: Arc<WriteQueue>,
     pub(crate) stalls: Stalls,
 }
+
+impl Commit {
+    pub(crate) fn new(catalog: &Arc<Catalog>, queue: Arc<WriteQueue>) -> Commit {
+        let env = catalog.env.clone();
+        Commit {
+            stalls: Stalls::new(&env.runtime, env.events.clone(), env.pressure.clone()),
+            env,
+            tree: catalog.tree.clone(),
+            wal: catalog.wal.clone(),
+            catalog: catalog.clone(),
+            queue,
+        }
+    }
+}

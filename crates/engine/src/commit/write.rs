@@ -15,8 +15,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use siltstone_storage::Instant;
 use siltstone_storage::planted::{self, Bug};
-use siltstone_storage::{Instant, Runtime};
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
@@ -90,21 +90,16 @@ impl Crew for Writers {
 
 impl WriteQueue {
     /// The queue of a store that gives its next entry `next_seq`.
-    pub(crate) fn of_store(
-        runtime: &Runtime,
-        health: &Arc<Health>,
-        next_seq: u64,
-        next_source_id: u64,
-    ) -> WriteQueue {
+    pub(crate) fn of_store(env: &Env, next_seq: u64, next_source_id: u64) -> WriteQueue {
         let crew = Writers {
-            health: health.clone(),
+            health: env.health.clone(),
         };
         let state = LeaderState {
             next_seq,
             next_source_id,
             needs: Vec::new(),
         };
-        Queue::new(runtime, crew, state)
+        Queue::new(&env.runtime, crew, state)
     }
 }
 
@@ -131,14 +126,14 @@ pub(crate) fn write(
     let timed = count_puts(&commit.env, &batch);
     let sync = options.sync || commit.wal.sync_every_write;
     if !planted::is(Bug::StallInQueue) {
-        wait_for_pressure(&commit, &batch)?;
+        wait_for_pressure(commit, &batch)?;
     }
 
     let result = commit.queue.join(batch, sync, |leader, group, sync| {
         if planted::is(Bug::StallInQueue) {
-            let _ = wait_for_pressure(&commit, group.own());
+            let _ = wait_for_pressure(commit, group.own());
         }
-        commit_group(&commit, leader, group, sync);
+        commit_group(commit, leader, group, sync);
     });
     record_put(&commit.env, timed);
     result
@@ -152,14 +147,14 @@ pub(crate) fn write_if(
     options: WriteOptions,
     wanted: impl FnOnce() -> Result<bool>,
 ) -> Result<bool> {
-    wait_for_pressure(&commit, batch)?;
+    wait_for_pressure(commit, batch)?;
     let sync = options.sync || commit.wal.sync_every_write;
     let mut lead = commit.queue.lead();
     let result = wanted().and_then(|wanted| {
         if wanted {
             let timed = count_puts(&commit.env, batch);
             lead.commit(batch, |leader, group| {
-                commit_group(&commit, leader, group, sync);
+                commit_group(commit, leader, group, sync);
             })?;
             record_put(&commit.env, timed);
         }
@@ -196,7 +191,7 @@ fn wait_for_pressure(commit: &Commit, batch: &BatchBody) -> Result<()> {
             Some(keyspace) if passes(&commit.catalog, keyspace) => {}
             _ => {
                 let keyspace = commit.catalog.keyspace_by_id(entry.keyspace)?;
-                wait_for_keyspace(&commit, &keyspace, || {
+                wait_for_keyspace(commit, &keyspace, || {
                     let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
                     own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
                 })?;
@@ -294,7 +289,7 @@ fn commit_group(jobs: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, 
             .check()
             .and_then(|()| add_needs(&jobs.catalog, &mut needs, batch));
     }
-    let outcome = commit(&jobs, leader, group, &mut needs, sync);
+    let outcome = commit(jobs, leader, group, &mut needs, sync);
     needs.clear();
     leader.needs = needs;
     if let Err(error) = outcome {
@@ -364,7 +359,7 @@ fn make_room(
     needs: &mut Vec<Need>,
 ) {
     // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
-    while let Err((refused, error)) = make_room_for_all(&commit, leader, needs) {
+    while let Err((refused, error)) = make_room_for_all(commit, leader, needs) {
         // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
         // for them is found with room.)
         needs.clear();
@@ -397,7 +392,7 @@ fn make_room_for_all(
         }
         let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
         need.source = rotate(
-            &commit,
+            commit,
             leader.next_seq,
             &mut leader.next_source_id,
             &need.keyspace,
@@ -415,7 +410,7 @@ fn commit(
     needs: &mut Vec<Need>,
     sync: bool,
 ) -> Result<()> {
-    make_room(&commit, leader, group, needs);
+    make_room(commit, leader, group, needs);
     let accepted = || group.iter().filter(|(_, r)| r.is_ok()).map(|(b, _)| b);
     let count: u64 = accepted().map(|b| b.len() as u64).sum();
     if count == 0 {
@@ -655,7 +650,7 @@ impl Lead<'_> {
         }
         let state = &mut **self;
         rotate(
-            &commit,
+            commit,
             state.next_seq,
             &mut state.next_source_id,
             keyspace,

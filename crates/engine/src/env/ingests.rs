@@ -6,6 +6,8 @@
 //!
 //! Threading: a mutex over the count, which is held over nothing else.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use siltstone_storage::{Condvar, Mutex, Runtime};
 
 use crate::env::Env;
@@ -15,6 +17,8 @@ use crate::types::error::Result;
 pub(crate) struct IngestsInFlight {
     count: Mutex<usize>,
     none_left: Condvar,
+    /// A table that an ingest linked could not be synced: from then on tables are copied.
+    links_fail: AtomicBool,
 }
 
 impl IngestsInFlight {
@@ -22,7 +26,18 @@ impl IngestsInFlight {
         IngestsInFlight {
             count: runtime.mutex(0),
             none_left: runtime.condvar(),
+            links_fail: AtomicBool::new(false),
         }
+    }
+
+    /// Whether tables must be copied, because one that was linked could not be synced.
+    pub(crate) fn links_fail(&self) -> bool {
+        self.links_fail.load(Ordering::Acquire)
+    }
+
+    /// From now on tables are copied.
+    pub(crate) fn set_links_fail(&self) {
+        self.links_fail.store(true, Ordering::Release);
     }
 
     /// Waits until none is left. The caller has refused new ones before (`Env::closing`).

@@ -73,7 +73,49 @@ pub(crate) struct Env {
     pub(crate) ending: Notify,
 }
 
+/// What an [`Env`] is made of.
+pub(crate) struct Surroundings {
+    pub(crate) options: Options,
+    pub(crate) options_file: options_file::Read,
+    pub(crate) runtime: Runtime,
+    pub(crate) storages: Storages,
+    pub(crate) below: Option<Below>,
+    pub(crate) guards: Guards,
+    pub(crate) epoch: Epoch,
+    pub(crate) lease: Box<dyn Lease>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) metrics: Metrics,
+}
+
 impl Env {
+    pub(crate) fn new(of: Surroundings) -> Env {
+        let runtime = of.runtime;
+        Env {
+            session: SessionId::new(),
+            live: ArcSwap::from_pointee(of.options.clone()),
+            options: of.options,
+            options_file: of.options_file,
+            storages: of.storages,
+            below: of.below,
+            guards: of.guards,
+            epoch: of.epoch,
+            lease: runtime.mutex(Some(of.lease)),
+            health: of.health,
+            events: of.events,
+            metrics: of.metrics,
+            ingests: IngestsInFlight::new(&runtime),
+            closing: AtomicBool::new(false),
+            failures: Failures::new(&runtime),
+            work: Notify::new(&runtime),
+            settled: Notify::new(&runtime),
+            pressure: Arc::new(Notify::new(&runtime)),
+            maintenance: Notify::new(&runtime),
+            ending: Notify::new(&runtime),
+            runtime,
+        }
+    }
+
     /// Refuses a call once the store is being closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.load(Ordering::Acquire) {

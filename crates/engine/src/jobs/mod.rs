@@ -34,3 +34,18 @@ pub(crate) struct Jobs {
     pub(crate) runner: JobRunner,
     pub(crate) schedule: Mutex<Schedule>,
 }
+
+impl Jobs {
+    pub(crate) fn new(commit: &Arc<Commit>, runner: JobRunner) -> Jobs {
+        let env = commit.env.clone();
+        Jobs {
+            schedule: env.runtime.mutex(Schedule::new()),
+            env,
+            tree: commit.tree.clone(),
+            wal: commit.wal.clone(),
+            catalog: commit.catalog.clone(),
+            commit: commit.clone(),
+            runner,
+        }
+    }
+}

@@ -193,20 +193,20 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
 }
 
 /// The next piece of work, reserved for the caller.
-pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
+pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
     #[cfg(feature = "planted")]
     if planted::is(Bug::UnseededOrder) {
-        core.env.runtime.yield_point_at(planted::unseeded());
+        jobs.env.runtime.yield_point_at(planted::unseeded());
     }
-    let map = core.catalog.keyspaces.load_full();
-    let mut schedule = core.schedule.lock();
+    let map = jobs.catalog.keyspaces.load_full();
+    let mut schedule = jobs.schedule.lock();
     for keyspace in map.by_id.values() {
         if let Some(task) = next_flush(&mut schedule, keyspace) {
             return Some(Task::Flush(task));
         }
     }
     if !schedule.runs(JobKind::Flush) {
-        core.env.failures.forget_kind(JobKind::Flush);
+        jobs.env.failures.forget_kind(JobKind::Flush);
     }
     if flush_only {
         return None;
@@ -215,8 +215,8 @@ pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
         let given_up = schedule.give_up(|_| true);
         if !given_up.is_empty() {
             drop(schedule);
-            end(core, given_up);
-            core.env.work.notify();
+            end(jobs, given_up);
+            jobs.env.work.notify();
             return None;
         }
     } else if let Some(task) = schedule.unfinished.pop() {
@@ -233,11 +233,11 @@ pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     for (id, keyspace) in after {
         let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
-        let (jobs, unsettled) = (schedule.reservations(*id), unsettled(&view));
+        let (reserved, unsettled) = (schedule.reservations(*id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
             options: &settings.pick,
-            jobs: &jobs,
+            jobs: &reserved,
             unsettled: &unsettled,
         };
         if let Some(choice) = pick::pick(&input) {
@@ -253,20 +253,20 @@ pub(crate) fn next(core: &Jobs, flush_only: bool) -> Option<Task> {
         }
     }
     drop(schedule);
-    next_for_deletes(core, &map).map(Task::Compaction)
+    next_for_deletes(jobs, &map).map(Task::Compaction)
 }
 
 /// Work that is only worth it for what was deleted: nothing else is due.
-fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask>> {
+fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask>> {
     // Tables are opened without the lock.
     for keyspace in map.by_id.values() {
         for handle in with_range_deletes(&keyspace.pin()) {
             if handle.deleted_ranges().is_none() {
-                core.tree.tables.learn_deleted_ranges(handle);
+                jobs.tree.tables.learn_deleted_ranges(handle);
             }
         }
     }
-    let mut schedule = core.schedule.lock();
+    let mut schedule = jobs.schedule.lock();
     if schedule.paused {
         return None;
     }
@@ -274,14 +274,14 @@ fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     for (id, keyspace) in after {
         let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
-        let (jobs, unsettled) = (schedule.reservations(*id), unsettled(&view));
+        let (reserved, unsettled) = (schedule.reservations(*id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
             options: &settings.pick,
-            jobs: &jobs,
+            jobs: &reserved,
             unsettled: &unsettled,
         };
-        let deletes = deletes(&core.tree, &schedule, &view);
+        let deletes = deletes(&jobs.tree, &schedule, &view);
         if let Some(choice) = pick::pick_deletes(&input, &deletes) {
             schedule.turn = *id;
             let cause = Cause::Deletes;
@@ -296,7 +296,7 @@ fn next_for_deletes(core: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
         }
     }
     if !schedule.runs(JobKind::Compaction) {
-        core.env.failures.forget_kind(JobKind::Compaction);
+        jobs.env.failures.forget_kind(JobKind::Compaction);
     }
     None
 }
@@ -379,11 +379,11 @@ fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
             schedule.manual[i].range.clone(),
         );
         let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
-        let (jobs, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
+        let (reserved, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
             options: &settings.pick,
-            jobs: &jobs,
+            jobs: &reserved,
             unsettled: &unsettled,
         };
         if !schedule.manual[i].done {
@@ -551,9 +551,9 @@ pub(crate) fn cancel_all(jobs: &Jobs) {
 }
 
 /// Whether nothing runs, nothing is sealed (but what tests hold back), and nothing is due.
-pub(crate) fn is_idle(core: &Jobs) -> bool {
-    let map = core.catalog.keyspaces.load_full();
-    let schedule = core.schedule.lock();
+pub(crate) fn is_idle(jobs: &Jobs) -> bool {
+    let map = jobs.catalog.keyspaces.load_full();
+    let schedule = jobs.schedule.lock();
     if !schedule.running.is_empty() {
         return false;
     }
@@ -574,6 +574,6 @@ pub(crate) fn is_idle(core: &Jobs) -> bool {
         // What range deletes cover is learned by a worker that finds nothing else to do.
         pick::pick(&input).is_none()
             && with_range_deletes(&view).all(|handle| handle.deleted_ranges().is_some())
-            && pick::pick_deletes(&input, &deletes(&core.tree, &schedule, &view)).is_none()
+            && pick::pick_deletes(&input, &deletes(&jobs.tree, &schedule, &view)).is_none()
     })
 }

@@ -85,7 +85,7 @@ fn seal_largest(commit: &Commit) -> Result<()> {
         return Ok(());
     };
     let mut lead = commit.queue.lead();
-    let sealed = lead.rotate(&commit, keyspace);
+    let sealed = lead.rotate(commit, keyspace);
     lead.finish();
     if sealed? {
         commit.env.metrics.sealed_for_memory_count.add(1);

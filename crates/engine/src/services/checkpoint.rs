@@ -31,7 +31,7 @@ use crate::formats::names::{LEASE, PARTIAL};
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceState, Level, Run, StoreState};
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
-use crate::services::recovery::keyspace_edit;
+use crate::services::recovery::unflushed::keyspace_edit;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, Result, closed};
 use crate::types::event::{CheckpointReport, Event};
@@ -72,7 +72,7 @@ fn cut(commit: &Commit) -> Result<Cut> {
     let rotated: Result<Vec<bool>> = map
         .by_id
         .values()
-        .map(|keyspace| lead.rotate(&commit, keyspace))
+        .map(|keyspace| lead.rotate(commit, keyspace))
         .collect();
     let mut lead = Some(lead);
     if planted::is(Bug::CutPinsLate)
@@ -168,32 +168,32 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
     Ok(())
 }
 
-fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
-    let cut = cut(&core.commit)?;
+fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
+    let cut = cut(&jobs.commit)?;
     if !planted::is(Bug::CheckpointAheadOfLog) {
-        core.wal.sync_log_through(cut.end)?;
+        jobs.wal.sync_log_through(cut.end)?;
     }
     let mut report = CheckpointReport {
         published: cut.published,
         keyspace_count: cut.keyspaces.len() as u64,
         ..CheckpointReport::default()
     };
-    let open_number = core.runner.open_number + 1;
-    let jobs = core.runner.onto(target, epoch, open_number);
-    let mut next_id = core
+    let open_number = jobs.runner.open_number + 1;
+    let runner = jobs.runner.onto(target, epoch, open_number);
+    let mut next_id = jobs
         .catalog
         .next_table_id
         .load(std::sync::atomic::Ordering::Acquire)
         .max(cut.state.next_table_id);
     let mut state = StoreState {
         next_table_id: next_id,
-        sequence_ceiling: core
+        sequence_ceiling: jobs
             .catalog
             .ceiling
             .load(std::sync::atomic::Ordering::Acquire)
             .max(cut.state.sequence_ceiling),
         open_number,
-        created_us: core.env.runtime.unix_micros(),
+        created_us: jobs.env.runtime.unix_micros(),
         next_keyspace_id: cut.state.next_keyspace_id,
         ..StoreState::new()
     };
@@ -205,8 +205,8 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             .insert(keyspace.id, Arc::new(cut.describe(keyspace, view)?));
         for (_, level) in view.level_views() {
             for table in level.level.tables() {
-                check_going_on(&core.env)?;
-                import(&core.env, &**target, epoch, &table.name)?;
+                check_going_on(&jobs.env)?;
+                import(&jobs.env, &**target, epoch, &table.name)?;
                 report.table_count += 1;
                 report.table_bytes += table.file_bytes;
             }
@@ -219,8 +219,8 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                 Source::Run(run) => (run.seqs, run.tables.level.clone()),
                 Source::Memtable(_) if planted::is(Bug::CheckpointWithoutMemtables) => continue,
                 Source::Memtable(mem) => {
-                    check_going_on(&core.env)?;
-                    let written = jobs.flush_for_recovery(
+                    check_going_on(&jobs.env)?;
+                    let written = runner.flush_for_recovery(
                         keyspace.id,
                         &keyspace.pin_settings().all,
                         &mem.mem,
@@ -246,8 +246,8 @@ fn fill(core: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             .push(keyspace_edit(keyspace.id, &runs, cut.published));
     }
     edit.next_table_id = Some(next_id);
-    check_going_on(&core.env)?;
-    found(target, epoch, &core.env.runtime, state, &edit)?;
+    check_going_on(&jobs.env)?;
+    found(target, epoch, &jobs.env.runtime, state, &edit)?;
     Ok(report)
 }
 

@@ -254,9 +254,9 @@ pub(crate) fn drop_by_edit(catalog: &Catalog, keyspace: &Arc<KeyspaceCore>) -> R
         ..Edit::default()
     };
     catalog.commit_edit(&mut role, edit)?;
-    leave_map(&catalog, keyspace);
+    leave_map(catalog, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
-    take_out(&catalog, &mut role, keyspace.id);
+    take_out(catalog, &mut role, keyspace.id);
     settle(&catalog.tree, &role, keyspace);
     Ok(())
 }
@@ -336,7 +336,7 @@ pub(crate) fn complete(
         let mut edit = edit;
         // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the
         // manifest, and has no edit of its own to follow.
-        edit.drop.retain(|id| !take_out(&catalog, &mut role, *id));
+        edit.drop.retain(|id| !take_out(catalog, &mut role, *id));
         let committed = if edit == Edit::default() {
             catalog.env.maintenance.notify();
             Ok(())

@@ -5,10 +5,11 @@
 
 pub(crate) mod budget;
 pub(crate) mod checkpoint;
-pub(crate) mod core;
+
 pub(crate) mod ddl;
 pub(crate) mod ingest;
 pub(crate) mod options_differ;
+pub(crate) mod parts;
 pub(crate) mod recovery;
 pub(crate) mod seal;
 pub(crate) mod settings;

@@ -121,7 +121,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
             continue;
         }
         let mut lead = commit.queue.lead();
-        let sealed = lead.rotate(&commit, keyspace);
+        let sealed = lead.rotate(commit, keyspace);
         lead.finish();
         if sealed? {
             commit.env.metrics.sealed_for_deletes_count.add(1);

@@ -143,7 +143,7 @@ pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
             .ok()
             .and_then(Option::as_ref);
         let in_file = file.and_then(|file| file.options.keyspaces.get(name));
-        let kept = set_keyspace(&catalog, keyspace, |kept| {
+        let kept = set_keyspace(catalog, keyspace, |kept| {
             *kept = merged(name, kept, own, in_file)?;
             Ok(())
         });

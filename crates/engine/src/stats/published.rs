@@ -10,7 +10,7 @@
 //! Threading: the maintenance task writes; reading takes no lease.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use siltstone_storage::{Instant, Storage, StorageErrorKind};
 
 use crate::env::Env;
 use crate::formats::names::STATS;
-use crate::services::core::Core;
+use crate::jobs::Jobs;
 use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
 use crate::types::error::{Error, Result};
@@ -112,39 +112,43 @@ pub(crate) fn forget_inherited(env: &Env) {
     }
 }
 
+/// Whether there is a file of published statistics that is this open's.
+#[derive(Default)]
+pub(crate) struct OwnFile(AtomicBool);
+
 /// Publishes the present statistics; a failure is counted.
-pub(crate) fn publish(core: &Core, counted: &mut Counted) {
-    let storage = &core.env.storages.manifest;
-    if core.env.health.is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
+pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, counted: &mut Counted) {
+    let storage = &jobs.env.storages.manifest;
+    if jobs.env.health.is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
     }
     let published = PublishedStats {
-        written_us: core.env.runtime.unix_micros(),
+        written_us: jobs.env.runtime.unix_micros(),
         // A simulated run is a function of its seed.
-        pid: if core.env.runtime.is_simulated() {
+        pid: if jobs.env.runtime.is_simulated() {
             0
         } else {
             std::process::id()
         },
-        every_ms: core.env.live.load().stats_publish_ms,
+        every_ms: jobs.env.live.load().stats_publish_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
-        stats: crate::stats::collect(&core.jobs, counted.get(&core.wal)),
+        stats: crate::stats::collect(jobs, counted.get(&jobs.wal)),
     };
     let bytes = serde_json::to_vec(&published).expect("plain data with text for keys");
-    match storage.publish(core.env.epoch, STATS, &bytes) {
-        Ok(()) => core.published.store(true, Ordering::Release),
+    match storage.publish(jobs.env.epoch, STATS, &bytes) {
+        Ok(()) => own.0.store(true, Ordering::Release),
         Err(_) => {
-            core.env.metrics.stats_unpublished_count.add(1);
+            jobs.env.metrics.stats_unpublished_count.add(1);
         }
     }
 }
 
 /// Takes the file away: the store is being closed, and nothing publishes any more.
-pub(crate) fn withdraw(core: &Core) {
-    if !core.published.load(Ordering::Acquire) {
+pub(crate) fn withdraw(env: &Env, own: &OwnFile) {
+    if !own.0.load(Ordering::Acquire) {
         return;
     }
-    let _ = core.env.storages.manifest.delete(core.env.epoch, STATS);
+    let _ = env.storages.manifest.delete(env.epoch, STATS);
 }
 
 /// The statistics that the writer of the store in the folder `path` published last. Needs no lease, so it works beside a live writer;

@@ -39,6 +39,23 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    pub(crate) fn new(
+        env: &Arc<Env>,
+        tables: Arc<TableSet>,
+        published: u64,
+        arenas: Arenas,
+        leader_watch: Arc<dyn LeaderWatch>,
+    ) -> Tree {
+        Tree {
+            env: env.clone(),
+            tables,
+            snapshots: SnapshotRegistry::new(&env.runtime, published),
+            arenas,
+            gap_min: AtomicU64::new(gaps::HIDDEN_MIN),
+            leader_watch,
+        }
+    }
+
     /// The number of hidden entries from which on a cursor records a gap ([`crate::tree::gaps`]).
     #[inline]
     pub(crate) fn gap_min(&self) -> u64 {

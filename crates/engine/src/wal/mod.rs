@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::env::Env;
 use crate::formats::log::{LogWriter, Position};
 use crate::types::error::Result;
+use crate::types::options::SyncMode;
 use crate::wal::interval::IntervalSync;
 
 /// The open log and when it is synced.
@@ -20,6 +21,20 @@ pub(crate) struct Wal {
 }
 
 impl Wal {
+    pub(crate) fn new(env: &Arc<Env>, log: LogWriter) -> Wal {
+        let sync = env.options.sync;
+        let interval = match sync {
+            SyncMode::Interval(interval) => Some(interval),
+            SyncMode::Always | SyncMode::Never => None,
+        };
+        Wal {
+            env: env.clone(),
+            log,
+            sync_every_write: sync == SyncMode::Always,
+            interval_sync: IntervalSync::new(&env.runtime, interval),
+        }
+    }
+
     /// Syncs everything that is in the log.
     pub(crate) fn sync_log(&self) -> Result<()> {
         self.env.health.check_manifest()?;

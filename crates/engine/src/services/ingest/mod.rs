@@ -33,7 +33,7 @@ use crate::env::ingests::IngestInFlight;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::{NumberedPart, decode_ingest, encode_ingest};
 use crate::formats::version::{Edit, Key, KeyspaceEdit, Run, TableMeta};
-use crate::services::core::Core;
+use crate::jobs::Jobs;
 use crate::services::ddl::complete;
 use crate::services::table_builder::{TableFile, no_table};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, RunView, Source};
@@ -111,7 +111,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
     for part in parts {
         // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
         let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
-        crate::commit::write::wait_for_keyspace(&commit, &part.keyspace, bytes)
+        crate::commit::write::wait_for_keyspace(commit, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
     let _ddl = commit.catalog.ddl.lock();
@@ -132,7 +132,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
             // not be published with these.
             commit.env.health.check()?;
             for part in parts {
-                lead.rotate(&commit, &part.keyspace)?;
+                lead.rotate(commit, &part.keyspace)?;
             }
             let first = lead.next_seq;
             let last = first + count - 1;
@@ -262,81 +262,81 @@ pub(crate) fn runs_of(tables: Vec<Arc<TableMeta>>) -> Vec<Vec<Arc<TableMeta>>> {
 /// Takes a file in under a second name. Bytes that somebody else wrote may not have been synced yet. If that sync fails, no later one of the same
 /// file can be believed, whoever asks for it: the file is written anew, under the store's name only, and so are those that come after it.
 fn link(
-    core: &Core,
+    env: &crate::env::Env,
     name: &str,
     from: &dyn Storage,
     from_name: &str,
 ) -> siltstone_storage::Result<()> {
-    let tables = &core.env.storages.tables;
-    tables.import(core.env.epoch, name, from, from_name)?;
+    let tables = &env.storages.tables;
+    tables.import(env.epoch, name, from, from_name)?;
     if planted::is(Bug::IngestIsNotSynced) {
         return Ok(());
     }
-    let Err(error) = tables.sync_object(core.env.epoch, name) else {
+    let Err(error) = tables.sync_object(env.epoch, name) else {
         return Ok(());
     };
     if error.kind == StorageErrorKind::Fenced {
         return Err(error);
     }
-    core.links_fail.store(true, Ordering::Release);
+    env.ingests.set_links_fail();
     tracing::warn!(%error, file = from_name, "a linked table could not be synced, tables are copied from here on");
-    tables.delete(core.env.epoch, name)?;
-    copy_object(&**tables, core.env.epoch, name, from, from_name)
+    tables.delete(env.epoch, name)?;
+    copy_object(&**tables, env.epoch, name, from, from_name)
 }
 
 /// What was imported so far.
 struct Imported<'a> {
-    core: &'a Core,
+    jobs: &'a Jobs,
     names: Vec<String>,
 }
 
 impl Imported<'_> {
     /// Takes one file in under `name` and verifies it there.
     fn import(&mut self, file: &TableFile, name: String, how: IngestMode) -> Result<TableMeta> {
-        let core = self.core;
-        let tables = &core.env.storages.tables;
+        let jobs = self.jobs;
+        let tables = &jobs.env.storages.tables;
         let from = file.folder().storage();
         // Noted before the call: an import that fails may leave a part behind.
         self.names.push(name.clone());
         let imported = match how {
-            IngestMode::Link | IngestMode::Move if !core.links_fail.load(Ordering::Acquire) => {
-                link(core, &name, &**from, file.name())
+            IngestMode::Link | IngestMode::Move if !jobs.env.ingests.links_fail() => {
+                link(&jobs.env, &name, &**from, file.name())
             }
-            _ => copy_object(&**tables, core.env.epoch, &name, &**from, file.name()),
+            _ => copy_object(&**tables, jobs.env.epoch, &name, &**from, file.name()),
         };
         imported.map_err(|error| no_table(file, error))?;
-        let id = core.catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
+        let id = jobs.catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
         crate::services::ingest::check::verify(&**tables, &name, id, file)
     }
 
     /// Deletes all of it. What cannot be deleted now is tried again later, and at the latest by the next open.
     fn delete(self) {
-        let tables = &self.core.env.storages.tables;
+        let tables = &self.jobs.env.storages.tables;
         let mut left = Vec::new();
         for name in self.names {
-            match tables.delete(self.core.env.epoch, &name) {
+            match tables.delete(self.jobs.env.epoch, &name) {
                 Err(e) if e.kind != StorageErrorKind::NotFound => left.push(name),
                 _ => {}
             }
         }
-        self.core.tree.tables.delete_later(left);
+        self.jobs.tree.tables.delete_later(left);
     }
 }
 
 /// See [`Store::ingest`](crate::Store::ingest). The keyspaces are this store's.
 pub(crate) fn ingest(
-    core: &Core,
+    jobs: &Jobs,
     files: &[(&Arc<KeyspaceCore>, &[TableFile])],
     how: IngestMode,
 ) -> Result<IngestReport> {
     let _span = tracing::info_span!("ingest").entered();
-    let in_flight = IngestInFlight::begin(&core.env)?;
-    core.env.health.check()?;
+    let in_flight = IngestInFlight::begin(&jobs.env)?;
+    jobs.env.health.check()?;
     for (keyspace, _) in files {
         keyspace.check()?;
     }
     let mut imported = Imported {
-        core,
+        jobs,
         names: Vec::new(),
     };
     let prepared = import_all(&mut imported, files, how);
@@ -354,7 +354,7 @@ pub(crate) fn ingest(
         let all = files.iter().flat_map(|(_, files)| *files);
         all.for_each(|file| drop(file.delete()));
     }
-    match commit(&core.commit, &parts) {
+    match commit(&jobs.commit, &parts) {
         Ok(number) => report.number = number,
         Err(failed) => {
             if !failed.recorded {
@@ -370,7 +370,7 @@ pub(crate) fn ingest(
         file_bytes = report.file_bytes,
         "ingested"
     );
-    core.env.events.tell(|| Event::Ingested {
+    jobs.env.events.tell(|| Event::Ingested {
         keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
         number: report.number,
         table_count: report.table_count,
@@ -378,13 +378,13 @@ pub(crate) fn ingest(
     });
     for part in &parts {
         for table in part.runs.iter().flatten() {
-            core.env
+            jobs.env
                 .events
                 .tell(|| table.created(&part.keyspace.name, 0));
         }
     }
-    core.env.metrics.ingest_count.add(1);
-    core.env.metrics.ingest_bytes.add(report.file_bytes);
+    jobs.env.metrics.ingest_count.add(1);
+    jobs.env.metrics.ingest_bytes.add(report.file_bytes);
     if how == IngestMode::Move {
         // The commit has synced the log through the record, and the names of what was imported before.
         for file in files.iter().flat_map(|(_, files)| *files) {
@@ -402,9 +402,9 @@ fn import_all(
     files: &[(&Arc<KeyspaceCore>, &[TableFile])],
     how: IngestMode,
 ) -> Result<(Vec<Part>, IngestReport)> {
-    let core = imported.core;
+    let jobs = imported.jobs;
     // Names of an attempt that nobody else has.
-    let prefix = core.jobs.runner.next_prefix();
+    let prefix = jobs.runner.next_prefix();
     // A keyspace that is named twice has its lists one after the other.
     let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
         BTreeMap::new();
@@ -415,7 +415,7 @@ fn import_all(
         .enumerate()
     {
         // A close need not wait for all of it.
-        core.env.check_open()?;
+        jobs.env.check_open()?;
         let place = u32::try_from(place)
             .map_err(|_| Error::invalid_argument("an ingest of more than 2^32 tables"))?;
         let meta = imported.import(file, prefix.table_name(0, place), how)?;
@@ -431,7 +431,7 @@ fn import_all(
     if tables.is_empty() {
         return Ok((Vec::new(), report));
     }
-    core.env.storages.tables.sync_dir(core.env.epoch)?;
+    jobs.env.storages.tables.sync_dir(jobs.env.epoch)?;
     let parts: Vec<Part> = tables
         .into_values()
         .map(|(keyspace, tables)| Part {
@@ -440,7 +440,7 @@ fn import_all(
         })
         .collect();
     report.run_count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    if core.env.closing.load(Ordering::Acquire) {
+    if jobs.env.closing.load(Ordering::Acquire) {
         return Err(closed());
     }
     Ok((parts, report))

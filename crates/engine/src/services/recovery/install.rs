@@ -1,34 +1,28 @@
-//! Installing what was replayed: at once with the new manifest, or later, when there is room.
+//! Installing what was replayed: the manifest that an open writes anew, out of kept space if there
+//! is no other.
 //!
-//! What it is: the manifest that an open writes anew, out of kept space if there is no other; and, after an open on a full disk, the replayed
-//! data that waits ([`Rest`]) until one edit installs all of it together with the log's new start.
+//! Invariant: replayed data and the log's new start come by the same edit. Without room for the
+//! data, it waits ([`UnflushedData`]), and the log keeps its start.
 //!
-//! Invariant: data and the log's start come by the same edit; before it the inherited log is what a replay reads.
-//!
-//! Threading: [`install_rest`] is maintenance's; the lock on `rest` keeps others out.
+//! Threading: the opening thread.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use siltstone_storage::Epoch;
-use siltstone_table::job::outcome::OutputTable;
+use siltstone_storage::planted::{self, Bug};
 
-use super::orphans::delete_orphans;
+use super::claim::Opening;
+use super::orphans::sync_inherited;
+use super::replay::{Finished, History};
+use super::unflushed::UnflushedData;
+use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::reserve;
 use crate::formats::directories::Storages;
+use crate::formats::log::LogWriter;
+use crate::formats::log::format::{MAX_SEQUENCE, segment_name};
 use crate::formats::manifest::{Manifest, Space, StoreId};
-use crate::formats::version::{
-    AddTable, Edit, KeyspaceEdit, Level, Run, RunSlot, SeqRange, StoreState,
-};
-use crate::jobs::Jobs;
-use crate::jobs::build::JobRunner;
-use crate::services::core::Core;
-use crate::tree::memtable::Memtable;
-use crate::tree::tables::TableSet;
-use crate::tree::view::{MemSource, RunView, Source};
+use crate::formats::version::{Edit, LogPosition, LogStart, StoreState};
 use crate::types::error::{Error, Result};
-use crate::types::limits::KeyspaceId;
 
 /// Writes the whole state to a new manifest, and makes it the current one.
 pub(super) fn write_manifest(
@@ -72,153 +66,112 @@ pub(super) fn write_manifest(
     }
 }
 
-/// Replayed data that waits for room: readable, in the inherited log, and not in the manifest.
-pub(crate) struct Rest {
-    pub(super) cause: Error,
+/// A manifest that has everything that was replayed, or almost everything.
+pub(super) struct Installed {
+    pub(super) manifest: Manifest,
+    /// The highest number that may be given.
+    pub(super) ceiling: u64,
+    /// The last number that was given.
     pub(super) published: u64,
-    pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
-    /// Keeps the inherited log.
-    pub(super) pin: u64,
+    /// What the manifest does not have, for want of room.
+    pub(super) unflushed: Option<UnflushedData>,
 }
 
-#[derive(Clone)]
-pub(super) enum Waiting {
-    Run(Run),
-    Held { mem: Arc<Memtable>, seqs: SeqRange },
-}
-
-impl Rest {
-    pub(super) fn of(&self, id: KeyspaceId) -> &[Waiting] {
-        self.keyspaces.get(&id).map_or(&[], Vec::as_slice)
-    }
-}
-
-impl Waiting {
-    /// As a source of a view: no flush takes it, no compaction passes it.
-    pub(super) fn source(&self, id: u64, tables: &TableSet) -> Source {
-        match self {
-            Waiting::Run(run) => Source::Run(RunView::new(run, tables, true)),
-            Waiting::Held { mem, seqs } => {
-                let source = MemSource::new(id, mem.clone(), seqs.lo);
-                source.held.store(true, Ordering::Release);
-                source.seal(seqs.hi);
-                Source::Memtable(source)
-            }
-        }
-    }
-}
-
-/// Tries again to install what waits for room: everything, by one edit, with the log's new start.
-pub(crate) fn install_rest(core: &Core) -> Result<()> {
-    let mut slot = core.rest.lock();
-    let Some(rest) = &*slot else { return Ok(()) };
-    let mut written = Vec::new();
-    if let Err(error) = write_rest(&core.jobs, rest, &mut written) {
-        if !core.env.health.is_poisoned() {
-            // See `flush`: an edit in doubt keeps its tables.
-            for (_, tables) in &written {
-                core.jobs.runner.discard(tables);
-            }
-        }
-        return Err(error);
-    }
-    let pin = rest.pin;
-    *slot = None;
-    drop(slot);
-    core.catalog.unpin_log(pin);
-    core.catalog.waits_for_room.store(false, Ordering::Release);
-    let state = core.catalog.manifest.lock().manifest.state().clone();
-    delete_orphans(&core.jobs, &state)?;
-    reserve::make(&core.catalog)
-}
-
-/// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
-fn write_rest(
-    jobs: &Jobs,
-    rest: &Rest,
-    written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
-) -> Result<()> {
-    let mut edit = Edit {
-        log_start: Some(jobs.wal.log.chain_start()),
-        ..Edit::default()
+/// Writes the manifest of this open. If there is no room for the replayed data, the data waits, and
+/// the manifest says what can be said without it.
+pub(super) fn install(
+    opening: &Opening,
+    log: &LogWriter,
+    replayed: Finished,
+    history: &History,
+) -> Result<Installed> {
+    let old = &opening.old;
+    let published = replayed.published;
+    let ceiling = (published + CEILING_STEP).min(MAX_SEQUENCE);
+    let ceiling = match planted::is(Bug::LostNumbersComeBack) {
+        true => ceiling.max(old.sequence_ceiling),
+        false => ceiling,
     };
-    let mut changed = Vec::new();
-    for (id, waiting) in &rest.keyspaces {
-        // Dropped meanwhile: that is one way to make room.
-        let Ok(keyspace) = jobs.catalog.keyspace_by_id(*id) else {
-            continue;
-        };
-        let mut runs = Vec::new();
-        for waiting in waiting {
-            match waiting {
-                Waiting::Run(run) => runs.push(run.clone()),
-                Waiting::Held { mem, seqs } => {
-                    let tables = jobs.runner.flush_for_recovery(
-                        *id,
-                        &keyspace.pin_settings().all,
-                        mem,
-                        rest.published,
-                    )?;
-                    written.push((*id, tables.clone()));
-                    let ids = tables.len() as u64 + 1;
-                    let mut next_id = jobs.catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
-                    let run_id = next_id;
-                    next_id += 1;
-                    let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
-                    runs.push(Run {
-                        id: run_id,
-                        seqs: *seqs,
-                        tables,
-                    });
-                }
-            }
-        }
-        edit.keyspaces
-            .push(keyspace_edit(*id, &runs, rest.published));
-        changed.push(keyspace);
-    }
-    let mut role = jobs.catalog.manifest.lock();
-    edit.keyspaces
-        .retain(|k| role.manifest.state().keyspace(k.id).is_some());
-    jobs.catalog.commit_edit(&mut role, edit)?;
-    let state = role.manifest.state().clone();
-    for keyspace in changed {
-        let held: Vec<u64> = keyspace
-            .view()
-            .sealed()
-            .filter(|m| m.held.load(Ordering::Acquire))
-            .map(|m| m.id)
-            .collect();
-        crate::catalog::edits::refresh_view(&jobs.tree, &role, &keyspace, &held);
-    }
-    drop(role);
-    // The edit does not name the tables of a keyspace that was dropped while they were written.
-    for (id, tables) in written.iter() {
-        if state.keyspace(*id).is_none() {
-            jobs.runner.discard(tables);
+    let with_numbers = |edit, log_start, synced| Edit {
+        open_number: Some(opening.open_number),
+        sequence_ceiling: Some(ceiling),
+        log_start,
+        log_synced: Some(synced).filter(|synced| *synced > old.log_synced),
+        ..edit
+    };
+    let write = |edit| {
+        let state = Arc::new(old.apply(&edit)?);
+        write_manifest(&opening.storages, opening.epoch, opening.store_id, state)
+    };
+    let log_start = log.chain_start();
+    let edit = with_numbers(replayed.installing(), Some(log_start), log_start.position());
+    if planted::is(Bug::DeleteBeforeManifest) {
+        for number in old.log_start.segment..u64::from(log.first_segment()) {
+            let name = segment_name(number as u32);
+            let _ = opening.storages.log.delete(opening.epoch, &name);
         }
     }
-    Ok(())
+    #[cfg(feature = "planted")]
+    if planted::is(Bug::RecoverOneByOne) && replayed.no_space.is_none() {
+        // The first keyspace's data and the log's new start in an edit of their own, before the others'.
+        let keyspaces = edit.keyspaces.iter().take(2).cloned().collect();
+        write(Edit {
+            keyspaces,
+            ..edit.clone()
+        })?;
+    }
+    let written = match replayed.no_space.clone() {
+        Some(no_room) => Err(no_room),
+        None => write(edit),
+    };
+    let (manifest, unflushed) = match written {
+        Ok(manifest) => (manifest, None),
+        // No room for the tables, or none for a manifest that names them: the data waits. (A new
+        // store has nothing that could wait, and no log but the one that it begins.)
+        Err(cause) if cause.is_no_space() && !opening.is_new => {
+            let (start, synced) = start_while_waiting(opening, log, history)?;
+            let manifest = write(with_numbers(replayed.waiting(), start, synced))?;
+            (manifest, Some(replayed.into_unflushed(cause)))
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Installed {
+        manifest,
+        ceiling,
+        published,
+        unflushed,
+    })
 }
 
-/// The edit that installs replayed runs of one keyspace; everything up to `published` is then covered.
-pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
-    let add = runs.iter().flat_map(|run| {
-        let slot = RunSlot {
-            id: run.id,
-            seqs: run.seqs,
-        };
-        run.tables.tables().iter().map(move |t| AddTable {
-            level: 0,
-            run: Some(slot),
-            table: t.clone(),
-        })
-    });
-    KeyspaceEdit {
-        id,
-        covered: runs.iter().map(|r| r.seqs).collect(),
-        covered_floor: Some(published),
-        add: add.collect(),
-        ..KeyspaceEdit::default()
+/// Where the log starts, if that changes, and through where it is synced, while replayed data waits
+/// for room: a replay must find the data again, in a log that is synced through its end.
+fn start_while_waiting(
+    opening: &Opening,
+    log: &LogWriter,
+    history: &History,
+) -> Result<(Option<LogStart>, LogPosition)> {
+    let old = &opening.old;
+    let synced = LogPosition {
+        segment: history.end.segment.into(),
+        offset: history.end.offset.into(),
+    };
+    // What the manifest is about to say (creates and drops) comes after these records. A log that
+    // is synced through its end already, as that of a closed store is, may have parts that cannot
+    // be read.
+    if synced > old.log_synced {
+        let inherited = old.log_start.segment as u32..log.first_segment();
+        sync_inherited(&opening.storages, opening.epoch, inherited)?;
     }
+    let log_start = log.chain_start();
+    Ok(match &history.passed {
+        // Only a closed store passes over a segment that is missing, and the new manifest is that
+        // of an open one: it starts the log behind that segment.
+        Some(passed) if !passed.keeps_start && !planted::is(Bug::LostStartIsKept) => {
+            match passed.next {
+                Some(next) => (Some(next), synced),
+                None => (Some(log_start), log_start.position()),
+            }
+        }
+        _ => (None, synced),
+    })
 }

@@ -16,9 +16,10 @@ use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::reader::{ReaderOptions, TableReader};
 
-use super::install::{Rest, Waiting, keyspace_edit};
+use super::claim::Opening;
+use super::unflushed::{UnflushedData, Waiting, keyspace_edit};
 use crate::formats::batch::{Entries, EntryKind};
-use crate::formats::log::{Record, RecordKind};
+use crate::formats::log::{PassedDamage, Position, Record, RecordKind};
 use crate::formats::version::{
     CreateKeyspace, Edit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
@@ -61,6 +62,14 @@ impl ReplayBudget {
     }
 }
 
+/// The log as replay found it.
+pub(super) struct History {
+    /// Where it ends; the beginning of everything for a new store.
+    pub(super) end: Position,
+    /// Damage that replay passed over, because nothing needs that part of the log.
+    pub(super) passed: Option<PassedDamage>,
+}
+
 /// A keyspace's replayed data so far.
 struct Replayed {
     settings: Arc<Settings>,
@@ -98,17 +107,12 @@ pub(super) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    pub(super) fn new(
-        state: &StoreState,
-        jobs: &'a JobRunner,
-        options: &'a Options,
-        arenas: &'a Arenas,
-        budget: ReplayBudget,
-    ) -> Result<Self> {
+    pub(super) fn new(opening: &'a Opening) -> Result<Self> {
+        let state = &opening.old;
         let mut replay = Replay {
-            jobs,
-            options,
-            arenas,
+            jobs: &opening.runner,
+            options: &opening.options,
+            arenas: &opening.arenas,
             keyspaces: BTreeMap::new(),
             dropped: BTreeSet::new(),
             next_keyspace_id: state.next_keyspace_id,
@@ -118,7 +122,7 @@ impl<'a> Replay<'a> {
             last_seq: 0,
             no_space: None,
             held_bytes: 0,
-            budget,
+            budget: opening.budget.clone(),
         };
         for (id, keyspace) in &state.keyspaces {
             let covered = keyspace.version.covered().clone();
@@ -456,8 +460,8 @@ impl Finished {
     }
 
     /// What waits for room.
-    pub(super) fn into_rest(self, cause: Error) -> Rest {
-        Rest {
+    pub(super) fn into_unflushed(self, cause: Error) -> UnflushedData {
+        UnflushedData {
             cause,
             published: self.published,
             keyspaces: self.keyspaces,

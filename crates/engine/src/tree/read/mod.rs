@@ -460,7 +460,7 @@ mod tests {
         let store = Store::open_with(Components::on(storage, runtime), Options::default()).unwrap();
         let keyspace = store.default_keyspace().unwrap();
         keyspace.put("k", "v").unwrap();
-        let (core, inner) = (keyspace.core(), keyspace.inner());
+        let (core, inner) = (keyspace.parts(), keyspace.inner());
         let read = || super::get_into(&core.tree, inner, b"k", None, &mut Vec::new());
         assert!(read().unwrap());
         store.close().unwrap();

@@ -1,0 +1,73 @@
+//! Tasks that fail or panic: what is reported, and how long the task pauses.
+//!
+//! Threading: the task itself.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::catalog::Catalog;
+use crate::env::Env;
+use crate::env::failures::LASTING_FAILURES;
+use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::event::Event;
+
+/// After this many panics in a row of one task, or of one keyspace's flushes or compactions, the
+/// store takes no more writes, because their work stays undone.
+const PANICS_MAX: u32 = LASTING_FAILURES;
+
+/// Runs `work`, and turns a panic in it into an error. In a simulated run a panic ends the run, and
+/// the stack of a killed process is unwound to its end: neither is caught.
+///
+/// The locks that `work` held are released. So whatever lies under a lock must be whole between any
+/// two calls that may panic, or say that it is not, as the manifest
+/// ([`Catalog::check_manifest_is_whole`]) and the leader's role do.
+pub(super) fn guarded<T>(
+    env: &Env,
+    what: impl FnOnce() -> String,
+    work: impl FnOnce() -> T,
+) -> Result<T> {
+    if env.runtime.is_simulated() {
+        return Ok(work());
+    }
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(|s| &**s))
+            .unwrap_or("no message");
+        Error::new(ErrorKind::Io, format!("{} panicked: {said}", what())).advice(
+            "this is a bug: report it, with what stands on standard error; nothing that was \
+             acknowledged is lost",
+        )
+    })
+}
+
+/// Counts a panic of a task, the `count`-th in a row.
+pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
+    catalog.check_manifest_is_whole();
+    if count >= PANICS_MAX {
+        let again = format!("{count} times in a row, and what it does stays undone");
+        catalog
+            .env
+            .health
+            .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
+    }
+}
+
+/// Counts and reports the failure of a task, and pauses: a job that failed is due again at once,
+/// and the pause keeps a lasting failure from spinning.
+pub(super) fn failed(env: &Env, error: Error) {
+    env.metrics.job_failed_count.add(1);
+    tracing::warn!(%error, "a flush or compaction failed, it runs again");
+    env.events.tell(|| Event::JobFailed {
+        error: error.clone(),
+    });
+    env.failures.set_last(error);
+    pause(env, Duration::from_millis(100));
+}
+
+/// Sleeps, but not through a close.
+fn pause(env: &Env, duration: Duration) {
+    // It is notified once, when the tasks are to end.
+    env.ending.wait_past(0, duration);
+}

@@ -1,0 +1,211 @@
+//! The first step of an open: the lease, the manifest, and everything that would refuse the open.
+//!
+//! Invariant: a folder that has no store, and may get none, is left as it is. Nothing inherited is
+//! changed.
+//!
+//! Threading: the opening thread.
+
+use std::sync::Arc;
+
+use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::{Epoch, Lease, Runtime};
+use siltstone_table::exec::Executor;
+
+use super::orphans::{next_open_number, refuse_missing_tables, refuse_other_formats};
+use super::replay::ReplayBudget;
+use crate::env::descriptors::Descriptors;
+use crate::env::guard::{self, Guards};
+use crate::env::health::Health;
+use crate::formats::directories::{self, Claim, Storages, random_id, refuse_headless_data};
+use crate::formats::manifest::{self, Recovered, StoreId};
+use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
+use crate::jobs::build::JobRunner;
+use crate::tree::settings::Arenas;
+use crate::types::error::{Error, Result};
+use crate::types::event::Events;
+use crate::types::limits::DEFAULT_KEYSPACE;
+use crate::types::metrics::Metrics;
+use crate::types::options::stored::StoredOptions;
+use crate::types::options::{DirectIo, Options};
+
+/// What a store is opened for.
+pub(crate) enum Purpose {
+    Writing,
+    /// On storages that change nothing (`overlay`) and keep to this budget: no tasks, and every
+    /// change is refused. With the storages below them.
+    Reading(ReplayBudget, Storages),
+}
+
+/// A store that is being opened: what its parts will be made of, and what was found.
+pub(super) struct Opening {
+    pub(super) storages: Storages,
+    pub(super) guards: Guards,
+    pub(super) descriptors: Arc<Descriptors>,
+    pub(super) runtime: Runtime,
+    pub(super) health: Arc<Health>,
+    pub(super) events: Arc<Events>,
+    pub(super) options: Options,
+    pub(super) lease: Box<dyn Lease>,
+    pub(super) epoch: Epoch,
+    pub(super) store_id: StoreId,
+    /// There was no store.
+    pub(super) is_new: bool,
+    /// The state in the manifest that was found, or that of a new store.
+    pub(super) old: StoreState,
+    pub(super) open_number: u64,
+    pub(super) runner: JobRunner,
+    pub(super) metrics: Metrics,
+    pub(super) arenas: Arenas,
+    /// Of an open for reading, the storages beneath.
+    pub(super) below: Option<Storages>,
+    pub(super) budget: ReplayBudget,
+}
+
+impl Opening {
+    /// Whether nothing may be changed.
+    pub(super) fn is_reading(&self) -> bool {
+        self.below.is_some()
+    }
+}
+
+/// Takes the lease, reads the manifest, and checks that this store may be opened so.
+pub(super) fn claim(
+    storages: &Storages,
+    runtime: Runtime,
+    executors: Vec<Arc<dyn Executor>>,
+    events: Arc<Events>,
+    options: Options,
+    purpose: Purpose,
+) -> Result<Opening> {
+    let health = Arc::new(Health::new(&runtime, events.clone()));
+    let descriptors = Descriptors::new(&runtime, storages.tables.open_objects_max());
+    let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
+    let (storages, guards) = guard::guard(&storages, &runtime, &health);
+    let (below, budget) = match purpose {
+        Purpose::Writing => (None, ReplayBudget::of(&options)),
+        Purpose::Reading(budget, below) => (Some(below), budget),
+    };
+    let is_reading = below.is_some();
+    let may_create = options.create_if_missing && !is_reading;
+    // This is checked before the lease is taken, which leaves a file: a folder that is no store is
+    // left as it is.
+    if !may_create
+        && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none())
+    {
+        refuse_headless_data(&storages)?;
+        return Err(no_store(&storages, is_reading));
+    }
+    let lease = directories::lease(&storages)?;
+    let epoch = match planted::is(Bug::IgnoreLostLease) {
+        true => Epoch(u64::MAX),
+        false => lease.epoch(),
+    };
+    check_direct_io(&storages, options.direct_io)?;
+    let recovered = manifest::recover(&*storages.manifest)?;
+    match &recovered {
+        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(&storages)),
+        None if !may_create => return Err(no_store(&storages, is_reading)),
+        _ => {}
+    }
+    let store_id = claim_folders(&storages, &runtime, epoch, recovered.as_ref())?;
+    let metrics = Metrics::default();
+    let arenas = Arenas::new(&runtime);
+    let is_new = recovered.is_none();
+    let old = match recovered {
+        Some(recovered) => recovered.state,
+        None => new_state(runtime.unix_micros()),
+    };
+    if !is_reading {
+        refuse_missing_tables(&storages, &old)?;
+    }
+    refuse_other_formats(&storages, &old)?;
+    let open_number = next_open_number(&storages, &old)?;
+    let runner = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
+    Ok(Opening {
+        storages,
+        guards,
+        descriptors,
+        runtime,
+        health,
+        events,
+        options,
+        lease,
+        epoch,
+        store_id,
+        is_new,
+        old,
+        open_number,
+        runner,
+        metrics,
+        arenas,
+        below,
+        budget,
+    })
+}
+
+/// Checks that the folders belong to one store, and makes those of a new store.
+fn claim_folders(
+    storages: &Storages,
+    runtime: &Runtime,
+    epoch: Epoch,
+    recovered: Option<&Recovered>,
+) -> Result<StoreId> {
+    let current = recovered.map(|r| r.current.store_id);
+    let claim = Claim::inspect(&storages.folders(), current, || random_id(runtime))?;
+    if recovered.is_none() {
+        refuse_headless_data(storages)?;
+        // Whoever made the folders, an earlier open that was killed or a user, need not have made
+        // their names durable.
+        for (folder, _) in storages.folders() {
+            folder.sync_place(epoch)?;
+        }
+        claim.write(&storages.folders(), epoch)?;
+    }
+    Ok(claim.id())
+}
+
+fn check_direct_io(storages: &Storages, wanted: DirectIo) -> Result<()> {
+    if wanted == DirectIo::None {
+        return Ok(());
+    }
+    storages.tables.check_direct().map_err(|e| {
+        let place = storages.manifest.describe();
+        Error::from(e)
+            .context(format!("option direct_io is impossible for {place}"))
+            .advice(
+                "open with direct_io = \"none\", or keep the tables on a file system that has it \
+                 (ext4, xfs, btrfs)",
+            )
+    })
+}
+
+fn no_store(storages: &Storages, is_reading: bool) -> Error {
+    let place = storages.manifest.describe();
+    Error::not_found(format!("there is no store in {place}"))
+        .advice(directories::no_store_advice(is_reading))
+}
+
+fn store_exists(storages: &Storages) -> Error {
+    let place = storages.manifest.describe();
+    Error::invalid_argument(format!("there is a store in {place} already"))
+        .advice("open it without error_if_exists, or use another folder")
+}
+
+/// A store's first state: one keyspace, no numbers given.
+fn new_state(created_us: u64) -> StoreState {
+    let id = 1;
+    let mut state = StoreState {
+        next_keyspace_id: id + 1,
+        next_table_id: 1,
+        created_us,
+        ..StoreState::new()
+    };
+    let keyspace = KeyspaceState {
+        name: DEFAULT_KEYSPACE.to_string(),
+        created_sequence: 0,
+        options: StoredOptions::new(),
+        version: Arc::new(KeyspaceVersion::new(id)),
+    };
+    state.keyspaces.insert(id, Arc::new(keyspace));
+    state
+}

@@ -1,0 +1,207 @@
+//! Replayed data that waits for room, after an open on a full disk: it is readable, the inherited
+//! log has it, and one edit installs all of it together with the log's new start.
+//!
+//! Invariant: data and the log's start come by the same edit; before that edit, the inherited log
+//! is what a replay reads.
+//!
+//! Threading: [`install_unflushed`] is the maintenance task's; the lock on the data keeps others
+//! out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::Mutex;
+use siltstone_table::job::outcome::OutputTable;
+
+use super::orphans::delete_orphans;
+use crate::catalog::{Catalog, reserve};
+use crate::env::Env;
+use crate::formats::log::Position;
+use crate::formats::version::{
+    AddTable, Edit, KeyspaceEdit, Level, Run, RunSlot, SeqRange, StoreState,
+};
+use crate::jobs::Jobs;
+use crate::jobs::build::JobRunner;
+use crate::tree::memtable::Memtable;
+use crate::tree::tables::TableSet;
+use crate::tree::view::{MemSource, RunView, Source};
+use crate::types::error::{Error, Result};
+use crate::types::limits::KeyspaceId;
+
+/// Replayed data that waits for room: readable, in the inherited log, and not in the manifest.
+pub(super) struct UnflushedData {
+    pub(super) cause: Error,
+    pub(super) published: u64,
+    pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
+    /// Keeps the inherited log.
+    pub(super) pin: u64,
+}
+
+/// The data that waits for room after an open on a full disk, if any does.
+pub(crate) struct Unflushed {
+    data: Mutex<Option<UnflushedData>>,
+}
+
+impl Unflushed {
+    pub(super) fn new(env: &Env, data: Option<UnflushedData>) -> Unflushed {
+        Unflushed {
+            data: env.runtime.mutex(data),
+        }
+    }
+
+    /// Keeps the log from where `state` starts it, and lets writes wait for room. Returns false if
+    /// no data waits.
+    pub(super) fn hold_log(&self, catalog: &Catalog, state: &StoreState) -> bool {
+        let mut data = self.data.lock();
+        let Some(data) = &mut *data else {
+            return false;
+        };
+        let start = state.log_start;
+        data.pin = catalog.pin_log(Position::new(start.segment as u32, start.offset as u32));
+        catalog.env.health.set_no_space(&data.cause);
+        true
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Waiting {
+    Run(Run),
+    Held { mem: Arc<Memtable>, seqs: SeqRange },
+}
+
+impl UnflushedData {
+    pub(super) fn of(&self, id: KeyspaceId) -> &[Waiting] {
+        self.keyspaces.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Waiting {
+    /// As a source of a view: no flush takes it, no compaction passes it.
+    pub(super) fn source(&self, id: u64, tables: &TableSet) -> Source {
+        match self {
+            Waiting::Run(run) => Source::Run(RunView::new(run, tables, true)),
+            Waiting::Held { mem, seqs } => {
+                let source = MemSource::new(id, mem.clone(), seqs.lo);
+                source.held.store(true, Ordering::Release);
+                source.seal(seqs.hi);
+                Source::Memtable(source)
+            }
+        }
+    }
+}
+
+/// Tries again to install what waits for room: everything, by one edit, with the log's new start.
+pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()> {
+    let mut slot = unflushed.data.lock();
+    let Some(data) = &*slot else { return Ok(()) };
+    let mut written = Vec::new();
+    if let Err(error) = write_unflushed(jobs, data, &mut written) {
+        if !jobs.env.health.is_poisoned() {
+            // See `flush`: an edit in doubt keeps its tables.
+            for (_, tables) in &written {
+                jobs.runner.discard(tables);
+            }
+        }
+        return Err(error);
+    }
+    let pin = data.pin;
+    *slot = None;
+    drop(slot);
+    jobs.catalog.unpin_log(pin);
+    jobs.catalog.waits_for_room.store(false, Ordering::Release);
+    let state = jobs.catalog.manifest.lock().manifest.state().clone();
+    delete_orphans(jobs, &state)?;
+    reserve::make(&jobs.catalog)
+}
+
+/// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
+fn write_unflushed(
+    jobs: &Jobs,
+    data: &UnflushedData,
+    written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
+) -> Result<()> {
+    let mut edit = Edit {
+        log_start: Some(jobs.wal.log.chain_start()),
+        ..Edit::default()
+    };
+    let mut changed = Vec::new();
+    for (id, waiting) in &data.keyspaces {
+        // Dropped meanwhile: that is one way to make room.
+        let Ok(keyspace) = jobs.catalog.keyspace_by_id(*id) else {
+            continue;
+        };
+        let mut runs = Vec::new();
+        for waiting in waiting {
+            match waiting {
+                Waiting::Run(run) => runs.push(run.clone()),
+                Waiting::Held { mem, seqs } => {
+                    let tables = jobs.runner.flush_for_recovery(
+                        *id,
+                        &keyspace.pin_settings().all,
+                        mem,
+                        data.published,
+                    )?;
+                    written.push((*id, tables.clone()));
+                    let ids = tables.len() as u64 + 1;
+                    let mut next_id = jobs.catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
+                    let run_id = next_id;
+                    next_id += 1;
+                    let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
+                    runs.push(Run {
+                        id: run_id,
+                        seqs: *seqs,
+                        tables,
+                    });
+                }
+            }
+        }
+        edit.keyspaces
+            .push(keyspace_edit(*id, &runs, data.published));
+        changed.push(keyspace);
+    }
+    let mut role = jobs.catalog.manifest.lock();
+    edit.keyspaces
+        .retain(|k| role.manifest.state().keyspace(k.id).is_some());
+    jobs.catalog.commit_edit(&mut role, edit)?;
+    let state = role.manifest.state().clone();
+    for keyspace in changed {
+        let held: Vec<u64> = keyspace
+            .view()
+            .sealed()
+            .filter(|m| m.held.load(Ordering::Acquire))
+            .map(|m| m.id)
+            .collect();
+        crate::catalog::edits::refresh_view(&jobs.tree, &role, &keyspace, &held);
+    }
+    drop(role);
+    // The edit does not name the tables of a keyspace that was dropped while they were written.
+    for (id, tables) in written.iter() {
+        if state.keyspace(*id).is_none() {
+            jobs.runner.discard(tables);
+        }
+    }
+    Ok(())
+}
+
+/// The edit that installs replayed runs of one keyspace; everything up to `published` is then covered.
+pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
+    let add = runs.iter().flat_map(|run| {
+        let slot = RunSlot {
+            id: run.id,
+            seqs: run.seqs,
+        };
+        run.tables.tables().iter().map(move |t| AddTable {
+            level: 0,
+            run: Some(slot),
+            table: t.clone(),
+        })
+    });
+    KeyspaceEdit {
+        id,
+        covered: runs.iter().map(|r| r.seqs).collect(),
+        covered_floor: Some(published),
+        add: add.collect(),
+        ..KeyspaceEdit::default()
+    }
+}
