@@ -231,7 +231,7 @@ impl Keyspace {
                         size.entry_count.add_exact(meta.entries);
                     }
                     Some((first, last)) if range.overlaps(&KeyRange::closed(first, last)) => {
-                        let table = core.tree.tables.reader_owned(handle)?;
+                        let table = core.tree.tables().reader_owned(handle)?;
                         size.add(of_cut_table(meta, &table, &range));
                     }
                     // Its range deletes reach into the range, its entries do not.

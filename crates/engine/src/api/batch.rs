@@ -160,7 +160,7 @@ impl Batch {
     #[inline]
     pub(crate) fn body_for(&self, env: &Env) -> Result<&BatchBody> {
         match self.session {
-            Some(own) if own != env.session => Err(foreign_batch(env)),
+            Some(own) if own != env.session() => Err(foreign_batch(env)),
             _ => Ok(&self.body),
         }
     }
@@ -217,7 +217,7 @@ fn foreign_keyspace(keyspace: &Keyspace) -> Error {
 
 #[cold]
 fn foreign_batch(env: &Env) -> Error {
-    let store = env.storages.manifest.describe();
+    let store = env.storages().manifest.describe();
     Error::invalid_argument("the batch is for another store")
         .expected(format_args!(
             "entries for keyspaces of the store {store} as it is open now"

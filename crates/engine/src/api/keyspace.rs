@@ -89,11 +89,15 @@ impl Keyspace {
     /// As [`Keyspace::set_options`].
     pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
-        crate::services::settings::set_keyspace(&self.parts().jobs.catalog, &self.keyspace, |own| {
-            unset.iter().try_for_each(|name| own.unset(name))?;
-            *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
-            Ok(())
-        })
+        crate::services::settings::set_keyspace(
+            self.parts().jobs.catalog(),
+            &self.keyspace,
+            |own| {
+                unset.iter().try_for_each(|name| own.unset(name))?;
+                *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
+                Ok(())
+            },
+        )
     }
 
     /// The store that it is in.
@@ -108,7 +112,7 @@ impl Keyspace {
     /// Names the open store that it is in.
     #[inline]
     pub(crate) fn session(&self) -> SessionId {
-        self.parts().env.session
+        self.parts().env.session()
     }
 
     pub(crate) fn inner(&self) -> &Arc<KeyspaceCore> {
@@ -129,7 +133,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::new();
         fill(&mut body, self.keyspace.id)?;
-        write(&self.parts().jobs.commit, Cow::Owned(body), options)
+        write(self.parts().jobs.commit(), Cow::Owned(body), options)
     }
 
     /// Sets `key` to `value`.
@@ -159,7 +163,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::with_capacity(key.len() + value.len() + 16);
         body.put(self.keyspace.id, key, value)?;
-        write(&self.parts().jobs.commit, Cow::Owned(body), options)
+        write(self.parts().jobs.commit(), Cow::Owned(body), options)
     }
 
     /// Removes `key`, whether or not it is there.
@@ -218,7 +222,7 @@ impl Keyspace {
 
     fn take_bytes(&self, key: &[u8], options: WriteOptions) -> Result<Option<Vec<u8>>> {
         self.check()?;
-        self.parts().env.health.check()?;
+        self.parts().env.health().check()?;
         let mut body = BatchBody::new();
         body.delete(self.keyspace.id, key)?;
         let mut value = Vec::new();
@@ -227,7 +231,7 @@ impl Keyspace {
         if !self.get_into(key, &mut value)? {
             return Ok(None);
         }
-        let taken = write_if(&self.parts().jobs.commit, &body, options, || {
+        let taken = write_if(self.parts().jobs.commit(), &body, options, || {
             read::get_into(&self.parts().tree, &self.keyspace, key, None, &mut value)
         })?;
         Ok(taken.then_some(value))
@@ -357,7 +361,7 @@ impl Keyspace {
     }
 
     pub(crate) fn number_of(&self, snapshot: &Snapshot) -> Result<u64> {
-        if snapshot.belongs_to(&self.parts().tree.snapshots) {
+        if snapshot.belongs_to(self.parts().tree.snapshots()) {
             return Ok(snapshot.number());
         }
         Err(Error::invalid_argument("the snapshot is of another store")

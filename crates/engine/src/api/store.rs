@@ -73,10 +73,10 @@ impl Components {
 
 /// The outcome of opening a store, recorded in the trace.
 fn trace_opened(catalog: &Catalog) {
-    let m = &catalog.env.metrics;
+    let m = &catalog.env().metrics();
     tracing::info!(
-        published = catalog.tree.snapshots.published(),
-        keyspace_count = catalog.keyspaces.load().by_id.len(),
+        published = catalog.tree().snapshots().published(),
+        keyspace_count = catalog.keyspaces().by_id.len(),
         replayed_record_count = m.replayed_record_count.get(),
         "opened"
     );
@@ -107,7 +107,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         // A simulated run ends with its first panic, and unwinds all tasks then: nobody would give
         // on the lead that a stop waits for.
-        if self.parts.env.runtime.is_simulated() && std::thread::panicking() {
+        if self.parts.env.runtime().is_simulated() && std::thread::panicking() {
             return;
         }
         // The tasks make no storage call on their way out that `close` would not make.
@@ -300,7 +300,7 @@ impl Store {
 
     /// Whether the store was opened for reading.
     pub fn is_read_only(&self) -> bool {
-        self.parts().env.health.is_read_only()
+        self.parts().env.health().is_read_only()
     }
 
     #[inline]
@@ -327,7 +327,7 @@ impl Store {
     /// `NotFound`, listing what there is.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         self.parts().env.check_open()?;
-        let map = self.parts().catalog.keyspaces.load();
+        let map = self.parts().catalog.keyspaces();
         match map.by_name.get(name).and_then(|id| map.by_id.get(id)) {
             Some(keyspace) => Ok(self.handle(keyspace.clone())),
             None => Err(no_such_keyspace(name, map.by_name.keys())),
@@ -383,8 +383,7 @@ impl Store {
     pub fn keyspaces(&self) -> Vec<String> {
         self.parts()
             .catalog
-            .keyspaces
-            .load()
+            .keyspaces()
             .by_name
             .keys()
             .cloned()
@@ -439,7 +438,7 @@ impl Store {
 
     /// A snapshot of all keyspaces.
     pub fn snapshot(&self) -> Snapshot {
-        self.parts().tree.snapshots.take()
+        self.parts().tree.snapshots().take()
     }
 
     /// Makes everything that was acknowledged before durable against power loss.
@@ -461,8 +460,7 @@ impl Store {
         let all: Vec<_> = self
             .parts()
             .catalog
-            .keyspaces
-            .load()
+            .keyspaces()
             .by_id
             .values()
             .cloned()
@@ -547,7 +545,7 @@ impl std::fmt::Debug for Store {
         write!(
             f,
             "Store({})",
-            self.parts().env.storages.manifest.describe()
+            self.parts().env.storages().manifest.describe()
         )
     }
 }

@@ -30,7 +30,7 @@ impl TestHooks {
         let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return Ok(false);
         };
-        let mut lead = self.parts.commit.queue.lead();
+        let mut lead = self.parts.commit.lead();
         let source = keyspace.view().active().clone();
         source.held.store(true, Ordering::Release);
         let rotated = lead.rotate(&self.parts.commit, &keyspace);
@@ -44,7 +44,7 @@ impl TestHooks {
 
     /// A batch of this store with keyspaces by number, which may be dropped or never have existed.
     pub fn batch_of(&self, body: BatchBody) -> Batch {
-        Batch::of_session(self.parts.env.session, body)
+        Batch::of_session(self.parts.env.session(), body)
     }
 
     /// Lets all held memtables of the keyspace be flushed.
@@ -54,18 +54,17 @@ impl TestHooks {
                 source.held.store(false, Ordering::Release);
             }
         }
-        self.parts.env.work.notify();
+        self.parts.env.work().notify();
     }
 
     /// Stops or allows automatic compaction.
     pub fn pause_compaction(&self, paused: bool) {
-        self.parts.jobs.schedule.lock().paused = paused;
-        self.parts.env.work.notify();
+        self.parts.jobs.set_paused(paused);
     }
 
     /// Refuses memory for memtables from this size on, in bytes.
     pub fn refuse_arenas_from(&self, bytes: usize) {
-        self.parts.tree.arenas.refuse_from(bytes);
+        self.parts.tree.arenas().refuse_from(bytes);
     }
 
     /// Ingests finished, synced tables of the store's table storage.
@@ -99,47 +98,39 @@ impl TestHooks {
         Ok(self
             .parts
             .env
-            .storages
+            .storages()
             .tables
-            .sync_dir(self.parts.env.epoch)?)
+            .sync_dir(self.parts.env.epoch())?)
     }
 
     /// A table or run id that nobody has.
     pub fn new_table_id(&self) -> u64 {
-        self.parts
-            .catalog
-            .next_table_id
-            .fetch_add(1, Ordering::AcqRel)
+        self.parts.catalog.take_table_ids(1)
     }
 
     /// The number of this open, with which names of its tables begin.
     pub fn open_number(&self) -> u64 {
-        self.parts.jobs.runner.open_number
+        self.parts.jobs.runner().open_number
     }
 
     /// The lease's epoch.
     pub fn epoch(&self) -> Epoch {
-        self.parts.env.epoch
+        self.parts.env.epoch()
     }
 
     /// Has the manifest written anew from this length on, in bytes.
     pub fn roll_manifest_from(&self, bytes: u64) {
-        self.parts
-            .catalog
-            .manifest
-            .lock()
-            .manifest
-            .set_roll_min_bytes(bytes);
+        self.parts.catalog.role().manifest.set_roll_min_bytes(bytes);
     }
 
     /// How often the manifest was written anew since the open, because it had grown.
     pub fn manifest_roll_count(&self) -> u64 {
-        self.parts.catalog.manifest.lock().manifest.roll_count()
+        self.parts.catalog.role().manifest.roll_count()
     }
 
     /// What the manifest says of the whole store.
     pub fn state(&self) -> Arc<StoreState> {
-        self.parts.catalog.manifest.lock().manifest.state().clone()
+        self.parts.catalog.role().manifest.state().clone()
     }
 
     /// What the manifest says of a keyspace.
@@ -151,7 +142,7 @@ impl TestHooks {
 
     /// Edits of creates, drops and ingests that wait for room.
     pub fn pending_edit_count(&self) -> usize {
-        self.parts.catalog.manifest.lock().pending.len()
+        self.parts.catalog.role().pending.len()
     }
 
     /// Ingested runs that the keyspace's view shows and the manifest does not know, as far as the view knows.
@@ -184,12 +175,12 @@ impl TestHooks {
     /// What keeps the log from some position on without having anything in it: pins of creates,
     /// drops and ingests, and memtables without entries.
     pub fn needless_log_pins(&self) -> Vec<String> {
-        let pins = self.parts.catalog.pins.lock().pinned.clone();
+        let pins = self.parts.catalog.log_pins();
         let mut all: Vec<String> = pins
             .iter()
             .map(|(id, position)| format!("pin {id} keeps the log from {position} on"))
             .collect();
-        for keyspace in self.parts.catalog.keyspaces.load().by_id.values() {
+        for keyspace in self.parts.catalog.keyspaces().by_id.values() {
             let view = keyspace.pin();
             let empty = view.sources.iter().filter_map(|s| match s {
                 Source::Memtable(m) if m.mem.is_empty() => m.first_position(),
@@ -206,20 +197,20 @@ impl TestHooks {
     /// The segment from which on something needs the log, and the one in which it ends.
     pub fn log_need(&self) -> (u32, u32) {
         let needed = self.parts.catalog.log_start_without(&[]).segment;
-        (needed, self.parts.wal.log.end().segment)
+        (needed, self.parts.wal.log().end().segment)
     }
 
     /// Raises the ceiling of sequence numbers: an edit that gives no space back.
     pub fn raise_ceiling(&self) -> Result<()> {
-        let ceiling = self.parts.catalog.ceiling.load(Ordering::Acquire);
+        let ceiling = self.parts.catalog.ceiling();
         self.parts.catalog.raise_ceiling(ceiling)
     }
 
     /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
     pub fn drop_without_record(&self, keyspace: &Keyspace) -> Result<()> {
         let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id())?;
-        let _ddl = self.parts.catalog.ddl.lock();
-        let lead = self.parts.commit.queue.lead();
+        let _ddl = self.parts.catalog.changes();
+        let lead = self.parts.commit.lead();
         let dropped = crate::services::ddl::drop_by_edit(&self.parts.catalog, &keyspace);
         lead.finish();
         dropped
@@ -227,26 +218,23 @@ impl TestHooks {
 
     /// Takes the lead and keeps it: writers queue up until what is returned is dropped.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
-        HeldWrites(Some(self.parts.commit.queue.lead()))
+        HeldWrites(Some(self.parts.commit.lead()))
     }
 
     /// Writers in the queue, the leader not counted.
     pub fn queued_writer_count(&self) -> usize {
-        self.parts.commit.queue.waiting_count()
+        self.parts.commit.waiting_count()
     }
 
     /// Splits jobs into subjobs from this many input bytes on, from now on.
     pub fn set_subjob_min_bytes(&self, bytes: u64) {
-        let min_bytes = &self.parts.jobs.runner.subjob_min_bytes;
+        let min_bytes = &self.parts.jobs.runner().subjob_min_bytes;
         min_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Lets cursors leave a gap behind after this many hidden entries.
     pub fn set_gap_min(&self, hidden: u64) {
-        self.parts
-            .tree
-            .gap_min
-            .store(hidden.max(1), Ordering::Relaxed);
+        self.parts.tree.set_gap_min(hidden.max(1));
     }
 
     /// The number of gaps of the keyspace.
@@ -257,7 +245,7 @@ impl TestHooks {
 
     /// Closes the readers of all tables, as right after an open. Cursors keep theirs.
     pub fn close_tables(&self) {
-        self.parts.tree.tables.close_all();
+        self.parts.tree.tables().close_all();
     }
 
     /// Deletes what no view holds, now.

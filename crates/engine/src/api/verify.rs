@@ -40,10 +40,9 @@ impl VerifyReport {
 }
 
 fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
-    catalog.env.check_open()?;
+    catalog.env().check_open()?;
     let views: Vec<_> = catalog
-        .keyspaces
-        .load()
+        .keyspaces()
         .by_id
         .values()
         .map(|k| (k.name.clone(), k.pin()))
@@ -61,12 +60,14 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
             ..KeyspaceCheck::default()
         };
         for handle in view.level_views().flat_map(|(_, level)| &level.handles) {
-            catalog.env.check_open()?;
+            catalog.env().check_open()?;
             let meta = &handle.meta;
             found.table_count += 1;
             found.file_bytes += meta.file_bytes;
             let before = (report.entry_count, report.problems.len());
-            if let Err(error) = check_open_table(&*catalog.env.storages.tables, meta, &mut report) {
+            if let Err(error) =
+                check_open_table(&*catalog.env().storages().tables, meta, &mut report)
+            {
                 let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
                 report.problems.push(error);
             }

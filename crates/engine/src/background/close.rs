@@ -6,8 +6,6 @@
 //!
 //! Threading: the closing thread. It holds no lock while it waits for the tasks.
 
-use std::sync::atomic::Ordering;
-
 use siltstone_storage::planted::{self, Bug};
 
 use super::Background;
@@ -32,8 +30,8 @@ impl Background {
         } = &self.parts;
         // A poisoned store cannot promise what was not synced before, and never tries that sync
         // again: the caller gets the error.
-        let poisoned = match env.health.is_poisoned() {
-            true => env.health.check_manifest(),
+        let poisoned = match env.health().is_poisoned() {
+            true => env.health().check_manifest(),
             false => Ok(()),
         };
         if !refuse_changes(&self.parts.commit) {
@@ -41,7 +39,7 @@ impl Background {
         }
         let mut result = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
             true => Ok(()),
-            false => wal.sync_log_through(wal.log.end()),
+            false => wal.sync_log_through(wal.log().end()),
         });
         self.end_tasks(|| {
             if result.is_ok() {
@@ -49,15 +47,15 @@ impl Background {
                 result = write_log_end(catalog);
             }
             match &result {
-                Ok(()) => tracing::info!(store = env.storages.manifest.describe(), "closed"),
+                Ok(()) => tracing::info!(store = env.storages().manifest.describe(), "closed"),
                 Err(error) => tracing::error!(%error, "closed after a failure"),
             }
             // What the last jobs made obsolete goes now rather than at the next open. A poisoned
             // store changes nothing any more.
             if result.is_ok() {
                 published::withdraw(env, &self.own_file);
-                let tables = &self.parts.tree.tables;
-                tables.sweep(env.epoch, || env.health.is_poisoned());
+                let tables = &self.parts.tree.tables();
+                tables.sweep(env.epoch(), || env.health().is_poisoned());
                 delete_again(env);
                 if let Err(error) = give_space_back(catalog) {
                     tracing::warn!(%error, "the closed store takes more space than it needs");
@@ -85,11 +83,11 @@ impl Background {
             ..
         } = &self.parts;
         schedule::cancel_all(jobs);
-        env.ending.notify();
-        env.work.notify();
-        env.maintenance.notify();
-        wal.interval_sync.wake();
-        env.pressure.notify();
+        env.ending().notify();
+        env.work().notify();
+        env.maintenance().notify();
+        wal.wake_interval_sync();
+        env.pressure().notify();
         let handles = std::mem::take(&mut *self.handles.lock());
         for handle in handles {
             // A task that panicked beyond what `guarded` covers has said so on standard error. The
@@ -97,14 +95,13 @@ impl Background {
             let _ = handle.join();
         }
         // Callers that bring files in see the close soon, and delete what they began to write.
-        env.ingests.wait_until_none_left();
+        env.ingests().wait_until_none_left();
         last();
-        tree.tables.set_closed();
+        tree.tables().set_closed();
         let_go(catalog);
-        env.events.end();
+        env.events().end();
         // The lease goes when no task can write any more.
-        let lease = env.lease.lock().take();
-        drop(lease);
+        env.give_lease_back();
     }
 }
 
@@ -113,13 +110,13 @@ impl Background {
 /// find the store closed. Returns false if the store was being closed already.
 fn refuse_changes(commit: &Commit) -> bool {
     if planted::is(Bug::CloseOutsideRoles) {
-        return !commit.env.closing.swap(true, Ordering::AcqRel);
+        return commit.env().begin_closing();
     }
-    let _ddl = commit.catalog.ddl.lock();
-    let lead = commit.queue.lead();
-    let role = commit.catalog.manifest.lock();
-    let first = !commit.env.closing.swap(true, Ordering::AcqRel);
-    commit.env.health.close();
+    let _ddl = commit.catalog().changes();
+    let lead = commit.lead();
+    let role = commit.catalog().role();
+    let first = commit.env().begin_closing();
+    commit.env().health().close();
     drop(role);
     lead.finish();
     first
@@ -128,12 +125,12 @@ fn refuse_changes(commit: &Commit) -> bool {
 /// Lets go of what a closed store does not need any more and what its handles and cursors would
 /// keep otherwise: the files of the log and the manifest, and the memtables that nobody reads.
 fn let_go(catalog: &Catalog) {
-    catalog.wal.log.release();
-    catalog.manifest.lock().manifest.release();
-    for keyspace in catalog.keyspaces.load().by_id.values() {
-        keyspace.close(&catalog.tree.tables);
+    catalog.wal().log().release();
+    catalog.role().manifest.release();
+    for keyspace in catalog.keyspaces().by_id.values() {
+        keyspace.close(catalog.tree().tables());
     }
-    catalog.tree.arenas.release_kept();
+    catalog.tree().arenas().release_kept();
 }
 
 /// Writes into the manifest where the log ends, so that a log which ends earlier is known to be
@@ -145,8 +142,8 @@ fn write_log_end(catalog: &Catalog) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
     }
-    if catalog.env.health.is_poisoned() {
-        return catalog.env.health.check_manifest();
+    if catalog.env().health().is_poisoned() {
+        return catalog.env().health().check_manifest();
     }
     match catalog.commit_close() {
         Err(error) if may_wait(&error) => {
@@ -175,10 +172,13 @@ fn give_space_back(catalog: &Catalog) -> Result<()> {
         true => Ok(()),
         false => delete_obsolete_segments(catalog),
     };
-    let shrunk = catalog.wal.log.shrink(crate::catalog::reserve::LOG_BYTES);
+    let shrunk = catalog
+        .wal()
+        .log()
+        .shrink(crate::catalog::reserve::LOG_BYTES);
     crate::catalog::reserve::make(catalog)?;
-    for (folder, _) in catalog.env.storages.folders() {
-        folder.sync_dir(catalog.env.epoch)?;
+    for (folder, _) in catalog.env().storages().folders() {
+        folder.sync_dir(catalog.env().epoch())?;
     }
     deleted.and(shrunk)
 }

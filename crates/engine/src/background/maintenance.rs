@@ -6,7 +6,6 @@
 //! Threading: one runtime task, in rounds. It is notified when something is to be done, and looks
 //! once a second.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
@@ -47,7 +46,7 @@ struct Maintenance<'a> {
 /// The life of the task, until the store closes.
 pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
     let env = &parts.env;
-    let opened = env.runtime.now();
+    let opened = env.now();
     let mut maintenance = Maintenance {
         parts,
         own_file,
@@ -60,12 +59,12 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
         space_since: None,
     };
     let mut panics = 0;
-    let mut seen = env.maintenance.count();
+    let mut seen = env.maintenance().count();
     loop {
-        env.maintenance.wait_past(seen, maintenance.wait());
+        env.maintenance().wait_past(seen, maintenance.wait());
         // Before the round: what is asked for during this round is done in the next one.
-        seen = env.maintenance.count();
-        if env.closing.load(Ordering::Acquire) {
+        seen = env.maintenance().count();
+        if env.is_closing() {
             return;
         }
         match guarded(env, || "maintenance".into(), || maintenance.round()) {
@@ -85,13 +84,13 @@ impl Maintenance<'_> {
         let Some(every) = published::interval(&self.parts.env) else {
             return LOOK_AGAIN;
         };
-        let left = (self.last_published + every).since(self.parts.env.runtime.now());
+        let left = (self.last_published + every).since(self.parts.env.now());
         left.clamp(Duration::from_micros(50), LOOK_AGAIN)
     }
 
     fn round(&mut self) {
         let (parts, env) = (self.parts, &self.parts.env);
-        let now = env.runtime.now();
+        let now = env.now();
         if published::interval(env).is_some_and(|every| now.since(self.last_published) >= every) {
             self.last_published = now;
             published::publish(&parts.jobs, self.own_file, &mut self.counted);
@@ -101,18 +100,18 @@ impl Maintenance<'_> {
             self.last_fed = now;
             crate::stats::recorder::feed(&parts.jobs);
         }
-        if env.health.is_poisoned() {
+        if env.health().is_poisoned() {
             return;
         }
         // A failure is reported by what it poisons, or the step is tried again in the next round.
         let _ = self.steps();
-        self.space_since = match (env.health.owes_space_again(), self.space_since) {
+        self.space_since = match (env.health().owes_space_again(), self.space_since) {
             (Some(count), Some((before, since))) if count == before => Some((count, since)),
             (owed, _) => owed.map(|count| (count, now)),
         };
         let is_late = |(_, since): (u64, Instant)| now.since(since) >= LOOK_AGAIN;
         if self.space_since.is_some_and(is_late) {
-            env.health.tell_space_again();
+            env.health().tell_space_again();
         }
     }
 
@@ -121,26 +120,26 @@ impl Maintenance<'_> {
         let parts = self.parts;
         // First what gives space back: everything below may need some.
         delete_obsolete(&parts.catalog);
-        if parts.wal.log.needs_prepare() {
-            parts.wal.log.prepare_next().inspect_err(|e| {
+        if parts.wal.log().needs_prepare() {
+            parts.wal.log().prepare_next().inspect_err(|e| {
                 if e.is_no_space() {
-                    parts.env.health.set_no_space(e);
+                    parts.env.health().set_no_space(e);
                 }
             })?;
         }
         prepare_arena(&parts.catalog);
         crate::services::budget::keep(&parts.jobs)?;
-        let published = parts.tree.snapshots.published();
-        if published + CEILING_STEP / 2 > parts.catalog.ceiling.load(Ordering::Acquire) {
+        let published = parts.tree.snapshots().published();
+        if published + CEILING_STEP / 2 > parts.catalog.ceiling() {
             parts.catalog.raise_ceiling(published)?;
         }
         bound_log(&parts.commit)?;
-        if !parts.env.health.is_no_space() {
+        if !parts.env.health().is_no_space() {
             crate::services::seal::for_deletes(&parts.commit, &mut self.watches)?;
         }
         crate::catalog::reserve::keep(&parts.catalog)?;
-        if follow_hints(&parts.tree, parts.catalog.keyspaces.load().by_id.values()) {
-            parts.env.maintenance.notify();
+        if follow_hints(&parts.tree, parts.catalog.keyspaces().by_id.values()) {
+            parts.env.maintenance().notify();
         }
         leave_no_space(parts)
     }
@@ -148,7 +147,7 @@ impl Maintenance<'_> {
 
 /// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
 fn prepare_arena(catalog: &Catalog) {
-    for keyspace in catalog.keyspaces.load().by_id.values() {
+    for keyspace in catalog.keyspaces().by_id.values() {
         let settings = keyspace.settings();
         if settings.lean {
             continue;
@@ -163,15 +162,14 @@ fn prepare_arena(catalog: &Catalog) {
 /// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
 /// bound.
 fn bound_log(commit: &Commit) -> Result<()> {
-    let start = commit.catalog.log_start_without(&[]).segment;
+    let start = commit.catalog().log_start_without(&[]).segment;
     commit
-        .catalog
-        .log_bytes
-        .store(commit.wal.log.bytes_since(start), Ordering::Relaxed);
-    if commit.catalog.log_bytes.load(Ordering::Relaxed) <= commit.env.live.load().log_bytes_max {
+        .catalog()
+        .set_log_bytes(commit.wal().log().bytes_since(start));
+    if commit.catalog().log_bytes() <= commit.env().live().log_bytes_max {
         return Ok(());
     }
-    let map = commit.catalog.keyspaces.load_full();
+    let map = commit.catalog().keyspaces();
     let oldest = map.by_id.values().filter_map(|k| {
         let view = k.pin();
         let needed = view.sources.iter().filter_map(|s| match s {
@@ -183,7 +181,7 @@ fn bound_log(commit: &Commit) -> Result<()> {
     if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
         && keyspace.view().sealed_count == 0
     {
-        let mut lead = commit.queue.lead();
+        let mut lead = commit.lead();
         let rotated = lead.rotate(commit, keyspace);
         lead.finish();
         rotated?;
@@ -193,21 +191,19 @@ fn bound_log(commit: &Commit) -> Result<()> {
 
 /// Tries whether there is room again: a prepared segment and a committed edit.
 fn leave_no_space(parts: &Parts) -> Result<()> {
-    if !parts.env.health.is_no_space() {
+    if !parts.env.health().is_no_space() {
         // The manifest may have failed to grow for another reason.
-        return parts
-            .catalog
-            .commit_pending(&mut parts.catalog.manifest.lock());
+        return parts.catalog.commit_pending(&mut parts.catalog.role());
     }
     install_unflushed(&parts.jobs, &parts.unflushed)?;
-    parts.wal.log.prepare_next()?;
+    parts.wal.log().prepare_next()?;
     {
-        let mut role = parts.catalog.manifest.lock();
+        let mut role = parts.catalog.role();
         parts.catalog.commit_pending(&mut role)?;
     }
-    if !planted::is(Bug::NoSpaceIsForGood) && parts.env.health.clear_no_space() {
-        parts.env.pressure.notify();
-        parts.env.work.notify();
+    if !planted::is(Bug::NoSpaceIsForGood) && parts.env.health().clear_no_space() {
+        parts.env.pressure().notify();
+        parts.env.work().notify();
         // An open on the full disk may have used the reserves up.
         crate::catalog::reserve::make(&parts.catalog)?;
     }

@@ -39,7 +39,7 @@ impl Background {
         Background {
             parts: parts.clone(),
             own_file: Arc::default(),
-            handles: parts.env.runtime.mutex(Vec::new()),
+            handles: parts.env.runtime().mutex(Vec::new()),
         }
     }
 
@@ -62,7 +62,7 @@ impl Background {
 
     fn spawn_all(&self) -> Result<()> {
         let parts = &self.parts;
-        let workers = parts.env.options.background_tasks;
+        let workers = parts.env.options().background_tasks;
         for i in 0..workers {
             let jobs = parts.jobs.clone();
             let flush_only = i == 0 && workers > 1;
@@ -74,22 +74,22 @@ impl Background {
         self.spawn("silt-maintenance", move || {
             maintenance::maintain(&all, &own_file);
         })?;
-        let Some(interval) = parts.wal.interval_sync.interval() else {
+        let Some(interval) = parts.wal.sync_interval() else {
             return Ok(());
         };
         let wal = parts.wal.clone();
         self.spawn("silt-sync", move || {
             let run = || crate::wal::interval::run(&wal, interval);
             // The sync that it was in is of unknown outcome.
-            if let Err(error) = guarded(&wal.env, || "the sync of the log".into(), run) {
+            if let Err(error) = guarded(wal.env(), || "the sync of the log".into(), run) {
                 let error = error.with_kind(ErrorKind::Poisoned);
-                wal.env.health.poison(&error);
+                wal.env().health().poison(&error);
             }
         })
     }
 
     fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-        let spawned = self.parts.env.runtime.spawn(name, run);
+        let spawned = self.parts.env.runtime().spawn(name, run);
         let handle = spawned.map_err(|e| {
             Error::new(
                 ErrorKind::Io,

@@ -26,7 +26,7 @@ pub(super) fn guarded<T>(
     what: impl FnOnce() -> String,
     work: impl FnOnce() -> T,
 ) -> Result<T> {
-    if env.runtime.is_simulated() {
+    if env.runtime().is_simulated() {
         return Ok(work());
     }
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
@@ -48,8 +48,8 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
         catalog
-            .env
-            .health
+            .env()
+            .health()
             .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
     }
 }
@@ -57,17 +57,17 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
 /// Counts and reports the failure of a task, and pauses: a job that failed is due again at once,
 /// and the pause keeps a lasting failure from spinning.
 pub(super) fn failed(env: &Env, error: Error) {
-    env.metrics.job_failed_count.add(1);
+    env.metrics().job_failed_count.add(1);
     tracing::warn!(%error, "a flush or compaction failed, it runs again");
-    env.events.tell(|| Event::JobFailed {
+    env.events().tell(|| Event::JobFailed {
         error: error.clone(),
     });
-    env.failures.set_last(error);
+    env.failures().set_last(error);
     pause(env, Duration::from_millis(100));
 }
 
 /// Sleeps, but not through a close.
 fn pause(env: &Env, duration: Duration) {
     // It is notified once, when the tasks are to end.
-    env.ending.wait_past(0, duration);
+    env.ending().wait_past(0, duration);
 }

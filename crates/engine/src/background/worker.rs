@@ -4,7 +4,6 @@
 //!
 //! Threading: one runtime task a worker.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::planted::{self, Bug};
@@ -21,16 +20,16 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
     let mut panics = 0;
     loop {
-        match guarded(&jobs.env, || "a worker".into(), || work(jobs, flush_only)) {
+        match guarded(jobs.env(), || "a worker".into(), || work(jobs, flush_only)) {
             Ok(true) => panics = 0,
             Ok(false) => return,
             Err(error) => {
                 panics += 1;
-                panicked(&jobs.catalog, &error, panics);
-                if jobs.env.closing.load(Ordering::Acquire) {
+                panicked(jobs.catalog(), &error, panics);
+                if jobs.env().is_closing() {
                     return;
                 }
-                failed(&jobs.env, error);
+                failed(jobs.env(), error);
             }
         }
     }
@@ -39,20 +38,20 @@ pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
 /// Waits for one task and runs it. False: the store closes.
 fn work(jobs: &Jobs, flush_only: bool) -> bool {
     let task = loop {
-        let seen = jobs.env.work.count();
-        if jobs.env.closing.load(Ordering::Acquire) {
+        let seen = jobs.env().work().count();
+        if jobs.env().is_closing() {
             schedule::end_unfinished(jobs);
             return false;
         }
-        let task = match jobs.env.health.check_manifest() {
+        let task = match jobs.env().health().check_manifest() {
             Ok(()) => schedule::next(jobs, flush_only),
             Err(_) => None,
         };
         if let Some(task) = task {
             break task;
         }
-        jobs.env.settled.notify();
-        jobs.env.work.wait_past(seen, LOOK_AGAIN);
+        jobs.env().settled().notify();
+        jobs.env().work().wait_past(seen, LOOK_AGAIN);
     };
     run(jobs, task);
     true
@@ -61,7 +60,7 @@ fn work(jobs: &Jobs, flush_only: bool) -> bool {
 fn run(jobs: &Jobs, mut task: Task) {
     let what = task.what();
     let guarded = guarded(
-        &jobs.env,
+        jobs.env(),
         || what,
         || match &mut task {
             Task::Flush(flush) => crate::jobs::flush::run(jobs, flush),
@@ -69,14 +68,14 @@ fn run(jobs: &Jobs, mut task: Task) {
         },
     );
     let result = guarded.unwrap_or_else(|error| {
-        panicked(&jobs.catalog, &error, schedule::count_panic(jobs, &task));
+        panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &task));
         Err(error)
     });
     // Before anybody can find that nothing runs any more.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
     {
-        jobs.env.health.set_no_space(error);
+        jobs.env().health().set_no_space(error);
     }
     schedule::finish(jobs, task, &result);
     // Work for a keyspace that is gone has not failed: it is not wanted any more.
@@ -84,10 +83,10 @@ fn run(jobs: &Jobs, mut task: Task) {
         && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {
         if planted::is(Bug::TableSyncPoisons) {
-            jobs.env.health.poison(&error);
+            jobs.env().health().poison(&error);
         }
-        failed(&jobs.env, error);
+        failed(jobs.env(), error);
     }
-    jobs.env.pressure.notify();
-    jobs.env.maintenance.notify();
+    jobs.env().pressure().notify();
+    jobs.env().maintenance().notify();
 }

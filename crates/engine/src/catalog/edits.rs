@@ -26,9 +26,9 @@ impl Catalog {
     /// the ceiling at half.
     #[inline]
     pub(crate) fn reserve_numbers(&self, last: u64) -> Result<()> {
-        let ceiling = self.ceiling.load(Ordering::Acquire);
+        let ceiling = self.ceiling();
         if last + CEILING_STEP / 2 > ceiling {
-            self.env.maintenance.notify();
+            self.env.maintenance().notify();
             if last > ceiling {
                 return self.raise_ceiling(last);
             }
@@ -39,11 +39,11 @@ impl Catalog {
     /// Raises the ceiling to at least a step above `beyond`.
     #[cold]
     pub(crate) fn raise_ceiling(&self, beyond: u64) -> Result<()> {
-        let mut role = self.manifest.lock();
+        let mut role = self.role();
         let wanted = beyond
             .saturating_add(CEILING_STEP)
             .min(crate::formats::log::format::MAX_SEQUENCE);
-        if wanted <= self.ceiling.load(Ordering::Acquire) {
+        if wanted <= self.ceiling() {
             return if beyond <= wanted {
                 Ok(())
             } else {
@@ -65,7 +65,7 @@ impl Catalog {
     /// Appends an edit, with whatever is pending before it, makes it durable and takes it into the
     /// state. The caller replaces the views that it concerns while it still has the role.
     pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
-        self.env.health.check_manifest()?;
+        self.env.health().check_manifest()?;
         if let Err(error) = self.commit_pending(role) {
             // An edit that gives space back may overtake the others: they say nothing of its
             // keyspaces any more.
@@ -83,7 +83,7 @@ impl Catalog {
             if let Err(error) = self.commit_one(role, edit) {
                 if !may_wait(&error) {
                     // It was acknowledged, and no later edit could pass it.
-                    self.env.health.poison(&error);
+                    self.env.health().poison(&error);
                 }
                 return Err(error);
             }
@@ -100,7 +100,7 @@ impl Catalog {
 
     fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
         let state = role.manifest.state();
-        let synced = self.wal.log.synced();
+        let synced = self.wal.log().synced();
         // A place in this open's chain means nothing to a replay that begins before it: while
         // replayed data waits for room, the inherited chain is the log, and a mark beyond its end
         // would read as damage.
@@ -110,13 +110,12 @@ impl Catalog {
             segment: synced.segment.into(),
             offset: u64::from(synced.offset) + beyond,
         })
-        .filter(|p| *p > state.log_synced && replay_from >= self.wal.log.first_segment().into());
+        .filter(|p| *p > state.log_synced && replay_from >= self.wal.log().first_segment().into());
         if edit.closed && edit.log_synced.is_none() {
             // It always says where the log ends, also because no edit may be as short as a seal.
             edit.log_synced = Some(state.log_synced);
         }
-        edit.next_table_id =
-            Some(self.next_table_id.load(Ordering::Acquire)).filter(|id| *id > state.next_table_id);
+        edit.next_table_id = Some(self.next_table_id()).filter(|id| *id > state.next_table_id);
         self.check_whole(role)?;
         crate::catalog::reserve::before_edit(&self.env, role, &edit);
         role.writing = true;
@@ -127,7 +126,7 @@ impl Catalog {
                 // The edit stands, but a manifest that was to replace this one is in doubt: nothing
                 // more may be written.
                 if let Some(error) = role.manifest.writer().failed() {
-                    self.env.health.poison(error);
+                    self.env.health().poison(error);
                 }
                 Ok(())
             }
@@ -136,9 +135,9 @@ impl Catalog {
                 // no room, the space could not be reserved for another reason, or the state refused
                 // the edit.
                 if role.manifest.writer().failed().is_some() {
-                    self.env.health.poison(&error);
+                    self.env.health().poison(&error);
                 } else if error.kind() == ErrorKind::NoSpace {
-                    self.env.health.set_no_space(&error);
+                    self.env.health().set_no_space(&error);
                 }
                 Err(error)
             }
@@ -155,13 +154,13 @@ impl Catalog {
             "a task panicked while it wrote the manifest",
         )
         .advice("this is a bug: report it; reopen the store");
-        self.env.health.poison(&error);
+        self.env.health().poison(&error);
         Err(error)
     }
 
     /// After a panic: poisons if it came while an edit was being written.
     pub(crate) fn check_manifest_is_whole(&self) {
-        let _ = self.check_whole(&self.manifest.lock());
+        let _ = self.check_whole(&self.role());
     }
 
     /// The last edit of a close: where the log starts, where it ends, and that the store was closed
@@ -172,8 +171,8 @@ impl Catalog {
     /// While replayed data waits for room, the log that a replay reads is the inherited one. The
     /// manifest knows its end since the open, and `commit_one` leaves it as it is.
     pub(crate) fn commit_close(&self) -> Result<()> {
-        let mut role = self.manifest.lock();
-        let waits_for_room = self.waits_for_room.load(Ordering::Acquire);
+        let mut role = self.role();
+        let waits_for_room = self.waits_for_room();
         let edit = Edit {
             log_start: match waits_for_room {
                 true => None,
@@ -185,7 +184,7 @@ impl Catalog {
         self.commit_one(&mut role, edit)?;
         role.manifest.record_end().inspect_err(|error| {
             if role.manifest.writer().failed().is_some() {
-                self.env.health.poison(error);
+                self.env.health().poison(error);
             }
         })
     }
@@ -216,14 +215,14 @@ pub(crate) fn settle(tree: &Tree, role: &ManifestRole, keyspace: &KeyspaceCore) 
             KeyspaceView::build(
                 vec![active],
                 Arc::new(KeyspaceVersion::new(keyspace.id)),
-                &tree.tables,
+                tree.tables(),
                 None,
             )
         });
     } else {
         keyspace.set_created();
         refresh_view(tree, role, keyspace, &[]);
-        tree.env.work.notify();
+        tree.env().work().notify();
     }
 }
 
@@ -248,7 +247,7 @@ pub(crate) fn refresh_view(
                 Source::Run(r) => !version.covered().includes(r.seqs),
             })
             .collect();
-        KeyspaceView::build(unsettled, version, &tree.tables, Some(view))
+        KeyspaceView::build(unsettled, version, tree.tables(), Some(view))
     });
-    tree.env.pressure.notify();
+    tree.env().pressure().notify();
 }

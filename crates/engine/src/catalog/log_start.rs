@@ -27,6 +27,12 @@ impl Catalog {
         self.pins.lock().pinned.remove(&pin);
     }
 
+    /// What keeps the log, but for memtables, and from which position on.
+    pub(crate) fn log_pins(&self) -> Vec<(u64, Position)> {
+        let pins = self.pins.lock();
+        pins.pinned.iter().map(|(id, at)| (*id, *at)).collect()
+    }
+
     /// The position before which nothing but the memtables in `done` needs the log.
     ///
     /// The log's end is read first: a leader pins its sources to the end that it read before its
@@ -35,10 +41,10 @@ impl Catalog {
     /// keyspace leaves the map, so it is seen in one of the two.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
         let start = pinning::log_start(
-            || self.wal.log.end().to_u64(),
+            || self.wal.log().end().to_u64(),
             || {
                 let mut needed: Vec<Position> = Vec::new();
-                for keyspace in self.keyspaces.load().by_id.values() {
+                for keyspace in self.keyspaces().by_id.values() {
                     needed.extend(keyspace.view().sources.iter().filter_map(|s| match s {
                         Source::Memtable(m)
                             if !done.contains(&m.id)
@@ -61,11 +67,11 @@ impl Catalog {
     /// is passed over where it is damaged, so power loss must not be able to damage it.
     pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
         let needed = self.log_start_without(done);
-        let needed = needed.min(self.wal.log.synced());
+        let needed = needed.min(self.wal.log().synced());
         let start = LogStart {
             segment: needed.segment.into(),
             offset: needed.offset.into(),
-            salt: self.wal.log.salt(),
+            salt: self.wal.log().salt(),
         };
         Some(start).filter(|start| start.position() > state.log_start.position())
     }

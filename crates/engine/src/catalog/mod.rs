@@ -9,10 +9,10 @@ pub(crate) mod reserve;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
-use siltstone_storage::Mutex;
+use arc_swap::{ArcSwap, Guard};
+use siltstone_storage::{Mutex, MutexGuard};
 
 use crate::catalog::reserve::ManifestReserve;
 use crate::env::Env;
@@ -27,26 +27,26 @@ use crate::wal::Wal;
 
 /// What is true of a store: its manifest, its keyspaces, and the numbers that were given.
 pub(crate) struct Catalog {
-    pub(crate) env: Arc<Env>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) wal: Arc<Wal>,
-    pub(crate) keyspaces: ArcSwap<KeyspaceMap>,
+    env: Arc<Env>,
+    tree: Arc<Tree>,
+    wal: Arc<Wal>,
+    keyspaces: ArcSwap<KeyspaceMap>,
     /// Held over a create, drop or ingest, from its record to its edit.
-    pub(crate) ddl: Mutex<()>,
-    pub(crate) pins: Mutex<Pins>,
-    pub(crate) manifest: Mutex<ManifestRole>,
+    ddl: Mutex<()>,
+    pins: Mutex<Pins>,
+    manifest: Mutex<ManifestRole>,
     /// The highest number that may be given.
-    pub(crate) ceiling: AtomicU64,
-    pub(crate) next_table_id: AtomicU64,
+    ceiling: AtomicU64,
+    next_table_id: AtomicU64,
     /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of
     /// its edit. `ddl` guards it.
-    pub(crate) next_keyspace_id: AtomicU32,
+    next_keyspace_id: AtomicU32,
     /// The store was opened on a full disk: replayed data is in memory, and the log that has it is
     /// not the one being written.
-    pub(crate) waits_for_room: AtomicBool,
+    waits_for_room: AtomicBool,
     /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure
     /// policy.
-    pub(crate) log_bytes: AtomicU64,
+    log_bytes: AtomicU64,
 }
 
 /// The manifest's file and what it says. Whoever holds the lock has the manifest role.
@@ -108,8 +108,8 @@ impl Catalog {
         ceiling: u64,
         waits_for_room: bool,
     ) -> Catalog {
-        let env = tree.env.clone();
-        let runtime = env.runtime.clone();
+        let env = tree.env().clone();
+        let runtime = env.runtime().clone();
         let state = manifest.state().clone();
         Catalog {
             env,
@@ -130,6 +130,90 @@ impl Catalog {
             waits_for_room: AtomicBool::new(waits_for_room),
             log_bytes: AtomicU64::new(0),
         }
+    }
+
+    #[inline]
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    #[inline]
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    #[inline]
+    pub(crate) fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+
+    /// The live keyspaces.
+    #[inline]
+    pub(crate) fn keyspaces(&self) -> Guard<Arc<KeyspaceMap>> {
+        self.keyspaces.load()
+    }
+
+    /// Replaces the map of keyspaces. The caller leads the writers.
+    pub(crate) fn change_keyspaces(&self, change: impl FnOnce(&mut KeyspaceMap)) {
+        let mut map = KeyspaceMap::clone(&self.keyspaces.load());
+        change(&mut map);
+        self.keyspaces.store(Arc::new(map));
+    }
+
+    /// Keeps others from creating, dropping or ingesting, and from changing options. This is the
+    /// first lock in the order of locks.
+    pub(crate) fn changes(&self) -> MutexGuard<'_, ()> {
+        self.ddl.lock()
+    }
+
+    /// The manifest role.
+    pub(crate) fn role(&self) -> MutexGuard<'_, ManifestRole> {
+        self.manifest.lock()
+    }
+
+    /// The highest number that may be given.
+    pub(crate) fn ceiling(&self) -> u64 {
+        self.ceiling.load(Ordering::Acquire)
+    }
+
+    /// Gives `count` ids of tables or runs away, and returns the first.
+    pub(crate) fn take_table_ids(&self, count: u64) -> u64 {
+        self.next_table_id.fetch_add(count, Ordering::AcqRel)
+    }
+
+    /// The id that the next table or run gets.
+    pub(crate) fn next_table_id(&self) -> u64 {
+        self.next_table_id.load(Ordering::Acquire)
+    }
+
+    /// The id that the next keyspace gets. The caller holds [`Catalog::changes`].
+    pub(crate) fn next_keyspace_id(&self) -> KeyspaceId {
+        self.next_keyspace_id.load(Ordering::Acquire)
+    }
+
+    /// Keyspaces below `next` were given away. The caller holds [`Catalog::changes`].
+    pub(crate) fn raise_next_keyspace_id(&self, next: KeyspaceId) {
+        self.next_keyspace_id.fetch_max(next, Ordering::AcqRel);
+    }
+
+    /// Whether replayed data waits for room: the log that has it is not the one being written.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.waits_for_room.load(Ordering::Acquire)
+    }
+
+    /// The replayed data is installed.
+    pub(crate) fn stop_waiting_for_room(&self) {
+        self.waits_for_room.store(false, Ordering::Release);
+    }
+
+    /// Log bytes that a replay would read, as they were when a segment last began or ended.
+    #[inline]
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_log_bytes(&self, bytes: u64) {
+        self.log_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// A live keyspace.

@@ -16,13 +16,13 @@ use crate::types::event::Event;
 pub(crate) fn delete_obsolete(catalog: &Catalog) {
     let mut deleted = catalog
         .tree
-        .tables
-        .sweep(catalog.env.epoch, || catalog.env.health.is_poisoned());
+        .tables()
+        .sweep(catalog.env.epoch(), || catalog.env.health().is_poisoned());
     deleted += delete_again(&catalog.env);
-    catalog.env.metrics.deleted_file_count.add(deleted);
-    if deleted > 0 && catalog.env.health.is_no_space() {
+    catalog.env.metrics().deleted_file_count.add(deleted);
+    if deleted > 0 && catalog.env.health().is_no_space() {
         // Some storages give space back only with the durable deletion.
-        let _ = catalog.env.storages.tables.sync_dir(catalog.env.epoch);
+        let _ = catalog.env.storages().tables.sync_dir(catalog.env.epoch());
     }
     // Failed deletions are tried again with the next round.
     let _ = delete_obsolete_segments(catalog);
@@ -31,34 +31,34 @@ pub(crate) fn delete_obsolete(catalog: &Catalog) {
 
 /// Retires the log segments below the manifest's log start.
 pub(crate) fn delete_obsolete_segments(catalog: &Catalog) -> Result<()> {
-    let start = catalog.manifest.lock().manifest.state().log_start.segment;
-    catalog.wal.log.obsolete(start as u32).map(drop)
+    let start = catalog.role().manifest.state().log_start.segment;
+    catalog.wal.log().obsolete(start as u32).map(drop)
 }
 
 /// Tries failed deletions again, and returns how many files are gone now.
 pub(crate) fn delete_again(env: &Env) -> u64 {
     // While the manifest is in doubt, it may name files that no handle holds.
-    if env.health.is_poisoned() {
+    if env.health().is_poisoned() {
         return 0;
     }
-    let gone = env.guards.delete_again(env.epoch);
+    let gone = env.delete_again();
     let count = gone.len() as u64;
     for name in gone.into_iter().filter(|name| name.ends_with(".tbl")) {
-        env.events.tell(|| Event::TableDeleted { name });
+        env.events().tell(|| Event::TableDeleted { name });
     }
     count
 }
 
 pub(crate) fn delete_old_manifests(catalog: &Catalog) {
-    let old = catalog.manifest.lock().manifest.take_obsolete();
+    let old = catalog.role().manifest.take_obsolete();
     for name in old {
         if planted::is(Bug::OldManifestStays) {
             continue;
         }
         let _ = catalog
             .env
-            .storages
+            .storages()
             .manifest
-            .delete(catalog.env.epoch, &name);
+            .delete(catalog.env.epoch(), &name);
     }
 }

@@ -94,18 +94,18 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
 
 /// Makes all of them, if they are missing or too small. No room is no failure.
 pub(crate) fn make(catalog: &Catalog) -> Result<()> {
-    let mut role = catalog.manifest.lock();
+    let mut role = catalog.role();
     make_manifest(&catalog.env, &mut role, 0)?;
     make_one(
-        catalog.env.epoch,
-        &*catalog.env.storages.manifest,
+        catalog.env.epoch(),
+        &*catalog.env.storages().manifest,
         CURRENT_RESERVE,
         POINTER_BYTES,
     )?;
     // Last: the next open finds the segment that came of the present one, and its space.
     make_one(
-        catalog.env.epoch,
-        &*catalog.env.storages.log,
+        catalog.env.epoch(),
+        &*catalog.env.storages().log,
         LOG_RESERVE,
         LOG_BYTES,
     )
@@ -113,9 +113,9 @@ pub(crate) fn make(catalog: &Catalog) -> Result<()> {
 
 /// Enlarges the manifest's reserve if the manifest has grown since it was measured.
 pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
-    let mut role = catalog.manifest.lock();
+    let mut role = catalog.role();
     // A full disk has no room for a larger reserve.
-    if catalog.env.health.is_no_space() {
+    if catalog.env.health().is_no_space() {
         return Ok(());
     }
     let reserve = &role.reserve;
@@ -133,7 +133,7 @@ pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
 /// it. Without room the edit is committed all the same: the manifest itself may have room for it.
 pub(crate) fn before_edit(env: &Env, role: &mut ManifestRole, edit: &Edit) {
     // The reserve was never made: the store is being opened, or had no room from the start.
-    if role.reserve.bytes == 0 || env.health.is_no_space() {
+    if role.reserve.bytes == 0 || env.health().is_no_space() {
         return;
     }
     let edit_bytes = edit.encode().len() as u64;
@@ -149,7 +149,7 @@ pub(crate) fn before_edit(env: &Env, role: &mut ManifestRole, edit: &Edit) {
 /// Sees to it that the manifest's reserve holds the whole state after an edit of `edit_bytes`, with
 /// something for edits to come. No room is no failure.
 fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
-    let storage = &*env.storages.manifest;
+    let storage = &*env.storages().manifest;
     let end = role.manifest.writer().acknowledged();
     let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;
     let whole_after = whole_bytes + edit_bytes;
@@ -159,7 +159,7 @@ fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<
     // as long as this one is.
     let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
     let wanted = steps(enough + whole_after / 4);
-    let mut found_bytes = manifest_found(env.epoch, storage)?;
+    let mut found_bytes = manifest_found(env.epoch(), storage)?;
     let sizes = [
         wanted,
         steps(manifest_bytes(whole_after)),
@@ -171,7 +171,7 @@ fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<
         false => found_bytes / 2 > wanted && *bytes == wanted,
     };
     for bytes in sizes.into_iter().filter(resizes) {
-        if resize(env.epoch, storage, found_bytes, bytes)? {
+        if resize(env.epoch(), storage, found_bytes, bytes)? {
             found_bytes = bytes;
             break;
         }

@@ -11,31 +11,66 @@ use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::commit::stalls::Stalls;
-use crate::commit::write::WriteQueue;
+use crate::commit::write::{Lead, WriteQueue};
 use crate::env::Env;
 use crate::tree::Tree;
 use crate::wal::Wal;
 
 /// The writers of a store: those who wait in the queue, and those who wait before it.
 pub(crate) struct Commit {
-    pub(crate) env: Arc<Env>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) wal: Arc<Wal>,
-    pub(crate) catalog: Arc<Catalog>,
-    pub(crate) queue: Arc<WriteQueue>,
-    pub(crate) stalls: Stalls,
+    env: Arc<Env>,
+    tree: Arc<Tree>,
+    wal: Arc<Wal>,
+    catalog: Arc<Catalog>,
+    queue: Arc<WriteQueue>,
+    stalls: Stalls,
 }
 
 impl Commit {
     pub(crate) fn new(catalog: &Arc<Catalog>, queue: Arc<WriteQueue>) -> Commit {
-        let env = catalog.env.clone();
+        let env = catalog.env().clone();
         Commit {
-            stalls: Stalls::new(&env.runtime, env.events.clone(), env.pressure.clone()),
+            stalls: Stalls::new(env.runtime(), env.events().clone(), env.pressure().clone()),
             env,
-            tree: catalog.tree.clone(),
-            wal: catalog.wal.clone(),
+            tree: catalog.tree().clone(),
+            wal: catalog.wal().clone(),
             catalog: catalog.clone(),
             queue,
         }
+    }
+
+    #[inline]
+    pub(crate) fn stalls(&self) -> &Stalls {
+        &self.stalls
+    }
+
+    #[inline]
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    #[inline]
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    #[inline]
+    pub(crate) fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+
+    #[inline]
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Becomes the leader of the writers, in turn.
+    pub(crate) fn lead(&self) -> Lead<'_> {
+        self.queue.lead()
+    }
+
+    /// Writers that wait in the queue.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.queue.waiting_count()
     }
 }

@@ -33,7 +33,6 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
 use crate::types::pressure::{self, Load};
-use crate::wal::Wal;
 
 /// How a write wants to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -92,14 +91,14 @@ impl WriteQueue {
     /// The queue of a store that gives its next entry `next_seq`.
     pub(crate) fn of_store(env: &Env, next_seq: u64, next_source_id: u64) -> WriteQueue {
         let crew = Writers {
-            health: env.health.clone(),
+            health: env.health().clone(),
         };
         let state = LeaderState {
             next_seq,
             next_source_id,
             needs: Vec::new(),
         };
-        Queue::new(&env.runtime, crew, state)
+        Queue::new(env.runtime(), crew, state)
     }
 }
 
@@ -117,14 +116,14 @@ pub(crate) fn write(
     options: WriteOptions,
 ) -> Result<()> {
     if batch.is_empty() {
-        commit.env.health.check()?;
+        commit.env.health().check()?;
         return match options.sync {
             true => commit.wal.sync_log(),
             false => Ok(()),
         };
     }
     let timed = count_puts(&commit.env, &batch);
-    let sync = options.sync || commit.wal.sync_every_write;
+    let sync = options.sync || commit.wal.sync_every_write();
     if !planted::is(Bug::StallInQueue) {
         wait_for_pressure(commit, &batch)?;
     }
@@ -148,8 +147,8 @@ pub(crate) fn write_if(
     wanted: impl FnOnce() -> Result<bool>,
 ) -> Result<bool> {
     wait_for_pressure(commit, batch)?;
-    let sync = options.sync || commit.wal.sync_every_write;
-    let mut lead = commit.queue.lead();
+    let sync = options.sync || commit.wal.sync_every_write();
+    let mut lead = commit.lead();
     let result = wanted().and_then(|wanted| {
         if wanted {
             let timed = count_puts(&commit.env, batch);
@@ -167,26 +166,26 @@ pub(crate) fn write_if(
 /// Counts a batch's entries. Returns the time now if this is a batch that is timed.
 fn count_puts(env: &Env, batch: &BatchBody) -> Option<Instant> {
     let entries = batch.len() as u64;
-    (env.metrics.put_count.add(entries) % SAMPLE < entries).then(|| env.runtime.now())
+    (env.metrics().put_count.add(entries) % SAMPLE < entries).then(|| env.now())
 }
 
 fn record_put(env: &Env, start: Option<Instant>) {
     if let Some(start) = start {
-        let time = env.runtime.now().since(start);
-        env.metrics.put_time.record(time);
+        let time = env.now().since(start);
+        env.metrics().put_time.record(time);
     }
 }
 
 /// Waits, outside the queue, while a keyspace of the batch is over its limits.
 fn wait_for_pressure(commit: &Commit, batch: &BatchBody) -> Result<()> {
-    commit.env.health.check()?;
+    commit.env.health().check()?;
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
         if last == Some(entry.keyspace) {
             continue;
         }
         last = Some(entry.keyspace);
-        let keyspaces = commit.catalog.keyspaces.load();
+        let keyspaces = commit.catalog.keyspaces();
         match keyspaces.by_id.get(&entry.keyspace) {
             Some(keyspace) if passes(&commit.catalog, keyspace) => {}
             _ => {
@@ -223,18 +222,18 @@ pub(crate) fn wait_for_keyspace(
     if decide().0 == pressure::Decision::Pass {
         return Ok(());
     }
-    commit.env.work.notify();
+    commit.env.work().notify();
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
     commit.stalls.wait_for(whose, bytes(), decide, || {
         // Whoever is only slowed passes all the same.
         failing = match decide().0 {
-            pressure::Decision::Stop { .. } => commit.env.failures.failing_for_good(),
+            pressure::Decision::Stop { .. } => commit.env.failures().failing_for_good(),
             _ => None,
         };
-        failing.is_some() || commit.env.health.check().is_err() || keyspace.is_dropped()
+        failing.is_some() || commit.env.health().check().is_err() || keyspace.is_dropped()
     });
-    commit.env.health.check()?;
+    commit.env.health().check()?;
     keyspace.check()?;
     failing.map_or(Ok(()), Err)
 }
@@ -244,7 +243,7 @@ pub(crate) fn load_of(catalog: &Catalog, view: &KeyspaceView) -> Load {
     Load {
         sealed_memtable_count: view.sealed_count as u64,
         l0_run_count: view.run_count as u64,
-        log_bytes: catalog.log_bytes.load(std::sync::atomic::Ordering::Relaxed),
+        log_bytes: catalog.log_bytes(),
         active_bytes: match view.sealed_count {
             0 => 0,
             _ => view.active().mem.used_bytes(),
@@ -280,12 +279,12 @@ impl Need {
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
 fn commit_group(jobs: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
-    let start = (sync || group.len() > 1).then(|| jobs.env.runtime.now());
+    let start = (sync || group.len() > 1).then(|| jobs.env.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in group.iter_mut() {
         *result = jobs
             .env
-            .health
+            .health()
             .check()
             .and_then(|()| add_needs(&jobs.catalog, &mut needs, batch));
     }
@@ -297,13 +296,13 @@ fn commit_group(jobs: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, 
             *result = Err(error.clone());
         }
     }
-    jobs.env.metrics.group_count.add(1);
-    jobs.env.metrics.batch_count.add(group.len() as u64);
+    jobs.env.metrics().group_count.add(1);
+    jobs.env.metrics().batch_count.add(group.len() as u64);
     if let Some(start) = start {
         jobs.env
-            .metrics
+            .metrics()
             .commit_time
-            .record(jobs.env.runtime.now().since(start));
+            .record(jobs.env.now().since(start));
     }
 }
 
@@ -420,7 +419,7 @@ fn commit(
     commit.catalog.reserve_numbers(first + count - 1)?;
     // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
     // the log that is not above the pin.
-    let before = commit.wal.log.end();
+    let before = commit.wal.log().end();
     for need in needs.iter() {
         need.source.pin_log(before);
     }
@@ -440,10 +439,12 @@ fn commit(
         }
     };
     if planted::is(Bug::PublishBeforeLog) {
-        commit.tree.snapshots.publish(first + count - 1);
+        commit.tree.snapshots().publish(first + count - 1);
     }
-    let end =
-        append(&commit.wal, RecordKind::Group, first, count, bodies, sync).inspect_err(|_| {
+    let end = commit
+        .wal
+        .append(RecordKind::Group, first, count, bodies, sync)
+        .inspect_err(|_| {
             // Nothing was written for an empty source: it must not keep the log from here on.
             needs
                 .iter()
@@ -452,18 +453,19 @@ fn commit(
         })?;
     wake_for_supplies(&commit.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
-    commit.env.metrics.user_bytes.add(user_bytes as u64);
+    commit.env.metrics().user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
     if planted::is(Bug::HalfABatchIsShown) {
-        commit.tree.snapshots.publish(first + count - 1);
+        commit.tree.snapshots().publish(first + count - 1);
     }
-    apply(&commit.env, group, needs, first).inspect_err(|error| commit.env.health.poison(error))?;
+    apply(&commit.env, group, needs, first)
+        .inspect_err(|error| commit.env.health().poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
         // This must come before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
             if planted::is(Bug::GapCutLate) {
-                commit.tree.snapshots.publish(first + count - 1);
+                commit.tree.snapshots().publish(first + count - 1);
             }
             let puts = need.entries_of(group, EntryKind::Put);
             let keys = puts.map(|e| (e.key, e.key));
@@ -471,7 +473,7 @@ fn commit(
             gaps.invalidate(keys, first + count - 1, commit.tree.gap_min());
         }
     }
-    commit.tree.snapshots.publish(first + count - 1);
+    commit.tree.snapshots().publish(first + count - 1);
     for need in needs.iter().filter(|need| need.deletes > 0) {
         let deletes = || need.entries_of(group, EntryKind::Delete);
         let last = || deletes().last().map(|e| e.key);
@@ -480,7 +482,7 @@ fn commit(
             .gaps
             .deleted(commit.tree.gap_min(), need.deletes, last)
         {
-            commit.env.maintenance.notify();
+            commit.env.maintenance().notify();
         }
     }
     Ok(())
@@ -495,37 +497,14 @@ const SUPPLY_MIN_BYTES: u64 = 1 << 20;
 #[inline]
 fn wake_for_supplies(env: &Env, before: Position, end: Position) {
     // Small ones are made in passing.
-    if env.options.log_segment_bytes < SUPPLY_MIN_BYTES {
+    if env.options().log_segment_bytes < SUPPLY_MIN_BYTES {
         return;
     }
-    let half = env.options.log_segment_bytes / 2;
+    let half = env.options().log_segment_bytes / 2;
     let late = |p: Position| u64::from(p.offset) >= half;
     if before.segment != end.segment || late(before) != late(end) {
-        env.maintenance.notify();
+        env.maintenance().notify();
     }
-}
-
-/// Appends one record and syncs through it if asked.
-pub(crate) fn append(
-    wal: &Wal,
-    kind: RecordKind,
-    first: u64,
-    count: u64,
-    parts: &[&[u8]],
-    sync: bool,
-) -> Result<Position> {
-    let end = wal.log.append(kind, first, count, parts)?;
-    if !sync {
-        wal.interval_sync.written();
-    }
-    wal.env
-        .metrics
-        .log_bytes
-        .add(parts.iter().map(|p| p.len() as u64).sum::<u64>() + 32);
-    if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
-        wal.sync_log_through(end)?;
-    }
-    Ok(end)
 }
 
 /// Applies the group's entries, in number order, to their memtables.
@@ -556,7 +535,7 @@ fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()>
         apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
         if planted::is(Bug::HalfABatchIsShown) {
             // No call of the storage and no lock lies here: others run.
-            env.runtime.sleep(std::time::Duration::from_micros(10));
+            env.runtime().sleep(std::time::Duration::from_micros(10));
         }
     }
     Ok(())
@@ -634,11 +613,11 @@ fn rotate(
         KeyspaceView::build(
             unsettled,
             view.version.clone(),
-            &commit.tree.tables,
+            commit.tree.tables(),
             Some(view),
         )
     });
-    commit.env.work.notify();
+    commit.env.work().notify();
     Ok(keyspace.view().active().clone())
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use siltstone_storage::{Epoch, Lease, Mutex, Runtime};
+use siltstone_storage::{Epoch, Instant, Lease, Mutex, Runtime};
 
 use crate::env::failures::Failures;
 use crate::env::guard::Guards;
@@ -36,41 +36,41 @@ use crate::types::options::Options;
 /// What surrounds an open store.
 pub(crate) struct Env {
     /// Identifies this open of the store, to which its batches belong.
-    pub(crate) session: SessionId,
+    session: SessionId,
     /// As the store was opened.
-    pub(crate) options: Options,
+    options: Options,
     /// As they are now: those that change while the store is open are read here.
-    pub(crate) live: ArcSwap<Options>,
+    live: ArcSwap<Options>,
     /// The file of options in the store's folder as the open found it; an open for reading ignores
     /// it.
-    pub(crate) options_file: options_file::Read,
-    pub(crate) runtime: Runtime,
-    pub(crate) storages: Storages,
+    options_file: options_file::Read,
+    runtime: Runtime,
+    storages: Storages,
     /// The storages beneath those of an open for reading, and the log that it replayed.
-    pub(crate) below: Option<Below>,
-    pub(crate) guards: Guards,
-    pub(crate) epoch: Epoch,
-    pub(crate) lease: Mutex<Option<Box<dyn Lease>>>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) metrics: Metrics,
+    below: Option<Below>,
+    guards: Guards,
+    epoch: Epoch,
+    lease: Mutex<Option<Box<dyn Lease>>>,
+    health: Arc<Health>,
+    events: Arc<Events>,
+    metrics: Metrics,
     /// Ingests that bring files in; closing waits for them.
-    pub(crate) ingests: IngestsInFlight,
-    pub(crate) closing: AtomicBool,
+    ingests: IngestsInFlight,
+    closing: AtomicBool,
     /// Failures of flushes and compactions.
-    pub(crate) failures: Failures,
+    failures: Failures,
     /// A flush or a compaction may have become possible, or the store closes. Workers wait for it.
-    pub(crate) work: Notify,
+    work: Notify,
     /// A job ended, or a worker found nothing to do. Callers who wait for jobs wait for it.
-    pub(crate) settled: Notify,
+    settled: Notify,
     /// The load of a keyspace may have fallen, or a writer that waits may go on. Stalled writers
     /// wait for it.
-    pub(crate) pressure: Arc<Notify>,
+    pressure: Arc<Notify>,
     /// Something is to be prepared, deleted or tried again, or the store closes. The maintenance
     /// task waits for it.
-    pub(crate) maintenance: Notify,
+    maintenance: Notify,
     /// The tasks are to end. Those that pause after a failure wait for it.
-    pub(crate) ending: Notify,
+    ending: Notify,
 }
 
 /// What an [`Env`] is made of.
@@ -116,9 +116,129 @@ impl Env {
         }
     }
 
+    /// The options that the store was opened with.
+    #[inline]
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The options as they are now.
+    pub(crate) fn live(&self) -> Arc<Options> {
+        self.live.load_full()
+    }
+
+    pub(crate) fn set_live(&self, options: Arc<Options>) {
+        self.live.store(options);
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    #[inline]
+    pub(crate) fn options_file(&self) -> &options_file::Read {
+        &self.options_file
+    }
+
+    #[inline]
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    #[inline]
+    pub(crate) fn storages(&self) -> &Storages {
+        &self.storages
+    }
+
+    pub(crate) fn below(&self) -> Option<&Below> {
+        self.below.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    #[inline]
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    #[inline]
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    #[inline]
+    pub(crate) fn ingests(&self) -> &IngestsInFlight {
+        &self.ingests
+    }
+
+    #[inline]
+    pub(crate) fn failures(&self) -> &Failures {
+        &self.failures
+    }
+
+    #[inline]
+    pub(crate) fn work(&self) -> &Notify {
+        &self.work
+    }
+
+    #[inline]
+    pub(crate) fn settled(&self) -> &Notify {
+        &self.settled
+    }
+
+    #[inline]
+    pub(crate) fn pressure(&self) -> &Arc<Notify> {
+        &self.pressure
+    }
+
+    #[inline]
+    pub(crate) fn maintenance(&self) -> &Notify {
+        &self.maintenance
+    }
+
+    #[inline]
+    pub(crate) fn ending(&self) -> &Notify {
+        &self.ending
+    }
+
+    /// The time now.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    /// Repeats the deletions that failed. Returns the names of the files that are gone now.
+    pub(crate) fn delete_again(&self) -> Vec<String> {
+        self.guards.delete_again(self.epoch)
+    }
+
+    /// Whether the store is being closed.
+    #[inline]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// From now on the store is being closed. Returns false if it was already.
+    pub(crate) fn begin_closing(&self) -> bool {
+        !self.closing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Lets another process open the store.
+    pub(crate) fn give_lease_back(&self) {
+        let lease = self.lease.lock().take();
+        drop(lease);
+    }
+
     /// Refuses a call once the store is being closed.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closing.load(Ordering::Acquire) {
+        if self.is_closing() {
             Err(closed())
         } else {
             Ok(())

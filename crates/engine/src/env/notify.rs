@@ -37,13 +37,14 @@ impl Notify {
     }
 
     /// Waits until there were more than `seen` notifications, but not longer than `at_most`.
-    /// Returns false if the time has passed without one.
+    /// Returns false if that time has passed. Like any condition it may wake without a reason, so
+    /// true only means that it is worth looking again.
     pub(crate) fn wait_past(&self, seen: u64, at_most: Duration) -> bool {
         let count = self.count.lock();
         if *count != seen {
             return true;
         }
-        let (count, _) = self.changed.wait_timeout(count, at_most);
-        *count != seen
+        let (count, timed_out) = self.changed.wait_timeout(count, at_most);
+        !timed_out || *count != seen
     }
 }

@@ -39,9 +39,9 @@ pub(crate) struct FlushTask {
 /// Executes and installs one flush.
 pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
     let _span = tracing::debug_span!("flush", keyspace = &*task.keyspace.name).entered();
-    let start = jobs.env.runtime.now();
+    let start = jobs.env.now();
     let source = &task.source;
-    let (published, snapshots) = jobs.tree.snapshots.for_job();
+    let (published, snapshots) = jobs.tree.snapshots().for_job();
     // Level-0 runs are cut where the base level is, so that a table of the run meets few of that level's.
     let version = task.keyspace.view().version.clone();
     let settings = task.keyspace.pin_settings();
@@ -75,21 +75,22 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
 
     let tables = outcome.tables.clone();
     let installed = install(&jobs.catalog, task, outcome.tables);
-    if installed.is_err() && (!jobs.env.health.is_poisoned() || planted::is(Bug::DiscardInDoubt)) {
+    if installed.is_err() && (!jobs.env.health().is_poisoned() || planted::is(Bug::DiscardInDoubt))
+    {
         // An edit whose sync failed may stand all the same when the store is opened again: it must find its tables.
         jobs.runner.discard(&tables);
     }
     installed?;
     count_outcome(&jobs.env, &outcome.counters);
     jobs.env
-        .metrics
+        .metrics()
         .flush_in_bytes
         .add(outcome.counters.raw_bytes_read);
     let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
-    let took = jobs.env.runtime.now().since(start);
-    jobs.env.metrics.flush_out_bytes.add(out_bytes);
-    jobs.env.metrics.flush_count.add(1);
-    jobs.env.metrics.flush_time.record(took);
+    let took = jobs.env.now().since(start);
+    jobs.env.metrics().flush_out_bytes.add(out_bytes);
+    jobs.env.metrics().flush_count.add(1);
+    jobs.env.metrics().flush_time.record(took);
     tracing::debug!(
         in_bytes = outcome.counters.raw_bytes_read,
         out_bytes,
@@ -97,7 +98,7 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
         duration_us = took.as_micros() as u64,
         "flushed"
     );
-    jobs.env.events.tell(|| Event::Flushed {
+    jobs.env.events().tell(|| Event::Flushed {
         keyspace: task.keyspace.name.clone(),
         in_bytes: outcome.counters.raw_bytes_read,
         out_bytes,
@@ -117,7 +118,7 @@ fn rejected(env: &Env, task: &FlushTask, error: &Error) {
     let count = task.source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {
         let name = &task.keyspace.name;
-        env.health.poison(&error.clone().context(format!(
+        env.health().poison(&error.clone().context(format!(
             "keyspace `{name}` cannot be flushed: {count} times in a row its tables did not hold \
              what was written (the log keeps all of it)"
         )));
@@ -147,10 +148,10 @@ fn install(
     tables: Vec<siltstone_table::job::outcome::OutputTable>,
 ) -> Result<()> {
     let source = &task.source;
-    let mut role = catalog.manifest.lock();
+    let mut role = catalog.role();
     task.keyspace.check()?;
     let ids = tables.len() as u64 + 1;
-    let mut next_id = catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
+    let mut next_id = catalog.take_table_ids(ids);
     let run_id = next_id;
     next_id += 1;
     let mut seqs = source.seqs();
@@ -172,15 +173,15 @@ fn install(
         ..Edit::default()
     };
     catalog.commit_edit(&mut role, edit)?;
-    refresh_view(&catalog.tree, &role, &task.keyspace, &[source.id]);
+    refresh_view(catalog.tree(), &role, &task.keyspace, &[source.id]);
     for table in &metas {
         catalog
-            .env
-            .events
+            .env()
+            .events()
             .tell(|| table.created(&task.keyspace.name, 0));
     }
     if out_of_order {
-        catalog.env.metrics.out_of_order_install_count.add(1);
+        catalog.env().metrics().out_of_order_install_count.add(1);
     }
     Ok(())
 }
@@ -198,15 +199,15 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
 /// an ingest that is visible before its edit is durable, or data under a drop that may never become
 /// durable.
 pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
-    jobs.env.health.check()?;
-    let mut lead = jobs.commit.queue.lead();
+    jobs.env.health().check()?;
+    let mut lead = jobs.commit.lead();
     let sealed: Result<Vec<_>> = keyspaces
         .iter()
         .map(|k| lead.rotate(&jobs.commit, k))
         .collect();
     lead.finish();
     sealed?;
-    let end = jobs.wal.log.end();
+    let end = jobs.wal.log().end();
     let waiting: Vec<(&KeyspaceCore, Vec<u64>)> =
         keyspaces.iter().map(|k| (&**k, sealed_ids(k))).collect();
     jobs.wait_until(|| {
@@ -217,7 +218,7 @@ pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> 
         let is_done = left.peek().is_none();
         if left.any(|(keyspace, _)| !keyspace.is_created()) {
             // Its create edit waits for room, and its flush for that edit.
-            jobs.env.health.check()?;
+            jobs.env.health().check()?;
         }
         Ok(is_done)
     })?;

@@ -10,7 +10,6 @@
 //! Threading: workers; no lock that a read or a write takes is held over I/O.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::planted::{self, Bug};
@@ -96,26 +95,20 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         reason = &*choice.reason,
     )
     .entered();
-    let start = jobs.env.runtime.now();
+    let start = jobs.env.now();
     if task.choice.kind == ChoiceKind::TrivialMove {
         let moved: Vec<_> = task.choice.tables().cloned().collect();
         let count = moved.len();
         commit(jobs, task, moved)?;
-        jobs.env.metrics.trivial_move_count.add(1);
-        tell(
-            &jobs.env,
-            task,
-            count,
-            0,
-            jobs.env.runtime.now().since(start),
-        );
+        jobs.env.metrics().trivial_move_count.add(1);
+        tell(&jobs.env, task, count, 0, jobs.env.now().since(start));
         return Ok(());
     }
     if task.choice.kind == ChoiceKind::Drop {
         commit(jobs, task, Vec::new())?;
         let count = task.choice.tables().count() as u64;
-        jobs.env.metrics.dropped_table_count.add(count);
-        tell(&jobs.env, task, 0, 0, jobs.env.runtime.now().since(start));
+        jobs.env.metrics().dropped_table_count.add(count);
+        tell(&jobs.env, task, 0, 0, jobs.env.now().since(start));
         return Ok(());
     }
     if task.begun.is_none() {
@@ -135,20 +128,17 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         Some(&begun.handover),
     );
     let adopted = begun.handover.adopted_count() - adopted_before;
-    jobs.env.metrics.adopted_table_count.add(adopted);
+    jobs.env.metrics().adopted_table_count.add(adopted);
     jobs.env
-        .metrics
+        .metrics()
         .resumed_job_count
         .add(u64::from(adopted > 0));
     let outcome = executed?;
     let tables = outcome.tables.clone();
-    let mut next_id = jobs
-        .catalog
-        .next_table_id
-        .fetch_add(tables.len() as u64 + 1, Ordering::AcqRel);
+    let mut next_id = jobs.catalog.take_table_ids(tables.len() as u64 + 1);
     let metas = JobRunner::metas(outcome.tables, &mut next_id);
     if let Err(error) = commit(jobs, task, metas.clone()) {
-        if !jobs.env.health.is_poisoned() {
+        if !jobs.env.health().is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
             jobs.runner.discard(&tables);
         }
@@ -158,7 +148,7 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         super::schedule::remember_futile(jobs, &metas);
     }
     count_outcome(&jobs.env, &outcome.counters);
-    let m = &jobs.env.metrics;
+    let m = &jobs.env.metrics();
     m.compaction_in_bytes.add(task.choice.input_bytes);
     let out_bytes = tables.iter().map(|t| t.file_bytes).sum();
     m.compaction_out_bytes.add(out_bytes);
@@ -171,11 +161,11 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
         Cause::Deletes => drop(m.delete_compaction_count.add(1)),
         Cause::Manual => drop(m.manual_count.add(1)),
     }
-    let took = jobs.env.runtime.now().since(start);
+    let took = jobs.env.now().since(start);
     m.compaction_time.record(took);
     for table in &metas {
         jobs.env
-            .events
+            .events()
             .tell(|| table.created(&task.keyspace.name, task.choice.to));
     }
     tell(&jobs.env, task, metas.len(), out_bytes, took);
@@ -190,7 +180,7 @@ fn tell(env: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took
         duration_us = took.as_micros() as u64,
         "compacted"
     );
-    env.events.tell(|| Event::Compacted {
+    env.events().tell(|| Event::Compacted {
         keyspace: task.keyspace.name.clone(),
         reason: task.choice.reason.clone(),
         from_level: task.choice.from,
@@ -205,7 +195,7 @@ fn tell(env: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took
 
 /// The job of a choice: everything that its attempts share.
 fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
-    let (mut published, mut snapshots) = jobs.tree.snapshots.for_job();
+    let (mut published, mut snapshots) = jobs.tree.snapshots().for_job();
     if planted::is(Bug::JobKeepsNewestOnly) {
         (published, snapshots) = (crate::formats::log::format::MAX_SEQUENCE, Vec::new());
     }
@@ -221,9 +211,9 @@ fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
     }
     let inputs = jobs
         .tree
-        .tables
+        .tables()
         .inputs(task.choice.tables().cloned().collect());
-    let anchors = |table: &TableMeta| jobs.tree.tables.anchors(table);
+    let anchors = |table: &TableMeta| jobs.tree.tables().anchors(table);
     let job = jobs.runner.compaction_job(
         &task.version,
         &task.keyspace.pin_settings().all,
@@ -235,7 +225,7 @@ fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
     Begun {
         job,
         inputs,
-        handover: Arc::new(Handover::new(&jobs.env.runtime)),
+        handover: Arc::new(Handover::new(jobs.env.runtime())),
         left_count: 0,
     }
 }
@@ -250,14 +240,14 @@ fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
 /// Commits the edit that replaces the choice's inputs by `outputs`.
 fn commit(jobs: &Jobs, task: &CompactionTask, outputs: Vec<Arc<TableMeta>>) -> Result<()> {
     let choice = &task.choice;
-    let mut role = jobs.catalog.manifest.lock();
+    let mut role = jobs.catalog.role();
     task.keyspace.check()?;
     if task.cancel.is_cancelled() {
         return Err(crate::jobs::sides::cancelled());
     }
     let add = match choice.output_seqs {
         Some(seqs) => {
-            let run_id = jobs.catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
+            let run_id = jobs.catalog.take_table_ids(1);
             add_run(outputs, run_id, seqs)
         }
         None => outputs
@@ -298,13 +288,13 @@ pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) 
 
 /// Adds what a job dropped to the store's counts.
 pub(crate) fn count_outcome(env: &Env, counters: &Counters) {
-    let m = &env.metrics;
+    let m = &env.metrics();
     m.dropped_shadowed_count.add(counters.shadowed);
     m.dropped_tombstone_count.add(counters.tombstones);
     m.dropped_covered_count.add(counters.covered);
     m.dropped_fragment_count.add(counters.fragments_dropped);
     if counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read >= LARGE_JOB_BYTES
-        && !env.runtime.is_simulated()
+        && !env.runtime().is_simulated()
     {
         crate::types::allocator::give_back_free_pages();
     }

@@ -25,10 +25,7 @@ pub(crate) fn compact_range(
         return Err(reversed_range("the range to compact", start, end));
     }
     crate::jobs::flush::flush(jobs, std::slice::from_ref(keyspace))?;
-    let first_new_table_id = jobs
-        .catalog
-        .next_table_id
-        .load(std::sync::atomic::Ordering::Acquire);
+    let first_new_table_id = jobs.catalog.next_table_id();
     let id = {
         let mut schedule = jobs.schedule.lock();
         let id = schedule.new_id();

@@ -20,32 +20,78 @@ use crate::catalog::Catalog;
 use crate::commit::Commit;
 use crate::env::Env;
 use crate::jobs::build::JobRunner;
-use crate::jobs::schedule::Schedule;
+use crate::jobs::schedule::{JobStats, Schedule};
 use crate::tree::Tree;
 use crate::wal::Wal;
 
 /// The jobs of a store: what runs, and what runs it.
 pub(crate) struct Jobs {
-    pub(crate) env: Arc<Env>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) wal: Arc<Wal>,
-    pub(crate) catalog: Arc<Catalog>,
-    pub(crate) commit: Arc<Commit>,
-    pub(crate) runner: JobRunner,
-    pub(crate) schedule: Mutex<Schedule>,
+    env: Arc<Env>,
+    tree: Arc<Tree>,
+    wal: Arc<Wal>,
+    catalog: Arc<Catalog>,
+    commit: Arc<Commit>,
+    runner: JobRunner,
+    schedule: Mutex<Schedule>,
 }
 
 impl Jobs {
     pub(crate) fn new(commit: &Arc<Commit>, runner: JobRunner) -> Jobs {
-        let env = commit.env.clone();
+        let env = commit.env().clone();
         Jobs {
-            schedule: env.runtime.mutex(Schedule::new()),
+            schedule: env.runtime().mutex(Schedule::new()),
             env,
-            tree: commit.tree.clone(),
-            wal: commit.wal.clone(),
-            catalog: commit.catalog.clone(),
+            tree: commit.tree().clone(),
+            wal: commit.wal().clone(),
+            catalog: commit.catalog().clone(),
             commit: commit.clone(),
             runner,
         }
+    }
+
+    #[inline]
+    pub(crate) fn runner(&self) -> &JobRunner {
+        &self.runner
+    }
+
+    #[inline]
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    #[inline]
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    #[inline]
+    pub(crate) fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+
+    #[inline]
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    #[inline]
+    pub(crate) fn commit(&self) -> &Arc<Commit> {
+        &self.commit
+    }
+
+    /// The jobs that run, for the statistics.
+    pub(crate) fn running(&self) -> Vec<JobStats> {
+        self.schedule.lock().jobs()
+    }
+
+    /// Memory of the running jobs' buffers, in bytes.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.schedule.lock().buffer_bytes()
+    }
+
+    /// Stops automatic compaction, for tests.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.schedule.lock().paused = paused;
+        self.env.work().notify();
     }
 }

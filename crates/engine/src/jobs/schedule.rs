@@ -196,9 +196,9 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
 pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
     #[cfg(feature = "planted")]
     if planted::is(Bug::UnseededOrder) {
-        jobs.env.runtime.yield_point_at(planted::unseeded());
+        jobs.env.runtime().yield_point_at(planted::unseeded());
     }
-    let map = jobs.catalog.keyspaces.load_full();
+    let map = jobs.catalog.keyspaces();
     let mut schedule = jobs.schedule.lock();
     for keyspace in map.by_id.values() {
         if let Some(task) = next_flush(&mut schedule, keyspace) {
@@ -206,7 +206,7 @@ pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
         }
     }
     if !schedule.runs(JobKind::Flush) {
-        jobs.env.failures.forget_kind(JobKind::Flush);
+        jobs.env.failures().forget_kind(JobKind::Flush);
     }
     if flush_only {
         return None;
@@ -216,7 +216,7 @@ pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
         if !given_up.is_empty() {
             drop(schedule);
             end(jobs, given_up);
-            jobs.env.work.notify();
+            jobs.env.work().notify();
             return None;
         }
     } else if let Some(task) = schedule.unfinished.pop() {
@@ -262,7 +262,7 @@ fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
     for keyspace in map.by_id.values() {
         for handle in with_range_deletes(&keyspace.pin()) {
             if handle.deleted_ranges().is_none() {
-                jobs.tree.tables.learn_deleted_ranges(handle);
+                jobs.tree.tables().learn_deleted_ranges(handle);
             }
         }
     }
@@ -296,7 +296,7 @@ fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
         }
     }
     if !schedule.runs(JobKind::Compaction) {
-        jobs.env.failures.forget_kind(JobKind::Compaction);
+        jobs.env.failures().forget_kind(JobKind::Compaction);
     }
     None
 }
@@ -311,8 +311,12 @@ fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHan
 
 /// What `pick_deletes` knows besides the version.
 fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
-    let published = tree.snapshots.published();
-    let mut oldest_read = tree.snapshots.oldest().unwrap_or(published).min(published);
+    let published = tree.snapshots().published();
+    let mut oldest_read = tree
+        .snapshots()
+        .oldest()
+        .unwrap_or(published)
+        .min(published);
     if planted::is(Bug::DropUnderSnapshots) {
         oldest_read = u64::MAX;
     }
@@ -508,14 +512,14 @@ pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
     match result {
         Ok(()) => {
             schedule.panicked.remove(&(kind, keyspace));
-            jobs.env.failures.succeeded(kind);
+            jobs.env.failures().succeeded(kind);
         }
         // Nobody waits for the work of a keyspace that is gone.
         Err(error) if error.kind() == ErrorKind::KeyspaceDropped => {}
-        Err(_) => jobs.env.failures.failed(kind),
+        Err(_) => jobs.env.failures().failed(kind),
     }
-    jobs.env.work.notify();
-    jobs.env.settled.notify();
+    jobs.env.work().notify();
+    jobs.env.settled().notify();
     match task {
         Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
         Some(Task::Compaction(compaction)) => {
@@ -552,7 +556,7 @@ pub(crate) fn cancel_all(jobs: &Jobs) {
 
 /// Whether nothing runs, nothing is sealed (but what tests hold back), and nothing is due.
 pub(crate) fn is_idle(jobs: &Jobs) -> bool {
-    let map = jobs.catalog.keyspaces.load_full();
+    let map = jobs.catalog.keyspaces();
     let schedule = jobs.schedule.lock();
     if !schedule.running.is_empty() {
         return false;

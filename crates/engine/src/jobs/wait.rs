@@ -20,35 +20,35 @@ impl Jobs {
     /// That of `is_done`; `Closed`; what poisoned the store; and the last job's error if jobs fail
     /// again and again.
     pub(crate) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
-        self.env.failures.forget_earlier();
+        self.env.failures().forget_earlier();
         // Idle workers notify `settled`. Waking them on each of those notifications would make them
         // spin.
         let mut wake = true;
         loop {
-            let seen = self.env.settled.count();
+            let seen = self.env.settled().count();
             if is_done()? {
                 return Ok(());
             }
             self.env.check_open()?;
-            self.env.health.check_manifest()?;
-            if let Some(error) = self.env.failures.failing() {
+            self.env.health().check_manifest()?;
+            if let Some(error) = self.env.failures().failing() {
                 return Err(error);
             }
             if wake {
-                self.env.work.notify();
+                self.env.work().notify();
             }
-            wake = !self.env.settled.wait_past(seen, LOOK_AGAIN);
+            wake = !self.env.settled().wait_past(seen, LOOK_AGAIN);
         }
     }
 
     /// Waits until nothing is due, nothing runs and nothing is sealed.
     pub(crate) fn wait_until_idle(&self) -> Result<()> {
         self.wait_until(|| {
-            self.env.health.check()?;
+            self.env.health().check()?;
             self.env.check_open()?;
             Ok(is_idle(self))
         })?;
-        self.env.failures.forget_kinds();
+        self.env.failures().forget_kinds();
         delete_obsolete(&self.catalog);
         Ok(())
     }

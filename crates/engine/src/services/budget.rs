@@ -24,7 +24,7 @@ const SEALED_MIN_BYTES: u64 = 64 << 10;
 /// What is in memory now.
 pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
-    for keyspace in jobs.catalog.keyspaces.load_full().by_id.values() {
+    for keyspace in jobs.catalog().keyspaces().by_id.values() {
         for source in &keyspace.pin().sources {
             if let Source::Memtable(m) = source {
                 range_delete_bytes += m.mem.range_delete_held_bytes();
@@ -32,48 +32,48 @@ pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
             }
         }
     }
-    let job_bytes = jobs.schedule.lock().buffer_bytes();
+    let job_bytes = jobs.buffer_bytes();
     MemoryStats {
-        arena_bytes: jobs.tree.arenas.held_bytes(),
+        arena_bytes: jobs.tree().arenas().held_bytes(),
         range_delete_bytes,
-        block_cache_bytes: jobs.tree.tables.cache.held_bytes(),
-        table_bytes: jobs.tree.tables.memory_bytes(),
-        memtable_bytes: jobs.tree.arenas.whole_bytes() + beside_arenas,
+        block_cache_bytes: jobs.tree().tables().cache.held_bytes(),
+        table_bytes: jobs.tree().tables().memory_bytes(),
+        memtable_bytes: jobs.tree().arenas().whole_bytes() + beside_arenas,
         job_bytes,
-        block_cache_capacity_bytes: jobs.tree.tables.cache.capacity_bytes(),
-        max_bytes: jobs.env.live.load().memory_bytes_max,
+        block_cache_capacity_bytes: jobs.tree().tables().cache.capacity_bytes(),
+        max_bytes: jobs.env().live().memory_bytes_max,
     }
 }
 
 /// One round: gives back what is too much.
 pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
-    let max = jobs.env.live.load().memory_bytes_max;
-    let cache = &jobs.tree.tables.cache;
+    let max = jobs.env().live().memory_bytes_max;
+    let cache = &jobs.tree().tables().cache;
     if max == 0 {
         cache.set_capacity(u64::MAX);
         return Ok(());
     }
-    jobs.tree.arenas.release_kept();
+    jobs.tree().arenas().release_kept();
     let now = memory(jobs);
     let others = now.counted_bytes() - now.block_cache_bytes;
     cache.set_capacity(max.saturating_sub(others));
     if others <= max {
         return Ok(());
     }
-    let closed = jobs.tree.tables.close_deep(others - max);
+    let closed = jobs.tree().tables().close_deep(others - max);
     if others - closed.min(others) <= max {
         return Ok(());
     }
-    jobs.env.metrics.memory_over_count.add(1);
-    if jobs.env.health.is_no_space() {
+    jobs.env().metrics().memory_over_count.add(1);
+    if jobs.env().health().is_no_space() {
         return Ok(());
     }
-    seal_largest(&jobs.commit)
+    seal_largest(jobs.commit())
 }
 
 /// Seals the largest active memtable, if it is worth it.
 fn seal_largest(commit: &Commit) -> Result<()> {
-    let map = commit.catalog.keyspaces.load_full();
+    let map = commit.catalog().keyspaces();
     let largest = map
         .by_id
         .values()
@@ -84,11 +84,11 @@ fn seal_largest(commit: &Commit) -> Result<()> {
     let Some((_, keyspace)) = largest else {
         return Ok(());
     };
-    let mut lead = commit.queue.lead();
+    let mut lead = commit.lead();
     let sealed = lead.rotate(commit, keyspace);
     lead.finish();
     if sealed? {
-        commit.env.metrics.sealed_for_memory_count.add(1);
+        commit.env().metrics().sealed_for_memory_count.add(1);
     }
     Ok(())
 }

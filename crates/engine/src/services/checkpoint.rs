@@ -51,24 +51,24 @@ struct Cut {
 /// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
 fn cut(commit: &Commit) -> Result<Cut> {
     // Nobody creates, drops or ingests between the state and the views.
-    let _ddl = commit.catalog.ddl.lock();
+    let _ddl = commit.catalog().changes();
     // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
-    commit.env.health.check_manifest()?;
+    commit.env().health().check_manifest()?;
     let (state, creates) = {
-        let role = commit.catalog.manifest.lock();
+        let role = commit.catalog().role();
         let pending = role.pending.iter().flat_map(|p| &p.edit.create);
         (
             role.manifest.state().clone(),
             pending.map(|c| (c.id, c.clone())).collect(),
         )
     };
-    let mut lead = commit.queue.lead();
+    let mut lead = commit.lead();
     // Asked again: the leader before may have poisoned the store with its work half done.
-    if let Err(error) = commit.env.health.check_manifest() {
+    if let Err(error) = commit.env().health().check_manifest() {
         lead.finish();
         return Err(error);
     }
-    let map = commit.catalog.keyspaces.load_full();
+    let map = commit.catalog().keyspaces();
     let rotated: Result<Vec<bool>> = map
         .by_id
         .values()
@@ -81,9 +81,12 @@ fn cut(commit: &Commit) -> Result<Cut> {
         lead.finish();
     }
     // In a simulated run others get their chance right here: what is a moment must be one because of the role, not by luck.
-    commit.env.runtime.yield_point();
+    commit.env().runtime().yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
-    let (published, end) = (commit.tree.snapshots.published(), commit.wal.log.end());
+    let (published, end) = (
+        commit.tree().snapshots().published(),
+        commit.wal().log().end(),
+    );
     if let Some(lead) = lead {
         lead.finish();
     }
@@ -100,8 +103,8 @@ fn cut(commit: &Commit) -> Result<Cut> {
 /// Writes a checkpoint into an empty storage, or over an unfinished one.
 pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
-    jobs.env.health.check_manifest()?;
-    let target = &jobs.tree.tables.descriptors.wrap(target.clone());
+    jobs.env().health().check_manifest()?;
+    let target = &jobs.tree().tables().descriptors.wrap(target.clone());
     let lease = target
         .lease(LEASE)
         .map_err(|e| Error::from(e).context("writing a checkpoint"))?;
@@ -115,7 +118,7 @@ pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<Checkpoint
     let _ = target
         .delete(epoch, PARTIAL)
         .and_then(|()| target.sync_dir(epoch));
-    tell(&jobs.env, target.describe(), report);
+    tell(jobs.env(), target.describe(), report);
     Ok(report)
 }
 
@@ -126,7 +129,7 @@ fn tell(env: &Env, place: String, report: CheckpointReport) {
         written_table_count = report.written_table_count,
         "checkpoint written"
     );
-    env.events.tell(|| Event::Checkpointed { place, report });
+    env.events().tell(|| Event::Checkpointed { place, report });
 }
 
 /// Makes sure that the target is empty or an unfinished checkpoint, and marks it.
@@ -169,31 +172,23 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 }
 
 fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
-    let cut = cut(&jobs.commit)?;
+    let cut = cut(jobs.commit())?;
     if !planted::is(Bug::CheckpointAheadOfLog) {
-        jobs.wal.sync_log_through(cut.end)?;
+        jobs.wal().sync_log_through(cut.end)?;
     }
     let mut report = CheckpointReport {
         published: cut.published,
         keyspace_count: cut.keyspaces.len() as u64,
         ..CheckpointReport::default()
     };
-    let open_number = jobs.runner.open_number + 1;
-    let runner = jobs.runner.onto(target, epoch, open_number);
-    let mut next_id = jobs
-        .catalog
-        .next_table_id
-        .load(std::sync::atomic::Ordering::Acquire)
-        .max(cut.state.next_table_id);
+    let open_number = jobs.runner().open_number + 1;
+    let runner = jobs.runner().onto(target, epoch, open_number);
+    let mut next_id = jobs.catalog().next_table_id().max(cut.state.next_table_id);
     let mut state = StoreState {
         next_table_id: next_id,
-        sequence_ceiling: jobs
-            .catalog
-            .ceiling
-            .load(std::sync::atomic::Ordering::Acquire)
-            .max(cut.state.sequence_ceiling),
+        sequence_ceiling: jobs.catalog().ceiling().max(cut.state.sequence_ceiling),
         open_number,
-        created_us: jobs.env.runtime.unix_micros(),
+        created_us: jobs.env().runtime().unix_micros(),
         next_keyspace_id: cut.state.next_keyspace_id,
         ..StoreState::new()
     };
@@ -205,8 +200,8 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             .insert(keyspace.id, Arc::new(cut.describe(keyspace, view)?));
         for (_, level) in view.level_views() {
             for table in level.level.tables() {
-                check_going_on(&jobs.env)?;
-                import(&jobs.env, &**target, epoch, &table.name)?;
+                check_going_on(jobs.env())?;
+                import(jobs.env(), &**target, epoch, &table.name)?;
                 report.table_count += 1;
                 report.table_bytes += table.file_bytes;
             }
@@ -219,7 +214,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                 Source::Run(run) => (run.seqs, run.tables.level.clone()),
                 Source::Memtable(_) if planted::is(Bug::CheckpointWithoutMemtables) => continue,
                 Source::Memtable(mem) => {
-                    check_going_on(&jobs.env)?;
+                    check_going_on(jobs.env())?;
                     let written = runner.flush_for_recovery(
                         keyspace.id,
                         &keyspace.pin_settings().all,
@@ -246,8 +241,8 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             .push(keyspace_edit(keyspace.id, &runs, cut.published));
     }
     edit.next_table_id = Some(next_id);
-    check_going_on(&jobs.env)?;
-    found(target, epoch, &jobs.env.runtime, state, &edit)?;
+    check_going_on(jobs.env())?;
+    found(target, epoch, jobs.env().runtime(), state, &edit)?;
     Ok(report)
 }
 
@@ -279,15 +274,15 @@ impl Cut {
 
 /// A checkpoint ends with the store: after its lease is gone others may delete what the views name.
 fn check_going_on(env: &Env) -> Result<()> {
-    if env.closing.load(std::sync::atomic::Ordering::Acquire) {
+    if env.is_closing() {
         return Err(closed());
     }
-    env.health.check_manifest()
+    env.health().check_manifest()
 }
 
 fn import(env: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<()> {
     target
-        .import(epoch, name, &*env.storages.tables, name)
+        .import(epoch, name, &*env.storages().tables, name)
         .map_err(|e| Error::from(e).context(format!("taking {name} into a checkpoint")))
 }
 
@@ -331,7 +326,7 @@ pub(crate) fn found(
 /// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.
 pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = %folder.display()).entered();
-    jobs.env.health.check_manifest()?;
+    jobs.env().health().check_manifest()?;
     let told = |e: siltstone_storage::StorageError| {
         Error::from(e).context(format!("writing a checkpoint to {}", folder.display()))
     };
@@ -341,7 +336,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
     {
         return Err(not_empty(&folder.display().to_string()));
     }
-    refuse_within(&jobs.env.storages, folder, "a checkpoint")?;
+    refuse_within(jobs.env().storages(), folder, "a checkpoint")?;
     let partial = partial_path(folder)?;
     let strange = |found: String| {
         Error::invalid_argument(format!(
@@ -352,7 +347,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .found(found)
         .advice("move it away, or choose another folder")
     };
-    let descriptors = &jobs.tree.tables.descriptors;
+    let descriptors = &jobs.tree().tables().descriptors;
     let storage = descriptors
         .retry(|| FileStorage::open_or_create(&partial))
         .map_err(told)?;
@@ -400,7 +395,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
             let _ = target
                 .delete(epoch, PARTIAL)
                 .and_then(|()| target.sync_dir(epoch));
-            tell(&jobs.env, folder.display().to_string(), report);
+            tell(jobs.env(), folder.display().to_string(), report);
             Ok(report)
         }
         Err(error) => {

@@ -12,12 +12,11 @@
 //! Threading: any thread; waits for its turn like a writer, and for the log's sync.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted::{self, Bug};
 
 use crate::catalog::edits::{may_wait, settle};
-use crate::catalog::{Catalog, DROPPED_NAMES_MAX, KeyspaceMap, ManifestRole, PendingEdit};
+use crate::catalog::{Catalog, DROPPED_NAMES_MAX, ManifestRole, PendingEdit};
 use crate::commit::Commit;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::encode_create;
@@ -49,17 +48,17 @@ pub(crate) fn create(
     options: &KeyspaceOptions,
 ) -> Result<Arc<KeyspaceCore>> {
     check_name(name)?;
-    let _ddl = commit.catalog.ddl.lock();
-    let live = commit.env.live.load_full();
+    let _ddl = commit.catalog().changes();
+    let live = commit.env().live();
     let mut own = live.keyspaces.get(name).cloned().unwrap_or_default();
     own.merge(options);
     own.validate()?;
     let mut stored = StoredOptions::new();
     own.store_into(&mut stored);
-    let settings = Settings::new(own, &live, &commit.tree.arenas);
+    let settings = Settings::new(own, &live, commit.tree().arenas());
     // Under the lock: one whose edit is in doubt has given an id away that the state does not know.
-    commit.env.health.check()?;
-    if commit.catalog.keyspaces.load().by_name.contains_key(name) {
+    commit.env().health().check()?;
+    if commit.catalog().keyspaces().by_name.contains_key(name) {
         return Err(
             Error::invalid_argument(format!("there is a keyspace `{name}` already"))
                 .advice("open it, or use another name"),
@@ -68,10 +67,10 @@ pub(crate) fn create(
     // Not from the manifest's state: an id is given away by its record, long before an edit says so.
     let id = if planted::is(Bug::ReuseKeyspaceIds) {
         (1..)
-            .find(|id| !commit.catalog.keyspaces.load().by_id.contains_key(id))
+            .find(|id| !commit.catalog().keyspaces().by_id.contains_key(id))
             .unwrap_or(1)
     } else {
-        commit.catalog.next_keyspace_id.load(Ordering::Acquire)
+        commit.catalog().next_keyspace_id()
     };
     let Some(next_id) = id.checked_add(1) else {
         return Err(
@@ -79,15 +78,15 @@ pub(crate) fn create(
                 .advice("copy the data to a new store"),
         );
     };
-    let mut lead = commit.queue.lead();
+    let mut lead = commit.lead();
     let number = lead.next_seq;
     // Checked again: the previous leader may have poisoned the store, and its numbers must not be
     // published with this one.
     let prepared = commit
-        .env
-        .health
+        .env()
+        .health()
         .check()
-        .and_then(|()| commit.catalog.reserve_numbers(number))
+        .and_then(|()| commit.catalog().reserve_numbers(number))
         .and_then(|()| lead.fresh_source(&settings, number));
     let source = match prepared {
         Ok(source) => source,
@@ -96,41 +95,37 @@ pub(crate) fn create(
             return Err(error);
         }
     };
-    let pin = commit.catalog.pin_log(commit.wal.log.end());
-    let appended = crate::commit::write::append(
-        &commit.wal,
+    let pin = commit.catalog().pin_log(commit.wal().log().end());
+    let appended = commit.wal().append(
         RecordKind::KeyspaceCreate,
         number,
         1,
         &[&encode_create(id, name, &stored)],
-        commit.wal.sync_every_write,
+        commit.wal().sync_every_write(),
     );
     let end = match appended {
         Ok(end) => end,
         Err(error) => {
             lead.finish();
-            commit.catalog.unpin_log(pin);
+            commit.catalog().unpin_log(pin);
             return Err(error);
         }
     };
-    commit
-        .catalog
-        .next_keyspace_id
-        .fetch_max(next_id, Ordering::AcqRel);
+    commit.catalog().raise_next_keyspace_id(next_id);
     let version = Arc::new(KeyspaceVersion::new(id));
     let view = KeyspaceView::build(
         vec![Source::Memtable(source)],
         version,
-        &commit.tree.tables,
+        commit.tree().tables(),
         None,
     );
-    let keyspace = KeyspaceCore::new(&commit.env.runtime, id, name, view, settings);
-    change_map(&commit.catalog, |map| {
+    let keyspace = KeyspaceCore::new(commit.env().runtime(), id, name, view, settings);
+    commit.catalog().change_keyspaces(|map| {
         map.by_name.insert(name.to_string(), id);
         map.by_id.insert(id, keyspace.clone());
     });
     lead.next_seq = number + 1;
-    commit.tree.snapshots.publish(number);
+    commit.tree().snapshots().publish(number);
     lead.finish();
     let edit = Edit {
         create: vec![CreateKeyspace {
@@ -142,23 +137,23 @@ pub(crate) fn create(
         next_keyspace_id: Some(next_id),
         ..Edit::default()
     };
-    commit.env.events.tell(|| Event::KeyspaceCreated {
+    commit.env().events().tell(|| Event::KeyspaceCreated {
         name: name.to_string(),
         id,
     });
-    complete(&commit.catalog, end, edit, pin, vec![keyspace.clone()])?;
+    complete(commit.catalog(), end, edit, pin, vec![keyspace.clone()])?;
     Ok(keyspace)
 }
 
 /// Drops a keyspace.
 pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     // A full disk does not keep anybody from dropping: this is how room is made.
-    let _ddl = jobs.catalog.ddl.lock();
-    jobs.env.health.check_manifest()?;
+    let _ddl = jobs.catalog().changes();
+    jobs.env().health().check_manifest()?;
     keyspace.check()?;
-    let mut lead = jobs.commit.queue.lead();
+    let mut lead = jobs.commit().lead();
     // Checked again, as in `create`.
-    if let Err(error) = jobs.env.health.check_manifest() {
+    if let Err(error) = jobs.env().health().check_manifest() {
         lead.finish();
         return Err(error);
     }
@@ -171,26 +166,25 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         Source::Memtable(m) => m.first_position(),
         Source::Run(_) => None,
     });
-    let end = jobs.wal.log.end();
+    let end = jobs.wal().log().end();
     let pin = jobs
-        .catalog
+        .catalog()
         .pin_log(oldest.min().map_or(end, |oldest| oldest.min(end)));
     let body = keyspace.id.to_le_bytes();
-    let appended = if jobs.catalog.waits_for_room.load(Ordering::Acquire) {
+    let appended = if jobs.catalog().waits_for_room() {
         // The log that is replayed is not the one being written: the manifest alone takes the drop, as without room.
         Err(Error::new(
             ErrorKind::NoSpace,
             "the store was opened on a full disk",
         ))
     } else {
-        jobs.catalog.reserve_numbers(number).and_then(|()| {
-            crate::commit::write::append(
-                &jobs.wal,
+        jobs.catalog().reserve_numbers(number).and_then(|()| {
+            jobs.wal().append(
                 RecordKind::KeyspaceDrop,
                 number,
                 1,
                 &[&body],
-                jobs.wal.sync_every_write,
+                jobs.wal().sync_every_write(),
             )
         })
     };
@@ -199,49 +193,49 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         // No room for the record, and dropping is how room is made: the manifest's reserved bytes take it alone. The log is synced before
         // anything changes, so what is durable stays a prefix, and a sync that fails leaves the keyspace as it was.
         Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
-            let end = jobs.wal.log.end();
-            if let Err(error) = jobs.wal.sync_log_through(end) {
+            let end = jobs.wal().log().end();
+            if let Err(error) = jobs.wal().sync_log_through(end) {
                 lead.finish();
-                jobs.catalog.unpin_log(pin);
+                jobs.catalog().unpin_log(pin);
                 return Err(error);
             }
             (end, 0)
         }
         Err(error) => {
             lead.finish();
-            jobs.catalog.unpin_log(pin);
+            jobs.catalog().unpin_log(pin);
             return Err(error);
         }
     };
     if used == 0 {
         // The edit is all that says so: nothing changes before it is durable.
-        let done = drop_by_edit(&jobs.catalog, keyspace);
+        let done = drop_by_edit(jobs.catalog(), keyspace);
         lead.finish();
-        jobs.catalog.unpin_log(pin);
+        jobs.catalog().unpin_log(pin);
         done?;
         crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
-        jobs.commit.stalls.forget(keyspace.id);
-        jobs.env.maintenance.notify();
+        jobs.commit().stalls().forget(keyspace.id);
+        jobs.env().maintenance().notify();
         return Ok(());
     }
-    leave_map(&jobs.catalog, keyspace);
+    leave_map(jobs.catalog(), keyspace);
     lead.next_seq = number + used;
-    jobs.tree.snapshots.publish(number + used - 1);
+    jobs.tree().snapshots().publish(number + used - 1);
     lead.finish();
     crate::jobs::schedule::cancel_keyspace(jobs, keyspace.id);
-    jobs.commit.stalls.forget(keyspace.id);
+    jobs.commit().stalls().forget(keyspace.id);
     let edit = Edit {
         drop: vec![keyspace.id],
         ..Edit::default()
     };
-    complete(&jobs.catalog, end, edit, pin, vec![keyspace.clone()])?;
-    jobs.env.maintenance.notify();
+    complete(jobs.catalog(), end, edit, pin, vec![keyspace.clone()])?;
+    jobs.env().maintenance().notify();
     Ok(())
 }
 
 /// Drops a keyspace without a record. The caller has the lead, so nothing is written to it meanwhile.
 pub(crate) fn drop_by_edit(catalog: &Catalog, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
-    let mut role = catalog.manifest.lock();
+    let mut role = catalog.role();
     if role.manifest.state().keyspace(keyspace.id).is_none() {
         // Its create waits for room: there is nothing in the manifest that a drop would give back, and what the manifest does not know it
         // cannot forget.
@@ -257,7 +251,7 @@ pub(crate) fn drop_by_edit(catalog: &Catalog, keyspace: &Arc<KeyspaceCore>) -> R
     leave_map(catalog, keyspace);
     // What waits for room on behalf of a keyspace that is gone would be refused.
     take_out(catalog, &mut role, keyspace.id);
-    settle(&catalog.tree, &role, keyspace);
+    settle(catalog.tree(), &role, keyspace);
     Ok(())
 }
 
@@ -295,12 +289,12 @@ fn take_out(catalog: &Catalog, role: &mut ManifestRole, id: KeyspaceId) -> bool 
 }
 
 fn leave_map(catalog: &Catalog, keyspace: &KeyspaceCore) {
-    catalog.env.events.tell(|| Event::KeyspaceDropped {
+    catalog.env().events().tell(|| Event::KeyspaceDropped {
         name: keyspace.name.clone(),
         id: keyspace.id,
     });
     keyspace.set_dropped();
-    change_map(catalog, |map| {
+    catalog.change_keyspaces(|map| {
         map.by_name.remove(&keyspace.name);
         map.by_id.remove(&keyspace.id);
         map.dropped.insert(keyspace.id, keyspace.name.clone());
@@ -308,12 +302,6 @@ fn leave_map(catalog: &Catalog, keyspace: &KeyspaceCore) {
             map.dropped.pop_first();
         }
     });
-}
-
-fn change_map(catalog: &Catalog, f: impl FnOnce(&mut KeyspaceMap)) {
-    let mut map = KeyspaceMap::clone(&catalog.keyspaces.load());
-    f(&mut map);
-    catalog.keyspaces.store(Arc::new(map));
 }
 
 /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot grow the edit stays pending: the
@@ -327,18 +315,18 @@ pub(crate) fn complete(
 ) -> Result<()> {
     let result = (|| {
         if !planted::is(Bug::EditBeforeLogSync) {
-            catalog.wal.sync_log_through(end)?;
+            catalog.wal().sync_log_through(end)?;
         }
         if planted::is(Bug::UnpinnedOnceSynced) {
             catalog.unpin_log(pin);
         }
-        let mut role = catalog.manifest.lock();
+        let mut role = catalog.role();
         let mut edit = edit;
         // What waits for room on behalf of a keyspace that is going is not worth waiting for; one whose create is among that is not in the
         // manifest, and has no edit of its own to follow.
         edit.drop.retain(|id| !take_out(catalog, &mut role, *id));
         let committed = if edit == Edit::default() {
-            catalog.env.maintenance.notify();
+            catalog.env().maintenance().notify();
             Ok(())
         } else {
             catalog.commit_edit(&mut role, edit.clone())
@@ -347,7 +335,7 @@ pub(crate) fn complete(
             Ok(()) => {
                 keyspaces
                     .iter()
-                    .for_each(|k| settle(&catalog.tree, &role, k));
+                    .for_each(|k| settle(catalog.tree(), &role, k));
                 catalog.unpin_log(pin);
                 Ok(())
             }
@@ -357,7 +345,7 @@ pub(crate) fn complete(
                     keyspaces,
                     pin,
                 });
-                catalog.env.maintenance.notify();
+                catalog.env().maintenance().notify();
                 Ok(())
             }
             Err(error) => Err(error),
@@ -365,6 +353,6 @@ pub(crate) fn complete(
     })();
     result.inspect_err(|error| {
         // The record is in the log and what it says is shown, but the manifest will never say so: they have parted.
-        catalog.env.health.poison(error);
+        catalog.env().health().poison(error);
     })
 }

@@ -28,11 +28,11 @@ fn is_of_one_open(setting: &Setting) -> bool {
 
 /// The options in force that contradict the file.
 pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
-    let Ok(Some(file)) = &catalog.env.options_file else {
+    let Ok(Some(file)) = &catalog.env().options_file() else {
         return Vec::new();
     };
-    let mut all = of_store(&catalog.env.live.load(), file);
-    let map = catalog.keyspaces.load_full();
+    let mut all = of_store(&catalog.env().live(), file);
+    let map = catalog.keyspaces();
     for (name, wished) in &file.options.keyspaces {
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
@@ -53,10 +53,10 @@ pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
 
 /// The keyspaces that the file has options for and that the store does not have (yet).
 pub(crate) fn of_no_keyspace(catalog: &Catalog) -> Vec<String> {
-    let Ok(Some(file)) = &catalog.env.options_file else {
+    let Ok(Some(file)) = &catalog.env().options_file() else {
         return Vec::new();
     };
-    let map = catalog.keyspaces.load();
+    let map = catalog.keyspaces();
     let names = file.options.keyspaces.keys();
     names
         .filter(|name| !map.by_name.contains_key(name.as_str()))
@@ -92,17 +92,17 @@ fn difference(
 
 /// Why the file could not be read, if it could not.
 pub(crate) fn failure(env: &Env) -> Option<&Error> {
-    env.options_file.as_ref().err()
+    env.options_file().as_ref().err()
 }
 
 /// Traces and emits what contradicts the file. Called once the store is open for writing.
 pub(crate) fn report(catalog: &Catalog) {
-    if let Some(error) = failure(&catalog.env) {
+    if let Some(error) = failure(catalog.env()) {
         tracing::warn!(%error, "the file {OPTIONS} in the store's folder cannot be read");
         let error = error.clone();
         catalog
-            .env
-            .events
+            .env()
+            .events()
             .tell(|| Event::OptionsUnreadable { error });
     }
     let differences = differences(catalog);
@@ -117,8 +117,8 @@ pub(crate) fn report(catalog: &Catalog) {
     }
     if !differences.is_empty() {
         catalog
-            .env
-            .events
+            .env()
+            .events()
             .tell(|| Event::OptionsDiffer { differences });
     }
     let keyspaces = of_no_keyspace(catalog);
@@ -131,8 +131,8 @@ pub(crate) fn report(catalog: &Catalog) {
     }
     if !keyspaces.is_empty() {
         catalog
-            .env
-            .events
+            .env()
+            .events()
             .tell(|| Event::OptionsOfNoKeyspace { keyspaces });
     }
 }

@@ -85,9 +85,9 @@ impl Watch {
 
 /// Looks at all keyspaces, and seals what is due and worth it.
 pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> {
-    let map = commit.catalog.keyspaces.load_full();
+    let map = commit.catalog().keyspaces();
     watches.0.retain(|id, _| map.by_id.contains_key(id));
-    let now = commit.env.runtime.now();
+    let now = commit.env().now();
     for (id, keyspace) in &map.by_id {
         let view = keyspace.pin();
         let active = view.active();
@@ -120,11 +120,11 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
         if is_worth(&active.mem, &view.version, table_bytes).is_none() {
             continue;
         }
-        let mut lead = commit.queue.lead();
+        let mut lead = commit.lead();
         let sealed = lead.rotate(commit, keyspace);
         lead.finish();
         if sealed? {
-            commit.env.metrics.sealed_for_deletes_count.add(1);
+            commit.env().metrics().sealed_for_deletes_count.add(1);
         }
     }
     Ok(())

@@ -21,10 +21,9 @@ use crate::types::options::{Change, KeyspaceOptions, Options, Value, setting};
 
 /// The options of this open as they are now, and what each keyspace has of its own.
 pub(crate) fn present(catalog: &Catalog) -> Options {
-    let mut options = Options::clone(&catalog.env.live.load_full());
+    let mut options = Options::clone(&catalog.env().live());
     options.keyspaces = catalog
-        .keyspaces
-        .load_full()
+        .keyspaces()
         .by_id
         .values()
         .map(|k| (k.name.clone(), k.settings().own.clone()))
@@ -35,8 +34,8 @@ pub(crate) fn present(catalog: &Catalog) -> Options {
 
 /// Changes one option of the store until it is closed.
 pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
-    if jobs.env.health.is_read_only() {
-        return jobs.env.health.check();
+    if jobs.env().health().is_read_only() {
+        return jobs.env().health().check();
     }
     let setting = setting(name)?;
     if let Change::AtOpen(why) = setting.change {
@@ -45,30 +44,30 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
         ))
         .advice(format!("close the store and open it with another {name}")));
     }
-    let _ddl = jobs.catalog.ddl.lock();
-    jobs.env.check_open()?;
-    let old = jobs.env.live.load_full();
+    let _ddl = jobs.catalog().changes();
+    jobs.env().check_open()?;
+    let old = jobs.env().live();
     let mut options = Options::clone(&old);
     options.set(name, value)?;
     options.validate()?;
-    jobs.runner.set_subjobs_max(options.subjobs_max as usize);
-    jobs.runner.set_flush_verify(options.flush_verify);
-    jobs.runner.rate.set(options.background_bytes_per_s);
+    jobs.runner().set_subjobs_max(options.subjobs_max as usize);
+    jobs.runner().set_flush_verify(options.flush_verify);
+    jobs.runner().rate.set(options.background_bytes_per_s);
     let options = Arc::new(options);
-    jobs.env.live.store(options.clone());
-    for keyspace in jobs.catalog.keyspaces.load_full().by_id.values() {
+    jobs.env().set_live(options.clone());
+    for keyspace in jobs.catalog().keyspaces().by_id.values() {
         let own = keyspace.pin_settings().own.clone();
-        keyspace.set_settings(Settings::new(own, &options, &jobs.tree.arenas));
+        keyspace.set_settings(Settings::new(own, &options, jobs.tree().arenas()));
     }
     let value = options.get(name)?;
     if value != old.get(name)? {
-        jobs.env.events.tell(|| Event::OptionChanged {
+        jobs.env().events().tell(|| Event::OptionChanged {
             keyspace: None,
             name: setting.name,
             value: Some(value),
         });
     }
-    changed(&jobs.env);
+    changed(jobs.env());
     Ok(())
 }
 
@@ -78,9 +77,9 @@ pub(crate) fn set_keyspace(
     keyspace: &KeyspaceCore,
     change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
 ) -> Result<()> {
-    let _ddl = catalog.ddl.lock();
-    catalog.env.check_open()?;
-    catalog.env.health.check_manifest()?;
+    let _ddl = catalog.changes();
+    catalog.env().check_open()?;
+    catalog.env().health().check_manifest()?;
     keyspace.check()?;
     let mut own = keyspace.pin_settings().own.clone();
     change(&mut own)?;
@@ -89,7 +88,7 @@ pub(crate) fn set_keyspace(
         return Ok(());
     }
     {
-        let mut role = catalog.manifest.lock();
+        let mut role = catalog.role();
         // A create that waits for room has its options in the edit that waits; whatever else is
         // stored stays.
         catalog.commit_pending(&mut role)?;
@@ -113,7 +112,7 @@ pub(crate) fn set_keyspace(
     }
     let old = keyspace.pin_settings();
     for (name, value) in own.changes_from(&old.own) {
-        catalog.env.events.tell(|| Event::OptionChanged {
+        catalog.env().events().tell(|| Event::OptionChanged {
             keyspace: Some(keyspace.name.clone()),
             name,
             value,
@@ -121,24 +120,24 @@ pub(crate) fn set_keyspace(
     }
     keyspace.set_settings(Settings::new(
         own,
-        &catalog.env.live.load_full(),
-        &catalog.tree.arenas,
+        &catalog.env().live(),
+        catalog.tree().arenas(),
     ));
-    changed(&catalog.env);
+    changed(catalog.env());
     Ok(())
 }
 
 /// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
 /// all the same until the store is closed.
 pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
-    for (name, own) in &catalog.env.live.load_full().keyspaces {
-        let map = catalog.keyspaces.load_full();
+    for (name, own) in &catalog.env().live().keyspaces {
+        let map = catalog.keyspaces();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
         };
         let file = catalog
-            .env
-            .options_file
+            .env()
+            .options_file()
             .as_ref()
             .ok()
             .and_then(Option::as_ref);
@@ -152,8 +151,8 @@ pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
                 let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
                 keyspace.set_settings(Settings::new(
                     wished,
-                    &catalog.env.live.load_full(),
-                    &catalog.tree.arenas,
+                    &catalog.env().live(),
+                    catalog.tree().arenas(),
                 ));
             }
             result => result.map_err(|e| e.context(format!("the options of keyspace `{name}`")))?,
@@ -164,7 +163,7 @@ pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
 
 /// Tells those who wait for what a setting may have changed.
 pub(crate) fn changed(env: &Env) {
-    env.pressure.notify();
-    env.work.notify();
-    env.maintenance.notify();
+    env.pressure().notify();
+    env.work().notify();
+    env.maintenance().notify();
 }

@@ -7,7 +7,6 @@ pub(crate) mod space;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -189,7 +188,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
 
 /// The present statistics, with the space that the caller has counted.
 pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
-    let (m, cache) = (&jobs.env.metrics, &jobs.tree.tables.cache);
+    let (m, cache) = (&jobs.env().metrics(), &jobs.tree().tables().cache);
     let counters = [
         ("get_count", m.get_count.get()),
         ("get_hit_count", m.get_hit_count.get()),
@@ -218,16 +217,19 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         ("sealed_for_deletes_count", m.sealed_for_deletes_count.get()),
         ("sealed_for_memory_count", m.sealed_for_memory_count.get()),
         ("memory_over_count", m.memory_over_count.get()),
-        ("rate_limited_bytes", jobs.runner.rate.limited_bytes.get()),
-        ("rate_wait_count", jobs.runner.rate.wait_count.get()),
-        ("rate_wait_us", jobs.runner.rate.wait_us.get()),
+        ("rate_limited_bytes", jobs.runner().rate.limited_bytes.get()),
+        ("rate_wait_count", jobs.runner().rate.wait_count.get()),
+        ("rate_wait_us", jobs.runner().rate.wait_us.get()),
         ("job_failed_count", m.job_failed_count.get()),
         ("resumed_job_count", m.resumed_job_count.get()),
         ("adopted_table_count", m.adopted_table_count.get()),
-        ("job_declined_count", jobs.runner.sides.declined_count()),
-        ("job_rejected_count", jobs.runner.sides.rejected_count()),
-        ("job_fallback_count", jobs.runner.sides.fallback_count()),
-        ("side_set_aside_count", jobs.runner.sides.set_aside_count()),
+        ("job_declined_count", jobs.runner().sides.declined_count()),
+        ("job_rejected_count", jobs.runner().sides.rejected_count()),
+        ("job_fallback_count", jobs.runner().sides.fallback_count()),
+        (
+            "side_set_aside_count",
+            jobs.runner().sides.set_aside_count(),
+        ),
         (
             "out_of_order_install_count",
             m.out_of_order_install_count.get(),
@@ -243,23 +245,23 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
         ("passed_log_damage_count", m.passed_log_damage_count.get()),
         ("passed_log_damage_bytes", m.passed_log_damage_bytes.get()),
-        ("map_failed_count", jobs.tree.tables.map_failed_count()),
+        ("map_failed_count", jobs.tree().tables().map_failed_count()),
         ("block_cache_hit_count", cache.points.hit_count()),
         ("block_cache_miss_count", cache.points.miss_count()),
         ("block_cache_scan_hit_count", cache.scans.hit_count()),
         ("block_cache_scan_miss_count", cache.scans.miss_count()),
-        ("table_open_count", jobs.tree.tables.opened_count()),
-        ("table_close_count", jobs.tree.tables.closed_count()),
+        ("table_open_count", jobs.tree().tables().opened_count()),
+        ("table_close_count", jobs.tree().tables().closed_count()),
         (
             "table_file_close_count",
-            jobs.tree.tables.descriptors.closed_count(),
+            jobs.tree().tables().descriptors.closed_count(),
         ),
         (
             "descriptor_retry_count",
-            jobs.tree.tables.descriptors.retried_count(),
+            jobs.tree().tables().descriptors.retried_count(),
         ),
         ("stats_unpublished_count", m.stats_unpublished_count.get()),
-        ("event_lost_count", jobs.env.events.lost_count()),
+        ("event_lost_count", jobs.env().events().lost_count()),
     ];
     let counters = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
     let latencies = [
@@ -272,7 +274,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         ("sync", m.sync_time.summary()),
     ];
     let latencies = latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into();
-    let map = jobs.catalog.keyspaces.load_full();
+    let map = jobs.catalog().keyspaces();
     let keyspaces = map
         .by_id
         .values()
@@ -302,40 +304,40 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
                 .collect::<Vec<_>>()
         })
         .collect();
-    let (pinned_table_count, pinned_table_bytes) = jobs.tree.tables.pinned(&current);
+    let (pinned_table_count, pinned_table_bytes) = jobs.tree().tables().pinned(&current);
     // Before the locks below, which last until all is put together.
     let memory = crate::services::budget::memory(jobs);
     let jobs_failing = jobs
-        .env
-        .failures
+        .env()
+        .failures()
         .failing_now()
         .map(|error| error.to_string());
     Stats {
         jobs_failing,
-        health: jobs.env.health.describe(),
-        published: jobs.tree.snapshots.published(),
-        snapshot_count: jobs.tree.snapshots.count() as u64,
-        oldest_snapshot: jobs.tree.snapshots.oldest(),
+        health: jobs.env().health().describe(),
+        published: jobs.tree().snapshots().published(),
+        snapshot_count: jobs.tree().snapshots().count() as u64,
+        oldest_snapshot: jobs.tree().snapshots().oldest(),
         keyspaces,
         counters,
         latencies,
-        delay_totals: jobs.commit.stalls.totals(),
-        delays: jobs.commit.stalls.delays(),
-        waiting_writer_count: jobs.commit.stalls.waiting_count() as u64,
-        jobs: jobs.schedule.lock().jobs(),
-        sides: jobs.runner.sides.stats(),
-        log: jobs.wal.log.stats(),
+        delay_totals: jobs.commit().stalls().totals(),
+        delays: jobs.commit().stalls().delays(),
+        waiting_writer_count: jobs.commit().stalls().waiting_count() as u64,
+        jobs: jobs.running(),
+        sides: jobs.runner().sides.stats(),
+        log: jobs.wal().log().stats(),
         memory,
         space,
         pinned_table_count,
         pinned_table_bytes,
-        last_job_error: jobs.env.failures.last().map(|e| e.to_string()),
-        option_differences: crate::services::options_differ::differences(&jobs.catalog),
-        options_file_error: crate::services::options_differ::failure(&jobs.env)
+        last_job_error: jobs.env().failures().last().map(|e| e.to_string()),
+        option_differences: crate::services::options_differ::differences(jobs.catalog()),
+        options_file_error: crate::services::options_differ::failure(jobs.env())
             .map(Error::to_string),
-        options_of_no_keyspace: crate::services::options_differ::of_no_keyspace(&jobs.catalog),
+        options_of_no_keyspace: crate::services::options_differ::of_no_keyspace(jobs.catalog()),
     }
-    .with_log_bytes(jobs.catalog.log_bytes.load(Ordering::Relaxed))
+    .with_log_bytes(jobs.catalog().log_bytes())
 }
 
 impl Stats {

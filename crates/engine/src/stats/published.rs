@@ -46,11 +46,11 @@ pub(crate) struct Counted {
 impl Counted {
     /// The space, counted again if the last count is old enough.
     fn get(&mut self, wal: &Wal) -> SpaceStats {
-        let now = wal.env.runtime.now();
+        let now = wal.env().now();
         let is_due = |(at, took): (Instant, Duration)| now.since(at) >= took * COUNT_SHARE;
         if self.last.is_none_or(is_due) {
             self.space = crate::stats::space::collect(wal);
-            let end = wal.env.runtime.now();
+            let end = wal.env().now();
             self.last = Some((end, end.since(now)));
         }
         self.space
@@ -99,16 +99,16 @@ fn in_full<S: serde::Serializer>(
 
 /// How often statistics are published, if they are.
 pub(crate) fn interval(env: &Env) -> Option<Duration> {
-    let ms = env.live.load().stats_publish_ms;
+    let ms = env.live().stats_publish_ms;
     (ms > 0).then(|| Duration::from_millis(ms))
 }
 
 /// An open for writing: what a killed writer left is not this one's. Failing is harmless, the file says whose it is.
 pub(crate) fn forget_inherited(env: &Env) {
-    let storage = &env.storages.manifest;
+    let storage = &env.storages().manifest;
     let left = storage.list();
     if left.is_ok_and(|all| all.iter().any(|object| object.name == STATS)) {
-        let _ = storage.delete(env.epoch, STATS);
+        let _ = storage.delete(env.epoch(), STATS);
     }
 }
 
@@ -118,27 +118,27 @@ pub(crate) struct OwnFile(AtomicBool);
 
 /// Publishes the present statistics; a failure is counted.
 pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, counted: &mut Counted) {
-    let storage = &jobs.env.storages.manifest;
-    if jobs.env.health.is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
+    let storage = &jobs.env().storages().manifest;
+    if jobs.env().health().is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
     }
     let published = PublishedStats {
-        written_us: jobs.env.runtime.unix_micros(),
+        written_us: jobs.env().runtime().unix_micros(),
         // A simulated run is a function of its seed.
-        pid: if jobs.env.runtime.is_simulated() {
+        pid: if jobs.env().runtime().is_simulated() {
             0
         } else {
             std::process::id()
         },
-        every_ms: jobs.env.live.load().stats_publish_ms,
+        every_ms: jobs.env().live().stats_publish_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
-        stats: crate::stats::collect(jobs, counted.get(&jobs.wal)),
+        stats: crate::stats::collect(jobs, counted.get(jobs.wal())),
     };
     let bytes = serde_json::to_vec(&published).expect("plain data with text for keys");
-    match storage.publish(jobs.env.epoch, STATS, &bytes) {
+    match storage.publish(jobs.env().epoch(), STATS, &bytes) {
         Ok(()) => own.0.store(true, Ordering::Release),
         Err(_) => {
-            jobs.env.metrics.stats_unpublished_count.add(1);
+            jobs.env().metrics().stats_unpublished_count.add(1);
         }
     }
 }
@@ -148,7 +148,7 @@ pub(crate) fn withdraw(env: &Env, own: &OwnFile) {
     if !own.0.load(Ordering::Acquire) {
         return;
     }
-    let _ = env.storages.manifest.delete(env.epoch, STATS);
+    let _ = env.storages().manifest.delete(env.epoch(), STATS);
 }
 
 /// The statistics that the writer of the store in the folder `path` published last. Needs no lease, so it works beside a live writer;

@@ -19,7 +19,7 @@ use crate::stats::space::SpaceStats;
 pub(crate) fn feed(jobs: &Jobs) {
     // The recorder gets no figures of `space`: they would take a listing of the folders.
     let stats = crate::stats::collect(jobs, SpaceStats::default());
-    record(&jobs.env.storages.manifest.describe(), &stats);
+    record(&jobs.env().storages().manifest.describe(), &stats);
 }
 
 fn record(store: &str, stats: &Stats) {

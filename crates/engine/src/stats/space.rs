@@ -90,12 +90,12 @@ impl SpaceStats {
 
 /// Counts the files of an open store.
 pub(crate) fn collect(wal: &Wal) -> SpaceStats {
-    match &wal.env.below {
+    match &wal.env().below() {
         Some(below) => count(&below.storages, &below.live),
         None => {
-            let log = wal.log.stats();
+            let log = wal.log().stats();
             count(
-                &wal.env.storages,
+                wal.env().storages(),
                 &(log.oldest_segment..=log.newest_segment),
             )
         }

@@ -28,14 +28,14 @@ use crate::tree::tables::TableSet;
 
 /// What all keyspaces share of their data: tables, snapshots and memory for memtables.
 pub(crate) struct Tree {
-    pub(crate) env: Arc<Env>,
-    pub(crate) tables: Arc<TableSet>,
-    pub(crate) snapshots: Arc<SnapshotRegistry>,
-    pub(crate) arenas: Arenas,
+    env: Arc<Env>,
+    tables: Arc<TableSet>,
+    snapshots: Arc<SnapshotRegistry>,
+    arenas: Arenas,
     /// The number of hidden entries from which on a cursor records a gap. Tests change it.
-    pub(crate) gap_min: AtomicU64,
+    gap_min: AtomicU64,
     /// The queue of writers, for rule G2 of gaps.
-    pub(crate) leader_watch: Arc<dyn LeaderWatch>,
+    leader_watch: Arc<dyn LeaderWatch>,
 }
 
 impl Tree {
@@ -49,11 +49,35 @@ impl Tree {
         Tree {
             env: env.clone(),
             tables,
-            snapshots: SnapshotRegistry::new(&env.runtime, published),
+            snapshots: SnapshotRegistry::new(env.runtime(), published),
             arenas,
             gap_min: AtomicU64::new(gaps::HIDDEN_MIN),
             leader_watch,
         }
+    }
+
+    #[inline]
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    #[inline]
+    pub(crate) fn tables(&self) -> &Arc<TableSet> {
+        &self.tables
+    }
+
+    #[inline]
+    pub(crate) fn snapshots(&self) -> &Arc<SnapshotRegistry> {
+        &self.snapshots
+    }
+
+    #[inline]
+    pub(crate) fn arenas(&self) -> &Arenas {
+        &self.arenas
+    }
+
+    pub(crate) fn set_gap_min(&self, hidden: u64) {
+        self.gap_min.store(hidden, Ordering::Relaxed);
     }
 
     /// The number of hidden entries from which on a cursor records a gap ([`crate::tree::gaps`]).

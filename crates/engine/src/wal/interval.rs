@@ -64,7 +64,7 @@ pub(crate) fn run(wal: &Wal, interval: Duration) {
     let mut last: Option<Instant> = None;
     loop {
         let mut lock = sync.lock.lock();
-        while !wal.env.closing.load(Ordering::Acquire) {
+        while !wal.env.is_closing() {
             sync.asleep.swap(true, Ordering::AcqRel);
             if wal.log.end() > wal.log.synced() {
                 break;
@@ -75,21 +75,21 @@ pub(crate) fn run(wal: &Wal, interval: Duration) {
         }
         sync.asleep.store(false, Ordering::Release);
         // What came in during the last sync may be as old as that sync.
-        let due = last.unwrap_or_else(|| wal.env.runtime.now()) + interval;
+        let due = last.unwrap_or_else(|| wal.env.now()) + interval;
         loop {
-            if wal.env.closing.load(Ordering::Acquire) {
+            if wal.env.is_closing() {
                 return;
             }
-            let left = due.since(wal.env.runtime.now());
+            let left = due.since(wal.env.now());
             if left.is_zero() {
                 break;
             }
             lock = sync.wake.wait_timeout(lock, left).0;
         }
         drop(lock);
-        last = Some(wal.env.runtime.now());
+        last = Some(wal.env.now());
         let _ = wal.sync_log_through(wal.log.end());
-        if wal.env.health.is_poisoned() {
+        if wal.env.health().is_poisoned() {
             return;
         }
     }

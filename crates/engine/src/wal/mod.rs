@@ -5,24 +5,27 @@
 pub(crate) mod interval;
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone_storage::planted::{self, Bug};
 
 use crate::env::Env;
-use crate::formats::log::{LogWriter, Position};
+use crate::formats::log::{LogWriter, Position, RecordKind};
 use crate::types::error::Result;
 use crate::types::options::SyncMode;
 use crate::wal::interval::IntervalSync;
 
 /// The open log and when it is synced.
 pub(crate) struct Wal {
-    pub(crate) env: Arc<Env>,
-    pub(crate) log: LogWriter,
-    pub(crate) sync_every_write: bool,
-    pub(crate) interval_sync: IntervalSync,
+    env: Arc<Env>,
+    log: LogWriter,
+    sync_every_write: bool,
+    interval_sync: IntervalSync,
 }
 
 impl Wal {
     pub(crate) fn new(env: &Arc<Env>, log: LogWriter) -> Wal {
-        let sync = env.options.sync;
+        let sync = env.options().sync;
         let interval = match sync {
             SyncMode::Interval(interval) => Some(interval),
             SyncMode::Always | SyncMode::Never => None,
@@ -31,13 +34,61 @@ impl Wal {
             env: env.clone(),
             log,
             sync_every_write: sync == SyncMode::Always,
-            interval_sync: IntervalSync::new(&env.runtime, interval),
+            interval_sync: IntervalSync::new(env.runtime(), interval),
         }
+    }
+
+    #[inline]
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    #[inline]
+    pub(crate) fn log(&self) -> &LogWriter {
+        &self.log
+    }
+
+    /// Whether each write is synced.
+    #[inline]
+    pub(crate) fn sync_every_write(&self) -> bool {
+        self.sync_every_write
+    }
+
+    /// How often the log is synced, with [`SyncMode::Interval`].
+    pub(crate) fn sync_interval(&self) -> Option<Duration> {
+        self.interval_sync.interval()
+    }
+
+    /// Has the task of [`SyncMode::Interval`] look again.
+    pub(crate) fn wake_interval_sync(&self) {
+        self.interval_sync.wake();
+    }
+
+    /// Appends one record, and syncs through it if asked. `parts` together are its payload. Returns
+    /// the position behind it.
+    pub(crate) fn append(
+        &self,
+        kind: RecordKind,
+        first: u64,
+        count: u64,
+        parts: &[&[u8]],
+        sync: bool,
+    ) -> Result<Position> {
+        let end = self.log.append(kind, first, count, parts)?;
+        if !sync {
+            self.interval_sync.written();
+        }
+        let payload: u64 = parts.iter().map(|p| p.len() as u64).sum();
+        self.env.metrics().log_bytes.add(payload + 32);
+        if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
+            self.sync_log_through(end)?;
+        }
+        Ok(end)
     }
 
     /// Syncs everything that is in the log.
     pub(crate) fn sync_log(&self) -> Result<()> {
-        self.env.health.check_manifest()?;
+        self.env.health().check_manifest()?;
         self.sync_log_through(self.log.end())
     }
 
@@ -46,13 +97,13 @@ impl Wal {
         if self.log.synced() >= position {
             return Ok(());
         }
-        let start = self.env.runtime.now();
+        let start = self.env.now();
         let result = self.log.sync(position).map(|_| ());
-        self.env.metrics.log_sync_count.add(1);
+        self.env.metrics().log_sync_count.add(1);
         self.env
-            .metrics
+            .metrics()
             .sync_time
-            .record(self.env.runtime.now().since(start));
+            .record(self.env.now().since(start));
         result
     }
 }

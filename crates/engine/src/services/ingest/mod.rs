@@ -21,7 +21,6 @@ pub(crate) mod check;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::storage::copy_object;
@@ -114,29 +113,29 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         crate::commit::write::wait_for_keyspace(commit, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
-    let _ddl = commit.catalog.ddl.lock();
+    let _ddl = commit.catalog().changes();
     commit
-        .env
-        .health
+        .env()
+        .health()
         .check()
         .map_err(Failed::before_the_record)?;
     for part in parts {
         part.keyspace.check().map_err(Failed::before_the_record)?;
     }
-    let body = encode_ingest(&numbered(&commit.catalog, parts));
+    let body = encode_ingest(&numbered(commit.catalog(), parts));
     let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    let mut lead = commit.queue.lead();
+    let mut lead = commit.lead();
     let done = (|| -> std::result::Result<_, Failed> {
         let prepared = (|| {
             // Checked again: the previous leader may have poisoned the store, and its numbers must
             // not be published with these.
-            commit.env.health.check()?;
+            commit.env().health().check()?;
             for part in parts {
                 lead.rotate(commit, &part.keyspace)?;
             }
             let first = lead.next_seq;
             let last = first + count - 1;
-            commit.catalog.reserve_numbers(last)?;
+            commit.catalog().reserve_numbers(last)?;
             let mut ingest = decode_ingest(&body, first)?;
             let mut fresh = Vec::new();
             for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
@@ -152,23 +151,24 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
             Ok((first, ingest, fresh))
         })();
         let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
-        let pin = commit.catalog.pin_log(commit.wal.log.end());
-        let end = crate::commit::write::append(
-            &commit.wal,
-            RecordKind::Ingest,
-            first,
-            count,
-            &[&body],
-            commit.wal.sync_every_write,
-        )
-        .map_err(|error| {
-            commit.catalog.unpin_log(pin);
-            // A failed sync or an unsure write has poisoned the store before it was told.
-            Failed {
-                error,
-                recorded: commit.env.health.is_poisoned(),
-            }
-        })?;
+        let pin = commit.catalog().pin_log(commit.wal().log().end());
+        let end = commit
+            .wal()
+            .append(
+                RecordKind::Ingest,
+                first,
+                count,
+                &[&body],
+                commit.wal().sync_every_write(),
+            )
+            .map_err(|error| {
+                commit.catalog().unpin_log(pin);
+                // A failed sync or an unsure write has poisoned the store before it was told.
+                Failed {
+                    error,
+                    recorded: commit.env().health().is_poisoned(),
+                }
+            })?;
         for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
             part.keyspace.replace_view(|view| {
                 let mut unsettled = view.unsettled();
@@ -178,13 +178,13 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
                 if !planted::is(Bug::IngestVisibleAfterEdit) {
                     let runs = runs
                         .iter()
-                        .map(|run| RunView::new(run, &commit.tree.tables, true));
+                        .map(|run| RunView::new(run, commit.tree().tables(), true));
                     unsettled.extend(runs.map(Source::Run));
                 }
                 KeyspaceView::build(
                     unsettled,
                     view.version.clone(),
-                    &commit.tree.tables,
+                    commit.tree().tables(),
                     Some(view),
                 )
             });
@@ -197,12 +197,12 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
                 gaps.invalidate(
                     keys.map(|(first, last)| (&first[..], &last[..])),
                     ingest.last,
-                    commit.tree.gap_min(),
+                    commit.tree().gap_min(),
                 );
             }
         }
         lead.next_seq = ingest.last + 1;
-        commit.tree.snapshots.publish(ingest.last);
+        commit.tree().snapshots().publish(ingest.last);
         Ok((ingest, end, pin))
     })();
     lead.finish();
@@ -216,7 +216,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         ..Edit::default()
     };
     let keyspaces = parts.iter().map(|p| p.keyspace.clone()).collect();
-    complete(&commit.catalog, end, edit, pin, keyspaces).map_err(|error| Failed {
+    complete(commit.catalog(), end, edit, pin, keyspaces).map_err(|error| Failed {
         error,
         recorded: true,
     })?;
@@ -225,7 +225,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
 
 /// The parts with ids for their runs.
 fn numbered(catalog: &Catalog, parts: &[Part]) -> Vec<NumberedPart> {
-    let id = || catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
+    let id = || catalog.take_table_ids(1);
     parts
         .iter()
         .map(|part| {
@@ -267,21 +267,21 @@ fn link(
     from: &dyn Storage,
     from_name: &str,
 ) -> siltstone_storage::Result<()> {
-    let tables = &env.storages.tables;
-    tables.import(env.epoch, name, from, from_name)?;
+    let tables = &env.storages().tables;
+    tables.import(env.epoch(), name, from, from_name)?;
     if planted::is(Bug::IngestIsNotSynced) {
         return Ok(());
     }
-    let Err(error) = tables.sync_object(env.epoch, name) else {
+    let Err(error) = tables.sync_object(env.epoch(), name) else {
         return Ok(());
     };
     if error.kind == StorageErrorKind::Fenced {
         return Err(error);
     }
-    env.ingests.set_links_fail();
+    env.ingests().set_links_fail();
     tracing::warn!(%error, file = from_name, "a linked table could not be synced, tables are copied from here on");
-    tables.delete(env.epoch, name)?;
-    copy_object(&**tables, env.epoch, name, from, from_name)
+    tables.delete(env.epoch(), name)?;
+    copy_object(&**tables, env.epoch(), name, from, from_name)
 }
 
 /// What was imported so far.
@@ -294,32 +294,32 @@ impl Imported<'_> {
     /// Takes one file in under `name` and verifies it there.
     fn import(&mut self, file: &TableFile, name: String, how: IngestMode) -> Result<TableMeta> {
         let jobs = self.jobs;
-        let tables = &jobs.env.storages.tables;
+        let tables = &jobs.env().storages().tables;
         let from = file.folder().storage();
         // Noted before the call: an import that fails may leave a part behind.
         self.names.push(name.clone());
         let imported = match how {
-            IngestMode::Link | IngestMode::Move if !jobs.env.ingests.links_fail() => {
-                link(&jobs.env, &name, &**from, file.name())
+            IngestMode::Link | IngestMode::Move if !jobs.env().ingests().links_fail() => {
+                link(jobs.env(), &name, &**from, file.name())
             }
-            _ => copy_object(&**tables, jobs.env.epoch, &name, &**from, file.name()),
+            _ => copy_object(&**tables, jobs.env().epoch(), &name, &**from, file.name()),
         };
         imported.map_err(|error| no_table(file, error))?;
-        let id = jobs.catalog.next_table_id.fetch_add(1, Ordering::AcqRel);
+        let id = jobs.catalog().take_table_ids(1);
         crate::services::ingest::check::verify(&**tables, &name, id, file)
     }
 
     /// Deletes all of it. What cannot be deleted now is tried again later, and at the latest by the next open.
     fn delete(self) {
-        let tables = &self.jobs.env.storages.tables;
+        let tables = &self.jobs.env().storages().tables;
         let mut left = Vec::new();
         for name in self.names {
-            match tables.delete(self.jobs.env.epoch, &name) {
+            match tables.delete(self.jobs.env().epoch(), &name) {
                 Err(e) if e.kind != StorageErrorKind::NotFound => left.push(name),
                 _ => {}
             }
         }
-        self.jobs.tree.tables.delete_later(left);
+        self.jobs.tree().tables().delete_later(left);
     }
 }
 
@@ -330,8 +330,8 @@ pub(crate) fn ingest(
     how: IngestMode,
 ) -> Result<IngestReport> {
     let _span = tracing::info_span!("ingest").entered();
-    let in_flight = IngestInFlight::begin(&jobs.env)?;
-    jobs.env.health.check()?;
+    let in_flight = IngestInFlight::begin(jobs.env())?;
+    jobs.env().health().check()?;
     for (keyspace, _) in files {
         keyspace.check()?;
     }
@@ -354,7 +354,7 @@ pub(crate) fn ingest(
         let all = files.iter().flat_map(|(_, files)| *files);
         all.for_each(|file| drop(file.delete()));
     }
-    match commit(&jobs.commit, &parts) {
+    match commit(jobs.commit(), &parts) {
         Ok(number) => report.number = number,
         Err(failed) => {
             if !failed.recorded {
@@ -370,7 +370,7 @@ pub(crate) fn ingest(
         file_bytes = report.file_bytes,
         "ingested"
     );
-    jobs.env.events.tell(|| Event::Ingested {
+    jobs.env().events().tell(|| Event::Ingested {
         keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
         number: report.number,
         table_count: report.table_count,
@@ -378,13 +378,13 @@ pub(crate) fn ingest(
     });
     for part in &parts {
         for table in part.runs.iter().flatten() {
-            jobs.env
-                .events
+            jobs.env()
+                .events()
                 .tell(|| table.created(&part.keyspace.name, 0));
         }
     }
-    jobs.env.metrics.ingest_count.add(1);
-    jobs.env.metrics.ingest_bytes.add(report.file_bytes);
+    jobs.env().metrics().ingest_count.add(1);
+    jobs.env().metrics().ingest_bytes.add(report.file_bytes);
     if how == IngestMode::Move {
         // The commit has synced the log through the record, and the names of what was imported before.
         for file in files.iter().flat_map(|(_, files)| *files) {
@@ -404,7 +404,7 @@ fn import_all(
 ) -> Result<(Vec<Part>, IngestReport)> {
     let jobs = imported.jobs;
     // Names of an attempt that nobody else has.
-    let prefix = jobs.runner.next_prefix();
+    let prefix = jobs.runner().next_prefix();
     // A keyspace that is named twice has its lists one after the other.
     let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
         BTreeMap::new();
@@ -415,7 +415,7 @@ fn import_all(
         .enumerate()
     {
         // A close need not wait for all of it.
-        jobs.env.check_open()?;
+        jobs.env().check_open()?;
         let place = u32::try_from(place)
             .map_err(|_| Error::invalid_argument("an ingest of more than 2^32 tables"))?;
         let meta = imported.import(file, prefix.table_name(0, place), how)?;
@@ -431,7 +431,7 @@ fn import_all(
     if tables.is_empty() {
         return Ok((Vec::new(), report));
     }
-    jobs.env.storages.tables.sync_dir(jobs.env.epoch)?;
+    jobs.env().storages().tables.sync_dir(jobs.env().epoch())?;
     let parts: Vec<Part> = tables
         .into_values()
         .map(|(keyspace, tables)| Part {
@@ -440,7 +440,7 @@ fn import_all(
         })
         .collect();
     report.run_count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    if jobs.env.closing.load(Ordering::Acquire) {
+    if jobs.env().is_closing() {
         return Err(closed());
     }
     Ok((parts, report))

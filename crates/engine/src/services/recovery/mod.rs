@@ -66,7 +66,7 @@ pub(crate) fn open(
     let is_reading = opening.is_reading();
     let parts = assemble(opening, log, installed, &history)?;
     if is_reading {
-        parts.env.health.set_read_only();
+        parts.env.health().set_read_only();
         return Ok(parts);
     }
     clean_up(&parts)?;
@@ -149,12 +149,12 @@ fn start_log(opening: &Opening) -> Result<LogWriter> {
 /// Deletes what earlier opens left, unless replayed data waits for room: then the inherited log
 /// and tables stay, and only old manifests go.
 fn clean_up(parts: &Parts) -> Result<()> {
-    let state = parts.catalog.manifest.lock().manifest.state().clone();
+    let state = parts.catalog.role().manifest.state().clone();
     if !parts.unflushed.hold_log(&parts.catalog, &state) {
         delete_orphans(&parts.jobs, &state)?;
     } else {
         delete_old_manifests(&parts.catalog);
-        parts.env.storages.manifest.sync_dir(parts.env.epoch)?;
+        parts.env.storages().manifest.sync_dir(parts.env.epoch())?;
     }
     reserve::make(&parts.catalog)
 }

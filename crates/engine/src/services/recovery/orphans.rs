@@ -142,31 +142,34 @@ pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
         .flat_map(|k| k.version.tables())
         .map(|(_, t)| t.name.as_str())
         .collect();
-    for object in jobs.env.storages.tables.list()? {
-        let inherited = open_number_of(&object.name)
-            .is_some_and(|n| n < jobs.runner.open_number || planted::is(Bug::DeleteOutputsOfJobs));
+    for object in jobs.env().storages().tables.list()? {
+        let inherited = open_number_of(&object.name).is_some_and(|n| {
+            n < jobs.runner().open_number || planted::is(Bug::DeleteOutputsOfJobs)
+        });
         if !inherited
             || named.contains(object.name.as_str())
-            || jobs.tree.tables.is_registered(&object.name)
+            || jobs.tree().tables().is_registered(&object.name)
         {
             continue;
         }
         match jobs
-            .env
-            .storages
+            .env()
+            .storages()
             .tables
-            .delete(jobs.env.epoch, &object.name)
+            .delete(jobs.env().epoch(), &object.name)
         {
             Ok(()) => {
-                jobs.env.metrics.deleted_file_count.add(1);
+                jobs.env().metrics().deleted_file_count.add(1);
             }
             // The sweep was faster.
             Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }
     }
-    jobs.wal.log.obsolete(jobs.wal.log.first_segment())?;
-    crate::catalog::obsolete::delete_old_manifests(&jobs.catalog);
+    jobs.wal()
+        .log()
+        .obsolete(jobs.wal().log().first_segment())?;
+    crate::catalog::obsolete::delete_old_manifests(jobs.catalog());
     Ok(())
 }
 

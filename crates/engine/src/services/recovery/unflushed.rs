@@ -46,7 +46,7 @@ pub(crate) struct Unflushed {
 impl Unflushed {
     pub(super) fn new(env: &Env, data: Option<UnflushedData>) -> Unflushed {
         Unflushed {
-            data: env.runtime.mutex(data),
+            data: env.runtime().mutex(data),
         }
     }
 
@@ -59,7 +59,7 @@ impl Unflushed {
         };
         let start = state.log_start;
         data.pin = catalog.pin_log(Position::new(start.segment as u32, start.offset as u32));
-        catalog.env.health.set_no_space(&data.cause);
+        catalog.env().health().set_no_space(&data.cause);
         true
     }
 }
@@ -97,10 +97,10 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
     let Some(data) = &*slot else { return Ok(()) };
     let mut written = Vec::new();
     if let Err(error) = write_unflushed(jobs, data, &mut written) {
-        if !jobs.env.health.is_poisoned() {
+        if !jobs.env().health().is_poisoned() {
             // See `flush`: an edit in doubt keeps its tables.
             for (_, tables) in &written {
-                jobs.runner.discard(tables);
+                jobs.runner().discard(tables);
             }
         }
         return Err(error);
@@ -108,11 +108,11 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
     let pin = data.pin;
     *slot = None;
     drop(slot);
-    jobs.catalog.unpin_log(pin);
-    jobs.catalog.waits_for_room.store(false, Ordering::Release);
-    let state = jobs.catalog.manifest.lock().manifest.state().clone();
+    jobs.catalog().unpin_log(pin);
+    jobs.catalog().stop_waiting_for_room();
+    let state = jobs.catalog().role().manifest.state().clone();
     delete_orphans(jobs, &state)?;
-    reserve::make(&jobs.catalog)
+    reserve::make(jobs.catalog())
 }
 
 /// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
@@ -122,13 +122,13 @@ fn write_unflushed(
     written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
 ) -> Result<()> {
     let mut edit = Edit {
-        log_start: Some(jobs.wal.log.chain_start()),
+        log_start: Some(jobs.wal().log().chain_start()),
         ..Edit::default()
     };
     let mut changed = Vec::new();
     for (id, waiting) in &data.keyspaces {
         // Dropped meanwhile: that is one way to make room.
-        let Ok(keyspace) = jobs.catalog.keyspace_by_id(*id) else {
+        let Ok(keyspace) = jobs.catalog().keyspace_by_id(*id) else {
             continue;
         };
         let mut runs = Vec::new();
@@ -136,7 +136,7 @@ fn write_unflushed(
             match waiting {
                 Waiting::Run(run) => runs.push(run.clone()),
                 Waiting::Held { mem, seqs } => {
-                    let tables = jobs.runner.flush_for_recovery(
+                    let tables = jobs.runner().flush_for_recovery(
                         *id,
                         &keyspace.pin_settings().all,
                         mem,
@@ -144,7 +144,7 @@ fn write_unflushed(
                     )?;
                     written.push((*id, tables.clone()));
                     let ids = tables.len() as u64 + 1;
-                    let mut next_id = jobs.catalog.next_table_id.fetch_add(ids, Ordering::AcqRel);
+                    let mut next_id = jobs.catalog().take_table_ids(ids);
                     let run_id = next_id;
                     next_id += 1;
                     let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
@@ -160,10 +160,10 @@ fn write_unflushed(
             .push(keyspace_edit(*id, &runs, data.published));
         changed.push(keyspace);
     }
-    let mut role = jobs.catalog.manifest.lock();
+    let mut role = jobs.catalog().role();
     edit.keyspaces
         .retain(|k| role.manifest.state().keyspace(k.id).is_some());
-    jobs.catalog.commit_edit(&mut role, edit)?;
+    jobs.catalog().commit_edit(&mut role, edit)?;
     let state = role.manifest.state().clone();
     for keyspace in changed {
         let held: Vec<u64> = keyspace
@@ -172,13 +172,13 @@ fn write_unflushed(
             .filter(|m| m.held.load(Ordering::Acquire))
             .map(|m| m.id)
             .collect();
-        crate::catalog::edits::refresh_view(&jobs.tree, &role, &keyspace, &held);
+        crate::catalog::edits::refresh_view(jobs.tree(), &role, &keyspace, &held);
     }
     drop(role);
     // The edit does not name the tables of a keyspace that was dropped while they were written.
     for (id, tables) in written.iter() {
         if state.keyspace(*id).is_none() {
-            jobs.runner.discard(tables);
+            jobs.runner().discard(tables);
         }
     }
     Ok(())

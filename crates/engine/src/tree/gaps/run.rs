@@ -172,7 +172,7 @@ impl Run {
 
     fn finish(&mut self, env: &Env, number: u64) {
         if !self.is_limited() {
-            env.metrics.hidden_count.add(self.hidden);
+            env.metrics().hidden_count.add(self.hidden);
         }
         let Some(watching) = self.watching.take() else {
             return;
@@ -181,7 +181,7 @@ impl Run {
             .gaps
             .finish(watching.id, number, &self.far, self.hidden)
         {
-            env.metrics.gap_count.add(1);
+            env.metrics().gap_count.add(1);
         }
     }
 

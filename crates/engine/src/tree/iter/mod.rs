@@ -104,7 +104,7 @@ impl Cursor {
         options: IterOptions,
     ) -> Result<Cursor> {
         let cursor = Cursor::unlisted(tree, keyspace, snapshot, options)?;
-        tree.env.metrics.seek_count.add(1);
+        tree.env.metrics().seek_count.add(1);
         Ok(cursor)
     }
 
@@ -163,7 +163,7 @@ impl Cursor {
         if planted::is(Bug::CursorKeepsView) {
             std::mem::forget(old);
         }
-        self.tree.env.metrics.seek_count.add(1);
+        self.tree.env.metrics().seek_count.add(1);
         if !stood {
             return Ok(());
         }
@@ -521,7 +521,7 @@ impl Cursor {
             }
             self.run.jump(gap, way);
             if !self.run.is_limited() {
-                self.tree.env.metrics.gap_jump_count.add(1);
+                self.tree.env.metrics().gap_jump_count.add(1);
             }
         }
         let key = gap.is_none().then_some(&self.key[..]);

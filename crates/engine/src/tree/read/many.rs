@@ -37,7 +37,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keys: &[K],
     number: Option<u64>,
 ) -> Result<Values> {
-    let start = tree.env.runtime.now();
+    let start = tree.env.now();
     let pending = keys
         .iter()
         .enumerate()
@@ -49,14 +49,12 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         })
         .collect();
     let values = search(tree, keyspace, pending, number)?;
-    let metrics = &tree.env.metrics;
+    let metrics = &tree.env.metrics();
     metrics.multi_get_count.add(1);
     metrics.get_count.add(values.len() as u64);
     let hits = values.iter().filter(|v| v.is_some()).count();
     metrics.get_hit_count.add(hits as u64);
-    metrics
-        .multi_get_time
-        .record(tree.env.runtime.now().since(start));
+    metrics.multi_get_time.record(tree.env.now().since(start));
     Ok(values)
 }
 

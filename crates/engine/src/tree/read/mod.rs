@@ -82,7 +82,9 @@ const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
 fn planted_number(core: &Tree, number: Option<u64>) -> Option<u64> {
     let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
     if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
-        core.env.runtime.sleep(std::time::Duration::from_millis(1));
+        core.env
+            .runtime()
+            .sleep(std::time::Duration::from_millis(1));
     }
     number.or(early)
 }
@@ -136,11 +138,11 @@ fn look_up(
 ) -> Result<bool> {
     let timed = tree
         .env
-        .metrics
+        .metrics()
         .get_count
         .add(1)
         .is_multiple_of(SAMPLE)
-        .then(|| tree.env.runtime.now());
+        .then(|| tree.env.now());
     #[cfg(feature = "planted")]
     let number = planted_number(tree, number);
     let published = tree.snapshots.place();
@@ -148,13 +150,13 @@ fn look_up(
     let found = search(tree, &view, key, seq, value)?;
     drop(view);
     if found {
-        tree.env.metrics.get_hit_count.add(1);
+        tree.env.metrics().get_hit_count.add(1);
     }
     if let Some(start) = timed {
         tree.env
-            .metrics
+            .metrics()
             .get_time
-            .record(tree.env.runtime.now().since(start));
+            .record(tree.env.now().since(start));
     }
     Ok(found)
 }
@@ -372,7 +374,7 @@ pub(crate) fn get_pinned(
     number: Option<u64>,
 ) -> Result<Option<PinnedValue>> {
     let (view, seq) = pin(tree, keyspace, number)?;
-    tree.env.metrics.get_count.add(1);
+    tree.env.metrics().get_count.add(1);
     let hash = hash(key);
     let mut copied = Vec::new();
     let own = |bytes: Vec<u8>| {
