@@ -675,6 +675,7 @@ fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> 
     let notify = Arc::new(notify::Notify::new(runtime));
     let items = Arc::new(Mutex::new(0u64));
     let coverage = Arc::new(Mutex::new(Coverage::default()));
+    let began = runtime.now();
     let (takers, bringers, each) = (1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(3));
     let mut tasks = Vec::new();
     for _ in 0..takers {
@@ -719,6 +720,9 @@ fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> 
     }
     let tasks: std::io::Result<Vec<Task>> = tasks.into_iter().collect();
     join_all(tasks.map_err(|e| e.to_string())?)?;
+    if runtime.now().since(began) >= HOUR {
+        return Err("a taker slept through a notification".to_string());
+    }
     let coverage = held(&coverage).clone();
     Ok(coverage)
 }
