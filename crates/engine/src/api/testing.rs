@@ -211,7 +211,7 @@ impl TestHooks {
         let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id())?;
         let _ddl = self.parts.catalog.changes();
         let lead = self.parts.commit.lead();
-        let dropped = crate::services::ddl::drop_by_edit(&self.parts.catalog, &keyspace);
+        let dropped = self.parts.catalog.drop_by_edit(&keyspace);
         lead.finish();
         dropped
     }

@@ -181,10 +181,7 @@ fn bound_log(commit: &Commit) -> Result<()> {
     if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
         && keyspace.view().sealed_count == 0
     {
-        let mut lead = commit.lead();
-        let rotated = lead.rotate(commit, keyspace);
-        lead.finish();
-        rotated?;
+        commit.seal([&**keyspace])?;
     }
     Ok(())
 }

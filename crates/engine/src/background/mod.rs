@@ -18,13 +18,12 @@ mod worker;
 
 use std::sync::Arc;
 
+use panics::guarded;
 use siltstone_storage::{JoinHandle, Mutex};
 
 use crate::services::parts::Parts;
 use crate::stats::published::{self, OwnFile};
 use crate::types::error::{Error, ErrorKind, Result};
-
-use panics::guarded;
 
 /// The tasks of an open store.
 pub(crate) struct Background {

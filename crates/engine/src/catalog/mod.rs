@@ -5,6 +5,7 @@
 pub(crate) mod edits;
 pub(crate) mod log_start;
 pub(crate) mod obsolete;
+pub(crate) mod pending;
 pub(crate) mod reserve;
 
 use std::collections::BTreeMap;
@@ -14,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use siltstone_storage::{Mutex, MutexGuard};
 
+use crate::catalog::pending::PendingEdit;
 use crate::catalog::reserve::ManifestReserve;
 use crate::env::Env;
 use crate::formats::log::Position;
 use crate::formats::manifest::Manifest;
-use crate::formats::version::Edit;
 use crate::tree::Tree;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result, dropped_keyspace};
@@ -59,22 +60,6 @@ pub(crate) struct ManifestRole {
     pub(crate) writing: bool,
     /// The space kept for a manifest on a full disk.
     pub(crate) reserve: ManifestReserve,
-}
-
-/// An edit of a create, drop or ingest that waits for room.
-pub(crate) struct PendingEdit {
-    pub(crate) edit: Edit,
-    /// Those that it was made for; some may be dropped since.
-    pub(crate) keyspaces: Vec<Arc<KeyspaceCore>>,
-    /// What it keeps of the log.
-    pub(crate) pin: u64,
-}
-
-impl PendingEdit {
-    /// Whether it was made for this keyspace.
-    pub(crate) fn concerns(&self, id: KeyspaceId) -> bool {
-        self.keyspaces.iter().any(|k| k.id == id)
-    }
 }
 
 /// Live keyspaces by id and by name.

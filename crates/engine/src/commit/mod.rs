@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows jobs.
 
+pub(crate) mod announce;
 pub(crate) mod pace;
 pub(crate) mod queue;
 pub mod stalls;

@@ -21,7 +21,6 @@ use crate::env::Env;
 use crate::formats::version::{Edit, KeyspaceEdit, SeqRange};
 use crate::jobs::Jobs;
 use crate::jobs::build::{FlushSpec, JobRunner};
-
 use crate::jobs::install::{add_run, count_outcome};
 use crate::tree::pick::targets;
 use crate::tree::view::{KeyspaceCore, MemSource, Source};
@@ -200,13 +199,7 @@ fn older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
 /// durable.
 pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
     jobs.env.health().check()?;
-    let mut lead = jobs.commit.lead();
-    let sealed: Result<Vec<_>> = keyspaces
-        .iter()
-        .map(|k| lead.rotate(&jobs.commit, k))
-        .collect();
-    lead.finish();
-    sealed?;
+    jobs.commit.seal(keyspaces.iter().map(|k| &**k))?;
     let end = jobs.wal.log().end();
     let waiting: Vec<(&KeyspaceCore, Vec<u64>)> =
         keyspaces.iter().map(|k| (&**k, sealed_ids(k))).collect();

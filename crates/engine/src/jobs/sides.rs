@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Instant, Mutex, Runtime};
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Job, OutputPrefix};
 
 use crate::types::error::{Error, ErrorKind, Result};
-use siltstone_storage::planted::{self, Bug};
 
 /// Jobs that a side's speed is measured over.
 const MEASURED_JOBS: usize = 5;

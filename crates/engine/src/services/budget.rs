@@ -84,10 +84,7 @@ fn seal_largest(commit: &Commit) -> Result<()> {
     let Some((_, keyspace)) = largest else {
         return Ok(());
     };
-    let mut lead = commit.lead();
-    let sealed = lead.rotate(commit, keyspace);
-    lead.finish();
-    if sealed? {
+    if commit.seal([&**keyspace])? > 0 {
         commit.env().metrics().sealed_for_memory_count.add(1);
     }
     Ok(())

@@ -120,10 +120,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
         if is_worth(&active.mem, &view.version, table_bytes).is_none() {
             continue;
         }
-        let mut lead = commit.lead();
-        let sealed = lead.rotate(commit, keyspace);
-        lead.finish();
-        if sealed? {
+        if commit.seal([&**keyspace])? > 0 {
             commit.env().metrics().sealed_for_deletes_count.add(1);
         }
     }

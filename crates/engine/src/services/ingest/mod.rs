@@ -28,14 +28,16 @@ use siltstone_storage::{Storage, StorageErrorKind};
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
+use crate::commit::announce::{Announcement, Failed, Prepared};
+use crate::commit::write::Lead;
 use crate::env::ingests::IngestInFlight;
 use crate::formats::log::RecordKind;
-use crate::formats::log::bodies::{NumberedPart, decode_ingest, encode_ingest};
+use crate::formats::log::bodies::{Ingest, NumberedPart, decode_ingest, encode_ingest};
 use crate::formats::version::{Edit, Key, KeyspaceEdit, Run, TableMeta};
 use crate::jobs::Jobs;
-use crate::services::ddl::complete;
 use crate::services::table_builder::{TableFile, no_table};
-use crate::tree::view::{KeyspaceCore, KeyspaceView, RunView, Source};
+use crate::tree::Tree;
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, RunView, Source};
 use crate::types::error::{Error, Result, closed};
 use crate::types::event::Event;
 use crate::types::limits::KeyspaceId;
@@ -76,22 +78,6 @@ pub(crate) struct Part {
     pub(crate) runs: Vec<Vec<Arc<TableMeta>>>,
 }
 
-/// An ingest that failed.
-pub(crate) struct Failed {
-    pub(crate) error: Error,
-    /// Its record may be in the log, so that the next open looks for its files.
-    pub(crate) recorded: bool,
-}
-
-impl Failed {
-    fn before_the_record(error: Error) -> Failed {
-        Failed {
-            error,
-            recorded: false,
-        }
-    }
-}
-
 /// The edit that installs runs of one keyspace.
 fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
     let add = runs.iter().flat_map(|run| {
@@ -124,89 +110,36 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
     }
     let body = encode_ingest(&numbered(commit.catalog(), parts));
     let count = parts.iter().map(|p| p.runs.len()).max().unwrap_or(0) as u64;
-    let mut lead = commit.lead();
-    let done = (|| -> std::result::Result<_, Failed> {
-        let prepared = (|| {
-            // Checked again: the previous leader may have poisoned the store, and its numbers must
-            // not be published with these.
-            commit.env().health().check()?;
-            for part in parts {
-                lead.rotate(commit, &part.keyspace)?;
-            }
-            let first = lead.next_seq;
-            let last = first + count - 1;
-            commit.catalog().reserve_numbers(last)?;
-            let mut ingest = decode_ingest(&body, first)?;
-            let mut fresh = Vec::new();
-            for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
-                // The active memtable is empty: its slot is joined to the first run's, so that neighbouring ranges still meet.
-                if !planted::is(Bug::IngestLeavesHole)
-                    && let Some(run) = runs.first_mut()
-                {
-                    run.seqs.lo = part.keyspace.view().active().lo;
-                }
-                let settings = part.keyspace.pin_settings();
-                fresh.push(lead.fresh_source(&settings, last)?);
-            }
-            Ok((first, ingest, fresh))
-        })();
-        let (first, ingest, fresh) = prepared.map_err(Failed::before_the_record)?;
-        let pin = commit.catalog().pin_log(commit.wal().log().end());
-        let end = commit
-            .wal()
-            .append(
-                RecordKind::Ingest,
-                first,
-                count,
-                &[&body],
-                commit.wal().sync_every_write(),
-            )
-            .map_err(|error| {
-                commit.catalog().unpin_log(pin);
-                // A failed sync or an unsure write has poisoned the store before it was told.
-                Failed {
-                    error,
-                    recorded: commit.env().health().is_poisoned(),
-                }
-            })?;
-        for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
-            part.keyspace.replace_view(|view| {
-                let mut unsettled = view.unsettled();
-                // The active memtable is empty (it was rotated): its slot ends before the ingest, a new one starts after it.
-                unsettled.remove(0);
-                unsettled.push(Source::Memtable(fresh));
-                if !planted::is(Bug::IngestVisibleAfterEdit) {
-                    let runs = runs
-                        .iter()
-                        .map(|run| RunView::new(run, commit.tree().tables(), true));
-                    unsettled.extend(runs.map(Source::Run));
-                }
-                KeyspaceView::build(
-                    unsettled,
-                    view.version.clone(),
-                    commit.tree().tables(),
-                    Some(view),
-                )
-            });
+    let record = Announcement {
+        kind: RecordKind::Ingest,
+        count,
+        body: &body,
+    };
+    let check = || commit.env().health().check();
+    let prepare = |lead: &mut Lead<'_>, first| {
+        for part in parts {
+            lead.rotate(commit, &part.keyspace)?;
         }
-        for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
-            let gaps = &part.keyspace.gaps;
-            if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
-                let tables = runs.iter().flat_map(|run| run.tables.tables());
-                let keys = tables.filter_map(|table| table.points.as_ref());
-                gaps.invalidate(
-                    keys.map(|(first, last)| (&first[..], &last[..])),
-                    ingest.last,
-                    commit.tree().gap_min(),
-                );
+        let mut ingest = decode_ingest(&body, first)?;
+        let mut fresh = Vec::new();
+        for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
+            // The active memtable is empty: its slot is joined to the first run's, so that
+            // neighbouring ranges still meet.
+            if !planted::is(Bug::IngestLeavesHole)
+                && let Some(run) = runs.first_mut()
+            {
+                run.seqs.lo = part.keyspace.view().active().lo;
             }
+            let settings = part.keyspace.pin_settings();
+            fresh.push(lead.fresh_source(&settings, ingest.last)?);
         }
-        lead.next_seq = ingest.last + 1;
-        commit.tree().snapshots().publish(ingest.last);
-        Ok((ingest, end, pin))
-    })();
-    lead.finish();
-    let (ingest, end, pin) = done?;
+        Ok(Prepared::new((ingest, fresh)))
+    };
+    let show = |(ingest, fresh): (Ingest, Vec<Arc<MemSource>>)| {
+        show_runs(commit.tree(), parts, &ingest, fresh);
+        ingest
+    };
+    let (ingest, announced) = commit.announce(record, check, prepare, show)?;
     let edit = Edit {
         keyspaces: ingest
             .parts
@@ -216,11 +149,46 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         ..Edit::default()
     };
     let keyspaces = parts.iter().map(|p| p.keyspace.clone()).collect();
-    complete(commit.catalog(), end, edit, pin, keyspaces).map_err(|error| Failed {
+    let completed = commit.catalog().complete(announced, edit, keyspaces);
+    completed.map_err(|error| Failed {
         error,
         recorded: true,
     })?;
     Ok(ingest.last)
+}
+
+/// Puts the runs into the views, each keyspace's under an empty memtable of `fresh`, and takes their
+/// keys out of the gaps.
+fn show_runs(tree: &Tree, parts: &[Part], ingest: &Ingest, fresh: Vec<Arc<MemSource>>) {
+    for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
+        part.keyspace.replace_view(|view| {
+            let mut unsettled = view.unsettled();
+            // The active memtable is empty, because it was rotated: its slot ends before the
+            // ingest, and a new one starts after it.
+            unsettled.remove(0);
+            unsettled.push(Source::Memtable(fresh));
+            if !planted::is(Bug::IngestVisibleAfterEdit) {
+                let runs = runs
+                    .iter()
+                    .map(|run| RunView::new(run, tree.tables(), true));
+                unsettled.extend(runs.map(Source::Run));
+            }
+            KeyspaceView::build(unsettled, view.version.clone(), tree.tables(), Some(view))
+        });
+    }
+    // This must come before the numbers are published: rule G2 of `gaps`.
+    for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
+        let gaps = &part.keyspace.gaps;
+        if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
+            let tables = runs.iter().flat_map(|run| run.tables.tables());
+            let keys = tables.filter_map(|table| table.points.as_ref());
+            gaps.invalidate(
+                keys.map(|(first, last)| (&first[..], &last[..])),
+                ingest.last,
+                tree.gap_min(),
+            );
+        }
+    }
 }
 
 /// The parts with ids for their runs.

@@ -1,0 +1,181 @@
+//! Edits of creates, drops and ingests: each follows its record in the log, and waits if the
+//! manifest cannot grow.
+//!
+//! Invariants: edits come in the order of their numbers, because one change is made at a time; the
+//! log is kept from before the record on until the edit is durable. What the manifest refuses after
+//! its record is in the log poisons the store: log, memory and manifest would say different things
+//! from then on.
+//!
+//! Threading: the manifest role guards the edits that wait.
+
+use std::sync::Arc;
+
+use siltstone_storage::planted::{self, Bug};
+
+use crate::catalog::edits::{may_wait, settle};
+use crate::catalog::{Catalog, DROPPED_NAMES_MAX, ManifestRole};
+use crate::formats::log::Position;
+use crate::formats::version::Edit;
+use crate::tree::view::KeyspaceCore;
+use crate::types::error::Result;
+use crate::types::event::Event;
+use crate::types::limits::KeyspaceId;
+
+/// A change of keyspaces whose record is in the log, and whose edit is not durable.
+pub(crate) struct Announced {
+    /// Where the record ends.
+    pub(crate) end: Position,
+    /// What keeps the log from before the record on.
+    pub(crate) pin: u64,
+}
+
+/// An edit of a create, drop or ingest that waits for room.
+pub(crate) struct PendingEdit {
+    pub(crate) edit: Edit,
+    /// Those that it was made for; some may be dropped since.
+    pub(crate) keyspaces: Vec<Arc<KeyspaceCore>>,
+    /// What it keeps of the log.
+    pub(crate) pin: u64,
+}
+
+impl PendingEdit {
+    /// Whether it was made for this keyspace.
+    pub(crate) fn concerns(&self, id: KeyspaceId) -> bool {
+        self.keyspaces.iter().any(|k| k.id == id)
+    }
+}
+
+impl Catalog {
+    /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot
+    /// grow, the edit stays pending: the record is in the log, so the call has succeeded, and the log
+    /// is kept until an edit gets through.
+    pub(crate) fn complete(
+        &self,
+        announced: Announced,
+        edit: Edit,
+        keyspaces: Vec<Arc<KeyspaceCore>>,
+    ) -> Result<()> {
+        let Announced { end, pin } = announced;
+        let result = (|| {
+            if !planted::is(Bug::EditBeforeLogSync) {
+                self.wal.sync_log_through(end)?;
+            }
+            if planted::is(Bug::UnpinnedOnceSynced) {
+                self.unpin_log(pin);
+            }
+            let mut role = self.role();
+            let mut edit = edit;
+            // An edit that waits for room on behalf of a keyspace that is dropped now is of no use any
+            // more. If the create of the keyspace is among these edits, the manifest does not have the
+            // keyspace, and no edit has to drop it.
+            edit.drop.retain(|id| !self.take_out(&mut role, *id));
+            let committed = if edit == Edit::default() {
+                self.env.maintenance().notify();
+                Ok(())
+            } else {
+                self.commit_edit(&mut role, edit.clone())
+            };
+            match committed {
+                Ok(()) => {
+                    keyspaces.iter().for_each(|k| settle(&self.tree, &role, k));
+                    self.unpin_log(pin);
+                    Ok(())
+                }
+                Err(error) if may_wait(&error) => {
+                    role.pending.push(PendingEdit {
+                        edit,
+                        keyspaces,
+                        pin,
+                    });
+                    self.env.maintenance().notify();
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            }
+        })();
+        result.inspect_err(|error| {
+            // The record is in the log and the change is visible, but the manifest will never have it.
+            self.env.health().poison(error);
+        })
+    }
+
+    /// Drops a keyspace without a record in the log. The caller has the lead, so nothing is written to
+    /// the keyspace meanwhile.
+    pub(crate) fn drop_by_edit(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+        let mut role = self.role();
+        if role.manifest.state().keyspace(keyspace.id).is_none() {
+            // Its create waits for room. A drop would give nothing back, and the manifest cannot drop
+            // what it does not have.
+            self.commit_pending(&mut role).map_err(|error| {
+                error.context(
+                    "the keyspace is newer than what the manifest had room for, so its drop needs \
+                     room too",
+                )
+            })?;
+        }
+        let edit = Edit {
+            drop: vec![keyspace.id],
+            ..Edit::default()
+        };
+        self.commit_edit(&mut role, edit)?;
+        self.leave_map(keyspace);
+        // An edit that waits for room on behalf of this keyspace would be refused later.
+        self.take_out(&mut role, keyspace.id);
+        settle(&self.tree, &role, keyspace);
+        Ok(())
+    }
+
+    /// Makes a keyspace that is being dropped unknown to all later calls.
+    pub(crate) fn leave_map(&self, keyspace: &KeyspaceCore) {
+        self.env.events().tell(|| Event::KeyspaceDropped {
+            name: keyspace.name.clone(),
+            id: keyspace.id,
+        });
+        keyspace.set_dropped();
+        self.change_keyspaces(|map| {
+            map.by_name.remove(&keyspace.name);
+            map.by_id.remove(&keyspace.id);
+            map.dropped.insert(keyspace.id, keyspace.name.clone());
+            if map.dropped.len() > DROPPED_NAMES_MAX {
+                map.dropped.pop_first();
+            }
+        });
+    }
+
+    /// Takes a dropped keyspace out of the edits that wait for room. What they say of other keyspaces
+    /// stays, and so does the part of the log that has it: an ingest is acknowledged for all its
+    /// keyspaces. Returns whether the keyspace's create was among these edits. Of a create it remains
+    /// that the id was given away: until an edit says so, the log is kept from its record on, and from
+    /// that edit on a replay skips whatever names the keyspace.
+    fn take_out(&self, role: &mut ManifestRole, id: KeyspaceId) -> bool {
+        let mut created_here = false;
+        for mut pending in std::mem::take(&mut role.pending) {
+            let edit = &mut pending.edit;
+            edit.keyspaces.retain(|change| change.id != id);
+            edit.create.retain(|create| {
+                created_here |= create.id == id;
+                create.id != id
+            });
+            let is_empty =
+                edit.keyspaces.is_empty() && edit.create.is_empty() && edit.drop.is_empty();
+            let next_id = edit.next_keyspace_id.filter(|_| is_empty);
+            match (next_id, role.pending.last_mut()) {
+                // The edit before it can say so as well; it keeps the log from an older position on.
+                (Some(next_id), Some(before)) => {
+                    let said = &mut before.edit.next_keyspace_id;
+                    *said = (*said).max(Some(next_id));
+                    self.unpin_log(pending.pin);
+                }
+                (Some(_), None) => role.pending.push(pending),
+                (None, _)
+                    if is_empty
+                        || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) =>
+                {
+                    self.unpin_log(pending.pin);
+                }
+                (None, _) => role.pending.push(pending),
+            }
+        }
+        created_here
+    }
+}
