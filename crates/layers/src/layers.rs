@@ -22,6 +22,16 @@ pub const LAYERS: [&str; 13] = [
     "api",
 ];
 
+/// The parts of an open store: the file and the name of each struct.
+pub const PARTS: [(&str, &str); 6] = [
+    ("env/mod.rs", "Env"),
+    ("tree/mod.rs", "Tree"),
+    ("wal/mod.rs", "Wal"),
+    ("catalog/mod.rs", "Catalog"),
+    ("commit/mod.rs", "Commit"),
+    ("jobs/mod.rs", "Jobs"),
+];
+
 /// The folder that a file belongs to. Files beside the folders, such as `storage.rs`, belong to the
 /// highest one; the root, `lib.rs`, stands above all.
 pub fn folder(file: &str) -> &str {
