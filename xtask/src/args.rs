@@ -72,8 +72,16 @@ cargo xtask COMMAND
   trials [ROW]            the trials, in release, with more seeds than the gate gives them
   soak ROW... --minutes N each row with ever new seeds for N minutes, on every core; prints the seed that failed, or seeds and core-minutes
   planted [NUMBER...] [--tenth | --gate] [--jobs N] [--write]
-                          each planted fault (crates/storage/src/planted.rs) until a row catches it; --gate: not more seeds than the gate has, --tenth: a tenth;
-                          --write: the table goes to docs/reliability.md
+                          builds all planted faults (crates/storage/src/planted.rs, and the patches
+                          in xtask/planted) in a copy of the sources, target/planted-tree; plays the
+                          stories of single rules, then tries each fault until a row catches it;
+                          --gate: not more seeds than the gate has, --tenth: a tenth; --write: the
+                          table goes to docs/reliability.md
+  planted --stories [NUMBER...]
+                          the stories alone
+  planted --check         whether all patches apply and all sites are short; builds nothing
+  planted --edit NUMBER   lays a fault's patch out in target/planted-edit, to be edited there
+  planted --renew NUMBER  writes the patch from what was edited
   bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward

@@ -1,9 +1,15 @@
 //! Faults that are planted on purpose, one at a time, to see that the trials find them.
 //!
-//! What it is: [`is`] stands in an `if` at the place of each rule of the design. Without the feature `planted` it is a constant `false`, so nothing
-//! of this is in a normal build. With it, one build holds all faults: `SILT_PLANTED=N` in the environment switches number N on for the process
-//! (none: 0), and tests switch with `set`. `cargo xtask planted` runs the rows of `docs/reliability.md` with each of them (it reads the list
-//! below from this file); the test binary `planted` of the engine runs the story that guards each rule.
+//! What it is: `planted!(Name)` is true while the fault `Name` of the list below is switched on.
+//! Without the feature `planted` it is a constant `false`, so that nothing of this is in a normal
+//! build. With it, one build holds all faults: `SILT_PLANTED=N` in the environment switches number
+//! N on for the process (none: 0), and tests switch with `set`.
+//!
+//! Where the faults are: the macro stands in the sources where one short condition spoils the line
+//! that keeps a rule. A fault that needs code of its own is a patch in `xtask/planted`.
+//! `cargo xtask planted` applies all patches to a copy of the sources, builds there, and runs the
+//! rows of `docs/reliability.md` with each fault (it reads the list below from this file); the test
+//! binary `planted` of the engine, which it runs too, plays the story that guards each rule.
 //!
 //! It lives here because this is the lowest crate; `table`, `engine` and `sim` forward the feature.
 //!
@@ -11,7 +17,17 @@
 
 #![cfg_attr(not(feature = "planted"), allow(dead_code))]
 
-/// Each fault: its number, its name, and what it breaks. After `not for rows:` stands why only a story of its own can tell.
+/// Whether the fault of this name is switched on: never, without the feature `planted`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::planted::is($crate::planted::Bug::$bug)
+    };
+}
+
+/// Each fault: its number, its name, and what it breaks. After `not for rows:` stands why only a
+/// story of its own can catch it.
 macro_rules! bugs {
     ($($number:literal $name:ident $text:literal $(not for rows: $why:literal)?;)*) => {
         /// A rule that is switched off.

@@ -11,7 +11,6 @@
 use std::cmp::Ordering;
 
 use siltstone_storage::Map;
-use siltstone_storage::planted::{self, Bug};
 
 use crate::error::Damage;
 
@@ -84,9 +83,6 @@ pub trait Bytes {
         let n = len.min(other.len());
         let mut i = 0;
         while i + 8 <= n {
-            if planted::is(Bug::MiddleIsNotCompared) && i == 8 && (17..=24).contains(&n) {
-                i = n - 8;
-            }
             let mut a = [0; 8];
             self.copy_to(offset + i, &mut a);
             let (a, b) = (u64::from_be_bytes(a), head_at(other, i));

@@ -23,7 +23,6 @@ use crate::coding::{Cursor, partition_point};
 use crate::error::Damage;
 use crate::key::MAX_SEQ;
 use crate::limits::MAX_KEY_BYTES;
-use siltstone_storage::planted::{self, Bug};
 
 /// A range delete, or a fragment of one: the user keys in `[start, end)` have no value from
 /// sequence number `seq` on.
@@ -327,12 +326,9 @@ impl RangeDeletes {
         let after = partition_point(self.fragments.len(), |i| {
             self.fragments[i].start.as_slice() <= user_key
         });
-        self.fragments[..after].last().filter(|f| {
-            let is_end = user_key == f.end.as_slice();
-            let covers =
-                user_key < f.end.as_slice() || is_end && planted::is(Bug::RangeDeleteTakesItsEnd);
-            covers && f.seq <= seq_limit
-        })
+        self.fragments[..after]
+            .last()
+            .filter(|f| user_key < f.end.as_slice() && f.seq <= seq_limit)
     }
 
     /// The number of [`RangeDeletes::covering`].

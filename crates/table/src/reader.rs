@@ -33,7 +33,7 @@ use crate::key::seek_trailer;
 use crate::limits::MAX_PROPERTIES_BYTES;
 use crate::properties::Properties;
 use crate::rangedel::RangeDeletes;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// When a block's checksums are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,8 +150,7 @@ impl Bitmap {
 
     #[inline]
     fn get(&self, i: usize) -> bool {
-        planted::is(Bug::BlockChecksumIsIgnored)
-            || self.0[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
+        self.0[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
     }
 
     fn set(&self, i: usize) {
@@ -223,7 +222,7 @@ fn read_section(file: &dyn ReadFile, at: u64, len: u64, what: &'static str) -> R
     file.read_at(at, &mut bytes)?;
     let end = bytes.len() - CHECKSUM_BYTES;
     let (stored, computed) = (bytes.as_slice().u32(end), crc32c(&bytes[..end]));
-    if stored != computed && !planted::is(Bug::SectionChecksumIsIgnored) {
+    if stored != computed && !planted!(SectionChecksumIsIgnored) {
         return Err(
             Damage::new(what, end as u64, computed as u64, stored as u64).in_file(file.name(), at),
         );
@@ -351,15 +350,11 @@ impl TableReader {
         let id = options
             .id
             .unwrap_or_else(|| NEXT_ID.fetch_add(1, Ordering::Relaxed));
-        let reused = planted::is(Bug::CacheKeyIsReused);
         Ok(Arc::new(TableReader {
-            id: if reused { id % 8 } else { id },
+            id,
             map,
             lacks_map,
-            verify: match planted::is(Bug::BlockChecksumIsIgnored) {
-                true => Verify::FirstTouch,
-                false => options.verify,
-            },
+            verify: options.verify,
             footer,
             columns_verified: Bitmap::new(index.len()),
             values_verified: Bitmap::new(index.len()),
@@ -453,7 +448,7 @@ impl TableReader {
     pub fn may_contain(&self, hash: u64) -> bool {
         match &self.filter {
             Some(filter) => filter.may_contain(hash),
-            None => !(self.lacks_filter && planted::is(Bug::UnreadFilterSaysNo)),
+            None => !(self.lacks_filter && planted!(UnreadFilterSaysNo)),
         }
     }
 

@@ -46,7 +46,7 @@ use crate::key::{Kind, seq_of};
 use crate::limits::MAX_KEY_BYTES;
 use crate::rangedel;
 pub use crate::rangedel::RangeDelete;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// Where a key range ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,7 +182,6 @@ impl Stripes {
             .iter()
             .copied()
             .filter(|s| *s < published)
-            .skip(usize::from(planted::is(Bug::OldestSnapshotIsForgotten)))
             .collect();
         ends.push(published);
         ends.sort_unstable();
@@ -197,9 +196,8 @@ impl Stripes {
         if seq <= self.ends[0] {
             return 0;
         }
-        self.ends.partition_point(|end| {
-            *end < seq || *end == seq && planted::is(Bug::StripeEndExclusive)
-        })
+        self.ends
+            .partition_point(|end| *end < seq || *end == seq && planted!(StripeEndExclusive))
     }
 }
 
@@ -348,10 +346,7 @@ fn trim(fragment: &mut RangeDelete, needed: &[KeyRange]) {
     let end = match &last.end {
         RangeEnd::Before(end) => end.clone(),
         // The key right after the last; one that would be too long to be a key leaves the fragment as it is.
-        RangeEnd::With(key) if planted::is(Bug::TrimStopsAtLastKey) => key.clone(),
-        RangeEnd::With(key)
-            if key.len() < MAX_KEY_BYTES || planted::is(Bug::TrimPastLongestKey) =>
-        {
+        RangeEnd::With(key) if key.len() < MAX_KEY_BYTES || planted!(TrimPastLongestKey) => {
             [&key[..], &[0]].concat()
         }
         RangeEnd::With(_) | RangeEnd::Unbounded => return,

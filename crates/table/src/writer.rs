@@ -30,7 +30,6 @@ use crate::limits::{
 };
 use crate::properties::{LAYOUT_VERSION, Properties};
 use crate::rangedel::{RangeDelete, RangeDeletes, stored_key_bytes};
-use siltstone_storage::planted::{self, Bug};
 
 /// Values from this size on are handed to the file without a copy, if they are not to be compressed.
 pub const DIRECT_VALUE_BYTES: usize = 1 << 20;
@@ -497,9 +496,8 @@ impl TableWriter {
             ..Footer::default()
         };
         if self.options.bits_per_key > 0 && self.properties.entries > 0 {
-            let known = self.hashes.len() - usize::from(planted::is(Bug::StaleFilter));
             let mut filter = Filter::empty(self.hashes.len() as u64, self.options.bits_per_key);
-            filter.insert_all(&self.hashes[..known]);
+            filter.insert_all(&self.hashes);
             footer.filter_bytes = self.section(|out| filter.encode(out)).0;
         }
         let index = std::mem::take(&mut self.index);

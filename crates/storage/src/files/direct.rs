@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::{Result, StorageError, StorageErrorKind};
-use crate::planted::{self, Bug};
 use crate::storage::{ReadFile, WriteFile};
 
 /// What suits every block device and file system that we know of, in bytes.
@@ -245,9 +244,7 @@ impl DirectWriter {
             part = &part[n..];
             if writing.filled == capacity {
                 self.write_out(writing, capacity)?;
-                if !planted::is(Bug::SecondBufferOverFirst) {
-                    writing.at += capacity as u64;
-                }
+                writing.at += capacity as u64;
                 writing.filled = 0;
             }
         }

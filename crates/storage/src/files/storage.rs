@@ -20,7 +20,6 @@ use super::place::{create_dir_durably, sync_names_of};
 use super::{direct, lease, read, write};
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::name::{LEASE_PREFIX, check_lease_name, check_object_name, is_object_name};
-use crate::planted::{self, Bug};
 use crate::storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
 };
@@ -234,11 +233,6 @@ impl Storage for FileStorage {
             }
         })?;
         objects.sort_unstable();
-        if planted::is(Bug::FolderListIsShort)
-            && let Some(last) = objects.iter().rposition(|o| o.name.ends_with(".log"))
-        {
-            objects.remove(last);
-        }
         Ok(objects)
     }
 

@@ -14,7 +14,6 @@ use super::search::View;
 use crate::checksum::crc32c;
 use crate::coding::Bytes;
 use crate::error::Damage;
-use siltstone_storage::planted::{self, Bug};
 
 /// Where the parts of a stored block are, after its lengths were found to agree.
 struct Parts<'a> {
@@ -26,7 +25,6 @@ struct Parts<'a> {
 
 /// Splits a stored block, whose header is at `anchor`. With `verify`, compares both checksums first.
 fn split(stored: &[u8], anchor: usize, verify: bool) -> Result<Parts<'_>, Damage> {
-    let verify = verify && !planted::is(Bug::BlockChecksumIsIgnored);
     let end = stored.len().saturating_sub(CHECKSUM_BYTES);
     if anchor.saturating_add(HEADER_BYTES) > end {
         return Err(Damage::new(

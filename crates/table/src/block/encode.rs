@@ -11,7 +11,7 @@ use super::header::{
 };
 use crate::compress::Codec;
 use crate::key::common_prefix;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// Zero bytes kept after the gathered keys, so that heads are read eight bytes at a time.
 const SLACK: usize = 8;
@@ -267,8 +267,7 @@ impl BlockBuilder {
             start = end;
         }
         if !fixed_keys {
-            let narrow_max = u16::MAX as usize + usize::from(planted::is(Bug::TailEndsTooNarrow));
-            let wide = tail_bytes > narrow_max;
+            let wide = tail_bytes > u16::MAX as usize + usize::from(planted!(TailEndsTooNarrow));
             let (mut start, mut tail_end) = (0, 0);
             for end in &self.key_ends {
                 tail_end += (*end as usize - start).saturating_sub(skip);

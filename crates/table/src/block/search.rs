@@ -15,7 +15,7 @@ use super::header::{FLAG_KINDS, FLAG_PADS, HEADER_BYTES, Header};
 use crate::coding::{Bytes, head, partition_point};
 use crate::error::Damage;
 use crate::key::Kind;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// Bytes that [`View::key_over`] may write after a key.
 pub const KEY_SLACK_BYTES: usize = 8;
@@ -185,7 +185,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
             let (prefix, _) = out.split_at_mut(h.prefix_len);
             self.bytes.copy_to(self.at + h.prefix, prefix)
         };
-        let is_narrow = h.head_width == 4 && !planted::is(Bug::HeadOfWrongWidth);
+        let is_narrow = h.head_width == 4 && !planted!(HeadOfWrongWidth);
         let x = self.head(i) << if is_narrow { 32 } else { 0 };
         out[h.prefix_len..][..8].copy_from_slice(&x.to_be_bytes());
         if tail_len > 0 {
@@ -356,7 +356,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         let x = head(suffix, h.head_width);
         let low = self.lower_bound(x);
         if low == h.n || self.head(low) != x {
-            return Ok((low + usize::from(planted::is(Bug::SeekLandsOneTooFar))).min(h.n));
+            return Ok(low);
         }
         self.search_equal_heads(low, x, suffix, trailer)
     }
@@ -387,11 +387,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         let suffix = user_key.get(self.h.prefix_len..)?;
         let x = head(suffix, self.h.head_width);
         let low = self.lower_bound(x);
-        let n = match planted::is(Bug::LastEntryIsLost) && self.h.n > 1 {
-            true => self.h.n - 1,
-            false => self.h.n,
-        };
-        (low < n && self.head(low) == x).then_some(low)
+        (low < self.h.n && self.head(low) == x).then_some(low)
     }
 
     /// The second part: what [`View::get`] gives, from the entry that [`View::locate`] of the same key gave.
@@ -412,7 +408,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         let x = head(suffix, h.head_width);
         if i + 1 < h.n && self.head(i + 1) == x {
             i = self.search_equal_heads(i, x, suffix, limit)?;
-            if i == h.n || self.head(i) != x && !planted::is(Bug::HeadNotAsked) {
+            if i == h.n || self.head(i) != x && !planted!(HeadNotAsked) {
                 return Ok(None);
             }
         }

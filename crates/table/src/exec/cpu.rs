@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use siltstone_storage::{Mutex, StorageErrorKind};
 
-use super::handover::{Handover, Part, Point};
+use super::handover::{Handover, Part};
 use super::output::Created;
 use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
@@ -18,7 +18,7 @@ use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::{Sample, TrustSyncs, verify_tables};
 use crate::job::{InputKind, Job, LAYOUT_VERSION};
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// Runs jobs on the host's cores.
 #[derive(Clone, Copy, Debug, Default)]
@@ -222,9 +222,6 @@ fn adopt(
             part.tables.iter().for_each(|table| delete(&table.name));
             continue;
         }
-        if planted::is(Bug::ResumeLosesATable) {
-            lose_the_rest(job, &mut part);
-        }
         let bytes = part.tables.iter().map(|t| t.file_bytes).sum();
         let count = part.tables.len();
         ctx.progress.bytes_out.fetch_add(bytes, Ordering::Relaxed);
@@ -235,22 +232,6 @@ fn adopt(
         adopted.insert(part.subjob, part);
     }
     adopted
-}
-
-/// Takes for whole what was begun: the sums of the outcome are right all the same.
-fn lose_the_rest(job: &Job, part: &mut Part) {
-    let Point::Table { counters, .. } = &part.next else {
-        return;
-    };
-    let mut counters = *counters;
-    for table in &part.tables {
-        counters.entries_written += table.entries;
-        counters.bytes_written += table.file_bytes;
-    }
-    if let Some(last) = part.tables.last_mut() {
-        last.right_bound = job.subjob_bounds(part.subjob as usize).end;
-    }
-    part.next = Point::End(counters);
 }
 
 /// Leaves finished tables to the next attempt, if there may be one that wants them, and deletes all others.
@@ -312,7 +293,7 @@ fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, 
     if finished != shared.job.subjobs() {
         return Err(ExecError::Cancelled);
     }
-    if !outcome.tables.is_empty() && !planted::is(Bug::FolderIsNotSynced) {
+    if !outcome.tables.is_empty() && !planted!(FolderIsNotSynced) {
         let synced = shared.ctx.outputs.sync_dir(shared.ctx.epoch);
         synced.inspect_err(|_| shared.created.note_failed_sync())?;
     }

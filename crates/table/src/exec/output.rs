@@ -21,7 +21,6 @@ use crate::layout::{LayoutState, TableStart};
 use crate::merge::table::InputTable;
 use crate::rangedel::{self, RangeDelete};
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
-use siltstone_storage::planted::{self, Bug};
 
 /// Names of objects that a run has created.
 pub(super) struct Created {
@@ -233,15 +232,11 @@ impl<'a> Output<'a> {
         rangedel::sort(&mut taken);
         let Some(end) = end else { return taken };
         for fragment in taken.iter_mut().filter(|f| f.end.as_slice() > end) {
-            if !planted::is(Bug::RangeDeleteIsCutOff) {
-                self.cut.push(RangeDelete {
-                    start: end.to_vec(),
-                    ..fragment.clone()
-                });
-            }
-            if !planted::is(Bug::RangeDeleteIsNotClipped) {
-                fragment.end = end.to_vec();
-            }
+            self.cut.push(RangeDelete {
+                start: end.to_vec(),
+                ..fragment.clone()
+            });
+            fragment.end = end.to_vec();
         }
         taken
     }
@@ -257,11 +252,9 @@ impl<'a> Output<'a> {
         open.writer.set_range_deletes(fragments)?;
         let (summary, buffers) = open.writer.finish_with_buffers()?;
         self.buffers = buffers;
-        if !planted::is(Bug::TableIsNotSynced) {
-            open.file
-                .sync()
-                .inspect_err(|_| self.created.note_failed_sync())?;
-        }
+        open.file
+            .sync()
+            .inspect_err(|_| self.created.note_failed_sync())?;
         let p = summary.properties;
         let keys = p.smallest_key.clone().zip(p.largest_key.clone());
         let deletes = summary
@@ -302,11 +295,7 @@ impl<'a> Output<'a> {
 
     /// Finishes the last table; one for the fragments alone if there are no entries. Gives the bytes that were written.
     pub fn finish(mut self) -> Result<u64, ExecError> {
-        if self.open.is_none()
-            && self.part.tables.is_empty()
-            && self.fragments.peek().is_some()
-            && !planted::is(Bug::NoTableIsNotAsked)
-        {
+        if self.open.is_none() && self.part.tables.is_empty() && self.fragments.peek().is_some() {
             self.create(0, self.bounds.start.clone())?;
         }
         self.finish_table(None)?;

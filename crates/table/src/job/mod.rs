@@ -21,7 +21,6 @@ use crate::compress::Codec;
 use crate::layout::LayoutLimits;
 use crate::limits::{MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MIN_BLOCK_SIZE_BYTES};
 pub use crate::retain::{DropRules, KeyRange, RangeEnd};
-use siltstone_storage::planted::{self, Bug};
 
 /// The version of layout and drop rules that this crate implements. Two executors of one version give identical
 /// tables for one job.
@@ -225,9 +224,6 @@ impl Job {
     /// The key range of a subjob.
     pub fn subjob_bounds(&self, subjob: usize) -> KeyBounds {
         let start = match subjob.checked_sub(1) {
-            Some(i) if planted::is(Bug::SubjobLosesItsCut) => {
-                [&self.hard_cuts[i][..], &[0]].concat()
-            }
             Some(i) => self.hard_cuts[i].clone(),
             None => self.bounds.start.clone(),
         };

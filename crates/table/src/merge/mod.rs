@@ -17,7 +17,7 @@ use tree::{Head, LoserTree, head_is_whole};
 
 use crate::error::Damage;
 use crate::exec::ExecError;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// The entries of several sources, in order.
 pub(crate) struct Merge {
@@ -84,7 +84,7 @@ impl Merge {
         } else if head < self.last_head {
             return Err(disorder(source));
         } else {
-            let order = if head_is_whole(head) || planted::is(Bug::MergeLosesEqualHead) {
+            let order = if head_is_whole(head) || planted!(MergeLosesEqualHead) {
                 std::cmp::Ordering::Equal
             } else {
                 source.key().cmp(&self.last_key)

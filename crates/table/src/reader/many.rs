@@ -20,7 +20,6 @@ use crate::coding::Bytes;
 use crate::error::{Damage, Result};
 use crate::index::{Narrowed, Place};
 use crate::key::seek_trailer;
-use siltstone_storage::planted::{self, Bug};
 
 /// Lookups that are under way together: what they ask the processor for stays in its second cache.
 const WINDOW: usize = 128;
@@ -182,11 +181,7 @@ fn open_blocks(
         let numbers: Vec<u32> = run.iter().map(|(_, i)| open[*i].number).collect();
         for ((_, i), block) in run.iter().zip(reader.read_blocks(&numbers)?) {
             let block = Arc::new(block);
-            let key = match planted::is(Bug::CachesUnderPosition) {
-                true => *i as u32,
-                false => open[*i].number,
-            };
-            cache.insert(reader.id, key, &block);
+            cache.insert(reader.id, open[*i].number, &block);
             open[*i].held = Held::Heap(block);
         }
     }

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use crate::formats::log::format::MAX_SEQUENCE;
 use crate::formats::version::{
@@ -150,9 +150,7 @@ pub(crate) fn decode_ingest(body: &[u8], first: u64) -> Result<Ingest> {
                 .iter()
                 .map(|table| {
                     Arc::new(TableMeta {
-                        sequence_override: Some(
-                            number - u64::from(planted::is(Bug::IngestNumberTooLow)),
-                        ),
+                        sequence_override: Some(number - u64::from(planted!(IngestNumberTooLow))),
                         ..(**table).clone()
                     })
                 })

@@ -10,13 +10,12 @@
 //!
 //! Threading: one task; it only reads.
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::format::{
-    BadHeader, BadRecord, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader,
-    RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name,
-    segment_name,
+    BadHeader, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+    RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
 use super::position::Position;
 use super::report::{
@@ -266,7 +265,7 @@ impl Replay<'_> {
             return Err(self.another_store(start, header.store_id));
         }
         let is_of_chain = self.options.start.offset == 0 || header.salt == self.options.salt;
-        if !is_of_chain && !planted::is(Bug::OtherChainIsBelieved) {
+        if !is_of_chain && !planted!(OtherChainIsBelieved) {
             return Err(another_chain(start, self.options.salt, header.salt));
         }
         self.report.segment_count += 1;
@@ -286,7 +285,7 @@ impl Replay<'_> {
     fn may_pass(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
         let keeps_start = self.keeps_start(segment, stop);
         self.options.start.offset > 0
-            && (self.options.closed || keeps_start || planted::is(Bug::ClosedIsNotAsked))
+            && (self.options.closed || keeps_start || planted!(ClosedIsNotAsked))
     }
 
     /// Whether the start segment is the right one and reaches the log's start.
@@ -361,12 +360,6 @@ impl Replay<'_> {
             };
             let (record, rest) = match found {
                 Ok(found) => found,
-                Err(found)
-                    if planted::is(Bug::GoOnPastBadRecord) && found != BadRecord::SegmentFull =>
-                {
-                    at += RECORD_ALIGN_BYTES as u64;
-                    continue;
-                }
                 Err(found) => {
                     return Ok(end_with(StopReason::Record {
                         found,
@@ -402,7 +395,7 @@ impl Replay<'_> {
     /// close has not said that the log ends there.
     fn needs(&self, position: Position) -> bool {
         let is_behind = self.options.closed && position >= self.options.synced;
-        !is_behind && position >= self.options.start || planted::is(Bug::UnreadableIsNeeded)
+        !is_behind && position >= self.options.start || planted!(UnreadableIsNeeded)
     }
 
     /// Kind and number of sequence numbers of a record with a good checksum. What makes no sense here is no torn
@@ -443,9 +436,7 @@ impl Replay<'_> {
             _ => 1,
         };
         let fits = header.first_sequence + sequence_count <= MAX_SEQUENCE + 1;
-        if header.first_sequence < self.next_sequence && !planted::is(Bug::NumberIsNotChecked)
-            || !fits
-        {
+        if header.first_sequence < self.next_sequence || !fits {
             return Err(
                 Error::corruption(file(), "a log record's sequence numbers do not ascend")
                     .at(at)
@@ -478,15 +469,11 @@ impl Replay<'_> {
                 && last
                     .checksum
                     .is_none_or(|sum| sum == header.previous.checksum);
-            return Ok(
-                if (goes_on || planted::is(Bug::GoOnPastBrokenChain))
-                    && !planted::is(Bug::StopAtSegmentEnd)
-                {
-                    Successor::Goes(segment, checksum)
-                } else {
-                    Successor::Ends(Some(number))
-                },
-            );
+            return Ok(if goes_on || planted!(GoOnPastBrokenChain) {
+                Successor::Goes(segment, checksum)
+            } else {
+                Successor::Ends(Some(number))
+            });
         }
         Ok(Successor::Ends(None))
     }
@@ -531,7 +518,7 @@ impl Replay<'_> {
     fn finish(mut self, stop: StopReason, salts: &[u64]) -> Result<ReplayReport> {
         let end = self.report.end;
         let synced = self.report.synced;
-        if synced > end && !(self.options.closed && planted::is(Bug::ClosedEndIsNotAsked)) {
+        if synced > end && !(self.options.closed && planted!(ClosedEndIsNotAsked)) {
             return Err(match self.options.closed {
                 true => ends_before_close(end, &stop, synced),
                 false => corruption(end, &stop, synced, "the manifest"),
@@ -587,7 +574,7 @@ impl Replay<'_> {
         if ours || self.report.discarded.record_count > before {
             self.report.discarded.segment_count += 1;
         }
-        if let Some(salt) = salt.filter(|_| !ours && !planted::is(Bug::OlderManifestIsBelieved)) {
+        if let Some(salt) = salt.filter(|_| !ours && !planted!(OlderManifestIsBelieved)) {
             let seed = RecordSeed::new(salt, number);
             if segment.record(SEGMENT_HEADER_BYTES as u64, seed)?.is_ok() {
                 return Err(manifest_is_older(number, end));

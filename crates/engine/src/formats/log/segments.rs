@@ -23,7 +23,6 @@ use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind, WriteFil
 
 use super::format::{MAX_SEGMENT_NUMBER, segment_name};
 use crate::types::error::{Error, ErrorKind};
-use siltstone_storage::planted::{self, Bug};
 
 /// The size of a chain's first segment in bytes, if the options allow that much.
 const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
@@ -88,10 +87,7 @@ impl Supply {
             pool_limit_count,
             next_number: u64::from(highest) + 1,
             prepared: None,
-            pool: match planted::is(Bug::InheritedSegmentIsReused) && highest > 0 {
-                true => vec![segment_name(highest)],
-                false => Vec::new(),
-            },
+            pool: Vec::new(),
             garbage: Vec::new(),
             created_count: 0,
             recycled_count: 0,
@@ -123,9 +119,7 @@ impl Supply {
             }
             return Err(error.into());
         }
-        if !planted::is(Bug::SegmentFolderIsNotSynced)
-            && let Err(error) = self.storage.sync_dir(self.epoch)
-        {
+        if let Err(error) = self.storage.sync_dir(self.epoch) {
             return Err(SupplyError {
                 error: Error::from(error).context("syncing the log's folder"),
                 poisons: true,

@@ -16,7 +16,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Mutex, Runtime, Storage, StorageErrorKind, WriteFile};
 
 use super::format::{
@@ -300,10 +299,7 @@ impl LogWriter {
         let header = RecordHeader {
             payload_bytes: payload_bytes as u32,
             kind: kind as u8,
-            synced: match planted::is(Bug::SyncedMarkTooFar) {
-                true => self.end.load(),
-                false => self.synced.load(),
-            },
+            synced: self.synced.load(),
             first_sequence,
         };
         let (header, checksum) = header.encode(appender.seed, appender.offset, parts);
@@ -409,25 +405,13 @@ impl LogWriter {
             }
             live.to_sync(end.segment, done)
         };
-        let skipped = if planted::is(Bug::SyncNewestSegmentOnly) {
-            files.len().saturating_sub(1)
-        } else {
-            0
-        };
-        for file in files.into_iter().skip(skipped) {
+        for file in files {
             if let Err(error) = file.sync() {
-                if planted::is(Bug::LogSyncIsRepeated) {
-                    return Err(error.into());
-                }
                 // Still in the role: whoever waits for it finds the poison, not a second sync that succeeds.
                 return Err(self.poison(Error::from(error).context("syncing the log")));
             }
         }
-        self.synced
-            .raise(match planted::is(Bug::SyncedThroughLateEnd) {
-                true => self.end.load(),
-                false => end,
-            });
+        self.synced.raise(end);
         self.sync_count.fetch_add(1, Ordering::Relaxed);
         self.live.lock().synced_below(end.segment);
         Ok(end)

@@ -9,7 +9,6 @@
 use std::fmt;
 
 use crate::types::error::{Error, Result};
-use siltstone_storage::planted::{self, Bug};
 
 /// Name of the pointer to the current manifest.
 pub const CURRENT_NAME: &str = "CURRENT";
@@ -378,7 +377,6 @@ pub fn decode_record(
     let record = rest.get(..total).ok_or(Bad::Short)?;
     let (payload, padding) = record[RECORD_HEADER_BYTES..].split_at(payload_bytes as usize);
     if payload_crc(number, offset as u64, payload) != u32_at(header, 4)
-        && !planted::is(Bug::ManifestChecksumIsIgnored)
         || padding.iter().any(|b| *b != 0)
     {
         return Err(Bad::Payload);

@@ -22,7 +22,7 @@ use super::format::{
 };
 use crate::formats::version::{Edit, StoreState};
 use crate::types::error::{Error, ErrorKind, Result};
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// A state read back, and how reading went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,7 +175,7 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
 
 /// A manifest never becomes shorter: what `CURRENT` says that it reached must be there still.
 fn check_end(recovered: &Recovered, bad: Bad) -> Result<()> {
-    if recovered.end.offset >= recovered.current.end || planted::is(Bug::ManifestEndIsIgnored) {
+    if recovered.end.offset >= recovered.current.end || planted!(ManifestEndIsIgnored) {
         return Ok(());
     }
     Err(Error::new(

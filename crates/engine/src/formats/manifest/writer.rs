@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Storage, StorageErrorKind, WriteFile};
 
 use super::format::{
@@ -219,9 +218,7 @@ impl ManifestWriter {
             payload,
             &[0; format::ALIGN_BYTES][..padding],
         ])?;
-        if !planted::is(Bug::NewManifestIsNotSynced) {
-            file.sync()?;
-        }
+        file.sync()?;
         Ok(end)
     }
 
@@ -246,10 +243,7 @@ impl ManifestWriter {
         let file = self.file()?;
         let written = file
             .append(&[&record, &payload, &[0; format::ALIGN_BYTES][..padding]])
-            .and_then(|()| match planted::is(Bug::EditIsNotSynced) {
-                true => Ok(()),
-                false => file.sync(),
-            });
+            .and_then(|()| file.sync());
         match written {
             Ok(()) => {
                 self.end = end;
@@ -284,9 +278,6 @@ impl ManifestWriter {
             end: self.end,
             ..self.current
         };
-        if planted::is(Bug::CloseWithoutManifestEnd) {
-            return Ok(());
-        }
         match self
             .storage
             .replace(self.epoch, CURRENT_NAME, &current.encode())
@@ -322,9 +313,6 @@ impl ManifestWriter {
 
     fn poison(&mut self, cause: Error) -> Error {
         let error = Error::poisoned(&cause);
-        if planted::is(Bug::ManifestSyncIsRepeated) {
-            return cause.with_kind(ErrorKind::NoSpace);
-        }
         self.failed.get_or_insert(error).clone()
     }
 
@@ -496,9 +484,6 @@ impl Manifest {
             return Err(failed.clone());
         }
         let next = Arc::new(self.state.apply(edit)?);
-        if planted::is(Bug::StateBeforeAppend) {
-            self.state = next.clone();
-        }
         self.writer.append(edit)?;
         self.state = next;
         if self.writer.is_longer_than(self.roll_min_bytes)

@@ -47,7 +47,7 @@ use record::GRANULE_BYTES;
 use tree::{ArenaNode, MAX_LEVELS, Tree};
 use write::WriterState;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// The longest user key, in bytes.
 pub const MAX_KEY_BYTES: usize = 64 << 10;
@@ -233,7 +233,7 @@ impl Memtable {
     /// `seq` is the number of a range delete that the reader sees, in this memtable or in another
     /// source. A reader that has read a published number misses no entry up to that number.
     pub fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
-        if self.state.max_seq.load(Relaxed) <= seq || planted::is(Bug::JumpIgnoresStamps) {
+        if self.state.max_seq.load(Relaxed) <= seq || planted!(JumpIgnoresStamps) {
             // The range delete is in a newer source, or nothing came after it.
             return Newer::Nowhere;
         }

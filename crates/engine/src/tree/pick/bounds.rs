@@ -3,7 +3,7 @@
 //! Threading: pure functions.
 
 use super::*;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// Soft cuts for outputs on level `to` within `range`: where the tables of the level below it start, strictly
 /// ascending, strictly inside the range. None for the bottom level.
@@ -120,16 +120,12 @@ pub fn older_ranges(
             }
         }
     };
-    if let Some(newest) = newest.filter(|_| !planted::is(Bug::OlderRunIsIgnored)) {
+    if let Some(newest) = newest.filter(|_| !planted!(OlderRunIsIgnored)) {
         for run in version.runs().iter().filter(|run| run.seqs.hi < newest) {
             count(run.tables.overlapping_tables(&choice.range));
         }
     }
-    let deepest = match planted::is(Bug::TombstoneGoesEarly) {
-        true => choice.to.max(1),
-        false => BOTTOM_LEVEL,
-    };
-    for level in (choice.from + 1).min(choice.to).max(1)..=deepest {
+    for level in (choice.from + 1).min(choice.to).max(1)..=BOTTOM_LEVEL {
         count(version.level(level).overlapping_tables(&choice.range));
     }
     ranges.ranges

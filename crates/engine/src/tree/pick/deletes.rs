@@ -14,7 +14,6 @@
 //! Threading: pure functions.
 
 use super::*;
-use siltstone_storage::planted::{self, Bug};
 
 /// Share of the entries in reach that must be deleted: an eighth is about what levels ten times larger than the one above waste as well.
 const WORTH_SHARE: f64 = 0.125;
@@ -132,12 +131,8 @@ impl Worth {
 impl Deletes {
     /// Whether every reader sees all of the table's tombstones.
     fn is_seen_by_all(&self, table: &TableMeta) -> bool {
-        let (oldest, newest) = table.visible_seqs();
-        let asked = match planted::is(Bug::SeenByAllByOldest) {
-            true => oldest,
-            false => newest,
-        };
-        asked <= self.oldest_read
+        let (_, newest) = table.visible_seqs();
+        newest <= self.oldest_read
     }
 
     /// Whether the table's tombstones may be worth something.

@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use crate::formats::version::{
     End, Key, KeyRange, KeyspaceVersion, RemoveTable, Run, SeqRange, TABLE_NEEDS_REWRITE, TableMeta,
@@ -504,7 +504,7 @@ impl<'a> Picker<'a> {
                 let cost = bytes as f64 / (count - 1) as f64;
                 let group = &runs[start..start + count];
                 if best.is_none_or(|(other, _)| cost < other)
-                    && (self.may_widen(start, group) || planted::is(Bug::WidensPastMovingTables))
+                    && (self.may_widen(start, group) || planted!(WidensPastMovingTables))
                 {
                     best = Some((cost, group));
                 }
@@ -531,9 +531,8 @@ impl<'a> Picker<'a> {
     /// Whether no other source has its slot between two runs.
     fn are_neighbours(&self, newer: &Run, older: &Run) -> bool {
         let joint = newer.seqs.joint(older.seqs);
-        planted::is(Bug::UnsettledIsNoBorder)
-            || self.input.version.covered().includes(joint)
-                && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
+        self.input.version.covered().includes(joint)
+            && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
     }
 
     /// Priority 2: the table with the fewest overlapping tables below, and its neighbours that cost nothing more.
@@ -632,7 +631,7 @@ impl<'a> Picker<'a> {
             run: None,
             tables,
         }];
-        let moves = (below.is_empty() || planted::is(Bug::MoveIntoOverlap))
+        let moves = (below.is_empty() || planted!(MoveIntoOverlap))
             && self.may_move(level, level + 1, &inputs);
         let below = if moves { 0..0 } else { below };
         inputs.push(LevelInput {

@@ -1,12 +1,23 @@
-//! The test of the trials: with each planted fault, one after the other, the rows run until one of them fails.
+//! The test of the trials: with each planted fault, one after the other, the rows run until one of
+//! them fails.
 //!
-//! What it is: the trials are built once, with the feature `planted`; `SILT_PLANTED=N` then plants number N (the list is read from
-//! `crates/storage/src/planted.rs`). The row that caught the fault when the page's table was written runs first, in the gate's size; then all
-//! rows in the order of their cost, in a tenth of the gate's size, then in the gate's, then, if none of them fails, in the trials'.
-//! What comes out is a table: which row caught the fault, after how many seeds; and those that nothing caught.
+//! What it is: some faults stand in the sources as a short condition (module [`sites`]), the others
+//! are patches (module [`patches`]). [`tree`] makes a copy of the sources with all patches, and the
+//! trials are built there once, with the feature `planted`; `SILT_PLANTED=N` then plants number N of
+//! the [`list`]. First the stories that guard single rules run in the copy. Then, for each fault,
+//! the row that caught it when the page's table was written runs first, in the gate's size; then
+//! all rows in the order of their cost, in a tenth of the gate's size, then in the gate's, then, if
+//! none of them fails, in the trials'. The result is a table: which row caught the fault, after how
+//! many seeds; and those that nothing caught.
 //!
-//! Invariants: number 0, no fault, runs first and must pass every row in the gate's size, so that a row which fails says something; only a row that
-//! ends by itself and fails counts: one that has to be stopped says nothing, for nobody would know in a gate what it waits for.
+//! Invariants: number 0, no fault, runs first and must pass every row in the gate's size, so that a
+//! row which fails says something. Only a row that ends by itself and fails counts: one that has to
+//! be stopped says nothing, for nobody would know in a gate what it waits for.
+
+mod list;
+mod patches;
+mod sites;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,6 +29,8 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::soak;
+use crate::steps::Step;
+use list::Fault;
 
 /// Rows in the order of what they cost; those that are not named here come after them, by name.
 const ORDER: [&str; 8] = [
@@ -43,16 +56,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the table stands in `docs/reliability.md`.
 const PAGE: &str = "docs/reliability.md";
 const MARKS: [&str; 2] = ["<!-- planted: begin -->", "<!-- planted: end -->"];
-
-/// A fault of the list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Fault {
-    number: u32,
-    name: String,
-    breaks: String,
-    /// Why no row can tell.
-    not_for_rows: Option<String>,
-}
 
 /// A row: a test of one of the binaries.
 #[derive(Clone, Debug)]
@@ -80,9 +83,26 @@ struct Found {
     seconds: f64,
 }
 
+/// What to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Action {
+    /// Stories and rows with each fault.
+    #[default]
+    Try,
+    /// The stories alone.
+    Stories,
+    /// Look whether sites and patches are in order.
+    Check,
+    /// Lay a patch out to be edited.
+    Edit,
+    /// Write a patch from what was edited.
+    Renew,
+}
+
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
+    pub action: Action,
     /// Only these faults; all if there are none.
     pub numbers: Vec<u32>,
     /// How many rows may run beside each other.
@@ -110,6 +130,10 @@ impl Wish {
                 "--write" => wish.write = true,
                 "--tenth" => wish.sizes = 1,
                 "--gate" => wish.sizes = 2,
+                "--stories" => wish.action = Action::Stories,
+                "--check" => wish.action = Action::Check,
+                "--edit" => wish.action = Action::Edit,
+                "--renew" => wish.action = Action::Renew,
                 "--jobs" => {
                     let jobs = words.next().and_then(|n| n.parse().ok());
                     wish.jobs = jobs
@@ -118,7 +142,8 @@ impl Wish {
                 }
                 number => wish.numbers.push(number.parse().map_err(|_| {
                     format!(
-                        "`planted` takes numbers of faults, --tenth, --gate, --jobs N and --write, found `{number}`"
+                        "`planted` takes numbers of faults, --tenth, --gate, --jobs N, --write, \
+                         --stories, --check, --edit and --renew, found `{number}`"
                     )
                 })?),
             }
@@ -126,19 +151,26 @@ impl Wish {
         if wish.write && !wish.numbers.is_empty() {
             return Err("--write is for the whole table, not for single numbers".to_string());
         }
-        Ok(wish)
+        match wish.action {
+            Action::Edit | Action::Renew if wish.numbers.len() != 1 => {
+                Err("--edit and --renew take the number of one fault".to_string())
+            }
+            Action::Check if !wish.numbers.is_empty() => {
+                Err("--check looks at all sites and patches, and takes no numbers".to_string())
+            }
+            _ => Ok(wish),
+        }
     }
 }
 
-/// Runs all of it.
+/// Does what was asked for.
 ///
 /// # Errors
-/// If the trials cannot be built, if a row fails without a fault, or if nothing catches a fault.
+/// If the trials cannot be built, if a row fails without a fault, or if nothing catches a fault; if
+/// sites or patches are not in order.
 pub fn planted(root: &Path, wish: &Wish) -> Result<(), Failure> {
     let failure = |message: String| Failure { message, code: 1 };
-    let source = std::fs::read_to_string(root.join("crates/storage/src/planted.rs"))
-        .map_err(|e| failure(format!("crates/storage/src/planted.rs: {e}")))?;
-    let all = faults(&source);
+    let all = list::read(root).map_err(failure)?;
     let unknown = wish
         .numbers
         .iter()
@@ -146,35 +178,91 @@ pub fn planted(root: &Path, wish: &Wish) -> Result<(), Failure> {
     if let Some(number) = unknown {
         return Err(failure(format!("there is no planted fault {number}")));
     }
-    let build = [
+    let chosen = |fault: &&Fault| wish.numbers.is_empty() || wish.numbers.contains(&fault.number);
+    let chosen: Vec<Fault> = all.iter().filter(chosen).cloned().collect();
+    match (wish.action, &chosen[..]) {
+        (Action::Check, _) => {
+            let wrong = patches::check(root, &all).map_err(failure)?;
+            if !wrong.is_empty() {
+                return Err(failure(wrong.join("\n")));
+            }
+            let patches = patches::read(root).map_err(failure)?.len();
+            let sites = all.len() - patches;
+            println!("{sites} faults with sites in the sources and {patches} patches: in order");
+            Ok(())
+        }
+        (Action::Edit, [fault]) => {
+            println!("{}", patches::edit(root, fault).map_err(failure)?);
+            Ok(())
+        }
+        (Action::Renew, [fault]) => {
+            println!("{}", patches::renew(root, fault).map_err(failure)?);
+            Ok(())
+        }
+        (Action::Edit | Action::Renew, _) => Err(failure("there is no fault 0".to_string())),
+        (Action::Stories, _) => stories(&tree::make(root).map_err(failure)?, root, &chosen),
+        (Action::Try, _) => {
+            let tree = tree::make(root).map_err(failure)?;
+            stories(&tree, root, &chosen)?;
+            try_rows(root, &tree, wish, &chosen)
+        }
+    }
+}
+
+/// The words of cargo that build or run tests of `package` with all faults, in the copy.
+fn cargo(root: &Path, package: &str) -> Vec<String> {
+    let target = root.join("target");
+    let target = target.to_string_lossy();
+    let words = [
         "test",
         "--profile",
         "planted",
-        "-p",
-        "siltstone-sim",
         "--features",
         "planted",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
+        "--target-dir",
+        &target,
     ];
+    words
+        .iter()
+        .chain(&["-p", package])
+        .map(|word| word.to_string())
+        .collect()
+}
+
+/// Plays the stories that guard single rules, each without its rule.
+fn stories(tree: &Path, root: &Path, chosen: &[Fault]) -> Result<(), Failure> {
+    let mut step = Step::new("cargo");
+    step.args = cargo(root, "siltstone");
+    step.args
+        .extend(["--test", "planted", "--", "--nocapture"].map(String::from));
+    let names: Vec<&str> = chosen.iter().map(|fault| &fault.name[..]).collect();
+    crate::run(&step.with("SILT_PLANTED_ONLY", names.join(",")), tree)
+}
+
+/// Builds the trials, runs their rows with each of the chosen faults, and tells which are caught.
+fn try_rows(root: &Path, tree: &Path, wish: &Wish, chosen: &[Fault]) -> Result<(), Failure> {
+    let failure = |message: String| Failure { message, code: 1 };
+    let mut words = cargo(root, "siltstone-sim");
+    words.extend(["--no-run", "--message-format=json-render-diagnostics"].map(String::from));
     // Copies, so that a build beside this one changes nothing.
     let folder = std::env::temp_dir().join(format!("siltstone-planted-{}", std::process::id()));
     let mut binaries = Vec::new();
     std::fs::create_dir_all(&folder).map_err(|e| failure(format!("{}: {e}", folder.display())))?;
-    for (i, binary) in soak::binaries(root, &build)?.iter().enumerate() {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for (i, binary) in soak::binaries(tree, &words)?.iter().enumerate() {
         let copy = folder.join(format!("rows-{i}"));
         std::fs::copy(binary, &copy).map_err(|e| failure(format!("{}: {e}", copy.display())))?;
         binaries.push(copy);
     }
-    let result = with_binaries(root, wish, &all, binaries, &folder);
+    let result = with_binaries((root, tree), wish, chosen, binaries, &folder);
     let _ = std::fs::remove_dir_all(&folder);
     result
 }
 
 fn with_binaries(
-    root: &Path,
+    (root, tree): (&Path, &Path),
     wish: &Wish,
-    all: &[Fault],
+    chosen: &[Fault],
     binaries: Vec<PathBuf>,
     folder: &Path,
 ) -> Result<(), Failure> {
@@ -182,14 +270,9 @@ fn with_binaries(
     let rows = rows(binaries);
     let start = Instant::now();
     if wish.numbers.is_empty() || wish.numbers.contains(&0) {
-        without_a_fault(root, &rows, wish.jobs, folder)?;
+        without_a_fault(tree, &rows, wish.jobs, folder)?;
     }
     let known = known(&std::fs::read_to_string(root.join(PAGE)).unwrap_or_default());
-    let chosen: Vec<Fault> = all
-        .iter()
-        .filter(|f| wish.numbers.is_empty() || wish.numbers.contains(&f.number))
-        .cloned()
-        .collect();
     let tried: Vec<&Fault> = chosen.iter().filter(|f| f.not_for_rows.is_none()).collect();
     let sizes = &SIZES[..wish.sizes];
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -197,7 +280,7 @@ fn with_binaries(
         while let Some(fault) = tried.get(next.fetch_add(1, Ordering::Relaxed)) {
             let first = known.get(&fault.number);
             let first = first.and_then(|name| rows.iter().find(|row| row.name == *name));
-            let one = hunt(root, (&rows, first, sizes), fault, folder);
+            let one = hunt(tree, (&rows, first, sizes), fault, folder);
             eprintln!("{}", line_of(&one));
             if let Ok(mut found) = found.lock() {
                 found.push(one);
@@ -211,7 +294,7 @@ fn with_binaries(
     });
     let mut found = found.into_inner().unwrap_or_default();
     found.sort_by_key(|f| f.fault.number);
-    let table = table(&found, &chosen);
+    let table = table(&found, chosen);
     println!("{table}");
     println!(
         "{} of {} faults caught, in {:.0} minutes",
@@ -242,12 +325,12 @@ fn with_binaries(
 }
 
 /// No row may fail without a fault.
-fn without_a_fault(root: &Path, rows: &[Row], jobs: usize, folder: &Path) -> Result<(), Failure> {
+fn without_a_fault(tree: &Path, rows: &[Row], jobs: usize, folder: &Path) -> Result<(), Failure> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let worker = || {
         while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
             let start = Instant::now();
-            let end = try_row(root, row, 0, SIZES[1], folder);
+            let end = try_row(tree, row, 0, SIZES[1], folder);
             let seconds = start.elapsed().as_secs_f64();
             if end == End::Passed {
                 eprintln!("no fault: {}: passed ({seconds:.1} s)", row.name);
@@ -291,7 +374,7 @@ fn known(page: &str) -> BTreeMap<u32, String> {
 
 /// Runs rows with a fault until one fails: first the one that caught it before, in the gate's size, then all in their order.
 fn hunt(
-    root: &Path,
+    tree: &Path,
     (rows, first, sizes): (&[Row], Option<&Row>, &[(u64, u64)]),
     fault: &Fault,
     folder: &Path,
@@ -305,7 +388,7 @@ fn hunt(
         .iter()
         .flat_map(|size| rows.iter().map(move |row| (row, *size)));
     for (row, size) in first.into_iter().chain(all) {
-        match try_row(root, row, fault.number, size, folder) {
+        match try_row(tree, row, fault.number, size, folder) {
             End::Passed => {}
             End::Stopped if stopped.contains(&row.name) => {}
             End::Stopped => stopped.push(row.name.clone()),
@@ -325,20 +408,20 @@ fn hunt(
 
 /// One row with one fault, in one size.
 fn try_row(
-    root: &Path,
+    tree: &Path,
     row: &Row,
     number: u32,
     (percent, seconds): (u64, u64),
     folder: &Path,
 ) -> End {
     let output = folder.join(format!("{number}-{}", row.name));
-    let end = run_row(root, row, number, percent, seconds, &output);
+    let end = run_row(tree, row, number, percent, seconds, &output);
     let _ = std::fs::remove_file(&output);
     end.unwrap_or_else(|error| End::Failed(None, format!("it could not be started: {error}")))
 }
 
 fn run_row(
-    root: &Path,
+    tree: &Path,
     row: &Row,
     number: u32,
     percent: u64,
@@ -352,7 +435,7 @@ fn run_row(
         .env("SILT_STOP", seconds.to_string())
         .env("SILT_SEEDS", percent.to_string())
         .env_remove("SILT_SEED")
-        .current_dir(root.join("crates/sim"))
+        .current_dir(tree.join("crates/sim"))
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file)
@@ -428,44 +511,6 @@ fn rows(binaries: Vec<PathBuf>) -> Vec<Row> {
     all.into_iter()
         .map(|((_, name), binary)| Row { name, binary })
         .collect()
-}
-
-/// The faults of the list in the source.
-fn faults(source: &str) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    // An entry may take several lines; it begins with a number and ends with a semicolon.
-    let mut entry = String::new();
-    for line in source.lines().map(str::trim) {
-        if line.starts_with(|c: char| c.is_ascii_digit()) {
-            entry = line.to_string();
-        } else if !entry.is_empty() {
-            entry = format!("{entry} {line}");
-        }
-        if line.ends_with(';') {
-            faults.extend(fault_of(&entry));
-            entry.clear();
-        }
-    }
-    faults
-}
-
-/// `7 Name "what it breaks" not for rows: "why";`
-fn fault_of(entry: &str) -> Option<Fault> {
-    let (number, rest) = entry.split_once(' ')?;
-    let (name, rest) = rest.split_once(" \"")?;
-    let (breaks, rest) = rest
-        .strip_suffix("\";")?
-        .split_once("\" not for rows: \"")
-        .map_or_else(
-            || (rest.strip_suffix("\";").unwrap_or(rest), None),
-            |(breaks, why)| (breaks, Some(why)),
-        );
-    Some(Fault {
-        number: number.parse().ok()?,
-        name: name.to_string(),
-        breaks: breaks.to_string(),
-        not_for_rows: rest.map(String::from),
-    })
 }
 
 fn line_of(found: &Found) -> String {
@@ -544,51 +589,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_read_and_has_every_number_once() {
-        let path = crate::root().join("crates/storage/src/planted.rs");
-        let source = std::fs::read_to_string(path).unwrap();
-        let all = faults(&source);
-        let mut numbers: Vec<u32> = all.iter().map(|f| f.number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), all.len());
-        let for_rows = all.iter().filter(|f| f.not_for_rows.is_none());
-        assert!(for_rows.count() >= 40);
-        // Every line of the list was understood.
-        let list = source.split_once("\nbugs! {\n").unwrap().1;
-        let lines = list.split_once("\n}").unwrap().0.lines();
-        assert_eq!(lines.filter(|l| l.ends_with(';')).count(), all.len());
-    }
-
-    #[test]
-    fn lines_of_the_list() {
-        let fault = fault_of("7 Name \"what, it: breaks\";").unwrap();
-        assert_eq!((fault.number, &fault.name[..]), (7, "Name"));
-        assert_eq!(
-            (&fault.breaks[..], fault.not_for_rows),
-            ("what, it: breaks", None)
-        );
-        let fault = fault_of("8 Name \"x\" not for rows: \"no, never\";").unwrap();
-        assert_eq!(
-            (&fault.breaks[..], fault.not_for_rows.as_deref()),
-            ("x", Some("no, never"))
-        );
-        assert_eq!(fault_of("pub enum Bug {"), None);
-        let broken = "    // A comment.\n    7 Name\n        \"x\"\n        not for rows: \"y\";\n";
-        let [fault] = &faults(broken)[..] else {
-            panic!("one fault is listed");
-        };
-        assert_eq!(
-            (
-                fault.number,
-                &fault.breaks[..],
-                fault.not_for_rows.as_deref()
-            ),
-            (7, "x", Some("y"))
-        );
-    }
-
-    #[test]
     fn a_row_tells_after_how_many_seeds_it_failed() {
         let said = "thread 'x' panicked at src/a.rs:1:2:\nkey 7: found 1\nFAILED: row, seed 3\nCAUGHT: row after 3 seeds\n";
         assert_eq!(end_of(said), End::Failed(Some(3), "key 7: found 1".into()));
@@ -624,8 +624,19 @@ mod tests {
             (wish.numbers, wish.jobs, wish.write),
             (vec![3, 7], 2, false)
         );
+        let wish = Wish::parse(&["--edit", "7"]).unwrap();
+        assert_eq!((wish.action, wish.numbers), (Action::Edit, vec![7]));
         assert!(Wish::parse(&["--write"]).unwrap().write);
-        for wrong in [&["x"][..], &["--jobs"], &["--jobs", "0"], &["--write", "1"]] {
+        let wrong = [
+            &["x"][..],
+            &["--jobs"],
+            &["--jobs", "0"],
+            &["--write", "1"],
+            &["--check", "1"],
+            &["--edit"],
+            &["--renew", "1", "2"],
+        ];
+        for wrong in wrong {
             assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
         }
     }
