@@ -88,7 +88,7 @@ fn show(root: &Path, list: bool) -> Result<(), String> {
     let sites: Vec<usize> = engine
         .files
         .iter()
-        .map(|f| f.text.matches("planted::is(").count())
+        .map(|f| f.text.matches("planted!(").count())
         .filter(|count| *count > 0)
         .collect();
     println!(

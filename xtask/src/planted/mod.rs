@@ -200,10 +200,13 @@ pub fn planted(root: &Path, wish: &Wish) -> Result<(), Failure> {
             Ok(())
         }
         (Action::Edit | Action::Renew, _) => Err(failure("there is no fault 0".to_string())),
-        (Action::Stories, _) => stories(&tree::make(root).map_err(failure)?, root, &chosen),
+        (Action::Stories, _) => {
+            let tree = tree::make(root).map_err(failure)?;
+            stories(root, &tree, wish, &chosen)
+        }
         (Action::Try, _) => {
             let tree = tree::make(root).map_err(failure)?;
-            stories(&tree, root, &chosen)?;
+            stories(root, &tree, wish, &chosen)?;
             try_rows(root, &tree, wish, &chosen)
         }
     }
@@ -230,13 +233,16 @@ fn cargo(root: &Path, package: &str) -> Vec<String> {
 }
 
 /// Plays the stories that guard single rules, each without its rule.
-fn stories(tree: &Path, root: &Path, chosen: &[Fault]) -> Result<(), Failure> {
+fn stories(root: &Path, tree: &Path, wish: &Wish, chosen: &[Fault]) -> Result<(), Failure> {
     let mut step = Step::new("cargo");
     step.args = cargo(root, "siltstone");
     step.args
         .extend(["--test", "planted", "--", "--nocapture"].map(String::from));
-    let names: Vec<&str> = chosen.iter().map(|fault| &fault.name[..]).collect();
-    crate::run(&step.with("SILT_PLANTED_ONLY", names.join(",")), tree)
+    if !wish.numbers.is_empty() {
+        let names: Vec<&str> = chosen.iter().map(|fault| &fault.name[..]).collect();
+        step = step.with("SILT_PLANTED_ONLY", names.join(","));
+    }
+    crate::run(&step, tree)
 }
 
 /// Builds the trials, runs their rows with each of the chosen faults, and tells which are caught.
