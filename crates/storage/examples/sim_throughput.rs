@@ -1,6 +1,7 @@
-//! How many simulated runs a second one core makes: `cargo run --release -p siltstone-storage --example
-//! sim_throughput`. A run is four tasks that together pass 2,000 storage calls under a runtime lock (so 4,000
-//! points); the rates are the seed's.
+//! Measures how many simulated runs one core makes in a second:
+//! `cargo run --release -p siltstone-storage --example sim_throughput`. A run has four tasks that
+//! together make 2,000 storage calls under a runtime lock (so it has 4,000 yield points). The seed
+//! determines the rates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! A storage whose objects are created and opened past the page cache.
+//! A wrapper that creates and opens all objects past the page cache.
 //!
-//! What it is: a wrapper for parts that take a storage and do not choose how objects are opened (executors and what reads their output). All
-//! other calls go through.
+//! What it is: a storage for parts that take one and do not choose how objects are opened
+//! (executors, and the code that reads their output). All other calls are forwarded.
 //!
-//! Threading: as the storage below.
+//! Threading: as the wrapped storage.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::storage::{
 pub struct DirectStorage(Arc<dyn Storage>);
 
 impl DirectStorage {
-    /// `storage`, past its page cache.
+    /// Wraps `storage`.
     pub fn new(storage: Arc<dyn Storage>) -> DirectStorage {
         DirectStorage(storage)
     }

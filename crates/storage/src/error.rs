@@ -1,4 +1,4 @@
-//! The one error of storages: which call failed, on which object, at which offset, and of what class.
+//! The error of storages: the failed call, the object, the offset, and the class of the failure.
 
 use std::fmt;
 use std::io;
@@ -6,17 +6,18 @@ use std::io;
 /// Result of a storage call.
 pub type Result<T> = std::result::Result<T, StorageError>;
 
-/// What class of failure a storage call met; callers decide by this, never by a message's text.
+/// The class of a failure. Callers decide by it, never by the text of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StorageErrorKind {
     /// The named object does not exist.
     NotFound,
-    /// An exclusive create found the name taken.
+    /// The name for an exclusive create is taken.
     AlreadyExists,
-    /// No room (ENOSPC, EDQUOT). Retrying after space was freed is sound.
+    /// No free space (ENOSPC, EDQUOT). The call can be retried after space has been freed.
     NoSpace,
-    /// The file would be larger than the process (`ulimit -f`) or the file system allows (EFBIG). A kind of full disk.
+    /// The file would be larger than the process (`ulimit -f`) or the file system allows (EFBIG).
+    /// It is treated as a full disk.
     FileTooLarge,
     /// The lease is held by another writer.
     LeaseHeld,
@@ -24,18 +25,18 @@ pub enum StorageErrorKind {
     Fenced,
     /// A read past the object's end.
     UnexpectedEof,
-    /// No free file handle (EMFILE, ENFILE). Nothing was opened, so the call has changed nothing;
-    /// it may be made again after other files were closed.
+    /// No file handle is free (EMFILE, ENFILE). The call opened nothing and changed nothing; it may
+    /// be repeated after other files have been closed.
     TooManyOpen,
-    /// Missing permissions or a read-only file system.
+    /// Permissions are missing, or the file system is read-only.
     PermissionDenied,
     /// The storage lacks this capability.
     Unsupported,
     /// A name or an argument that no storage accepts.
     InvalidInput,
-    /// A mapped page could not be read (SIGBUS was caught; the map is marked failed).
+    /// A mapped page could not be read (SIGBUS was caught, and the map is marked as failed).
     MapFailed,
-    /// The object's owner was closed, and the object has been deleted since.
+    /// The owner of the object was closed, and the object has been deleted since.
     Closed,
     /// Somebody else removed an object, or the folder itself, while it was in use.
     Removed,
@@ -58,7 +59,7 @@ pub struct StorageError {
     pub detail: String,
 }
 
-/// The standard library has no name for these.
+/// Whether the process or the system has no free file handle. std has no error kind for it.
 fn is_too_many_open(error: &io::Error) -> bool {
     use rustix::io::Errno;
     error
@@ -67,7 +68,7 @@ fn is_too_many_open(error: &io::Error) -> bool {
 }
 
 impl StorageError {
-    /// An error of `kind` for `op` on `name`.
+    /// Creates an error of class `kind` for the operation `op` on `name`.
     pub fn new(
         kind: StorageErrorKind,
         op: &'static str,
@@ -89,7 +90,7 @@ impl StorageError {
         self
     }
 
-    /// Classifies an operating system error.
+    /// Classifies an error of the operating system.
     pub fn from_io(op: &'static str, name: impl Into<String>, error: &io::Error) -> Self {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => StorageErrorKind::NotFound,
@@ -106,13 +107,13 @@ impl StorageError {
         StorageError::new(kind, op, name, error.to_string())
     }
 
-    /// Whether a failed replacement of an object has changed nothing, because there was no room for
+    /// Whether a failed replacement of an object changed nothing, because there was no space for
     /// the new bytes or no file handle to write them with.
     pub fn changed_nothing(&self) -> bool {
         self.is_no_space() || self.kind == StorageErrorKind::TooManyOpen
     }
 
-    /// Whether there is no room: on the disk, or in the file.
+    /// Whether there is no space, on the disk or in the file.
     pub fn is_no_space(&self) -> bool {
         matches!(
             self.kind,

@@ -1,5 +1,6 @@
-//! Storage and runtime of siltstone: everything that the store asks of the outside world, as traits and one layer,
-//! so that whole runs can be replayed from a seed and every fault can be injected.
+//! Storage and runtime of siltstone: everything that the store asks of the outside world, behind
+//! traits and a runtime layer, so that whole runs can be replayed from a seed and every fault can
+//! be injected.
 
 #![deny(unsafe_code)]
 

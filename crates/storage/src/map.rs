@@ -1,14 +1,17 @@
-//! A map view of an immutable object. It is no `&[u8]`: its bytes may turn to zeros under an I/O error (a page of a
-//! mapped file that can no longer be read), so accessors check bounds, decode each field once and copy out.
+//! A map view of an immutable object. It is not a `&[u8]`: its bytes may turn to zeros after an I/O
+//! error (a page of a mapped file that can no longer be read), so accessors check bounds, decode
+//! each field once and copy bytes out.
 //!
 //! Rules:
-//! - Every access is bounds-checked; out of bounds gives `None` or `false`, never a panic.
-//! - Fields are read by one volatile load each, so a value that was checked is the value that is used, whatever
-//!   happens to the page in between.
-//! - What was read may be believed only after [`Map::failed`], asked after the last touch, said no.
-//! - Nothing here hands out a reference into the mapped memory. Bulk reads (`copy_to`, `compare`, `crc32c`) go
-//!   through raw pointers: the memory is readable for the owner's life, and torn or zeroed bytes are merely wrong
-//!   bytes, which the failed mark then disowns.
+//! - Every access is checked against the bounds. Out of bounds gives `None` or `false`, never a
+//!   panic.
+//! - Each field is read by one volatile load, so the value that was checked is the value that is
+//!   used, whatever happens to the page in between.
+//! - Read bytes may be trusted only after [`Map::failed`], called after the last access, returned
+//!   false.
+//! - Nothing here returns a reference into the mapped memory. Bulk reads (`copy_to`, `compare`,
+//!   `crc32c`) use raw pointers: the memory is readable for the owner's life, and torn or zeroed
+//!   bytes are only wrong bytes, which the failed mark invalidates.
 //!
 //! Threading: a view is read-only and may be used from any thread.
 
@@ -19,10 +22,11 @@ use std::sync::atomic::{self, AtomicBool, AtomicU8};
 
 use crate::storage::Access;
 
-/// Keeps whatever the view points into alive (a kernel mapping, or a buffer of the memory storage).
+/// Keeps the memory alive that a view points into: a kernel mapping, or a buffer of the memory
+/// storage.
 pub trait MapOwner: Send + Sync {
-    /// Set by the SIGBUS handler once a page of this map could not be read. Always the same mark: a view asks for it
-    /// once.
+    /// The mark that the SIGBUS handler sets when a page of this map could not be read. It must
+    /// always be the same mark, because a view calls this only once.
     fn failed(&self) -> &AtomicBool;
 
     /// A hint about coming reads of `len` bytes at `offset` of the mapping.
@@ -34,7 +38,8 @@ pub trait MapOwner: Send + Sync {
 pub struct Map {
     ptr: *const u8,
     len: usize,
-    /// `owner`'s mark: it is asked after every entry, which a call through the trait would dominate.
+    /// `owner`'s mark. It is read after every entry, where a call through the trait would dominate
+    /// the cost.
     mark: *const AtomicBool,
     owner: Arc<dyn MapOwner>,
 }
@@ -68,10 +73,11 @@ impl MapOwner for HeapOwner {
     }
 }
 
-/// Heap bytes behind maps, of which some can be taken away again, as pages of a mapped file can (a file that is cut, a page that cannot be
-/// read): the mark first, then zeros.
+/// Heap bytes behind maps. Ranges of them can be lost, as pages of a mapped file can (when the file
+/// is truncated or a page cannot be read): the mark is set first, then the bytes become zeros.
 ///
-/// Threading: bytes may be lost beside reads; what a reader gets then is disowned by the mark.
+/// Threading: bytes may be lost while others read. The mark tells those readers not to trust what
+/// they read.
 pub(crate) struct LosableBytes {
     failed: AtomicBool,
     bytes: Box<[AtomicU8]>,
@@ -81,7 +87,8 @@ impl LosableBytes {
     pub(crate) fn new(bytes: Vec<u8>) -> LosableBytes {
         let mut bytes = std::mem::ManuallyDrop::new(bytes.into_boxed_slice());
         let slice = std::ptr::slice_from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: the allocation is given over once (`ManuallyDrop`), and an `AtomicU8` has the size, alignment and values of a `u8`.
+        // SAFETY: `ManuallyDrop` hands the allocation over once, and an `AtomicU8` has the size,
+        // alignment and values of a `u8`.
         #[allow(unsafe_code)]
         let bytes = unsafe { Box::<[AtomicU8]>::from_raw(slice) };
         LosableBytes {
@@ -90,17 +97,19 @@ impl LosableBytes {
         }
     }
 
-    /// A view of all of it.
+    /// A view of all the bytes.
     pub(crate) fn map(self: &Arc<Self>) -> Map {
         let (ptr, len) = (self.bytes.as_ptr().cast(), self.bytes.len());
-        // SAFETY: the box is neither moved nor freed while the owner is held, and its bytes stay readable.
+        // SAFETY: the box is neither moved nor freed while `owner` lives, and its bytes stay
+        // readable.
         #[allow(unsafe_code)]
         unsafe {
             Map::new(ptr, len, Arc::clone(self) as Arc<dyn MapOwner>)
         }
     }
 
-    /// Turns the bytes from `from` on and before `to` (as far as there are any) to zeros, and marks all views failed.
+    /// Marks all views as failed, then turns the bytes in `from..to` (clipped to the length) to
+    /// zeros.
     pub(crate) fn lose(&self, from: u64, to: u64) {
         let at = |offset: u64| {
             usize::try_from(offset).map_or(self.bytes.len(), |o| o.min(self.bytes.len()))
@@ -126,7 +135,8 @@ impl Map {
     /// A view of `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// `ptr..ptr + len` must stay readable (zeros after a failed page count as readable) until `owner` is dropped.
+    /// `ptr..ptr + len` must stay readable until `owner` is dropped. A failed page that became
+    /// zeros counts as readable.
     #[allow(unsafe_code)]
     pub unsafe fn new(ptr: *const u8, len: usize, owner: Arc<dyn MapOwner>) -> Map {
         let mark = std::ptr::from_ref(owner.failed());
@@ -138,8 +148,8 @@ impl Map {
         }
     }
 
-    /// A view of heap bytes. It never fails by itself; `failed` marks it as if a page of it had been lost (fault
-    /// injection).
+    /// A view of heap bytes. It never fails by itself. With `failed`, it is marked as if a page had
+    /// been lost (for fault injection).
     pub fn from_bytes(bytes: Arc<[u8]>, failed: bool) -> Map {
         let (ptr, len) = (bytes.as_ptr(), bytes.len());
         let owner = Arc::new(HeapOwner {
@@ -154,7 +164,7 @@ impl Map {
         }
     }
 
-    /// The view as a cheap, copyable borrow: hot loops use this, it holds no reference count.
+    /// The view as a copyable borrow without a reference count, for hot loops.
     #[inline]
     pub fn view(&self) -> MapView<'_> {
         MapView {
@@ -164,7 +174,7 @@ impl Map {
         }
     }
 
-    /// `len` bytes at `offset` as a cheap borrow; `None` out of bounds.
+    /// `len` bytes at `offset` as such a borrow; `None` if they are out of bounds.
     #[inline]
     pub fn sub(&self, offset: usize, len: usize) -> Option<MapView<'_>> {
         self.view().sub(offset, len)
@@ -182,14 +192,17 @@ impl Map {
         self.len == 0
     }
 
-    /// Whether a page of it failed. Ask after the last touch, before anything read from it is believed.
+    /// Whether a page of the map failed. Call this after the last access, before trusting the bytes
+    /// that were read.
     #[inline]
     #[allow(unsafe_code)]
     pub fn failed(&self) -> bool {
-        // The fence orders the reads of the map before the load of the mark: a reader that got zeros of the
-        // replacement page (on any thread) must not miss the mark that was set before that page was put in.
+        // The fence orders the reads of the map before the load of the mark: a reader that got
+        // zeros from the replacement page (on any thread) must also see the mark, which was set
+        // before that page was mapped.
         atomic::fence(atomic::Ordering::Acquire);
-        // SAFETY: borrowed from what `owner` counts, which is neither moved, changed nor freed while it is held here.
+        // SAFETY: `owner` holds the mark, and neither moves, changes nor frees it while it is held
+        // here.
         unsafe { &*self.mark }.load(atomic::Ordering::Relaxed)
     }
 
@@ -198,13 +211,13 @@ impl Map {
         self.owner.advise(access, offset, len);
     }
 
-    /// Copies `buf.len()` bytes from `offset`; false if that is out of bounds.
+    /// Copies `buf.len()` bytes from `offset`; false if they are out of bounds.
     #[inline]
     pub fn copy_to(&self, offset: usize, buf: &mut [u8]) -> bool {
         self.view().copy_to(offset, buf)
     }
 
-    /// Asks the processor to fetch the line at `offset`; out of bounds does nothing.
+    /// Prefetches the cache line at `offset`; does nothing if it is out of bounds.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         self.view().prefetch(offset)
@@ -240,7 +253,8 @@ impl Map {
     }
 }
 
-/// A borrowed part of a [`Map`]: pointer and length, nothing else, so that it lives in two registers.
+/// A borrowed part of a [`Map`]. It is only a pointer and a length, so that it fits in two
+/// registers.
 #[derive(Clone, Copy)]
 pub struct MapView<'a> {
     ptr: *const u8,
@@ -248,10 +262,10 @@ pub struct MapView<'a> {
     map: PhantomData<&'a Map>,
 }
 
-// SAFETY: as for `Map`, whose borrow it is.
+// SAFETY: it is a borrow of a `Map`, which is `Send`.
 #[allow(unsafe_code)]
 unsafe impl Send for MapView<'_> {}
-// SAFETY: as for `Map`.
+// SAFETY: it is a borrow of a `Map`, which is `Sync`.
 #[allow(unsafe_code)]
 unsafe impl Sync for MapView<'_> {}
 
@@ -261,7 +275,8 @@ impl std::fmt::Debug for MapView<'_> {
     }
 }
 
-/// Alignment 1 makes a volatile load of an unaligned field legal, and it still compiles to one plain load.
+/// Alignment 1 makes a volatile load of an unaligned field legal. It still compiles to one plain
+/// load.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 struct Unaligned<T: Copy>(T);
@@ -276,9 +291,11 @@ macro_rules! read_int {
             if self.len < BYTES || offset > self.len - BYTES {
                 return None;
             }
-            // SAFETY: `offset + BYTES <= len` by the check; the memory is readable while the map is borrowed.
-            // Alignment 1. Volatile: one load, never repeated by the compiler, so a checked value stays checked.
-            let Unaligned(value) = unsafe { self.ptr.add(offset).cast::<Unaligned<$int>>().read_volatile() };
+            // SAFETY: `offset + BYTES <= len` was checked, and the memory is readable while the map
+            // is borrowed. The alignment is 1. A volatile load is never repeated by the compiler,
+            // so a value that was checked does not change.
+            let Unaligned(value) =
+                unsafe { self.ptr.add(offset).cast::<Unaligned<$int>>().read_volatile() };
             Some(<$int>::from_le(value))
         }
     };
@@ -297,14 +314,14 @@ impl<'a> MapView<'a> {
         self.len == 0
     }
 
-    /// `len` bytes at `offset`; `None` out of bounds.
+    /// `len` bytes at `offset`; `None` if they are out of bounds.
     #[inline]
     #[allow(unsafe_code)]
     pub fn sub(self, offset: usize, len: usize) -> Option<MapView<'a>> {
         if offset > self.len || len > self.len - offset {
             return None;
         }
-        // SAFETY: `offset <= self.len`, so the pointer stays within the mapping or one past its end.
+        // SAFETY: `offset <= self.len`, so the pointer is within the mapping or at its end.
         let ptr = unsafe { self.ptr.add(offset) };
         Some(MapView {
             ptr,
@@ -334,19 +351,20 @@ impl<'a> MapView<'a> {
         u64
     );
 
-    /// Copies `buf.len()` bytes from `offset`; false if that is out of bounds.
+    /// Copies `buf.len()` bytes from `offset`; false if they are out of bounds.
     #[inline]
     #[allow(unsafe_code)]
     pub fn copy_to(self, offset: usize, buf: &mut [u8]) -> bool {
         if offset > self.len || buf.len() > self.len - offset {
             return false;
         }
-        // SAFETY: in bounds by the check; `buf` is an exclusive borrow of other memory, so they do not overlap.
+        // SAFETY: the range was checked. `buf` is an exclusive borrow, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.add(offset), buf.as_mut_ptr(), buf.len()) };
         true
     }
 
-    /// Appends `len` bytes from `offset` to `out`; false (and nothing appended) if that is out of bounds.
+    /// Appends `len` bytes from `offset` to `out`. If they are out of bounds, appends nothing and
+    /// returns false.
     #[inline]
     #[allow(unsafe_code)]
     pub fn append_to(self, offset: usize, len: usize, out: &mut Vec<u8>) -> bool {
@@ -354,8 +372,8 @@ impl<'a> MapView<'a> {
             return false;
         }
         out.reserve(len);
-        // SAFETY: the source is in bounds by the check; `reserve` made room for `len` bytes at the end of `out`,
-        // and they are written before the length covers them.
+        // SAFETY: the source range was checked. `reserve` made room for `len` bytes at the end of
+        // `out`, and they are written before `set_len` covers them.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.ptr.add(offset),
@@ -367,7 +385,7 @@ impl<'a> MapView<'a> {
         true
     }
 
-    /// Compares the whole view with `other`, bytewise, as slices compare.
+    /// Compares the whole view with `other` bytewise, as slices compare.
     #[inline]
     pub fn compare(self, other: &[u8]) -> Ordering {
         self.memcmp(other, self.len.min(other.len()))
@@ -380,7 +398,8 @@ impl<'a> MapView<'a> {
         self.len == other.len() && self.memcmp(other, self.len) == Ordering::Equal
     }
 
-    /// Compares the view's first bytes with `prefix`: `Equal` if it starts with it, otherwise as slices compare.
+    /// Compares the first bytes of the view with `prefix`: `Equal` if the view starts with it,
+    /// otherwise as slices compare.
     #[inline]
     pub fn compare_prefix(self, prefix: &[u8]) -> Ordering {
         let common = self.len.min(prefix.len());
@@ -392,7 +411,7 @@ impl<'a> MapView<'a> {
             })
     }
 
-    /// How many of the first bytes are the same in both.
+    /// The length of the common prefix.
     pub fn common_prefix(self, other: &[u8]) -> usize {
         let limit = self.len.min(other.len());
         let mut at = 0;
@@ -410,18 +429,18 @@ impl<'a> MapView<'a> {
         at
     }
 
-    /// `n` must not exceed either length.
+    /// Compares the first `n` bytes. `n` must not exceed either length.
     #[inline]
     #[allow(unsafe_code)]
     fn memcmp(self, other: &[u8], n: usize) -> Ordering {
         debug_assert!(n <= self.len && n <= other.len());
-        // SAFETY: both ranges are readable for `n` bytes. Raw pointers, not references: should a page turn to zeros
-        // in between, the answer is merely some ordering.
+        // SAFETY: both ranges are readable for `n` bytes. These are raw pointers and not
+        // references: if a page turns to zeros in between, the result is only a wrong ordering.
         let order = unsafe { libc::memcmp(self.ptr.cast(), other.as_ptr().cast(), n) };
         order.cmp(&0)
     }
 
-    /// Asks the processor to fetch the line at `offset`; out of bounds does nothing.
+    /// Prefetches the cache line at `offset`; does nothing if it is out of bounds.
     #[inline]
     #[allow(unsafe_code)]
     pub fn prefetch(self, offset: usize) {
@@ -444,8 +463,9 @@ impl<'a> MapView<'a> {
             .then_some(crc)
     }
 
-    /// Hands `len` bytes from `offset` to `take`, in order, in pieces copied out to a small buffer (it stays in the
-    /// first-level cache: the copy costs little, and `take` may treat the bytes as unchanging). False out of bounds.
+    /// Passes `len` bytes from `offset` to `take`, in order, in pieces that are copied to a small
+    /// buffer. The buffer stays in the first-level cache, so the copy is cheap, and `take` sees
+    /// bytes that do not change. Returns false if the range is out of bounds.
     pub fn for_each_piece(self, offset: usize, len: usize, mut take: impl FnMut(&[u8])) -> bool {
         let Some(range) = self.sub(offset, len) else {
             return false;

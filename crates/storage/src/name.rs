@@ -1,11 +1,12 @@
-//! Which names objects and leases may have; every storage applies the same rules.
+//! Which names objects and leases may have. Every storage applies the same rules.
 //!
-//! Names that start with a dot are the storage's own (temporary files), names that start with `LOCK.` are lease
-//! files: neither can be an object, so neither can be listed, opened or deleted by accident.
+//! Names that start with a dot belong to the storage (temporary files), and names that start with
+//! `LOCK.` are lease files. Neither can be an object's name, so these files cannot be listed,
+//! opened or deleted by accident.
 
 use crate::error::{Result, StorageError, StorageErrorKind};
 
-/// Lease files are called `LOCK.<lease>`.
+/// The prefix of lease files, which are called `LOCK.<lease>`.
 pub const LEASE_PREFIX: &str = "LOCK.";
 
 /// The longest object name in bytes.
@@ -25,7 +26,7 @@ pub fn is_object_name(name: &str) -> bool {
     well_formed(name) && !name.starts_with(LEASE_PREFIX)
 }
 
-/// Refuses what cannot be an object's name.
+/// Fails if `name` cannot be an object's name.
 pub(crate) fn check_object_name(op: &'static str, name: &str) -> Result<()> {
     if is_object_name(name) {
         return Ok(());
@@ -43,7 +44,7 @@ pub(crate) fn check_object_name(op: &'static str, name: &str) -> Result<()> {
     ))
 }
 
-/// Refuses what cannot be a lease's name.
+/// Fails if `name` cannot be a lease's name.
 pub(crate) fn check_lease_name(name: &str) -> Result<()> {
     if well_formed(name) && name.len() + LEASE_PREFIX.len() <= NAME_MAX_BYTES {
         return Ok(());
@@ -52,7 +53,8 @@ pub(crate) fn check_lease_name(name: &str) -> Result<()> {
         StorageErrorKind::InvalidInput,
         "lease",
         name.escape_debug().to_string(),
-        "a lease's name is 1 to 95 of the characters A-Z a-z 0-9 . _ - and does not start with a dot",
+        "a lease's name is 1 to 95 of the characters A-Z a-z 0-9 . _ - and does not start with a \
+         dot",
     ))
 }
 

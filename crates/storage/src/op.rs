@@ -1,4 +1,4 @@
-//! The kinds of storage calls, for counting, tracing and for aiming faults.
+//! The kinds of storage calls, for counting, for traces and for aiming faults.
 
 /// A kind of storage call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,7 +54,8 @@ impl OpKind {
         OpKind::Publish,
     ];
 
-    /// Whether such a call changes what is stored, or what of it is durable. Leases count: they hand out epochs.
+    /// Whether such a call changes the stored objects, or which of their bytes are durable. Leases
+    /// count, because they assign epochs.
     pub const fn is_change(self) -> bool {
         matches!(
             self,
@@ -74,7 +75,7 @@ impl OpKind {
         )
     }
 
-    /// Whether such a call reads what is stored.
+    /// Whether such a call reads stored objects.
     pub const fn is_read(self) -> bool {
         matches!(
             self,
@@ -82,7 +83,7 @@ impl OpKind {
         )
     }
 
-    /// The call's name, as errors give it.
+    /// The call's name, as errors print it.
     pub const fn name(self) -> &'static str {
         match self {
             OpKind::Lease => "lease",
@@ -110,7 +111,7 @@ impl OpKind {
     }
 }
 
-/// How many calls of each kind were made.
+/// The number of calls of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
     counts: [u64; OpKind::ALL.len()],

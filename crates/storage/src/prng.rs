@@ -1,5 +1,5 @@
-//! A small generator of random numbers for seeded faults and crashes (SplitMix64): one seed, one sequence, on every
-//! platform and in every version.
+//! A small generator of random numbers for seeded faults and crashes (SplitMix64). A seed gives the
+//! same sequence on every platform and in every version.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ impl Prng {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True in `per_mille` of 1000 cases.
+    /// True with a probability of `per_mille` / 1000.
     pub(crate) fn chance(&mut self, per_mille: u32) -> bool {
         self.below(1000) < u64::from(per_mille)
     }

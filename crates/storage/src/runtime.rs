@@ -1,16 +1,18 @@
-//! The runtime layer: mutex, condition variable, spawn, join, clock, randomness. In production these are std's; in
-//! simulation ([`crate::sim`]) they hand over to a seeded scheduler.
+//! The runtime layer: mutexes, condition variables, tasks, clock and randomness. In production
+//! these are those of std; in simulation ([`crate::sim`]) they yield to a seeded scheduler.
 //!
-//! Rules for code above it (`table`, `engine`): every lock, wait, task, clock and random number comes from here; a
-//! runtime lock may be held across a storage call, nothing else may; destructors make no storage calls.
+//! Rules for the code above it (`table`, `engine`): every lock, wait, task, clock and random number
+//! comes from here. A runtime lock may be held across a storage call; nothing else may. Destructors
+//! make no storage calls.
 //!
-//! How it is built: a [`Mutex`] is always a std mutex. A simulated one has a second part that decides, before the
-//! std mutex is touched, who may take it; so production pays one predictable branch a lock, a guard dereferences
-//! without any, and simulation needs no `unsafe` for the data. A simulated task never blocks in the operating
-//! system on a runtime lock, because it asks for the std mutex only when the scheduler says that it is free.
+//! How it is built: a [`Mutex`] always contains a std mutex. A simulated one has a second part that
+//! decides, before the std mutex is touched, which task may take it. So production pays one
+//! predictable branch for each lock and none for dereferencing a guard, and simulation needs no
+//! `unsafe` for the data. A simulated task never blocks in the operating system on a runtime lock,
+//! because it takes the std mutex only when the scheduler says that it is free.
 //!
-//! Threading: everything here may be shared between tasks of one runtime. In simulation, use from an OS thread that
-//! is no task of the run panics and names the seed.
+//! Threading: everything here may be shared between tasks of one runtime. In simulation, a call
+//! from an OS thread that is not a task of the run panics and names the seed.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +36,7 @@ impl Instant {
     pub const fn as_nanos(self) -> u64 {
         self.nanos
     }
-    /// Time from `earlier` to this, zero if it lies after.
+    /// Time from `earlier` until this instant, or zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
     }
@@ -49,12 +51,12 @@ impl std::ops::Add<Duration> for Instant {
     }
 }
 
-/// A duration's nanoseconds; the longest duration that fits (584 years) for longer ones.
+/// A duration in nanoseconds. Longer durations than fit (584 years) give the maximum.
 pub(crate) fn saturating_nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A cloneable handle on the runtime.
+/// A handle to the runtime. It can be cloned.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     kind: Kind,
@@ -76,14 +78,14 @@ impl Runtime {
         }
     }
 
-    /// The handle that a simulated task gets.
+    /// The handle that a simulated task is given.
     pub(crate) fn simulated(handle: sim::Handle) -> Runtime {
         Runtime {
             kind: Kind::Sim(handle),
         }
     }
 
-    /// The simulated half, if this is a simulated runtime.
+    /// The simulator's handle, if this is the simulated runtime.
     pub(crate) fn sim(&self) -> Option<&sim::Handle> {
         match &self.kind {
             Kind::Threads { .. } => None,
@@ -96,7 +98,7 @@ impl Runtime {
         self.sim().is_some()
     }
 
-    /// Monotonic time. In simulation it moves only when no task can run; asking does not move it.
+    /// Monotonic time. In simulation it advances only when no task can run.
     pub fn now(&self) -> Instant {
         match &self.kind {
             Kind::Threads { start } => Instant::from_nanos(saturating_nanos(start.elapsed())),
@@ -104,7 +106,7 @@ impl Runtime {
         }
     }
 
-    /// Microseconds since 1970, for humans and properties; never for ordering.
+    /// Microseconds since 1970, for people and for table properties. Never used for ordering.
     pub fn unix_micros(&self) -> u64 {
         match &self.kind {
             Kind::Threads { .. } => std::time::SystemTime::now()
@@ -114,7 +116,7 @@ impl Runtime {
         }
     }
 
-    /// A random number (salts, store ids). In simulation it comes from the seed.
+    /// A random number, for salts and store ids. In simulation it comes from the seed.
     pub fn random_u64(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};
         match &self.kind {
@@ -134,7 +136,7 @@ impl Runtime {
         }
     }
 
-    /// A point where another task may run; nothing in production. Every storage call is one.
+    /// A point where another task may run. Does nothing in production. Every storage call is one.
     #[inline]
     pub fn yield_point(&self) {
         if let Kind::Sim(sim) = &self.kind {
@@ -142,9 +144,10 @@ impl Runtime {
         }
     }
 
-    /// As [`Runtime::yield_point`], and mixes `detail` (a number that says which call on what: an operation, a hash
-    /// of the object's name, an offset; never an address) into the trace's digest, so that two runs of one seed
-    /// whose storage calls come in another order have different traces even if the tasks alternate alike.
+    /// As [`Runtime::yield_point`], and mixes `detail` into the trace's digest. `detail` is a
+    /// number that identifies the call (from the operation, a hash of the object's name, an offset;
+    /// never from an address). Two runs of one seed whose storage calls come in different orders
+    /// then have different digests, even if the tasks alternate in the same way.
     #[inline]
     pub fn yield_point_at(&self, detail: u64) {
         if let Kind::Sim(sim) = &self.kind {
@@ -153,7 +156,7 @@ impl Runtime {
         }
     }
 
-    /// A new mutex of this runtime. Reports name the place of this call.
+    /// A new mutex of this runtime. Deadlock reports name the source location of this call.
     #[track_caller]
     pub fn mutex<T>(&self, value: T) -> Mutex<T> {
         let made_at = Location::caller();
@@ -164,7 +167,8 @@ impl Runtime {
         }
     }
 
-    /// A new condition variable of this runtime. Reports name the place of this call.
+    /// A new condition variable of this runtime. Deadlock reports name the source location of this
+    /// call.
     #[track_caller]
     pub fn condvar(&self) -> Condvar {
         let made_at = Location::caller();
@@ -176,10 +180,11 @@ impl Runtime {
         }
     }
 
-    /// Starts a task. The name shows in debuggers and deadlock reports.
+    /// Starts a task. The name appears in debuggers and deadlock reports.
     ///
     /// # Errors
-    /// When the operating system refuses a thread (in simulation: memory for a stack).
+    /// If the operating system refuses to create a thread (in simulation: to give memory for a
+    /// stack).
     pub fn spawn<T, F>(&self, name: &str, f: F) -> std::io::Result<JoinHandle<T>>
     where
         T: Send + 'static,
@@ -208,11 +213,11 @@ enum JoinKind<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits for the task's end.
+    /// Waits until the task ends.
     ///
     /// # Errors
-    /// The panic's payload, if the task panicked. In simulation a panic ends the run, so that the only payload is
-    /// [`sim::Killed`], for a task whose process was killed.
+    /// The panic's payload, if the task panicked. In simulation a panic ends the whole run, so the
+    /// only payload is [`sim::Killed`], for a task whose process was killed.
     #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
         match self.kind {
@@ -230,24 +235,24 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// A mutex of the runtime. A panic while it is held does not poison it for others: the state's owner poisons the
-/// store by its own means.
+/// A mutex of the runtime. A panic while it is held does not poison it for others. The store marks
+/// itself as poisoned instead.
 #[derive(Debug)]
 pub struct Mutex<T> {
     inner: StdMutex<T>,
-    /// Who may take `inner`, in simulation.
+    /// In simulation, decides which task may take `inner`.
     sim: Option<sim::SimLock>,
 }
 
 /// Access to a locked value.
 ///
-/// The fields drop in this order: the std mutex is free before the scheduler hears of it.
+/// The fields are dropped in this order: the std mutex is free before the scheduler is notified.
 pub struct MutexGuard<'a, T> {
     inner: StdMutexGuard<'a, T>,
     hold: Hold<'a, T>,
 }
 
-/// The simulated part of a guard: the mutex to give back to the scheduler; none in production.
+/// The simulated part of a guard: the mutex to return to the scheduler. `None` in production.
 struct Hold<'a, T>(Option<&'a Mutex<T>>);
 
 impl<T> Drop for Hold<'_, T> {
@@ -266,7 +271,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for MutexGuard<'_, T> {
 }
 
 impl<T> Mutex<T> {
-    /// Waits for the lock.
+    /// Waits for the lock and takes it.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -297,12 +302,12 @@ impl<T> Mutex<T> {
                 inner: e.into_inner(),
                 hold: Hold(Some(self)),
             },
-            // Only this module locks `inner`, and in simulation only after the scheduler granted it.
+            // Only this module locks `inner`, in simulation only after the scheduler granted it.
             Err(std::sync::TryLockError::WouldBlock) => sim.granted_but_held(),
         }
     }
 
-    /// The lock if it is free.
+    /// Takes the lock if it is free.
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -322,7 +327,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value, without locking.
+    /// The value. The exclusive borrow makes locking unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(|e| e.into_inner())
     }
@@ -343,21 +348,24 @@ impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable of the runtime. It counts waiters: a notify without any is a load.
+/// A condition variable of the runtime. It counts its waiters, so that a notification without any
+/// costs only a load.
 ///
-/// What a waiter waits for must change under the mutex that it waits with (as with std's, else a wake-up can be
-/// lost).
+/// As with std's, the condition that a waiter waits for must change under the mutex that it waits
+/// with, or a wake-up can be lost.
 #[derive(Debug)]
 pub struct Condvar {
     inner: StdCondvar,
-    /// Tasks inside `wait`; production only. Raised while the mutex is held, so whoever changed the condition under
-    /// that mutex after the waiter had looked at it also sees the raised count.
+    /// Tasks inside `wait`, in production only. It is raised while the mutex is held, so a task
+    /// that changes the condition under that mutex after the waiter looked at it also sees the
+    /// raised count.
     waiters: AtomicUsize,
     sim: Option<sim::SimCondvar>,
 }
 
 impl Condvar {
-    /// Releases the lock, waits for a notification, takes the lock again. May wake without one.
+    /// Releases the lock, waits for a notification, and takes the lock again. May return without
+    /// one.
     #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         if let Some(sim) = &self.sim {
@@ -370,7 +378,7 @@ impl Condvar {
         MutexGuard { inner, hold }
     }
 
-    /// As `wait`, at most `timeout`; the flag says whether the time ran out.
+    /// As `wait`, for at most `timeout`. The flag says whether the time ran out.
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,
@@ -405,10 +413,12 @@ impl Condvar {
         ) = guard.hold.0
         else {
             panic!(
-                "a simulated condition variable waits with a mutex of the production runtime, at {at}"
+                "a simulated condition variable waits with a mutex of the production runtime, \
+                 at {at}"
             );
         };
-        // No other task runs between this and the wait below: giving back a lock is no hand-over.
+        // No other task runs between this and the wait below, because releasing a lock does not
+        // yield.
         drop(guard);
         let timed_out = sim.wait(timeout, at);
         lock.acquire(at);

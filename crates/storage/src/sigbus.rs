@@ -1,13 +1,15 @@
-//! The SIGBUS handler: a mapped page that cannot be had (I/O error, truncated file, bad memory) becomes zeros and
-//! marks its map failed, instead of ending the process.
+//! The SIGBUS handler. When a mapped page cannot be read (I/O error, truncated file, bad memory),
+//! it replaces the page by zeros and marks its map as failed, instead of ending the process.
 //!
-//! Invariants: one handler for the process, installed with the first mapping; it acts only on addresses inside
-//! registered ranges and passes every other SIGBUS to the handler that was there before; it takes no lock and
-//! allocates nothing. A range is registered before its memory is touched and unregistered before it is unmapped.
+//! Invariants: the process has one handler, installed with the first mapping. It acts only on
+//! addresses inside registered ranges and passes every other SIGBUS to the handler that was there
+//! before. It takes no lock and allocates nothing. A range is registered before its memory is
+//! touched and unregistered before it is unmapped.
 //!
-//! Threading: the registry is a list of chunks of slots that is only ever extended. A slot's generation is odd while
-//! it changes; the handler skips such slots, and slots whose generation moved while it looked. It can do so because
-//! the slot of the faulting address cannot be changing: whoever touches a map holds it.
+//! Threading: the registry is a list of chunks of slots to which chunks are only ever added. A
+//! slot's generation is odd while it changes. The handler skips such slots, and slots whose
+//! generation changed while it read them. This is correct because the slot of the faulting address
+//! cannot be changing: the thread that faulted holds the map.
 
 #![allow(unsafe_code)]
 
@@ -51,22 +53,22 @@ impl Chunk {
 
 static REGISTRY: Chunk = Chunk::new();
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
-/// The handler that was there before ours. Null until ours is installed.
+/// The previously installed handler. Null until ours is installed.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// A registered range; it must be dropped before the range is unmapped.
+/// A registered range. It must be dropped before the range is unmapped.
 pub(crate) struct Registration {
     slot: &'static Slot,
 }
 
-/// Registers `start..end`; its mark `failed` is set when a page in it cannot be read.
+/// Registers `start..end`. The mark `failed` is set when a page in the range cannot be read.
 ///
 /// # Errors
-/// When the handler could not be installed.
+/// If the handler could not be installed.
 ///
 /// # Safety
-/// `failed` must live until the registration is dropped, and the range must be a mapping that may be overmapped
-/// with zeros page by page.
+/// `failed` must live until the registration is dropped, and single pages of the range may be
+/// replaced by pages of zeros.
 pub(crate) unsafe fn register(
     start: usize,
     end: usize,
@@ -86,7 +88,8 @@ pub(crate) unsafe fn register(
                 Ordering::Acquire,
                 Ordering::Relaxed,
             );
-            // Another thread may have claimed and filled it between the two loads: then the generation moved.
+            // Another thread may have filled the slot between the two loads; then its generation
+            // has changed.
             if claim.is_err() {
                 continue;
             }
@@ -115,7 +118,7 @@ fn next_chunk(chunk: &'static Chunk) -> &'static Chunk {
         // SAFETY: just leaked; never freed from here on.
         Ok(_) => unsafe { &*fresh },
         Err(other) => {
-            // SAFETY: `fresh` lost the race and was never shown to anybody.
+            // SAFETY: another chunk won the race, so nobody has a pointer to `fresh`.
             drop(unsafe { Box::from_raw(fresh) });
             // SAFETY: chunks are leaked, never freed.
             unsafe { &*other }
@@ -129,7 +132,7 @@ impl Drop for Registration {
         self.slot
             .generation
             .store(generation.wrapping_add(1), Ordering::Relaxed);
-        // The range is cleared before the start shows the slot as free.
+        // The range is cleared before the slot appears free.
         self.slot.end.store(0, Ordering::Release);
         self.slot.failed.store(ptr::null_mut(), Ordering::Release);
         self.slot.start.store(0, Ordering::Release);
@@ -139,7 +142,7 @@ impl Drop for Registration {
     }
 }
 
-/// Bytes of a page of memory.
+/// The size of a memory page in bytes.
 pub(crate) fn page_bytes() -> usize {
     // SAFETY: sysconf has no preconditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
@@ -157,10 +160,11 @@ fn install() -> std::io::Result<()> {
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_sigbus as *const () as usize;
-        // On the alternate stack, where there is one: the fault may come from a small coroutine stack.
+        // The handler runs on the alternate stack, where there is one: the fault may come from a
+        // small coroutine stack.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: both pointers are valid; reading the present action first closes the gap in which our handler
-        // would run without knowing the one before it.
+        // SAFETY: both pointers are valid. The present action is read first, so that our handler
+        // never runs without knowing the previous one.
         unsafe {
             libc::sigemptyset(&mut action.sa_mask);
             if libc::sigaction(libc::SIGBUS, ptr::null(), previous) != 0 {
@@ -190,7 +194,7 @@ fn errno() -> *mut c_int {
     unsafe { libc::__error() }
 }
 
-/// Finds the mark of the registered range around `address`.
+/// Finds the mark of the registered range that contains `address`.
 fn find(address: usize) -> Option<*const AtomicBool> {
     let mut chunk = &REGISTRY;
     loop {
@@ -226,17 +230,18 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         unsafe { ((*info).si_addr() as usize, (*info).si_code <= 0) };
     let handled = !sent_by_a_process
         && find(address).is_some_and(|failed| {
-            // The mark first: whoever sees the zeros must be able to see it.
+            // The mark is set before the zeros appear, so that a reader of the zeros can see it.
             // SAFETY: the range is registered, so its mark is alive (contract of `register`).
             unsafe { (*failed).store(true, Ordering::SeqCst) };
             let page = PAGE_BYTES.load(Ordering::Relaxed);
-            // SAFETY: the page lies in a registered mapping, which may be overmapped by its contract. mmap is a plain
-            // system call here and touches no state of the C library.
+            // SAFETY: the page lies in a registered mapping, whose contract allows replacing pages.
+            // mmap is a plain system call here and touches no state of the C library.
             let mapped = unsafe {
                 libc::mmap(
                     (address & !(page - 1)) as *mut libc::c_void,
                     page,
-                    // Writable: the fault may be a store into a mapped log. Nothing stores into the others.
+                    // Writable, because the fault may be a store into a mapped log. Nothing stores
+                    // into other maps.
                     libc::PROT_READ | libc::PROT_WRITE,
                     libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
                     -1,
@@ -246,7 +251,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             mapped != libc::MAP_FAILED
         });
     if !handled {
-        // SAFETY: passed on exactly as received.
+        // SAFETY: the arguments are passed on as received.
         unsafe { pass_on(signal, info, context, sent_by_a_process) };
     }
     // SAFETY: as above.
@@ -256,21 +261,21 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
 /// Does what would have happened without our handler.
 ///
 /// # Safety
-/// Only from a signal handler, with its arguments.
+/// May be called only from a signal handler, with its arguments.
 unsafe fn pass_on(
     signal: c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
     sent_by_a_process: bool,
 ) {
-    // SAFETY: written once before our handler was installed, leaked.
+    // SAFETY: it was written once before our handler was installed, and is never freed.
     let previous = unsafe { &*PREVIOUS.load(Ordering::Acquire) };
     match previous.sa_sigaction {
         libc::SIG_IGN if sent_by_a_process => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The default action ends the process: by the fault that repeats when this returns, or by a second
-            // signal where a process sent it.
-            // SAFETY: async-signal-safe calls with a valid, zeroed action.
+            // The default action ends the process: by the same fault, which repeats when this
+            // returns, or by a second signal if a process sent the first one.
+            // SAFETY: these calls are async-signal-safe, and the zeroed action is valid.
             unsafe {
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;
@@ -289,7 +294,8 @@ unsafe fn pass_on(
             }
         }
         handler => {
-            // SAFETY: an action without SA_SIGINFO that is neither default nor ignore holds a function of this type.
+            // SAFETY: an action without SA_SIGINFO that is neither default nor ignore holds a
+            // function of this type.
             unsafe {
                 let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
                 handler(signal);

@@ -1,27 +1,31 @@
 //! The storage trait: one flat folder of named objects.
 //!
-//! What it is: everything that the store keeps (log segments, manifests, tables, the pointer to the current
-//! manifest) is an object in a [`Storage`]. An object is created exclusively, written by appends, made durable
-//! by an explicit sync, and then either immutable (tables), or append-only (log, manifest).
+//! What it is: everything that the store keeps (log segments, manifests, tables, the pointer to the
+//! current manifest) is an object in a [`Storage`]. An object is created exclusively, written by
+//! appends and made durable by an explicit sync. After that it is either immutable (tables) or
+//! append-only (log, manifest).
 //!
 //! Invariants that every implementation keeps:
-//! - **S1** A name becomes durable by [`Storage::sync_dir`], bytes by [`WriteFile::sync`]; nothing else is promised
-//!   about power loss. What was written survives a kill of the process on local files.
-//! - **S2** [`Storage::replace`] is atomic and durable when it returns: readers see the old or the new bytes.
-//! - **S3** Every changing call carries the epoch of the lease; a storage whose leases expire refuses older ones.
+//! - **S1** A name becomes durable by [`Storage::sync_dir`], bytes by [`WriteFile::sync`]. Nothing
+//!   else is promised about power loss. On local files, written bytes survive a kill of the
+//!   process.
+//! - **S2** [`Storage::replace`] is atomic, and durable when it returns: readers see the old or the
+//!   new bytes.
+//! - **S3** Every changing call carries the epoch of the lease. A storage whose leases expire
+//!   refuses older epochs.
 //! - **S4** A read either fills the whole buffer or fails.
-//! - **S5** Destructors make no storage calls. Dropping a file closes it, that is all.
+//! - **S5** Destructors make no storage calls. Dropping a file only closes it.
 //!
-//! Threading: all methods may be called from any thread. A [`WriteFile`] has one appender at a time (the
-//! caller's duty; implementations serialise), while `sync` may run beside an append: it covers the bytes whose
-//! append returned before it was called.
+//! Threading: all methods may be called from any thread. A [`WriteFile`] has one appender at a
+//! time, which the caller ensures (implementations also serialise appends). `sync` may run beside
+//! an append: it covers the bytes whose append returned before it was called.
 
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::map::Map;
 
-/// A writer's turn on a storage. Larger epochs fence smaller ones.
+/// The number of a writer's lease on a storage. Larger epochs fence smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
@@ -31,11 +35,11 @@ pub trait Lease: Send + Sync {
     fn epoch(&self) -> Epoch;
 }
 
-/// A reader's share of a lease: while it is held there is no writer. It has no epoch, because who only reads changes
-/// nothing. It ends when it is dropped or the process dies.
+/// A reader's share of a lease: while it is held there is no writer. It has no epoch, because a
+/// reader changes nothing. It ends when it is dropped or the process dies.
 pub trait SharedLease: Send + Sync {
-    /// Whether it keeps writers out. False on a read-only mount without the lease's file: nobody can write through this mount, but somebody
-    /// may through another.
+    /// Whether the share keeps writers out. It does not on a read-only mount that lacks the lease's
+    /// file: nobody can write through this mount, but somebody may write through another one.
     fn is_held(&self) -> bool {
         true
     }
@@ -53,24 +57,26 @@ pub struct ObjectMeta {
 /// What a storage can do beyond the required calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// [`ReadFile::map`] gives maps.
+    /// [`ReadFile::map`] returns maps.
     pub maps: bool,
-    /// [`Storage::import`] gives objects of the same kind of storage a second name instead of copying them.
+    /// [`Storage::import`] gives an object of the same kind of storage a second name instead of
+    /// copying it.
     pub links: bool,
-    /// A kill of the process keeps what was appended (local files: the page cache). False across a link.
+    /// Appended bytes survive a kill of the process (on local files they are in the page cache).
+    /// False for a storage across a link.
     pub survives_kill: bool,
 }
 
 /// How an object will be read; a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Point reads.
+    /// Point reads at random offsets.
     Random,
-    /// Front to back, soon: read ahead.
+    /// A scan from front to back that starts soon: the storage should read ahead.
     Sequential,
-    /// All of it, now.
+    /// The whole range will be read at once.
     WillNeed,
-    /// Not again soon.
+    /// The range will not be read again soon.
     DontNeed,
 }
 
@@ -78,7 +84,7 @@ pub enum Access {
 pub struct ReadRange<'a> {
     /// Byte offset in the object.
     pub offset: u64,
-    /// Filled whole.
+    /// The buffer, which the read fills completely.
     pub buf: &'a mut [u8],
 }
 
@@ -86,11 +92,12 @@ pub struct ReadRange<'a> {
 ///
 /// Names match `[A-Za-z0-9._-]{1,100}` and do not start with a dot.
 pub trait Storage: Send + Sync + 'static {
-    /// A word for messages: a path, or `memory`.
+    /// The storage's name for messages: a path, or `memory`.
     fn describe(&self) -> String;
 
-    /// What tells this storage from all others that a process on this machine may open: a folder's absolute path, links resolved. What stores
-    /// write down of where their parts lie. Wrappers pass it on.
+    /// The identity of this storage among all that a process on this machine can open: a folder's
+    /// absolute path, with links resolved. Stores record it to find their parts again. Wrappers
+    /// return the location of the storage that they wrap.
     fn location(&self) -> String {
         self.describe()
     }
@@ -98,35 +105,40 @@ pub trait Storage: Send + Sync + 'static {
     /// What this storage can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Takes the one writer's lease called `name`, or fails with `LeaseHeld` (message: by whom, if known).
+    /// Takes the lease called `name` for the one writer. Fails with `LeaseHeld` if somebody else
+    /// holds it; the message names the holder, if that is known.
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>>;
 
-    /// Takes a share of the lease called `name`: any number of readers, and no writer beside them. Fails with `LeaseHeld` (message: by whom, if
-    /// known) while a writer has it; a writer fails so while a reader has it. Changes nothing of what is stored.
+    /// Takes a share of the lease called `name`. Any number of readers can hold shares, and no
+    /// writer can hold the lease beside them. Fails with `LeaseHeld` while a writer holds the
+    /// lease, and [`Storage::lease`] fails with it while a reader holds a share; the message names
+    /// the holder, if that is known. Changes no stored object.
     fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>>;
 
-    /// Creates an object, empty, exclusively.
+    /// Creates an empty object. Fails if the name is taken.
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>>;
 
-    /// As [`Storage::create`], written past a page cache where the storage has one (direct I/O). What was appended and not synced need not
-    /// survive a kill of the process.
+    /// As [`Storage::create`], but the object is written past the page cache where the storage has
+    /// one (direct I/O). Bytes that were appended but not synced may be lost when the process is
+    /// killed.
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         self.create(epoch, name)
     }
 
-    /// Renames the finished object `old` to the free name `new` and opens it for overwriting from offset 0. Its
-    /// bytes stay (they are *reserved* space); its length stays. Used for log segments and for output files that
-    /// are still in the page cache.
+    /// Renames the finished object `old` to the free name `new` and opens it for overwriting from
+    /// offset 0. Its bytes and its length stay, and count as *reserved* space. Used for log
+    /// segments, and for output files that are still in the page cache.
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>>;
 
-    /// Makes the bytes of an existing object durable that somebody else wrote: an inherited log segment, of which what was read may
-    /// still be in memory only.
+    /// Makes the bytes of an existing object durable that another process wrote. An inherited log
+    /// segment may be in memory only, even though it can be read.
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()>;
 
-    /// Writes the bytes of an existing object, as they read now, once more over themselves, and makes them durable. For bytes of which an earlier
-    /// sync may have failed: its failure was told once, and what it did not write is no longer waiting to be written, so that
-    /// [`Storage::sync_object`] would succeed and do nothing. Costs a read and a write of the object. Nobody else may write to it meanwhile. A
-    /// storage that cannot do this syncs.
+    /// Writes the current bytes of an existing object over themselves and makes them durable. This
+    /// is for bytes whose earlier sync may have failed: the kernel reports that failure once and no
+    /// longer considers the bytes unwritten, so [`Storage::sync_object`] would succeed without
+    /// writing them. Costs a read and a write of the object, to which nobody else may write
+    /// meanwhile. A storage that cannot rewrite objects only syncs.
     fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.sync_object(epoch, name)
     }
@@ -134,18 +146,20 @@ pub trait Storage: Send + Sync + 'static {
     /// Opens an object for reading.
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>>;
 
-    /// As [`Storage::open`], read past a page cache where the storage has one (direct I/O). Such an object has no map.
+    /// As [`Storage::open`], but the object is read past the page cache where the storage has one
+    /// (direct I/O). Such an object has no map.
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.open(name)
     }
 
-    /// Whether [`Storage::open_direct`] and [`Storage::create_direct`] do what they say: `Unsupported` if there is a page cache and no way past
-    /// it. The caller holds a lease. Leaves everything as it was.
+    /// Checks that [`Storage::open_direct`] and [`Storage::create_direct`] avoid the page cache.
+    /// Fails with `Unsupported` if there is a page cache that cannot be avoided. The caller holds a
+    /// lease. Leaves the storage unchanged.
     fn check_direct(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Reads a small object whole (the manifest's pointer).
+    /// Reads the whole of a small object (the manifest's pointer).
     fn read_small(&self, name: &str) -> Result<Vec<u8>> {
         let file = self.open(name)?;
         let mut buf = vec![0; file.len() as usize];
@@ -153,33 +167,37 @@ pub trait Storage: Send + Sync + 'static {
         Ok(buf)
     }
 
-    /// All objects, sorted by name. Leases are not listed.
+    /// Lists all objects, sorted by name. Leases are not listed.
     fn list(&self) -> Result<Vec<ObjectMeta>>;
 
-    /// Deletes an object. Files open for reading stay readable.
+    /// Deletes an object. A file that is open for reading stays readable.
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()>;
 
-    /// Renames `old` to `new`, replacing `new` if it is there. Durable after `sync_dir`.
+    /// Renames `old` to `new`, and replaces `new` if it exists. Durable after `sync_dir`.
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()>;
 
-    /// Takes the finished, synced object `from_name` of `from` in under the free name `name`: a second name of the same bytes where both
-    /// storages can share them (a hard link between folders of one file system), else a synced copy. Its bytes are durable when this
-    /// returns (if they were in `from`), its name after `sync_dir`. A failed call leaves no object behind, as far as the storage lets it.
+    /// Imports the finished, synced object `from_name` of `from` under the free name `name`. If
+    /// both storages can share the bytes (a hard link between folders of one file system), the
+    /// object gets a second name; otherwise it is copied, and the copy is synced. The bytes are
+    /// durable when this returns (if they were durable in `from`), the name after `sync_dir`. A
+    /// failed call deletes what it created, if the storage allows it.
     ///
-    /// Neither object may be written afterwards: they may be one.
+    /// Neither object may be written afterwards, because they may share their bytes.
     fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
         copy_object(self, epoch, name, from, from_name)
     }
 
-    /// Sets a small object that nobody relies on: readers see the old bytes or the new ones, and after a power loss any bytes or none. Costs no
-    /// sync. For figures that are out of date in a second.
+    /// Sets the contents of a small object that nothing relies on, such as statistics that are soon
+    /// out of date. Readers see the old bytes or the new ones. After a power loss the object may
+    /// hold any bytes or be missing. Costs no sync.
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Makes creations, renames and deletions that returned before this call durable.
+    /// Makes the creations, renames and deletions durable that returned before this call.
     fn sync_dir(&self, epoch: Epoch) -> Result<()>;
 
-    /// Makes the names durable that lead to this storage (a folder's name in the folder above it, and so on), whoever made them. Costs a few
-    /// syncs; for whoever founds something in it.
+    /// Makes the names durable that lead to this storage (a folder's name in the folder above it,
+    /// and so on), whoever created them. Costs a few syncs, so it is called only when something is
+    /// created in the storage for the first time.
     fn sync_place(&self, epoch: Epoch) -> Result<()> {
         let _ = epoch;
         Ok(())
@@ -188,42 +206,46 @@ pub trait Storage: Send + Sync + 'static {
     /// Replaces a small object atomically and durably (S2).
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Free bytes, where the storage knows them.
+    /// Free bytes, if the storage knows them.
     fn free_bytes(&self) -> Option<u64>;
 
-    /// The storage below all wrappers, by which [`Storage::import`] knows with whom it can share bytes. Wrappers pass it on.
+    /// The storage below all wrappers, with which [`Storage::import`] finds out whether bytes can
+    /// be shared. Wrappers return the base of the storage that they wrap.
     #[doc(hidden)]
     fn base(&self) -> Option<&dyn std::any::Any> {
         None
     }
 
-    /// How many objects this process may have open at once; none: no limit that is worth asking for.
+    /// The number of objects that this process may have open at once. `None` if there is no
+    /// practical limit.
     fn open_objects_max(&self) -> Option<u64> {
         None
     }
 
-    /// For fault injection: what a directory sync whose write-back failed does to the creations, renames and
-    /// deletions that it should have made durable: they show, but never become durable. False: not supported.
+    /// For fault injection: does what a directory sync with a failed write-back does. The
+    /// creations, renames and deletions that it should have made durable stay visible but never
+    /// become durable. Returns false if the storage does not support this.
     #[doc(hidden)]
     fn inject_lost_names(&self) -> bool {
         false
     }
 
-    /// As [`InjectedFault::LoseUnsynced`], of the object `name`. False if the storage cannot do that.
+    /// For fault injection: as [`InjectedFault::LoseUnsynced`], for the object `name`. Returns
+    /// false if the storage does not support this.
     fn inject_lost_bytes(&self, name: &str) -> bool {
         let _ = name;
         false
     }
 }
 
-/// How much [`copy_object`] moves at once, in bytes.
+/// The number of bytes that [`copy_object`] moves at once.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Copies the object `from_name` of `from` to the free name `name` of `to`, and syncs its bytes. What [`Storage::import`] does where bytes cannot
-/// be shared.
+/// Copies the object `from_name` of `from` to the free name `name` of `to`, and syncs the copy.
+/// [`Storage::import`] does this where bytes cannot be shared.
 ///
 /// # Errors
-/// Those of the calls that it makes; what was begun is deleted again, as far as the storage lets us.
+/// Those of the calls that it makes. A failed copy is deleted, if the storage allows it.
 pub fn copy_object<S: Storage + ?Sized>(
     to: &S,
     epoch: Epoch,
@@ -252,16 +274,17 @@ pub fn copy_object<S: Storage + ?Sized>(
     copied
 }
 
-/// What a fault-injecting wrapper asks of the storage below it; see [`WriteFile::inject`].
+/// A fault that a wrapper asks the storage below it to inject; see [`WriteFile::inject`].
 #[derive(Clone, Copy, Debug)]
 pub enum InjectedFault<'a> {
-    /// The bytes since the last sync stay readable until a crash but never become durable, as after a failed sync.
+    /// The bytes since the last sync stay readable until a crash but never become durable, as after
+    /// a failed sync.
     LoseUnsynced,
-    /// The first `keep_bytes` of `parts` land at the position, which does not move.
+    /// The first `keep_bytes` bytes of `parts` are written at the position, which does not move.
     ShortAppend {
-        /// As given to `append`.
+        /// The parts, as they were given to `append`.
         parts: &'a [&'a [u8]],
-        /// How many bytes land.
+        /// The number of bytes that are written.
         keep_bytes: u64,
     },
 }
@@ -271,18 +294,19 @@ pub trait WriteFile: Send + Sync {
     /// The object's name.
     fn name(&self) -> &str;
 
-    /// Where the next append goes, in bytes.
+    /// The offset of the next append, in bytes.
     fn position(&self) -> u64;
 
-    /// Appends all of `parts`, in order, as one write where possible. After an error the position is unchanged
-    /// and the bytes from it on are unknown.
+    /// Appends all of `parts`, in order, as one write where possible. After an error the position
+    /// is unchanged, and the bytes after it are undefined.
     fn append(&self, parts: &[&[u8]]) -> Result<()>;
 
-    /// Makes sure that the object has written (not only allocated) space up to `len` bytes, without moving the
-    /// position: appends within it need no new space. Zeros where nothing was written before.
+    /// Ensures that the object has written (not only allocated) space up to `len` bytes, without
+    /// moving the position. Appends within it need no new space. Space that was not written before
+    /// reads as zeros.
     fn reserve(&self, len: u64) -> Result<()>;
 
-    /// Length of the object, reserved space included.
+    /// Length of the object, including reserved space.
     fn len(&self) -> u64;
 
     /// Whether the object has no bytes.
@@ -290,23 +314,24 @@ pub trait WriteFile: Send + Sync {
         self.len() == 0
     }
 
-    /// Makes the bytes (and the length) durable that were appended or reserved before this call. After an error
-    /// the bytes since the last successful sync are lost for good: never call it again for them (the kernel
-    /// reports a write-back error once).
+    /// Makes the bytes (and the length) durable that were appended or reserved before this call.
+    /// After an error, the bytes since the last successful sync are lost: never call this again for
+    /// them, because the kernel reports a write-back error only once.
     fn sync(&self) -> Result<()>;
 
-    /// Memory that it has for bytes that were appended and not written yet.
+    /// The memory that this file uses for bytes that were appended and not yet written.
     fn buffer_bytes(&self) -> u64 {
         0
     }
 
-    /// Starts writing bytes back without waiting; a hint that never fails.
+    /// Starts writing bytes back without waiting. This is a hint and never fails.
     fn start_writeback(&self, _from: u64, _len: u64) {}
 
-    /// Cuts the object at the position (recycled output files that turned out shorter).
+    /// Truncates the object at the position (for recycled output files that turned out shorter).
     fn truncate_to_position(&self) -> Result<()>;
 
-    /// For fault injection: leaves what the named failure leaves. False: not supported, nothing was done.
+    /// For fault injection: leaves the file in the state that the given fault leaves. Returns
+    /// false, and does nothing, if the fault is not supported.
     #[doc(hidden)]
     fn inject(&self, _fault: InjectedFault<'_>) -> bool {
         false
@@ -318,7 +343,7 @@ pub trait ReadFile: Send + Sync {
     /// The object's name.
     fn name(&self) -> &str;
 
-    /// Length in bytes when it was opened.
+    /// Length in bytes at the time when it was opened.
     fn len(&self) -> u64;
 
     /// Whether the object has no bytes.
@@ -329,7 +354,7 @@ pub trait ReadFile: Send + Sync {
     /// Fills `buf` from `offset` (S4).
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Fills several ranges; implementations may do them at once.
+    /// Fills several ranges. Implementations may read them concurrently.
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         for range in ranges {
             self.read_at(range.offset, range.buf)?;

@@ -1,4 +1,4 @@
-//! Open objects of a fault storage.
+//! Open objects of the fault storage.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl FaultWriter {
             None if failure.after => wanted,
             None => 0,
         };
-        // The bytes land, the position stays: that is what an append that failed may leave.
+        // The bytes are written but the position stays, as a failed append may leave them.
         if keep_bytes > 0 {
             self.inner
                 .inject(InjectedFault::ShortAppend { parts, keep_bytes });
@@ -156,7 +156,7 @@ impl FaultReader {
         }
         verdict.flip(offset, buf);
         if verdict.short_read {
-            // The rest of the buffer must not look like an answer.
+            // Bytes that were not read must not look like data.
             let half = buf.len() / 2;
             buf[half..].fill(0);
             let detail = format!("injected short read: {half} of {} bytes", buf.len());
@@ -197,7 +197,7 @@ impl ReadFile for FaultReader {
     }
 
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
-        // Each range is a call of its own: a fault may hit any of them.
+        // Each range is a separate call, so that a fault may hit any of them.
         for range in ranges {
             self.read_at(range.offset, range.buf)?;
         }

@@ -1,14 +1,15 @@
-//! A storage that fails on purpose, and that keeps a trace of what was asked of it.
+//! A storage that fails on purpose and records a trace of the calls.
 //!
-//! [`FaultStorage`] wraps any [`Storage`]. [`Rule`]s say which call meets which [`Fault`]; while it is disarmed,
-//! rules neither count nor fire. Counts and trace go on in either case.
+//! [`FaultStorage`] wraps any [`Storage`]. [`Rule`]s say which [`Fault`] hits which call. While it
+//! is disarmed, rules neither count nor fire. Call counts and the trace continue in either case.
 //!
-//! What a failed call leaves: nothing, except where the fault says otherwise. A failed sync loses what it covered,
-//! a short append leaves a prefix; both need the storage below to play along ([`WriteFile::inject`]: the memory
-//! storage does both, files the short append).
+//! A failed call has no effect, except where the fault says otherwise. A failed sync loses the
+//! bytes that it covered, and a short append leaves a prefix. Both need support from the storage
+//! below ([`WriteFile::inject`]): the memory storage supports both, files support the short append.
 //!
-//! Threading: the rules are under a mutex that is held for no call below and for no wait; the order of calls that
-//! run at the same time is the order in which they ask for their verdict (rules) or end (trace).
+//! Threading: the mutex of the rules is held neither during a call of the storage below nor during
+//! a wait. Concurrent calls are ordered by their entry for the rules, and by their end for the
+//! trace.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,7 +41,7 @@ use trace::{Event, Trace};
 /// A fault that fired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fired {
-    /// Which rule, in the order of [`FaultStorage::add`], from 0.
+    /// The rule's number, in the order of [`FaultStorage::add`], from 0.
     pub rule: usize,
     /// The number of the call among all calls through this storage, from 0.
     pub call: u64,
@@ -48,11 +49,11 @@ pub struct Fired {
     pub kind: OpKind,
     /// The object's name.
     pub name: String,
-    /// What happened.
+    /// The fault that the rule injected.
     pub fault: Fault,
 }
 
-/// A [`Storage`] with faults. Cloning gives another handle on the same one.
+/// A [`Storage`] with faults. A clone is another handle to the same storage.
 #[derive(Clone)]
 pub struct FaultStorage {
     shared: Arc<Shared>,
@@ -73,20 +74,20 @@ struct Control {
     trace: Option<Trace>,
 }
 
-/// What is to happen to a call.
+/// What the rules decided for a call.
 #[derive(Default)]
 struct Verdict {
     delay: Duration,
     failure: Option<Failure>,
     short_read: bool,
-    /// Bytes of the object that cannot be read.
+    /// Byte ranges of the object that cannot be read.
     unreadable: Vec<Range<u64>>,
     failed_map: bool,
     panic: bool,
     die: bool,
-    /// Bits to flip at offsets of the object.
+    /// Offsets in the object, and the bits to flip there.
     flips: Vec<(u64, u8)>,
-    /// Seeds of flips whose place is drawn from what is read.
+    /// Seeds of flips whose offset is drawn from the range that is read.
     random_flips: Vec<u64>,
 }
 
@@ -114,7 +115,7 @@ impl Failure {
 }
 
 impl Verdict {
-    /// Flips what the rules ask for in bytes that start at `offset` of the object.
+    /// Flips bits in `bytes`, which start at `offset` of the object.
     fn flip(&self, offset: u64, bytes: &mut [u8]) {
         for (at, mask) in &self.flips {
             let index = at.checked_sub(offset).and_then(|i| usize::try_from(i).ok());
@@ -142,7 +143,7 @@ impl Shared {
         self.control.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Counts the call, asks the rules, and waits if they say so.
+    /// Counts the call, applies the rules, and sleeps if they say so.
     fn enter(&self, kind: OpKind, name: &str) -> Verdict {
         let mut verdict = Verdict::default();
         {
@@ -213,7 +214,7 @@ impl Shared {
         }
     }
 
-    /// One call without bytes: verdict, call, trace.
+    /// Makes a call that carries no bytes: applies the rules, calls `call`, and records the event.
     fn call<T>(
         &self,
         kind: OpKind,
@@ -241,7 +242,7 @@ impl Shared {
 }
 
 impl FaultStorage {
-    /// Wraps `inner`; armed, without rules. Delays use `runtime`'s clock.
+    /// Wraps `inner`. The result is armed and has no rules. Delays use the clock of `runtime`.
     pub fn new(inner: Arc<dyn Storage>, runtime: &Runtime) -> FaultStorage {
         let control = Control {
             armed: true,
@@ -256,7 +257,8 @@ impl FaultStorage {
         }
     }
 
-    /// Wraps another storage, under the same rules and with the same counts: for what lies in several folders and fails as one.
+    /// Wraps another storage with the same rules and counts, for a store with several folders that
+    /// should fail as one.
     pub fn beside(&self, inner: Arc<dyn Storage>) -> FaultStorage {
         FaultStorage {
             shared: Arc::new(Shared {
@@ -267,26 +269,26 @@ impl FaultStorage {
         }
     }
 
-    /// The storage below.
+    /// The wrapped storage.
     pub fn inner(&self) -> &Arc<dyn Storage> {
         &self.shared.inner
     }
 
-    /// Adds a rule, which counts calls from now on. Gives its number, from 0.
+    /// Adds a rule, which counts calls from now on. Returns its number, from 0.
     pub fn add(&self, rule: Rule) -> usize {
         let mut control = self.shared.control();
         control.rules.push(RuleState::new(rule));
         control.rules.len() - 1
     }
 
-    /// Forgets all rules and what fired.
+    /// Removes all rules and forgets which faults fired.
     pub fn clear(&self) {
         let mut control = self.shared.control();
         control.rules.clear();
         control.fired.clear();
     }
 
-    /// Lets rules count and fire.
+    /// Makes the rules count and fire.
     pub fn arm(&self) {
         self.shared.control().armed = true;
     }
@@ -301,27 +303,28 @@ impl FaultStorage {
         self.shared.control().fired.clone()
     }
 
-    /// How often rule number `rule` fired.
+    /// The number of times that rule number `rule` fired.
     pub fn fired_count(&self, rule: usize) -> u64 {
         self.shared.control().rules.get(rule).map_or(0, |r| r.fired)
     }
 
-    /// Calls so far, by kind, failed ones included.
+    /// The number of calls so far, by kind, including failed ones.
     pub fn counts(&self) -> CallCounts {
         self.shared.control().counts
     }
 
-    /// Starts a trace (an older one is thrown away); with a log, a line a call is kept as well.
+    /// Starts a trace and discards an older one. With a log, it also keeps one line for each call.
     pub fn start_trace(&self, with_log: bool) {
         self.shared.control().trace = Some(Trace::new(with_log));
     }
 
-    /// The digest of all calls since the trace began, with their bytes and outcomes. `None` without a trace.
+    /// The digest of all calls since the trace began, with their bytes and outcomes. `None` without
+    /// a trace.
     pub fn trace_digest(&self) -> Option<u64> {
         self.shared.control().trace.as_ref().map(Trace::digest)
     }
 
-    /// The trace's lines; empty without a log.
+    /// The lines of the trace. Empty without a log.
     pub fn trace_log(&self) -> Vec<String> {
         self.shared
             .control()
@@ -331,7 +334,7 @@ impl FaultStorage {
             .unwrap_or_default()
     }
 
-    /// A sync of an object by its name: when it fails, what it covered is lost.
+    /// Syncs an object by its name. A failed sync loses the bytes that it covered.
     fn sync_named(&self, name: &str, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let kind = OpKind::Sync;
         let verdict = self.shared.enter(kind, name);
@@ -371,10 +374,10 @@ impl std::fmt::Debug for FaultStorage {
     }
 }
 
-/// The name under which rules meet [`Storage::sync_place`], a sync of folders ([`OpKind::SyncDir`]).
+/// The name under which rules see [`Storage::sync_place`], whose kind is [`OpKind::SyncDir`].
 pub const PLACE: &str = "..";
 
-/// Tells the second names of two renames apart in a trace.
+/// A number that distinguishes the second names of two renames in a trace.
 fn second(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }

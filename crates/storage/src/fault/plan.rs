@@ -1,11 +1,11 @@
-//! What goes wrong, and when: rules, each counting the calls that it is about.
+//! What goes wrong, and when: each rule counts the calls that match it.
 
 use std::time::Duration;
 
 use crate::error::StorageErrorKind;
 use crate::op::OpKind;
 
-/// Which calls a rule is about.
+/// The calls that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// All calls.
@@ -32,82 +32,90 @@ impl Calls {
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails and does nothing. A sync (of bytes or names) that fails so *loses* what it should have made durable:
-    /// it still shows, but no later sync saves it, as with a kernel whose write-back failed.
+    /// The call fails and has no effect. A sync (of bytes or names) that fails this way *loses*
+    /// what it should have made durable: it is still visible, but no later sync saves it, as with a
+    /// kernel whose write-back failed.
     Fail(StorageErrorKind),
-    /// It takes effect, and fails nevertheless: a reply that was lost, or an error after the deed.
+    /// The call takes effect and fails nevertheless: a lost reply, or an error after the effect.
     FailAfter(StorageErrorKind),
-    /// An append of which this many per mille of the bytes land before it fails; other calls just fail.
+    /// An append writes this many per mille of its bytes before it fails. Other calls fail without
+    /// an effect.
     ShortAppend {
-        /// Part of the bytes that lands, 0 to 1000.
+        /// The part of the bytes that is written, 0 to 1000.
         per_mille: u32,
         /// The error that is reported.
         kind: StorageErrorKind,
     },
-    /// A read that fills a part of the buffer and fails with `UnexpectedEof`; other calls are left alone.
+    /// A read fills a part of the buffer and fails with `UnexpectedEof`. Other calls are not
+    /// affected.
     ShortRead,
-    /// A read, or a map, in which the byte at this offset of the object comes back with these bits flipped.
+    /// A read or a map returns the byte at this offset of the object with these bits flipped.
     FlipAt {
         /// Byte offset in the object.
         offset: u64,
         /// Bits to flip.
         mask: u8,
     },
-    /// A read of any of these bytes of the object fails with `Io`, as a read of a bad sector does;
-    /// other reads and maps are not affected.
+    /// A read of any of these bytes of the object fails with `Io`, as a read of a bad sector does.
+    /// Other reads, and maps, are not affected.
     Unreadable {
         /// Offset of the first byte in the object.
         start: u64,
         /// Offset after the last byte.
         end: u64,
     },
-    /// A read, or a map, in which one bit, chosen by the seed and the call's number, is flipped.
+    /// A read or a map returns its bytes with one bit flipped. The seed and the call's number
+    /// choose it.
     FlipRandom {
         /// Chooses the bit.
         seed: u64,
     },
-    /// A map that is marked failed and shows zeros.
+    /// A map shows zeros and is marked as failed.
     FailedMap,
-    /// The call panics before it does anything: a bug below, as its caller meets it.
+    /// The call panics before it has any effect, like a bug in the storage below.
     Panic,
-    /// The caller's simulated process dies before the call does anything ([`Runtime::die`](crate::Runtime::die)).
+    /// The caller's simulated process dies before the call has any effect
+    /// ([`Runtime::die`](crate::Runtime::die)).
     Die,
-    /// The call takes this much longer (on the runtime's clock), before it does anything.
+    /// The call first sleeps for this long, on the runtime's clock.
     Delay(Duration),
 }
 
-/// How often a rule fires once it has come to its call.
+/// How often a rule fires once it has reached its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     /// For one call.
     Once,
     /// For this many calls.
     Times(u64),
-    /// For that call and all that follow.
+    /// For this call and all that follow.
     ForGood,
 }
 
-/// A fault with its place: the `nth` call (from 0) of those that match.
+/// A fault and the calls that it hits: the `nth` matching call (from 0).
 ///
 /// ```
 /// use siltstone_storage::fault::{Fault, Rule};
 /// use siltstone_storage::{OpKind, StorageErrorKind};
-/// let rule = Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("000007").nth(2).for_good();
+/// let rule = Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io))
+///     .named("000007")
+///     .nth(2)
+///     .for_good();
 /// # let _ = rule;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which calls it counts.
+    /// The calls that it counts.
     pub calls: Calls,
-    /// Only calls on objects whose names start so; calls without a name have the name `""`.
+    /// Only calls on objects whose names start with this. Calls without a name have the name `""`.
     pub name_prefix: String,
-    /// Only calls on objects whose names end so.
+    /// Only calls on objects whose names end with this.
     pub name_suffix: String,
-    /// Which of the matching calls is the first to fail, from 0.
+    /// The number (from 0) of the first matching call that fails.
     pub nth: u64,
-    /// For how long.
+    /// How often it fires.
     pub repeat: Repeat,
-    /// What happens.
+    /// The fault that it injects.
     pub fault: Fault,
 }
 
@@ -123,57 +131,57 @@ impl Rule {
         }
     }
 
-    /// About calls of one kind.
+    /// A rule for calls of one kind.
     pub fn on(kind: OpKind, fault: Fault) -> Rule {
         Rule::new(Calls::Kind(kind), fault)
     }
 
-    /// About calls that change something.
+    /// A rule for calls that change something.
     pub fn on_changes(fault: Fault) -> Rule {
         Rule::new(Calls::Changes, fault)
     }
 
-    /// About calls that read something.
+    /// A rule for calls that read something.
     pub fn on_reads(fault: Fault) -> Rule {
         Rule::new(Calls::Reads, fault)
     }
 
-    /// About all calls.
+    /// A rule for all calls.
     pub fn on_any(fault: Fault) -> Rule {
         Rule::new(Calls::Any, fault)
     }
 
-    /// Only on objects whose names start with `prefix`.
+    /// Restricts the rule to objects whose names start with `prefix`.
     pub fn named(mut self, prefix: impl Into<String>) -> Rule {
         self.name_prefix = prefix.into();
         self
     }
 
-    /// Only on objects whose names end with `suffix`.
+    /// Restricts the rule to objects whose names end with `suffix`.
     pub fn ending(mut self, suffix: impl Into<String>) -> Rule {
         self.name_suffix = suffix.into();
         self
     }
 
-    /// Starting with the `n`-th (from 0) matching call.
+    /// Fires first for the `n`-th (from 0) matching call.
     pub fn nth(mut self, n: u64) -> Rule {
         self.nth = n;
         self
     }
 
-    /// For this many calls.
+    /// Fires for this many calls.
     pub fn times(mut self, count: u64) -> Rule {
         self.repeat = Repeat::Times(count);
         self
     }
 
-    /// For that call and all that follow.
+    /// Fires for this call and all that follow.
     pub fn for_good(mut self) -> Rule {
         self.repeat = Repeat::ForGood;
         self
     }
 
-    /// Whether this fault can do anything to a call of this kind; only such calls are counted.
+    /// Whether this fault can affect a call of this kind. Only such calls are counted.
     fn affects(&self, kind: OpKind) -> bool {
         match self.fault {
             Fault::ShortRead | Fault::Unreadable { .. } => kind == OpKind::Read,
@@ -193,7 +201,7 @@ impl Rule {
     }
 }
 
-/// A rule at work.
+/// A rule and its counters.
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) rule: Rule,
@@ -210,7 +218,7 @@ impl RuleState {
         }
     }
 
-    /// Counts the call if it matches; says whether the rule fires for it.
+    /// Counts the call if it matches. Returns whether the rule fires for it.
     pub(super) fn fires(&mut self, kind: OpKind, name: &str) -> bool {
         let rule = &self.rule;
         let named = name.starts_with(&rule.name_prefix) && name.ends_with(&rule.name_suffix);

@@ -15,7 +15,7 @@ fn kind<T>(result: Result<T>) -> StorageErrorKind {
 
 const IO: Fault = Fault::Fail(StorageErrorKind::Io);
 
-/// A fixed run of 9 changing calls and 3 reading ones; stops at the first error.
+/// A fixed run of 9 changing calls and 3 reading ones. It stops at the first error.
 fn scenario(s: &FaultStorage, e: Epoch) -> Result<()> {
     let w = s.create(e, "a")?;
     w.reserve(8192)?;
@@ -102,7 +102,7 @@ fn a_short_append_leaves_a_prefix() {
 }
 
 #[test]
-fn a_failed_sync_is_never_made_good() {
+fn no_later_sync_saves_what_a_failed_sync_lost() {
     let (m, s, e) = setup();
     let w = s.create(e, "a").unwrap();
     s.sync_dir(e).unwrap();
@@ -110,8 +110,8 @@ fn a_failed_sync_is_never_made_good() {
     w.append(&[b"lost"]).unwrap();
     assert_eq!(kind(w.sync()), StorageErrorKind::Io);
     w.sync().unwrap();
-    assert_eq!(s.read_small("a").unwrap(), b"lost", "it still shows");
-    // The second sync made the length durable, the bytes are gone.
+    assert_eq!(s.read_small("a").unwrap(), b"lost", "it is still visible");
+    // The second sync made the length durable, but the bytes are lost.
     assert_eq!(
         m.crash(CrashPolicy::KeepUnsynced).read_small("a").unwrap(),
         [0; 4]
@@ -128,7 +128,7 @@ fn a_failed_sync_is_never_made_good() {
 }
 
 #[test]
-fn after_the_deed() {
+fn a_call_may_take_effect_and_fail() {
     let (m, s, e) = setup();
     let after = Fault::FailAfter(StorageErrorKind::Io);
     s.add(Rule::on(OpKind::Replace, after));
@@ -192,14 +192,14 @@ fn flips_short_reads_and_failed_maps() {
     assert_eq!(s.fired_count(flip), 3);
     s.clear();
     s.add(Rule::on_reads(Fault::FlipRandom { seed: 7 }).for_good());
-    let mut places = std::collections::BTreeSet::new();
+    let mut offsets = std::collections::BTreeSet::new();
     for _ in 0..20 {
         let mut all = [0; 100];
         r.read_at(0, &mut all).unwrap();
         assert_eq!(all.iter().map(|b| b.count_ones()).sum::<u32>(), 1);
-        places.insert(all.iter().position(|b| *b != 0));
+        offsets.insert(all.iter().position(|b| *b != 0));
     }
-    assert!(places.len() > 5);
+    assert!(offsets.len() > 5);
     s.clear();
     s.add(Rule::on(OpKind::Read, Fault::ShortRead));
     assert_eq!(
@@ -213,7 +213,7 @@ fn flips_short_reads_and_failed_maps() {
 }
 
 #[test]
-fn traces_tell_runs_apart() {
+fn different_runs_have_different_traces() {
     let run = |text: &[u8], fail: bool| {
         let (_, s, e) = setup();
         s.start_trace(true);
@@ -248,7 +248,7 @@ fn delays_use_the_runtime() {
 }
 
 #[test]
-fn a_failed_sync_by_name_loses_and_only_rewriting_helps() {
+fn only_rewriting_saves_what_a_failed_sync_by_name_lost() {
     let (memory, s, e) = setup();
     let w = s.create(e, "000001.log").unwrap();
     w.append(&[&[7; 9000]]).unwrap();
@@ -261,7 +261,7 @@ fn a_failed_sync_by_name_loses_and_only_rewriting_helps() {
     assert_eq!(
         s.read_small("000001.log").unwrap(),
         [7; 9000],
-        "it still shows"
+        "it is still visible"
     );
     let after_power = memory.crash(CrashPolicy::LoseUnsynced);
     assert_ne!(
@@ -275,7 +275,7 @@ fn a_failed_sync_by_name_loses_and_only_rewriting_helps() {
 }
 
 #[test]
-fn rules_meet_the_sync_of_a_place() {
+fn rules_apply_to_the_sync_of_a_storages_path() {
     let (_, s, e) = setup();
     s.add(Rule::on(OpKind::SyncDir, IO).named(PLACE));
     s.sync_dir(e).unwrap();

@@ -1,4 +1,4 @@
-//! A digest of all calls and their outcomes, to tell whether two runs did the same.
+//! A digest of all calls and their outcomes, which shows whether two runs did the same.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use crate::op::OpKind;
 pub(super) struct Event<'a> {
     pub(super) kind: OpKind,
     pub(super) name: &'a str,
-    /// Offset, or second name's digest, or whatever else tells two calls apart.
+    /// An offset, a digest of the second name, or another number that distinguishes two calls.
     pub(super) at: u64,
     pub(super) len: u64,
-    /// Digest of the bytes that were written or read.
+    /// A digest of the bytes that were written or read.
     pub(super) bytes: u64,
     pub(super) outcome: Result<(), StorageErrorKind>,
 }
@@ -75,7 +75,7 @@ impl Trace {
     }
 }
 
-/// Digest of parts as if they were one.
+/// The digest of the concatenated parts.
 pub(super) fn digest_parts(parts: &[&[u8]]) -> u64 {
     match parts {
         [part] => xxh3_64(part),

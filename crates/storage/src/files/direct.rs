@@ -1,15 +1,19 @@
 //! Files that are read and written past the page cache.
 //!
-//! What it is: a reader and a writer over descriptors with `O_DIRECT`. The kernel then moves bytes between the device and the caller's
-//! memory, so offset, length and address must be multiples of an alignment, which the file system tells (`statx`, Linux 6.1) or which is
-//! 4096. A read takes the aligned range around what is asked for; a writer collects appends in one aligned buffer, and a sync writes the odd
-//! tail as a padded block and cuts the file to its length.
+//! What it is: a reader and a writer over descriptors with `O_DIRECT`. The kernel then moves bytes
+//! directly between the device and the caller's memory, so offset, length and address must be
+//! multiples of an alignment. The file system reports it (`statx`, since Linux 6.1); otherwise 4096
+//! is used. A read fetches the aligned range around the wanted bytes. A writer collects appends in
+//! one aligned buffer; a sync writes the unaligned tail as a padded block and truncates the file to
+//! its length.
 //!
-//! Invariants: bytes beyond a file's length are never seen by a reader; what a successful sync covered is in the file, at its place, and
-//! on the device. Appended bytes that were not synced may be in the buffer only: unlike those of other files they do not survive a kill of
-//! the process, so only what nothing refers to before its sync (tables) is written so. After a failed write the file takes nothing more.
+//! Invariants: a reader never sees bytes beyond the file's length. The bytes that a successful sync
+//! covered are in the file, at their offset, and on the device. Appended bytes that were not synced
+//! may be in the buffer only. Unlike those of other files they do not survive a kill of the
+//! process, so only files that nothing refers to before their sync (tables) are written this way.
+//! After a failed write the file accepts no further appends.
 //!
-//! Threading: as all files; one mutex serialises whoever writes.
+//! Threading: as for all files. One mutex serialises the writers.
 
 use std::fs::File;
 use std::io;
@@ -20,16 +24,18 @@ use std::sync::{Mutex, MutexGuard};
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::storage::{ReadFile, WriteFile};
 
-/// What suits every block device and file system that we know of, in bytes.
+/// An alignment, in bytes, that suits every block device and file system that we know of.
 const USUAL_ALIGNMENT: usize = 4096;
 
-/// More than this no file system asks for; another answer is not believed.
+/// No file system requires more than this. A larger answer is not trusted.
 const ALIGNMENT_MAX: usize = 1 << 20;
 
-/// How much a writer collects, in bytes: few calls, each large enough for a device to be busy.
+/// The size of a writer's buffer in bytes. It makes few calls, each large enough to keep a device
+/// busy.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What offsets, lengths and addresses must be multiples of, in bytes. `None`: this file cannot be read and written so.
+/// The alignment of offsets, lengths and addresses, in bytes. `None` if this file does not support
+/// direct I/O.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn alignment_of(file: &File) -> Option<usize> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
@@ -37,15 +43,16 @@ pub(super) fn alignment_of(file: &File) -> Option<usize> {
         return Some(USUAL_ALIGNMENT);
     };
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
-        // A kernel or file system that does not say.
+        // This kernel or file system does not report the alignment.
         return Some(USUAL_ALIGNMENT);
     }
-    let told = stat.stx_dio_mem_align.max(stat.stx_dio_offset_align) as usize;
-    (stat.stx_dio_offset_align > 0 && told.is_power_of_two() && told <= ALIGNMENT_MAX)
-        .then_some(told.max(512))
+    let reported = stat.stx_dio_mem_align.max(stat.stx_dio_offset_align) as usize;
+    (stat.stx_dio_offset_align > 0 && reported.is_power_of_two() && reported <= ALIGNMENT_MAX)
+        .then_some(reported.max(512))
 }
 
-/// What offsets, lengths and addresses must be multiples of, in bytes. `None`: this file cannot be read and written so.
+/// The alignment of offsets, lengths and addresses, in bytes. `None` if this file does not support
+/// direct I/O.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn alignment_of(_: &File) -> Option<usize> {
     None
@@ -54,7 +61,7 @@ pub(super) fn alignment_of(_: &File) -> Option<usize> {
 /// Heap memory whose address is a multiple of an alignment.
 struct Aligned {
     bytes: Vec<u8>,
-    /// Where the aligned part begins.
+    /// The index of the first aligned byte.
     start: usize,
 }
 
@@ -102,13 +109,14 @@ impl DirectReader {
         })
     }
 
-    /// Fills `buf` from an aligned offset until `wanted` bytes are there or the file ends; how many are.
+    /// Fills `buf` from an aligned offset until it has `wanted` bytes or the file ends. Returns how
+    /// many it has.
     fn fill(&self, buf: &mut [u8], offset: u64, wanted: usize) -> io::Result<usize> {
         let mut done = 0;
         while done < wanted {
             match self.file.read_at(&mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
-                // A length that is not aligned is the file's end: what lies behind it is not there.
+                // An unaligned length means that the file ends here.
                 Ok(n) if !n.is_multiple_of(self.alignment) => {
                     done += n;
                     break;
@@ -173,7 +181,7 @@ impl ReadFile for DirectReader {
 
 struct Writing {
     buffer: Aligned,
-    /// Where the buffer's bytes lie in the file: aligned.
+    /// The aligned file offset of the buffer's first byte.
     at: u64,
     /// Bytes in the buffer.
     filled: usize,
@@ -188,12 +196,12 @@ pub(super) struct DirectWriter {
     alignment: usize,
     writing: Mutex<Writing>,
     position: AtomicU64,
-    /// Reserved space included.
+    /// The length, including reserved space.
     len: AtomicU64,
 }
 
 impl DirectWriter {
-    /// Of a new, empty file.
+    /// A writer for the new, empty file `file`.
     pub(super) fn new(name: &str, shown: String, file: File, alignment: usize) -> DirectWriter {
         DirectWriter {
             name: name.to_owned(),
@@ -218,13 +226,14 @@ impl DirectWriter {
                 StorageErrorKind::Io,
                 op,
                 &self.shown,
-                "an earlier write or sync of this file failed; what it covered is lost and another cannot save it",
+                "an earlier write or sync of this file failed; the bytes that it covered are lost, \
+                 and another one cannot save them",
             ));
         }
         Ok(writing)
     }
 
-    /// Writes the first `len` bytes of the buffer, a multiple of the alignment, at their place.
+    /// Writes the first `len` bytes of the buffer (a multiple of the alignment) at their offset.
     fn write_out(&self, writing: &Writing, len: usize) -> io::Result<()> {
         self.file.write_all_at(writing.buffer.get(len), writing.at)
     }
@@ -233,7 +242,7 @@ impl DirectWriter {
         BUFFER_BYTES.max(self.alignment)
     }
 
-    /// Takes one part into the buffer, and writes the buffer whenever it is full.
+    /// Copies one part into the buffer, and writes the buffer whenever it is full.
     fn take(&self, writing: &mut Writing, mut part: &[u8]) -> io::Result<()> {
         let capacity = self.capacity();
         while !part.is_empty() {
@@ -251,7 +260,8 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Writes what the buffer holds, its odd tail as a padded block, and gives the file its length. The tail stays in the buffer.
+    /// Writes the buffer's bytes, with its unaligned tail as a padded block, and sets the file's
+    /// length. The tail stays in the buffer.
     fn write_tail(&self, writing: &mut Writing) -> io::Result<()> {
         let filled = writing.filled;
         let padded = filled.next_multiple_of(self.alignment);
@@ -292,7 +302,8 @@ impl WriteFile for DirectWriter {
         Ok(())
     }
 
-    /// Blocks are allocated and read as zeros; unlike those of other files they are not written before something is appended.
+    /// Blocks are allocated and read as zeros. Unlike those of other files, they are not written
+    /// before something is appended.
     fn reserve(&self, len: u64) -> Result<()> {
         let _writing = self.writing("reserve")?;
         let old = self.len.load(Ordering::Acquire);

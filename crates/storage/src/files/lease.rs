@@ -1,9 +1,11 @@
-//! Leases on a local directory: a lock of a file, exclusive for the writer, shared among readers.
+//! Leases on a local folder: a lock on a file, exclusive for the writer, shared among readers.
 //!
-//! The lock belongs to the open file description, so two handles of one process exclude each other as two processes
-//! do, and it ends with the process whatever way that dies. Deleting the lock file lets two holders lock two
-//! files of one name: whoever has locked one looks whether it still has its name, and tries again otherwise. Its text (epoch and pid) is for messages and for the next epoch only; the lock
-//! itself decides. Readers open the file for reading and write nothing into it.
+//! The lock belongs to the open file description, so two handles in one process exclude each other
+//! as two processes do, and the lock ends with the process however that dies. If the lock file is
+//! deleted, two holders could lock two files of the same name; so after locking a file, the holder
+//! checks that it still has its name, and tries again otherwise. The file's text (epoch and pid) is
+//! only for messages and for the next epoch; the lock itself decides. Readers open the file for
+//! reading and write nothing into it.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +14,16 @@ use std::os::unix::fs::FileExt;
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::storage::{Epoch, Lease, SharedLease};
 
-/// A locked file. Dropping it ends the lock.
+/// A locked file. Dropping it releases the lock.
 ///
-/// The end of the lock is asked for, because closing the file ends it only if no other descriptor
-/// leads to the same open file description. A process that another thread starts at this moment has
-/// such a descriptor until its `exec`: a store that was closed could not be opened again at once.
+/// The lock is released explicitly, because closing the file releases it only if no other
+/// descriptor refers to the same open file description. A child process that another thread starts
+/// at this moment has such a descriptor until its `exec`, and a store that was just closed could
+/// then not be reopened.
 struct Locked {
     file: File,
-    /// The process that locked it. A child of a `fork` shares the lock, and must not end it.
+    /// The process that locked the file. A child of a `fork` shares the lock and must not release
+    /// it.
     pid: u32,
 }
 
@@ -33,7 +37,7 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if std::process::id() == self.pid {
-            // If it fails, the lock ends when the last descriptor is closed.
+            // If this fails, the lock ends when the last descriptor is closed.
             let _ = set_lock(&self.file, Lock::None);
         }
     }
@@ -76,7 +80,7 @@ impl SharedLease for FileSharedLease {
     }
 }
 
-/// The text has a fixed length, so that writing it over an older one needs no space on a full disk.
+/// The text has a fixed length, so that overwriting an older text needs no space on a full disk.
 const TEXT_BYTES: usize = 48;
 
 fn text(epoch: u64) -> String {
@@ -102,13 +106,13 @@ fn parse_epoch(text: &str) -> Option<u64> {
     text.strip_prefix("epoch ")?.split(' ').next()?.parse().ok()
 }
 
-/// Locks `file` (opened for reading and writing) and gives the lease its epoch: one above the last one written
-/// there, so that names which hold an epoch differ from open to open.
+/// Locks `file` (opened for reading and writing). The lease's epoch is one above the last one in
+/// the file's text, so that names that contain an epoch differ from open to open.
 pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     match set_lock(&file, Lock::Exclusive) {
         Ok(()) => {}
         Err(e) if is_refusal(&e) => {
-            // If a share of the lock can be had, readers keep the writer out.
+            // If a shared lock can be had, the current holders are readers.
             let detail = if set_lock(&file, Lock::Shared).is_ok() {
                 let readers = processes_with(&file);
                 drop(Locked::new(file));
@@ -128,7 +132,8 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     let locked = Locked::new(file);
     let file = &locked.file;
     let epoch = parse_epoch(&read_text(file)).unwrap_or(0).saturating_add(1);
-    // A full disk must not forbid an open that may be about to free space: the text is then missing, no more.
+    // An open that may be about to free space must not fail on a full disk, where only the text is
+    // missing.
     match file
         .write_all_at(text(epoch).as_bytes(), 0)
         .and_then(|()| file.sync_data())
@@ -143,7 +148,8 @@ pub(super) fn take(file: File, shown: &str) -> Result<FileLease> {
     })
 }
 
-/// Takes a share of the lock of `file` (opened for reading; `None` where there is none and nobody can write).
+/// Takes a share of the lock of `file`, which is opened for reading. `None` if there is no lock
+/// file and nobody can write.
 pub(super) fn share(file: Option<File>, shown: &str) -> Result<FileSharedLease> {
     if let Some(file) = &file {
         match set_lock(file, Lock::Shared) {
@@ -170,7 +176,7 @@ fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EACCES)
 }
 
-/// Who wrote the file's text.
+/// The process that wrote the file's text.
 fn holder(file: &File) -> String {
     let text = read_text(file);
     if text.is_empty() {
@@ -180,7 +186,8 @@ fn holder(file: &File) -> String {
     }
 }
 
-/// The processes that have the file open, as far as the system tells us, for a message. Ourselves too, if we have it open twice.
+/// The processes that have the file open, as far as the system reports them, for a message. This
+/// process is included if it has the file open twice.
 fn processes_with(file: &File) -> String {
     use std::os::fd::AsRawFd;
     let own_fd = file.as_raw_fd().to_string();
@@ -229,7 +236,8 @@ fn set_lock(file: &File, wanted: Lock) -> io::Result<()> {
     lock.l_start = 0;
     lock.l_len = 0; // to the end, whatever that is
     loop {
-        // SAFETY: a valid descriptor and a valid flock with l_pid 0, as open-file-description locks ask for.
+        // SAFETY: the descriptor and the flock are valid, and `l_pid` is 0, as
+        // open-file-description locks require.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
             return Ok(());
         }
@@ -248,7 +256,7 @@ fn set_lock(file: &File, wanted: Lock) -> io::Result<()> {
         Lock::Shared => FlockOperation::NonBlockingLockShared,
         Lock::None => FlockOperation::Unlock,
     };
-    // flock belongs to the open file description, too.
+    // The lock of `flock` belongs to the open file description, too.
     rustix::fs::flock(file, operation).map_err(io::Error::from)
 }
 
@@ -256,10 +264,10 @@ fn set_lock(file: &File, wanted: Lock) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A process that another thread starts has the descriptors of this one until its `exec`. A
-    /// lock that it inherited so outlived its holder.
+    /// A child process that another thread starts has the descriptors of this one until its `exec`.
+    /// A lock whose descriptor it had used to outlive its holder.
     #[test]
-    fn a_lock_ends_though_another_descriptor_has_it() {
+    fn a_lock_ends_even_if_another_descriptor_refers_to_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("LOCK");
         let open = || {
@@ -273,13 +281,13 @@ mod tests {
         drop(lease);
         let shared = share(Some(open()), "LOCK").unwrap();
         let also_inherited = shared.file().unwrap().try_clone().unwrap();
-        // A refusal keeps no share either.
+        // A refused exclusive lock does not leave a shared one behind.
         let refused = open();
         let refused_clone = refused.try_clone().unwrap();
         assert!(take(refused, "LOCK").is_err());
         drop(shared);
         drop(take(open(), "LOCK").unwrap());
-        // The lock of another process, as a child of a `fork` has it, stays.
+        // The lock of a parent process, which a child of a `fork` shares, stays.
         let mut lease = take(open(), "LOCK").unwrap();
         let parents = lease.file().try_clone().unwrap();
         lease.locked.pid = lease.locked.pid.wrapping_add(1);

@@ -1,8 +1,9 @@
-//! A read-only mapping of a file, and the map views that hang on it.
+//! A read-only mapping of a file, and the map views that keep it alive.
 //!
-//! Files of 2 MiB and more are mapped at a 2 MiB boundary: page cache in 2 MiB folios (which large writes make) is
-//! then mapped by huge entries. The mapping starts with `MADV_RANDOM`: a cold point read must not read ahead 128 KiB;
-//! whoever scans says so with `advise`, which asks for huge pages and read-ahead on that range.
+//! Files of 2 MiB and more are mapped at a 2 MiB boundary, so that page cache in folios of 2 MiB
+//! (which large writes create) is mapped by huge page table entries. The mapping starts with
+//! `MADV_RANDOM`, because a cold point read must not read 128 KiB ahead. A scan calls `advise`,
+//! which asks for huge pages and read-ahead on its range.
 
 #![allow(unsafe_code)]
 
@@ -21,13 +22,14 @@ use crate::storage::Access;
 
 const HUGE_BYTES: usize = 2 << 20;
 
-/// The kernel cuts one request to read ahead off at the device's largest transfer; so they are made in pieces.
+/// The kernel limits one read-ahead request to the device's largest transfer, so requests are made
+/// in pieces of this size.
 pub(super) const WILL_NEED_BYTES: usize = 256 << 10;
 
-/// A mapped file. Dropping it unmaps; no storage call is made then.
+/// A mapped file. Dropping it unmaps the file and makes no storage call.
 pub(super) struct FileMapping {
     start: *mut u8,
-    /// Length of the file; the mapping goes on to the end of its last page.
+    /// Length of the file. The mapping extends to the end of its last page.
     len: usize,
     mapped: usize,
     failed: Box<AtomicBool>,
@@ -56,8 +58,8 @@ impl FileMapping {
             registration: None,
         };
         let from = start as usize;
-        // SAFETY: the mark lives in a box that the mapping owns and outlives the registration (see `drop`); nothing
-        // but map views, which know about zeros, reads the range.
+        // SAFETY: the mark is in a box that the mapping owns, and it outlives the registration (see
+        // `drop`). Only map views read the range, and they handle zeros.
         mapping.registration =
             Some(unsafe { sigbus::register(from, from + mapped, &raw const *mapping.failed)? });
         // SAFETY: advice about our own mapping; it changes no contents.
@@ -67,7 +69,8 @@ impl FileMapping {
 
     /// A view of the whole file.
     pub(super) fn view(self: &Arc<Self>) -> Map {
-        // SAFETY: `start..start + len` stays mapped until the last Arc is gone; unreadable pages become zeros.
+        // SAFETY: `start..start + len` stays mapped until the last `Arc` is dropped; unreadable
+        // pages become zeros.
         unsafe { Map::new(self.start, self.len, Arc::clone(self) as Arc<dyn MapOwner>) }
     }
 }
@@ -90,14 +93,15 @@ impl MapOwner for FileMapping {
             .saturating_add(usize::try_from(len).unwrap_or(usize::MAX))
             .min(self.mapped);
         let advise = |from: usize, to: usize, advice| {
-            // SAFETY: within our own mapping by the clamps above; none of these advices changes contents of a file
-            // mapping (it is shared and read-only, so dropped pages come back from the file).
+            // SAFETY: the range is clipped to our own mapping. None of these advices changes the
+            // contents of the mapping: it is shared and read-only, so dropped pages are read from
+            // the file again.
             let _ = unsafe { rustix::mm::madvise(self.start.add(from).cast(), to - from, advice) };
         };
         match access {
             Access::Random => advise(from, to, Advice::Random),
             Access::Sequential | Access::WillNeed => {
-                // Both take back the `Random` that the mapping began with: under it, nothing is read ahead.
+                // Both cancel the `Random` of the new mapping, which prevents read-ahead.
                 advise(from, to, Advice::Sequential);
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 advise(from, to, Advice::LinuxHugepage);
@@ -114,9 +118,11 @@ impl MapOwner for FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // First, so that the handler never overmaps memory that somebody else got meanwhile.
+        // Unregistered first, so that the handler never overwrites memory that somebody else got
+        // meanwhile.
         self.registration = None;
-        // SAFETY: our own mapping; the last view is gone, or this would not run.
+        // SAFETY: this is our own mapping, and there are no views any more, or `drop` would not
+        // run.
         unsafe { unmap(self.start.cast(), self.mapped) };
     }
 }
@@ -130,8 +136,9 @@ fn map_aligned(file: &File, mapped: usize) -> io::Result<*mut u8> {
         let base = reserved as usize;
         let head = base.next_multiple_of(HUGE_BYTES) - base;
         let tail = room - head - mapped;
-        // SAFETY: `head..head + mapped` lies within the reservation, which nobody else knows of; a mapping that
-        // fails leaves it as it was or unmapped. What is unmapped afterwards belongs to the reservation too.
+        // SAFETY: `head..head + mapped` lies within the reservation, which nobody else knows of. A
+        // failed mmap leaves it unchanged or unmapped. The parts that are unmapped afterwards
+        // belong to the reservation too.
         return unsafe {
             let flags = MapFlags::SHARED | MapFlags::FIXED;
             match rustix::mm::mmap(
@@ -154,7 +161,7 @@ fn map_aligned(file: &File, mapped: usize) -> io::Result<*mut u8> {
             }
         };
     }
-    // SAFETY: a fresh mapping at an address that the kernel chooses.
+    // SAFETY: this is a new mapping at an address that the kernel chooses.
     let start = unsafe {
         rustix::mm::mmap(
             ptr::null_mut(),
@@ -168,19 +175,19 @@ fn map_aligned(file: &File, mapped: usize) -> io::Result<*mut u8> {
     Ok(start.cast())
 }
 
-/// Address space without memory behind it.
+/// Reserves address space without memory behind it.
 fn reserve_addresses(len: usize) -> Option<*mut c_void> {
-    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses, not accessible.
+    // SAFETY: this is a new, inaccessible anonymous mapping at an address that the kernel chooses.
     unsafe {
         rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)
     }
     .ok()
 }
 
-/// Unmaps `len` bytes; nothing if there are none.
+/// Unmaps `len` bytes. Does nothing if `len` is zero.
 ///
 /// # Safety
-/// Nobody may use the range any more.
+/// Nobody may use the range afterwards.
 unsafe fn unmap(start: *mut c_void, len: usize) {
     if len > 0 {
         // SAFETY: by this function's contract.

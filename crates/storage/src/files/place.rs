@@ -1,4 +1,5 @@
-//! The path to a folder: creating, renaming, listing and deleting whole folders, durably.
+//! Operations on the path of a folder: creating, renaming, listing and deleting whole folders,
+//! durably.
 //!
 //! Invariants: a call that creates or renames a folder returns only when its name is durable in the
 //! folder above it.

@@ -1,6 +1,7 @@
-//! A file being written: appends at its position, space written ahead, one explicit sync.
+//! A file being written: appends at its position, reserved space, and an explicit sync.
 //!
-//! Small appends into reserved space that are not synced one by one are stored through a map of it (`write_map`).
+//! Small appends into reserved space that are not synced one by one are stored through a map of it
+//! (`write_map`).
 
 use std::fs::File;
 use std::io;
@@ -15,34 +16,35 @@ use super::write_map::WriteMap;
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::storage::{InjectedFault, WriteFile};
 
-/// How many parts go into one system call.
+/// The number of parts in one system call.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const PARTS_A_CALL: usize = 64;
 
-/// Zeros are written in calls of this size. A call makes folios of up to its own size, and they stay: every small append into a
-/// large folio walks the state of all its blocks (measured: a third of the processor time of small puts with 1 MiB calls), and each
-/// sync writes it whole. Extents are few all the same, they come from `fallocate`.
+/// Zeros are written in calls of this size. A call creates page cache folios of up to its own size,
+/// and they stay: every small append into a large folio walks the state of all its blocks (with
+/// calls of 1 MiB this took a third of the processor time of small puts), and each sync writes the
+/// whole folio. There are few extents nevertheless, because `fallocate` makes them.
 const ZEROS_BYTES: usize = 16 << 10;
 static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
 
-/// Appends since the last sync from which on they are stored through a map: with a sync every few appends, the page faults after each
-/// sync cost more than the calls.
+/// The number of appends since the last sync after which appends are stored through a map. If a
+/// sync follows every few appends, the page faults after each sync cost more than the system calls.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAP_AFTER_APPENDS: u32 = 32;
-/// Larger appends go by call: there the copy counts, not the call.
+/// Larger appends use a system call: their cost is the copy, not the call.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAP_APPEND_BYTES: usize = 16 << 10;
 /// Shorter files are not worth a map.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAP_FILE_BYTES: u64 = 1 << 20;
 
-/// What only whoever moves the position touches.
+/// State that only the task that moves the position touches.
 #[derive(Default)]
 struct Writing {
-    /// The reserved space, mapped; never with [`Writing::map_refused`].
+    /// The map of the reserved space. `None` if [`Writing::map_refused`] is set.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     map: Option<WriteMap>,
-    /// The system gave no map of this file.
+    /// The system could not map this file.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     map_refused: bool,
 }
@@ -52,18 +54,19 @@ pub(super) struct FileWriter {
     /// The path as the user knows it, for messages.
     shown: String,
     file: File,
-    /// Serialises whoever moves the position or the length.
+    /// Serialises the calls that move the position or change the length.
     writing: Mutex<Writing>,
-    /// Appends since the last sync, not more than counts.
+    /// Appends since the last sync, counted up to [`MAP_AFTER_APPENDS`].
     unsynced_appends: AtomicU32,
     position: AtomicU64,
     len: AtomicU64,
-    /// A sync failed: the kernel says so once, so this file says so from then on.
+    /// A sync failed. The kernel reports that only once, so this file repeats it for every later
+    /// sync.
     sync_failed: AtomicBool,
 }
 
 impl FileWriter {
-    /// `len`: the file's length, whose bytes are to be overwritten from 0.
+    /// A writer that overwrites `file`, whose length is `len`, from offset 0.
     pub(super) fn new(name: &str, shown: String, file: File, len: u64) -> FileWriter {
         FileWriter {
             name: name.to_owned(),
@@ -89,7 +92,7 @@ impl FileWriter {
         self.len.fetch_max(end, Ordering::AcqRel);
     }
 
-    /// Stores a small append through the map, if this is one for it.
+    /// Stores a small append through the map. `None` if the append must use a system call.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn append_mapped(
         &self,
@@ -125,7 +128,7 @@ impl FileWriter {
         Some(map.store(parts, offset).map(|()| bytes as u64))
     }
 
-    /// Writes all of `parts` at `offset`; on an error says how many bytes had landed.
+    /// Writes all of `parts` at `offset`. An error carries the number of bytes that were written.
     fn write_parts(
         &self,
         parts: &[&[u8]],
@@ -163,7 +166,7 @@ impl FileWriter {
         Ok(done)
     }
 
-    /// One system call's worth; the first `skip` bytes of the first part are left out.
+    /// Makes one system call. The first `skip` bytes of the first part are left out.
     fn write_some(&self, parts: &[&[u8]], skip: usize, offset: u64) -> io::Result<usize> {
         let first = &parts[0][skip..];
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -220,8 +223,9 @@ impl WriteFile for FileWriter {
         if len <= old {
             return Ok(());
         }
-        // Blocks first: few extents, and a full disk shows before anything was written. Then the zeros: only
-        // written space is sure to take appends (unwritten extents still change metadata at each sync).
+        // Blocks are allocated first: that gives few extents, and a full disk shows before anything
+        // is written. Then zeros are written, because appends are sure to succeed only in written
+        // space (unwritten extents still change metadata at each sync).
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let allocated = loop {
             match rustix::fs::fallocate(
@@ -249,7 +253,7 @@ impl WriteFile for FileWriter {
             Ok(())
         });
         if let Err(e) = written {
-            // Give back what was taken: the file is as before, and the space is there for others.
+            // Release the space, so that the file is as before and others can use it.
             let _ = self.file.set_len(old);
             return Err(self.error("reserve", &e).at(at));
         }
@@ -267,7 +271,8 @@ impl WriteFile for FileWriter {
                 StorageErrorKind::Io,
                 "sync",
                 &self.shown,
-                "an earlier sync of this file failed; what it covered is lost and another sync cannot save it",
+                "an earlier sync of this file failed; the bytes that it covered are lost, and \
+                 another sync cannot save them",
             ));
         }
         self.unsynced_appends.store(0, Ordering::Relaxed);
@@ -286,8 +291,8 @@ impl WriteFile for FileWriter {
         };
         // A length of 0 would mean "to the end of the file".
         if len > 0 {
-            // SAFETY: a valid descriptor; the call touches no memory of ours. Its errors do not consume the error
-            // that the next sync reports.
+            // SAFETY: the descriptor is valid, and the call touches no memory of ours. Its errors
+            // do not consume the error that the next sync reports.
             unsafe {
                 libc::sync_file_range(
                     self.file.as_raw_fd(),
@@ -337,11 +342,12 @@ impl WriteFile for FileWriter {
     }
 }
 
-/// Makes a write beyond the process's limit of file sizes (`ulimit -f`) fail as
-/// [`StorageErrorKind::FileTooLarge`], which is a kind of full disk. Without it the kernel's SIGXFSZ ends the process. For programs, at
-/// their start: a library must not change what signals do to the process that it is a part of.
+/// Makes a write beyond the process's limit of file sizes (`ulimit -f`) fail with
+/// [`StorageErrorKind::FileTooLarge`], which is treated as a full disk. Otherwise the kernel's
+/// SIGXFSZ ends the process. Programs call this when they start: a library must not change how its
+/// process handles signals.
 #[allow(unsafe_code)]
 pub fn ignore_file_size_signal() {
-    // SAFETY: ignoring a signal runs no code of ours; nothing else is touched.
+    // SAFETY: ignoring a signal runs no code of ours and touches nothing else.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

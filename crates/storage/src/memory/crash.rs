@@ -1,8 +1,9 @@
-//! What a power loss leaves of a state.
+//! The state that a power loss leaves.
 //!
-//! Always kept: bytes and lengths that a successful sync covered, names that a directory sync covered, what
-//! `replace` wrote. Everything else is decided per page, per sector, per length and per change of the directory,
-//! independently of each other and of the order in which it happened.
+//! Always kept: bytes and lengths that a successful sync covered, names that a directory sync
+//! covered, and objects written by `replace`. Everything else is decided separately for each page,
+//! sector, length and directory change, independently of each other and of the order in which they
+//! happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,19 +12,21 @@ use super::inode::{Inode, PAGE_BYTES, Page, SECTOR_BYTES, pages_for, zero_page};
 use super::state::{DirChange, Effect, State};
 use crate::prng::Prng;
 
-/// What happens to unsynced things at a power loss.
+/// What happens to unsynced data at a power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPolicy {
-    /// All of them are lost.
+    /// All unsynced data is lost.
     LoseUnsynced,
-    /// All of them had reached the medium.
+    /// All unsynced data had reached the medium.
     KeepUnsynced,
-    /// Any of them, as the seed says: pages in any order, torn between sectors, in an earlier version, with bytes of
-    /// deleted objects in fresh space; lengths; each creation, rename and deletion for itself.
+    /// The seed decides: pages survive in any order, torn between sectors, in an earlier version,
+    /// or (in newly allocated space) with bytes of deleted objects. Each length, creation, rename
+    /// and deletion is decided separately.
     Seeded(u64),
 }
 
-/// Makes a report of its lines: a count each, listed and added up by name.
+/// Generates a report from its lines: one count for each line, which can be listed by name and
+/// summed.
 macro_rules! counted {
     ($( $(#[doc = $doc:literal])+ $field:ident $name:literal; )+) => {
         /// How often each kind of outcome happened in one crash.
@@ -38,7 +41,7 @@ macro_rules! counted {
                 [$( ($name, self.$field) ),+]
             }
 
-            /// Adds up.
+            /// Adds the counts of `other`.
             pub fn merge(&mut self, other: &CrashReport) {
                 $( self.$field += other.$field; )+
             }
@@ -49,25 +52,25 @@ macro_rules! counted {
 counted! {
     /// Unsynced pages that survived.
     pages_kept_count "pages_kept";
-    /// Unsynced pages that fell back to their durable bytes, or to zeros.
+    /// Unsynced pages that were reset to their durable bytes, or to zeros.
     pages_lost_count "pages_lost";
-    /// Pages with some sectors new and some old.
+    /// Pages in which some sectors are new and some are old.
     pages_torn_count "pages_torn";
     /// Pages that hold bytes from between the last sync and the crash.
     pages_older_count "pages_older";
-    /// Fresh pages that hold bytes of a deleted object.
+    /// Newly allocated pages that hold bytes of a deleted object.
     pages_stale_count "pages_stale";
-    /// A lost page below a surviving one of the same object.
+    /// Lost pages before a surviving one of the same object.
     holes_count "holes";
     /// Objects whose unsynced length survived.
     lengths_kept_count "lengths_kept";
-    /// Objects that fell back to their durable length.
+    /// Objects that were reset to their durable length.
     lengths_lost_count "lengths_lost";
-    /// Objects with a length from in between.
+    /// Objects with a length from between the last sync and the crash.
     lengths_between_count "lengths_between";
-    /// Unsynced creations (and links) that survived, and that were lost.
+    /// Unsynced creations (and links) that survived.
     creates_kept_count "creates_kept";
-    /// See `creates_kept_count`.
+    /// Unsynced creations (and links) that were lost.
     creates_lost_count "creates_lost";
     /// Unsynced renames that survived.
     renames_kept_count "renames_kept";
@@ -77,22 +80,25 @@ counted! {
     deletes_kept_count "deletes_kept";
     /// Unsynced deletions that were lost.
     deletes_lost_count "deletes_lost";
-    /// A change of the directory that survived although an earlier one was lost.
+    /// Changes of the directory that survived although an earlier one was lost.
     names_reordered_count "names_reordered";
-    /// An object's name survived, all its unsynced pages did not.
+    /// Objects whose name survived while all their unsynced pages were lost.
     names_without_bytes_count "names_without_bytes";
-    /// Pages that were written back while bytes were being stored to them: new up to some byte, older from there on.
+    /// Pages that were written back while bytes were being stored to them: new up to some byte, and
+    /// older after it.
     pages_cut_count "pages_cut";
-    /// Appends in the middle of which it happened, of which a first part had landed.
+    /// Appends that the crash interrupted after a first part had been written.
     writes_cut_count "writes_cut";
-    /// Appends in the middle of which it happened, stored through a map, of which any bytes had landed.
+    /// Appends through a map that the crash interrupted, so that any of their bytes may have been
+    /// written.
     writes_scattered_count "writes_scattered";
-    /// Reservations in the middle of which it happened.
+    /// Reservations that the crash interrupted.
     reserves_cut_count "reserves_cut";
 }
 
-/// Chances in per mille. Drawn anew for each seed, and for some objects anew: uniform chances would hardly ever lose
-/// all of one file and nothing of another, which is what breaks stores.
+/// Probabilities in per mille. They are drawn anew for each seed, and for some objects: uniform
+/// probabilities would hardly ever lose all of one file and nothing of another, which is what
+/// breaks stores.
 #[derive(Clone, Copy)]
 struct Rates {
     page_kept: u32,
@@ -136,7 +142,7 @@ impl Rates {
             length_between: some(&[0, 200, 500]),
             name_kept: some(&SOME),
         };
-        // The classic shapes, often enough to be met in a few tries.
+        // The well-known patterns, often enough to occur within a few seeds.
         match rng.below(8) {
             0 => {
                 rates = Rates {
@@ -163,7 +169,7 @@ impl Rates {
     }
 }
 
-/// The state after a power loss: all of it durable.
+/// The state after a power loss. All of it is durable.
 pub(super) fn crash(state: &State, policy: CrashPolicy) -> (State, CrashReport) {
     let mut report = CrashReport::default();
     let mut rng = Prng::new(match policy {
@@ -296,7 +302,8 @@ fn crash_inode(
     report.pages_kept_count += kept;
     report.pages_lost_count += lost;
     report.names_without_bytes_count += u64::from(kept == 0 && lost > 0);
-    // Bytes past the end are zeros, whatever the page held: growing later must show zeros there.
+    // Bytes past the end must be zeros whatever the page held, because they show when the object
+    // grows later.
     let within = (len % PAGE_BYTES as u64) as usize;
     if let Some(last) = pages.last_mut()
         && within > 0
@@ -318,7 +325,7 @@ fn crash_len(inode: &Inode, rates: Rates, rng: &mut Prng, report: &mut CrashRepo
             .copied()
             .filter(|l| *l != inode.len && *l != inode.durable_len)
             .collect();
-        // File systems move the end as pages are written back.
+        // File systems move the end of a file as pages are written back.
         let (page, grown) = (
             PAGE_BYTES as u64,
             inode.len.saturating_sub(inode.durable_len),
@@ -341,7 +348,8 @@ fn crash_len(inode: &Inode, rates: Rates, rng: &mut Prng, report: &mut CrashRepo
     }
 }
 
-/// The new bytes up to some place, the old ones from there on. Drawn where they differ, or nothing would be cut.
+/// A page with the new bytes up to some offset and the old ones after it. The offset is drawn where
+/// the two differ, or nothing would change.
 fn cut(old: &Page, new: &Page, rng: &mut Prng) -> Page {
     let differs = |at: &usize| old[*at] != new[*at];
     let first = (0..PAGE_BYTES).find(differs).unwrap_or(0);
@@ -352,12 +360,14 @@ fn cut(old: &Page, new: &Page, rng: &mut Prng) -> Page {
     Arc::new(page)
 }
 
-/// Appends up to this size may be stored through a map (as the files storage does): their bytes land in any order.
+/// Appends up to this size may be stored through a map, as the file storage does. Their bytes then
+/// reach memory in any order.
 const MAP_APPEND_BYTES: usize = 16 << 10;
-/// What a processor stores at once, in bytes.
+/// The number of bytes that a processor stores at once.
 const LINE_BYTES: usize = 64;
 
-/// What has happened of an effect when it is cut off in its middle. `None`: it has no middle.
+/// The part of an effect that has happened when it is interrupted. `None` if it cannot be
+/// interrupted partway.
 pub(super) fn part_of(
     effect: &Effect,
     state: &State,
@@ -376,7 +386,7 @@ pub(super) fn part_of(
             if within && rng.chance(500) {
                 report.writes_scattered_count += 1;
                 let rate = [100, 500, 900][rng.below(3) as usize];
-                // Lines of the memory, not of the append.
+                // The lines are aligned in memory, not relative to the append.
                 let shift = (offset % LINE_BYTES as u64) as usize;
                 let mut starts = vec![0];
                 starts.extend((LINE_BYTES - shift..bytes.len()).step_by(LINE_BYTES));
@@ -386,7 +396,8 @@ pub(super) fn part_of(
             }
             report.writes_cut_count += 1;
             let mut to = rng.below(bytes.len() as u64) as usize;
-            // A call is cut off between pages, stores through a map anywhere.
+            // A system call is interrupted between pages. Stores through a map can be interrupted
+            // anywhere.
             if !within || rng.chance(300) {
                 let end = (offset + to as u64) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
                 to = end.saturating_sub(*offset) as usize;
@@ -404,7 +415,7 @@ pub(super) fn part_of(
     }
 }
 
-/// Some sectors of each.
+/// A page with some sectors of each version.
 fn tear(old: &Page, new: &Page, between: Option<&Page>, rng: &mut Prng) -> Page {
     let mut page = **old;
     let mut choice = rng.next();

@@ -17,11 +17,11 @@ pub(super) struct MemoryWriter {
     name: String,
     epoch: Epoch,
     position: AtomicU64,
-    /// Keeps the object when its names are gone, and counts open objects.
+    /// Keep the object alive when it has no name any more, and count open objects.
     _handles: (Arc<()>, Arc<()>),
 }
 
-/// The first `keep` bytes of `parts`, in one piece.
+/// The first `keep` bytes of `parts`, concatenated.
 fn joined(parts: &[&[u8]], keep: u64) -> Arc<[u8]> {
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
     if let [part] = parts {
@@ -86,7 +86,7 @@ impl WriteFile for MemoryWriter {
         if core.capacity.is_some() && needed > 0 {
             let free = core.free_pages();
             if needed > free {
-                // As a full disk does it: what fits lands, then the error comes.
+                // As on a full disk, the part that fits is written before the call fails.
                 fits = (have as u64 + free)
                     .saturating_mul(PAGE_BYTES as u64)
                     .saturating_sub(position)
@@ -203,7 +203,7 @@ pub(super) struct MemoryReader {
     ino: u64,
     name: String,
     len: u64,
-    /// The object in one piece, made by the first `map`.
+    /// The object's bytes for maps. The first call of `map` copies them.
     mapped: OnceLock<Arc<LosableBytes>>,
     /// As in [`MemoryWriter`].
     _handles: (Arc<()>, Arc<()>),
@@ -258,7 +258,7 @@ impl ReadFile for MemoryReader {
                 Ok(())
             }
             _ => {
-                // The rest of the buffer must not look like an answer.
+                // Bytes that were not read must not look like data.
                 buf.fill(0);
                 let detail = format!("wanted {} bytes, the object has {}", buf.len(), inode.len);
                 Err(
@@ -294,7 +294,7 @@ impl ReadFile for MemoryReader {
             for (_, range) in unreadable.iter().filter(|(ino, _)| *ino == self.ino) {
                 bytes.lose(range.start, range.end);
             }
-            // Whoever is cut later finds its maps here.
+            // Later cuts find the map in this list.
             maps.retain(|(_, map)| map.strong_count() > 0);
             maps.push((self.ino, Arc::downgrade(&bytes)));
             bytes

@@ -1,22 +1,26 @@
-//! One object's bytes: what was written, what of it is durable, and what may have reached the medium in between.
+//! The bytes of one object: which were written, which of those are durable, and which versions may
+//! have reached the medium in between.
 //!
-//! Bytes live in shared 4 KiB pages, so that an image of the whole storage costs pointers, not copies.
+//! Bytes are kept in shared 4 KiB pages, so that an image of the whole storage copies pointers and
+//! not bytes.
 //!
-//! Invariants: `pages` covers exactly `len` (rounded up), bytes of the last page past `len` are zero; the same for
-//! `durable` and `durable_len`, except that it may end early (missing pages are zeros). A page whose written bytes
-//! differ from the durable ones is either in `dirty`, or was lost by a failed sync and will never be durable.
+//! Invariants: `pages` covers exactly `len` (rounded up), and bytes of the last page past `len` are
+//! zero. The same holds for `durable` and `durable_len`, except that `durable` may end early
+//! (missing pages are zeros). A page whose written bytes differ from the durable ones is either in
+//! `dirty`, or was lost by a failed sync and will never be durable.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Unit of write-back in bytes.
+/// The unit of write-back in bytes.
 pub(super) const PAGE_BYTES: usize = 4096;
-/// Unit that a medium writes whole, in bytes.
+/// The unit in bytes that a medium writes atomically.
 pub(super) const SECTOR_BYTES: usize = 512;
 
 pub(super) type Page = Arc<[u8; PAGE_BYTES]>;
 
-/// How many earlier versions of an unsynced page, and earlier lengths, are remembered as possible outcomes.
+/// How many earlier versions of an unsynced page, and how many earlier lengths, are kept as
+/// possible outcomes of a crash.
 const VERSIONS: usize = 4;
 
 pub(super) fn zero_page() -> Page {
@@ -28,10 +32,11 @@ pub(super) fn pages_for(len: u64) -> usize {
     len.div_ceil(PAGE_BYTES as u64) as usize
 }
 
-/// An unsynced page's past.
+/// The earlier versions of an unsynced page.
 #[derive(Clone, Default)]
 pub(super) struct Dirty {
-    /// Bytes that it held between the last sync and now: write-back may have taken any of them.
+    /// Contents that the page had between the last sync and now. Write-back may have taken any of
+    /// them.
     pub(super) older: Vec<Page>,
     writes: u64,
 }
@@ -44,20 +49,20 @@ pub(super) struct Inode {
     pub(super) durable_len: u64,
     /// Pages that the next sync makes durable.
     pub(super) dirty: BTreeMap<usize, Dirty>,
-    /// Whether the next sync makes the length durable.
+    /// The object is written past the page cache: a kill loses its unsynced bytes.
     pub(super) len_dirty: bool,
-    /// Lengths since the last sync.
+    /// The lengths since the last sync.
     pub(super) older_lens: Vec<u64>,
     len_changes: u64,
     /// Written past the page cache: a kill loses what is not synced.
     pub(super) direct: bool,
-    /// Moves with every change: tells whether anything happened while a sync ran.
+    /// Changes with every write, and so shows whether anything was written while a sync ran.
     pub(super) version: u64,
-    /// One more reference per open handle.
+    /// A counter with one reference more than there are open handles.
     pub(super) handles: Arc<()>,
 }
 
-/// What a sync saw when it was called.
+/// What a sync must make durable, as of its call.
 #[derive(Clone)]
 pub(super) struct Captured {
     pages: Vec<(usize, Page)>,
@@ -96,7 +101,7 @@ impl Inode {
         Inode::durable_from(pages, bytes.len() as u64)
     }
 
-    /// The same object, whose bytes the medium has changed to these.
+    /// The same object, after the medium changed its bytes to these.
     pub(super) fn rotten(&self, bytes: &[u8]) -> Inode {
         Inode {
             handles: Arc::clone(&self.handles),
@@ -105,7 +110,7 @@ impl Inode {
         }
     }
 
-    /// The same object in another storage: pages are shared, handles are not.
+    /// The same object in another storage. Pages are shared, handles are not.
     pub(super) fn shared(&self) -> Inode {
         Inode {
             handles: Arc::new(()),
@@ -123,7 +128,8 @@ impl Inode {
                 self.dirty.insert(index, Dirty::default());
             }
             Some(dirty) => {
-                // The first few versions, later ever fewer: appends of small records stay cheap.
+                // The first few versions are kept, and later ever fewer, so that appends of small
+                // records stay cheap.
                 dirty.writes += 1;
                 if dirty.writes < VERSIONS as u64 {
                     dirty.older.push(Arc::clone(&self.pages[index]));
@@ -151,7 +157,7 @@ impl Inode {
         self.len_dirty = true;
     }
 
-    /// Grows to `len` with zeros that a sync writes.
+    /// Grows the object to `len` with zeros, which a sync writes.
     pub(super) fn grow(&mut self, len: u64) {
         if len <= self.len {
             return;
@@ -200,7 +206,7 @@ impl Inode {
         self.set_len(len);
     }
 
-    /// Somebody else cuts it, and that is durable.
+    /// Another process truncates the object, durably.
     pub(super) fn cut(&mut self, len: u64) {
         self.truncate(len);
         self.durable.truncate(pages_for(len));
@@ -215,7 +221,7 @@ impl Inode {
         self.older_lens.retain(|older| *older <= len);
     }
 
-    /// Falls back to what is durable.
+    /// Resets the object to its durable state.
     pub(super) fn forget_unsynced(&mut self) {
         let mut pages = self.durable.clone();
         pages.resize_with(pages_for(self.durable_len), zero_page);
@@ -226,7 +232,7 @@ impl Inode {
         };
     }
 
-    /// Copies from the written bytes; the caller checked the range.
+    /// Copies written bytes. The caller checked the range.
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) {
         let mut at = offset;
         let mut rest = buf;
@@ -244,7 +250,7 @@ impl Inode {
         }
     }
 
-    /// What a sync called now must make durable.
+    /// What a sync that is called now must make durable.
     pub(super) fn capture(&self) -> Captured {
         let pages = self
             .dirty
@@ -261,7 +267,7 @@ impl Inode {
         }
     }
 
-    /// Makes durable what `captured` saw; what was written since stays unsynced.
+    /// Makes `captured` durable. Bytes that were written since stay unsynced.
     pub(super) fn complete(&mut self, captured: &Captured) {
         self.durable.resize_with(pages_for(captured.len), zero_page);
         for (index, page) in &captured.pages {
@@ -284,7 +290,8 @@ impl Inode {
         self.len_dirty = self.len != captured.len;
     }
 
-    /// A failed sync: the pages are clean, their bytes will never be durable by themselves.
+    /// A failed sync: the pages count as clean, although their bytes are not durable and never will
+    /// be.
     pub(super) fn lose_unsynced(&mut self) {
         self.version += 1;
         self.dirty.clear();

@@ -1,7 +1,8 @@
-//! The journal of one run: every change with a running number, and marks at their place among them.
+//! The journal of one run: every change in order, and marks between them.
 //!
-//! With it, one run gives the image after each of its calls: [`Replay`] goes forward through the changes and copies
-//! nothing but pointers, so recovering from every prefix costs a replay each, not a run each.
+//! One run thus gives the image after each of its calls. A [`Replay`] moves forward through
+//! the changes and copies only pointers, so recovering from every prefix costs one replay each, not
+//! one run each.
 
 use std::sync::Arc;
 
@@ -15,9 +16,10 @@ use crate::runtime::Runtime;
 /// A mark in a journal, for example an acknowledgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// How many changes came before it. A crash after `n` changes knows of the marks with `at <= n`.
+    /// The number of changes before it. A crash after `n` changes comes after the marks with
+    /// `at <= n`.
     pub at: u64,
-    /// What the marker said.
+    /// The label that was given to [`MemoryStorage::mark`].
     pub label: String,
 }
 
@@ -34,7 +36,7 @@ pub(super) struct Journal {
     pub(super) marks: Vec<Mark>,
 }
 
-/// Walks forward through a journal and gives images of what it passes.
+/// Moves forward through a journal and makes images at its present position.
 pub struct Replay {
     pub(super) state: State,
     pub(super) changes: Arc<[Change]>,
@@ -46,22 +48,22 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// How many changes the journal has.
+    /// The number of changes in the journal.
     pub fn len(&self) -> u64 {
         self.changes.len() as u64
     }
 
-    /// Whether nothing changed in the run.
+    /// Whether the run changed nothing.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// How many changes are applied.
+    /// The number of applied changes.
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// The kind of change number `n` (from 0).
+    /// The kind of the change number `n` (counted from 0).
     pub fn kind(&self, n: u64) -> Option<OpKind> {
         self.changes.get(usize::try_from(n).ok()?).map(|c| c.kind)
     }
@@ -71,12 +73,12 @@ impl Replay {
         &self.marks
     }
 
-    /// The marks that had been made when the first `position()` changes had happened.
+    /// The marks before the present position.
     pub fn marks_so_far(&self) -> &[Mark] {
         &self.marks[..self.marks.partition_point(|m| m.at <= self.at)]
     }
 
-    /// Applies changes until `n` (or all) are applied. It never goes back.
+    /// Applies changes until `n` (or all) are applied. A replay never moves back.
     pub fn advance_to(&mut self, n: u64) {
         while self.at < n.min(self.len()) {
             self.state.apply(&self.changes[self.at as usize].effect);
@@ -84,7 +86,7 @@ impl Replay {
         }
     }
 
-    /// The storage as a power loss right here leaves it.
+    /// The storage as a power loss at the present position leaves it.
     pub fn crash(&self, policy: CrashPolicy) -> (MemoryStorage, CrashReport) {
         self.crash_in(&self.runtime, policy)
     }
@@ -98,14 +100,15 @@ impl Replay {
         )
     }
 
-    /// The storage as a kill of the process right here leaves it: everything is there, unsynced things are still
-    /// unsynced.
+    /// The storage as a kill of the process at the present position leaves it: everything is there,
+    /// and unsynced data is still unsynced.
     pub fn kill_in(&self, runtime: &Runtime) -> MemoryStorage {
         MemoryStorage::from_state(runtime, &self.name, self.state.killed(), self.capacity)
     }
 
-    /// The state in the middle of the next change, if it is one that has a middle: an append (by a call that is cut off, or by stores through a
-    /// map, which land in any order), or space that is being reserved.
+    /// The state partway through the next change. Only an append (by a system call that is
+    /// interrupted, or by stores through a map, which happen in any order) and a reservation can be
+    /// interrupted partway.
     fn within(&self, seed: u64, report: &mut CrashReport) -> Option<State> {
         let change = self.changes.get(usize::try_from(self.at).ok()?)?;
         let parts = part_of(&change.effect, &self.state, &mut Prng::new(seed), report)?;
@@ -114,7 +117,8 @@ impl Replay {
         Some(state)
     }
 
-    /// The storage as a kill in the middle of the next change leaves it, with what became of that change. `None` if it has no middle.
+    /// The storage as a kill partway through the next change leaves it, and a report of what the
+    /// change left. `None` if the change cannot be interrupted partway.
     pub fn kill_within(
         &self,
         runtime: &Runtime,
@@ -126,7 +130,8 @@ impl Replay {
         Some((storage, report))
     }
 
-    /// The storage as a power loss in the middle of the next change leaves it. `None` if it has no middle.
+    /// The storage as a power loss partway through the next change leaves it. `None` if the change
+    /// cannot be interrupted partway.
     pub fn crash_within(
         &self,
         runtime: &Runtime,

@@ -1,22 +1,27 @@
 //! A storage in memory that can lose power.
 //!
-//! It knows, per object, which 4 KiB pages were written and which are durable, and which changes of the directory
-//! are durable. From that it gives images: [`MemoryStorage::kill`] (the process died: everything is there, unsynced
-//! things still unsynced) and [`MemoryStorage::crash`] (the power failed: any part of what was not synced is gone,
-//! see [`CrashPolicy`]). A journal gives such images for every prefix of one recorded run.
+//! For each object it knows which 4 KiB pages were written and which of them are durable, and it
+//! knows which changes of the directory are durable. From that it makes images:
+//! [`MemoryStorage::kill`] (the process died: everything is there, and unsynced data is still
+//! unsynced) and [`MemoryStorage::crash`] (the power failed: any part of the unsynced data is gone,
+//! see [`CrashPolicy`]). With a journal it makes such images for every prefix of one recorded run.
 //!
 //! Rules:
-//! - S1-S5 of [`crate::storage`] hold, and no more than these: a sync covers what was appended before it was called,
-//!   `replace` makes its own name durable and no other.
-//! - Images share nothing that changes with the storage they came from; leases are not part of an image.
-//! - A map shows the object as it was when it was mapped first through its handle, and keeps that memory alive. What [`MemoryStorage::cut`] or
-//!   [`MemoryStorage::set_unreadable`] takes away turns to zeros in it, and marks it failed.
-//! - A kill keeps what was written and not synced, but for objects that were created to be written past the page cache.
-//! - With [`MemoryStorage::set_leases_expire`], a lease may be taken over while its holder lives; its changing calls
-//!   then fail with `Fenced`.
+//! - S1 to S5 of [`crate::storage`] hold, and no stronger promises: a sync covers the bytes that
+//!   were appended before it was called, and `replace` makes only its own name durable.
+//! - An image shares no mutable state with the storage it came from. Leases are not part of an
+//!   image.
+//! - A map shows the object as it was when it was first mapped through its handle, and keeps that
+//!   memory alive. Bytes that [`MemoryStorage::cut`] or [`MemoryStorage::set_unreadable`] removes
+//!   turn to zeros in the map, and the map is marked as failed.
+//! - A kill keeps written but unsynced bytes, except those of objects that were created to be
+//!   written past the page cache.
+//! - With [`MemoryStorage::set_leases_expire`], a lease may be taken over while its holder lives.
+//!   The holder's changing calls then fail with `Fenced`.
 //!
-//! Threading: one mutex around everything, never held across [`Runtime::yield_point`], which every call passes first
-//! (a sync passes it a second time, between seeing what it must cover and covering it).
+//! Threading: one mutex protects everything. It is never held across [`Runtime::yield_point`],
+//! which every call passes first. A sync passes it a second time, between determining what it must
+//! cover and making that durable.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -49,7 +54,7 @@ use inode::{PAGE_BYTES, pages_for};
 use journal::{Change, Journal};
 use state::{Effect, State};
 
-/// A [`Storage`] in memory. Cloning gives another handle on the same storage.
+/// A [`Storage`] in memory. A clone is another handle to the same storage.
 #[derive(Clone)]
 pub struct MemoryStorage {
     inner: Arc<Inner>,
@@ -70,19 +75,21 @@ struct Core {
     refuses_direct: bool,
     /// By lease name: the newest epoch, and whether its holder still holds it.
     leases: BTreeMap<String, (u64, Arc<AtomicBool>)>,
-    /// Which lease an epoch was given for.
+    /// By epoch: the lease that it was given for.
     epochs: BTreeMap<u64, String>,
-    /// By lease name: one reference more than there are readers.
+    /// By lease name: a counter with one reference more than there are readers.
     readers: BTreeMap<String, Arc<()>>,
-    /// The maps of objects, as long as somebody has them.
+    /// The maps of objects, by inode number, while anybody holds them.
     maps: Vec<(u64, Weak<LosableBytes>)>,
-    /// Bytes of objects that cannot be read.
+    /// Byte ranges of objects that cannot be read.
     unreadable: Vec<(u64, Range<u64>)>,
-    /// When so many calls have been made, the capacity becomes what is used then and so many bytes more.
+    /// `(calls, free_bytes)`: after this many calls, the capacity is set to the bytes then in use
+    /// plus `free_bytes`.
     full_at: Option<(u64, u64)>,
-    /// How many objects may be open: what `open_objects_max` says, and the limit that holds.
+    /// `(reported, available)`: the limit on open objects that `open_objects_max` returns, and the
+    /// one that is enforced.
     open_max: Option<(u64, u64)>,
-    /// Has one reference more than there are open objects.
+    /// A counter with one reference more than there are open objects.
     open: Arc<()>,
 }
 
@@ -94,7 +101,7 @@ impl Core {
         }
     }
 
-    /// S3: refuses the changing calls of a writer whose lease somebody else has taken over.
+    /// S3: refuses a changing call of a writer whose lease another writer has taken over.
     fn check_epoch(&self, kind: OpKind, name: &str, epoch: Epoch) -> Result<()> {
         let newer = self
             .epochs
@@ -115,7 +122,7 @@ impl Core {
         }
     }
 
-    /// The first byte of the object in `from..to` that cannot be read.
+    /// The first unreadable byte of the object in `from..to`.
     fn unreadable_within(&self, ino: u64, from: u64, to: u64) -> Option<u64> {
         let hit = |(of, bad): &(u64, Range<u64>)| {
             (*of == ino && bad.start < to && from < bad.end).then_some(bad.start.max(from))
@@ -123,7 +130,7 @@ impl Core {
         self.unreadable.iter().filter_map(hit).min()
     }
 
-    /// Turns bytes of the object's maps to zeros.
+    /// Turns these bytes to zeros in all maps of the object.
     fn lose_mapped(&mut self, ino: u64, from: u64, to: u64) {
         for (of, map) in &self.maps {
             if let Some(map) = map.upgrade().filter(|_| *of == ino) {
@@ -132,7 +139,7 @@ impl Core {
         }
     }
 
-    /// How many more pages there is room for.
+    /// The number of free pages.
     fn free_pages(&self) -> u64 {
         match self.capacity {
             None => u64::MAX,
@@ -145,8 +152,8 @@ impl Core {
     /// Checks that one more object may be opened.
     fn check_handles(&self, op: OpKind, name: &str) -> Result<()> {
         let open = Arc::strong_count(&self.open) as u64 - 1;
-        if let Some((_, left)) = self.open_max.filter(|(_, left)| open >= *left) {
-            let detail = format!("{left} objects are open, and no more may be");
+        if let Some((_, available)) = self.open_max.filter(|(_, available)| open >= *available) {
+            let detail = format!("{available} objects are open, and no more may be");
             let kind = StorageErrorKind::TooManyOpen;
             return Err(StorageError::new(kind, op.name(), name, detail));
         }
@@ -167,9 +174,10 @@ impl Inner {
         self.core.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The start of every call: others may run first, then it is counted.
+    /// Begins a call: lets other tasks run first, then counts the call.
     fn enter(&self, kind: OpKind) -> MutexGuard<'_, Core> {
-        // The kind goes into the simulation's trace: runs whose calls differ are told apart at the first of them.
+        // The kind goes into the simulation's trace, so that the traces of runs with different
+        // calls differ from the first such call on.
         self.runtime.yield_point_at(kind as u64);
         let mut core = self.lock();
         core.counts.add(kind);
@@ -225,12 +233,13 @@ fn exists(kind: OpKind, name: &str) -> StorageError {
 }
 
 impl MemoryStorage {
-    /// An empty storage; its calls are hand-over points of `runtime`.
+    /// An empty storage. Its calls are yield points of `runtime`.
     pub fn new(runtime: &Runtime) -> MemoryStorage {
         MemoryStorage::named(runtime, "memory")
     }
 
-    /// An empty storage that is told from others by a name of its own, as folders are by their paths. Its images have the same name.
+    /// An empty storage with its own name, which distinguishes it from others as paths distinguish
+    /// folders. Its images have the same name.
     pub fn named(runtime: &Runtime, name: &str) -> MemoryStorage {
         MemoryStorage::from_state(runtime, name, State::default(), None)
     }
@@ -266,12 +275,13 @@ impl MemoryStorage {
         }
     }
 
-    /// What a power loss now leaves. The storage itself goes on unharmed.
+    /// The image that a power loss now leaves. The storage itself is not affected.
     pub fn crash(&self, policy: CrashPolicy) -> MemoryStorage {
         self.crash_in(&self.inner.runtime, policy).0
     }
 
-    /// As [`crash`](Self::crash), for another runtime (that of the next simulated life), with what was lost.
+    /// As [`crash`](Self::crash), for the runtime of the next simulated life. Also reports what was
+    /// lost.
     pub fn crash_in(&self, runtime: &Runtime, policy: CrashPolicy) -> (MemoryStorage, CrashReport) {
         let core = self.inner.lock();
         let (state, report) = crash::crash(&core.state, policy);
@@ -281,7 +291,8 @@ impl MemoryStorage {
         )
     }
 
-    /// What a kill of the process now leaves: everything; what was unsynced still is.
+    /// The image that a kill of the process now leaves: everything is there, and unsynced data is
+    /// still unsynced.
     pub fn kill(&self) -> MemoryStorage {
         self.kill_in(&self.inner.runtime)
     }
@@ -293,7 +304,7 @@ impl MemoryStorage {
         MemoryStorage::from_state(runtime, &self.inner.name, state, core.capacity)
     }
 
-    /// Starts recording changes, from the present state; an older journal is thrown away.
+    /// Starts recording changes, beginning with the present state. An older journal is discarded.
     pub fn start_journal(&self) {
         let mut core = self.inner.lock();
         core.journal = Some(Journal {
@@ -303,7 +314,7 @@ impl MemoryStorage {
         });
     }
 
-    /// How many changes were recorded. 0 without a journal.
+    /// The number of recorded changes; 0 without a journal.
     pub fn journal_len(&self) -> u64 {
         self.inner
             .lock()
@@ -312,8 +323,8 @@ impl MemoryStorage {
             .map_or(0, |j| j.changes.len() as u64)
     }
 
-    /// Records `label` at the present place of the journal, for example that a batch was acknowledged. Gives the
-    /// place: the number of changes before it.
+    /// Records `label` at the present position of the journal, for example when a batch was
+    /// acknowledged. Returns the position: the number of changes before it.
     pub fn mark(&self, label: impl Into<String>) -> u64 {
         let mut core = self.inner.lock();
         let Some(journal) = &mut core.journal else {
@@ -327,7 +338,7 @@ impl MemoryStorage {
         at
     }
 
-    /// A walk through the journal, from its start. Empty without a journal.
+    /// A replay of the journal, positioned at its start. It is empty without a journal.
     pub fn replay(&self) -> Replay {
         let core = self.inner.lock();
         let (state, changes, marks) = match &core.journal {
@@ -345,39 +356,41 @@ impl MemoryStorage {
         }
     }
 
-    /// What a power loss after the first `n` recorded changes leaves. For many `n`, use [`replay`](Self::replay).
+    /// The image that a power loss after the first `n` recorded changes leaves. For many values of
+    /// `n`, use [`replay`](Self::replay).
     pub fn crash_at(&self, n: u64, policy: CrashPolicy) -> MemoryStorage {
         let mut replay = self.replay();
         replay.advance_to(n);
         replay.crash(policy).0
     }
 
-    /// Calls so far, by kind.
+    /// The number of calls so far, by kind.
     pub fn counts(&self) -> CallCounts {
         self.inner.lock().counts
     }
 
-    /// Limits the bytes (in whole pages) of all objects together; `None`: no limit. Objects already there stay.
+    /// Limits the total bytes of all objects, in whole pages. Existing objects stay.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         let mut core = self.inner.lock();
         core.capacity = bytes;
         core.full_at = None;
     }
 
-    /// Lets the disk become full when `calls` more calls have been made: from then on there is room for what is stored at that moment and
-    /// `free_bytes` more, until [`set_capacity`](Self::set_capacity) says otherwise.
+    /// Makes the disk full after `calls` more calls: from then on, `free_bytes` more than the bytes
+    /// then in use can be stored, until [`set_capacity`](Self::set_capacity) changes the limit.
     pub fn fill_after(&self, calls: u64, free_bytes: u64) {
         let mut core = self.inner.lock();
         core.full_at = Some((core.counts.total() + calls, free_bytes));
     }
 
-    /// The limit in force, in bytes.
+    /// The present limit in bytes.
     pub fn capacity(&self) -> Option<u64> {
         self.inner.lock().capacity
     }
 
-    /// Cuts an object at `len` bytes behind the back of whoever has it open: what lies beyond is gone for good, also from maps, which turn to
-    /// zeros there and are marked failed. False if there is no such object, or it is not longer.
+    /// Truncates an object to `len` bytes, as another process might while the object is open. The
+    /// bytes beyond are lost for good. In maps they turn to zeros, and the maps are marked as
+    /// failed. Returns false if there is no such object, or if it is not longer than `len`.
     pub fn cut(&self, name: &str, len: u64) -> bool {
         let mut core = self.inner.lock();
         let Some((ino, inode)) = core.state.inode(name) else {
@@ -391,8 +404,9 @@ impl MemoryStorage {
         true
     }
 
-    /// From now on the pages that these bytes lie in cannot be read: a read fails with `Io`, maps turn to zeros there and are marked failed.
-    /// Writes succeed. Images are readable: the medium was changed. False if there is no such object.
+    /// Makes the pages that contain these bytes unreadable: reads fail with `Io`, and in maps the
+    /// pages turn to zeros and the maps are marked as failed. Writes succeed. Images are readable,
+    /// as if the medium had been replaced. Returns false if there is no such object.
     pub fn set_unreadable(&self, name: &str, bytes: Range<u64>) -> bool {
         let mut core = self.inner.lock();
         let Some((ino, _)) = core.state.inode(name) else {
@@ -405,7 +419,7 @@ impl MemoryStorage {
         true
     }
 
-    /// Everything can be read again. Maps that were marked stay so.
+    /// Makes everything readable again. Maps that are marked as failed stay so.
     pub fn set_readable(&self) {
         self.inner.lock().unreadable.clear();
     }
@@ -415,20 +429,22 @@ impl MemoryStorage {
         self.inner.lock().state.used_pages() * PAGE_BYTES as u64
     }
 
-    /// Whether a lease may be taken over while its holder lives (as leases across a link are, when they expire).
+    /// Sets whether a lease may be taken over while its holder lives, as leases across a link can
+    /// be when they expire.
     pub fn set_leases_expire(&self, expire: bool) {
         self.inner.lock().leases_expire = expire;
     }
 
-    /// Has [`Storage::check_direct`] say that there is no way past a page cache, as some file systems do.
+    /// Makes [`Storage::check_direct`] fail, as it does on file systems without direct I/O.
     pub fn set_refuses_direct(&self, refuses: bool) {
         self.inner.lock().refuses_direct = refuses;
     }
 
-    /// Limits how many objects may be open at once, for reading or for writing. `said` is what
-    /// [`Storage::open_objects_max`] says; the program around the store leaves `left` of them.
-    pub fn set_open_max(&self, said: u64, left: u64) {
-        self.inner.lock().open_max = Some((said, left));
+    /// Limits the number of objects that may be open at once, for reading or for writing.
+    /// [`Storage::open_objects_max`] returns `reported`; only `available` of them can be used, as
+    /// if the program around the store used the rest.
+    pub fn set_open_max(&self, reported: u64, available: u64) {
+        self.inner.lock().open_max = Some((reported, available));
     }
 
     fn create_as(&self, epoch: Epoch, name: &str, direct: bool) -> Result<Arc<dyn WriteFile>> {
@@ -450,10 +466,11 @@ impl MemoryStorage {
         Ok(self.writer(&core, ino, name, epoch))
     }
 
-    /// Changes the bytes of an object behind everybody's back, as a medium that rots does: what `change` leaves is durable at once, and shows
-    /// through open handles too (a map that was made before keeps what it shows; a reader goes on to believe the length that it found).
-    /// No call of the storage's: nobody hands over, nothing is counted or journaled. Images made before keep their bytes. Costs a copy.
-    ///
+    /// Changes the bytes of an object without its users knowing, as a decaying medium does. The new
+    /// bytes are durable at once, and open handles read them too, but existing maps keep their
+    /// bytes and an open reader keeps the length that it found. This is not a storage call: it is
+    /// no yield point, and it is neither counted nor journaled. Images made before keep their
+    /// bytes. Copies the whole object.
     /// # Errors
     /// `NotFound` if there is no such object.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
@@ -621,7 +638,7 @@ impl Storage for MemoryStorage {
 
     fn check_direct(&self) -> Result<()> {
         if self.inner.lock().refuses_direct {
-            let detail = "this storage was told to have no direct I/O";
+            let detail = "direct I/O is switched off for this storage";
             return Err(StorageError::new(
                 StorageErrorKind::Unsupported,
                 "check_direct",
@@ -687,7 +704,7 @@ impl Storage for MemoryStorage {
         let Some(&ino) = core.state.names.get(old) else {
             return Err(not_found(OpKind::Rename, old));
         };
-        // Two names of one object: POSIX says that nothing happens.
+        // Both names refer to the same object. POSIX says that nothing happens then.
         if core.state.names.get(new) != Some(&ino) {
             core.change(
                 OpKind::Rename,
@@ -716,7 +733,8 @@ impl Storage for MemoryStorage {
                 .inode(from_name)
                 .map(|(_, inode)| Arc::new(inode.shared()))
         } else {
-            // One of the two locks at a time: two storages may import from each other.
+            // Only one of the two locks is held at a time, because two storages may import from
+            // each other.
             drop(core);
             let object = other
                 .inner
@@ -763,7 +781,7 @@ impl Storage for MemoryStorage {
     }
 
     fn open_objects_max(&self) -> Option<u64> {
-        self.inner.lock().open_max.map(|(said, _)| said)
+        self.inner.lock().open_max.map(|(reported, _)| reported)
     }
 
     fn base(&self) -> Option<&dyn std::any::Any> {
@@ -773,7 +791,7 @@ impl Storage for MemoryStorage {
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         let core = self.inner.enter(OpKind::SyncDir);
         core.check_epoch(OpKind::SyncDir, "directory", epoch)?;
-        // It covers what came before the call, no more.
+        // The sync covers only the changes before the call.
         let through = core.state.next_op;
         drop(core);
         self.inner.runtime.yield_point();

@@ -1,14 +1,16 @@
-//! The storage's whole state, and the effects that change it.
+//! The whole state of the storage, and the effects that change it.
 //!
-//! Every change, live or replayed from a journal, goes through [`State::apply`], a function of state and effect
-//! alone: so the image after any prefix of a run is the state after applying that prefix.
+//! Every change, live or replayed from a journal, goes through [`State::apply`]. The result depends
+//! only on the state and the effect, so the image after any prefix of a run is the state after
+//! applying that prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::inode::{Captured, Inode, Page};
 
-/// How many pages of deleted objects are remembered: fresh space may show such bytes after a crash.
+/// How many pages of deleted objects are kept: newly allocated space may show such bytes after a
+/// crash.
 const STALE_PAGES: usize = 64;
 
 /// A change of the directory that is not durable yet.
@@ -16,7 +18,7 @@ const STALE_PAGES: usize = 64;
 pub(super) struct DirOp {
     pub(super) id: u64,
     pub(super) change: DirChange,
-    /// A failed directory sync lost it: it shows, but never becomes durable.
+    /// A failed directory sync lost it: it is visible but never becomes durable.
     pub(super) lost: bool,
 }
 
@@ -44,7 +46,8 @@ impl DirChange {
                 names.remove(name);
             }
             DirChange::Move { old, new, ino } => {
-                // The old name may hold another object by now, if other changes around this one were lost.
+                // The old name may refer to another object by now, if other changes around this one
+                // were lost.
                 if names.get(old) == Some(ino) {
                     names.remove(old);
                 }
@@ -54,13 +57,13 @@ impl DirChange {
     }
 }
 
-/// One change. Checks are done before an effect is made; applying cannot fail.
+/// One change. All checks are made before, so applying it cannot fail.
 #[derive(Clone)]
 pub(super) enum Effect {
     Epoch,
     Create {
         name: String,
-        /// Written past the page cache.
+        /// Whether it is written past the page cache.
         direct: bool,
     },
     Rename {
@@ -74,12 +77,13 @@ pub(super) enum Effect {
         old: String,
         new: String,
     },
-    /// An object of another storage, whose bytes (and what of them is durable) are shared from here on.
+    /// An object of another storage. From here on its bytes are shared, along with which of them
+    /// are durable.
     Import {
         name: String,
         object: Arc<Inode>,
     },
-    /// A small object set without any sync.
+    /// A small object that is set without any sync.
     Publish {
         name: String,
         bytes: Arc<[u8]>,
@@ -105,16 +109,16 @@ pub(super) enum Effect {
         ino: u64,
         len: u64,
     },
-    /// Somebody else cut it, for good.
+    /// Another process truncated the object, durably.
     Cut {
         ino: u64,
         len: u64,
     },
-    /// A sync of everything written so far.
+    /// A sync of everything that was written so far.
     Sync {
         ino: u64,
     },
-    /// A sync beside which more was written.
+    /// A sync during which more was written.
     SyncCaptured {
         ino: u64,
         captured: Captured,
@@ -132,7 +136,7 @@ pub(super) struct State {
     pub(super) pending: Vec<DirOp>,
     pub(super) next_ino: u64,
     pub(super) next_op: u64,
-    /// The last epoch handed out; durable, as a counter in a lease service is.
+    /// The last assigned epoch. It is durable, as a counter in a lease service is.
     pub(super) epoch: u64,
     pub(super) stale: Vec<Page>,
     pub(super) stale_next: usize,
@@ -149,7 +153,8 @@ impl State {
         image
     }
 
-    /// What a kill leaves: an image, without what is still on its way past the page cache.
+    /// The image that a kill leaves: without unsynced bytes of objects that are written past the
+    /// page cache.
     pub(super) fn killed(&self) -> State {
         let mut image = self.image();
         let direct = image.inodes.values_mut().filter(|inode| inode.direct);
@@ -173,7 +178,8 @@ impl State {
         });
     }
 
-    /// A name is about to stop meaning `ino`: if it is the last one, its space may show up in other objects.
+    /// A name is about to stop referring to `ino`. If it is the last name, the space may show up in
+    /// other objects.
     fn unlinked(&mut self, ino: u64) {
         if self.names.values().filter(|i| **i == ino).count() > 1 {
             return;
@@ -271,8 +277,9 @@ impl State {
                 if let Some(&ino) = self.names.get(name) {
                     self.unlinked(ino);
                 }
-                // Changes of this very name that are still pending happened before; applied later they would undo
-                // what is promised here. Others stay pending: `replace` promises its own name, no more.
+                // Pending changes of this name happened before; applied later, they would undo what
+                // `replace` promises. Other changes stay pending, because `replace` promises only
+                // its own name.
                 let (mine, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
                     .into_iter()
                     .partition(|op| op.change.touches(name));
@@ -287,7 +294,8 @@ impl State {
                 self.durable_names.insert(name.clone(), ino);
                 self.collect();
             }
-            // Objects may be gone in a replay while a handle kept them alive in the run: nobody can see those.
+            // In a replay, an object may be gone that an open handle kept alive in the run. Nobody
+            // can see it any more.
             Effect::Write { ino, offset, bytes } => {
                 if let Some(inode) = self.inodes.get_mut(ino) {
                     inode.write(*offset, bytes);
@@ -327,7 +335,7 @@ impl State {
         }
     }
 
-    /// Forgets objects that no name (durable, pending or present) and no handle can reach.
+    /// Removes objects that cannot be reached by any name (durable, pending or present) or handle.
     pub(super) fn collect(&mut self) {
         let mut reachable: BTreeSet<u64> = self
             .names
@@ -344,7 +352,7 @@ impl State {
             .retain(|ino, inode| reachable.contains(ino) || inode.is_open());
     }
 
-    /// Pages of all objects that have a name or an open handle.
+    /// The pages of all objects that have a name or an open handle.
     pub(super) fn used_pages(&self) -> u64 {
         let named: BTreeSet<u64> = self.names.values().copied().collect();
         let used = self

@@ -127,10 +127,13 @@ fn leases_fence() {
     assert_eq!(kind(s.publish(e, "b", b"")), StorageErrorKind::Fenced);
     assert_eq!(kind(s.sync_dir(e)), StorageErrorKind::Fenced);
     assert_eq!(kind(s.replace(e, "a", b"")), StorageErrorKind::Fenced);
-    assert!(s.open("a").unwrap().is_empty(), "nothing of it happened");
+    assert!(
+        s.open("a").unwrap().is_empty(),
+        "none of the calls had an effect"
+    );
     drop(s.create(new.epoch(), "n").unwrap());
     drop(s.create(other.epoch(), "o").unwrap());
-    // The images are free to be leased, with larger epochs.
+    // The images can be leased, with larger epochs.
     assert!(s.kill().lease("writer").unwrap().epoch() > new.epoch());
     assert!(
         s.crash(CrashPolicy::LoseUnsynced)
@@ -237,7 +240,7 @@ fn a_map_keeps_its_bytes() {
 }
 
 #[test]
-fn an_import_shares_bytes_and_its_name_waits_for_the_folder() {
+fn an_import_shares_bytes_and_its_name_is_durable_after_a_folder_sync() {
     let (from, f) = storage();
     let w = from.create(f, "t").unwrap();
     w.append(&[&[7; 5000]]).unwrap();
@@ -277,14 +280,14 @@ fn an_import_shares_bytes_and_its_name_waits_for_the_folder() {
         [7; 5000],
         "the journal has it"
     );
-    // What was never synced is not saved by the second name.
+    // The second name does not save bytes that were never synced.
     let w = from.create(f, "u").unwrap();
     w.append(&[b"unsynced"]).unwrap();
     to.import(e, "u", &from, "u").unwrap();
     to.sync_dir(e).unwrap();
     let lost = to.crash(CrashPolicy::LoseUnsynced);
     assert_eq!(lost.read_small("u").unwrap(), b"");
-    // Room is counted.
+    // The space of imported objects is counted.
     to.set_capacity(Some(to.used_bytes() + 4096));
     w.append(&[&[1; 5000]]).unwrap();
     assert_eq!(
@@ -335,14 +338,17 @@ fn readers_and_a_writer_exclude_each_other() {
     assert!(s.lease("writer").is_ok());
 }
 
-/// Images of a kill and of a power loss in the middle of the journal's change number `at`, for many seeds.
+/// Images of a kill and of a power loss partway through the change number `at` of the journal, for
+/// many seeds.
 fn within(s: &MemoryStorage, at: u64) -> (Vec<Vec<u8>>, CrashReport) {
     let mut replay = s.replay();
     replay.advance_to(at);
     let runtime = Runtime::threads();
     let mut all = CrashReport::default();
     let images = (0..300).map(|seed| {
-        let (killed, report) = replay.kill_within(&runtime, seed).expect("it has a middle");
+        let (killed, report) = replay
+            .kill_within(&runtime, seed)
+            .expect("it can be interrupted");
         all.merge(&report);
         let policy = CrashPolicy::Seeded(seed);
         let lost = replay.crash_within(&runtime, policy, seed);
@@ -353,7 +359,7 @@ fn within(s: &MemoryStorage, at: u64) -> (Vec<Vec<u8>>, CrashReport) {
 }
 
 #[test]
-fn a_call_in_its_middle_leaves_a_part() {
+fn an_interrupted_call_leaves_a_part_of_its_bytes() {
     let (s, e) = storage();
     s.start_journal();
     let w = s.create(e, "a").unwrap();
@@ -363,7 +369,7 @@ fn a_call_in_its_middle_leaves_a_part() {
     let mut replay = s.replay();
     assert!(
         replay.kill_within(&Runtime::threads(), 1).is_none(),
-        "a creation has no middle"
+        "a creation cannot be interrupted"
     );
     replay.advance_to(1);
 
@@ -376,7 +382,7 @@ fn a_call_in_its_middle_leaves_a_part() {
     assert_eq!(
         lens,
         [0, 4096, 8192].into(),
-        "a call that makes it longer, between pages"
+        "a call that grows the object stops between pages"
     );
 
     let (images, report) = within(&s, 2);
@@ -426,7 +432,7 @@ fn a_page_may_be_written_back_while_it_is_stored_to() {
 }
 
 #[test]
-fn a_kill_loses_what_is_on_its_way_past_the_page_cache() {
+fn a_kill_loses_unsynced_bytes_of_direct_objects() {
     let (s, e) = storage();
     let direct = s.create_direct(e, "a").unwrap();
     let plain = s.create(e, "b").unwrap();
@@ -442,7 +448,7 @@ fn a_kill_loses_what_is_on_its_way_past_the_page_cache() {
 }
 
 #[test]
-fn a_cut_object_is_cut_for_all() {
+fn a_truncated_object_is_short_for_all_its_readers() {
     let (s, e) = storage();
     let w = s.create(e, "a").unwrap();
     w.append(&[&[7; 10_000]]).unwrap();
@@ -465,7 +471,10 @@ fn a_cut_object_is_cut_for_all() {
     assert!(reader.map().unwrap().unwrap().failed());
     let late = s.open("a").unwrap();
     assert_eq!(late.len(), 5_000);
-    assert!(!late.map().unwrap().unwrap().failed(), "of what is there");
+    assert!(
+        !late.map().unwrap().unwrap().failed(),
+        "it maps only existing bytes"
+    );
     for image in [
         s.crash(CrashPolicy::LoseUnsynced),
         s.kill(),
@@ -473,7 +482,7 @@ fn a_cut_object_is_cut_for_all() {
     ] {
         assert_eq!(image.read_small("a").unwrap(), [7; 5_000]);
     }
-    // Who goes on writing leaves zeros in between, as on real files.
+    // A writer that continues leaves zeros in between, as on real files.
     w.append(&[b"x"]).unwrap();
     let bytes = s.read_small("a").unwrap();
     assert_eq!(
@@ -483,7 +492,7 @@ fn a_cut_object_is_cut_for_all() {
 }
 
 #[test]
-fn a_page_that_cannot_be_read() {
+fn an_unreadable_page_fails_reads_and_marks_maps() {
     let (s, e) = storage();
     let w = s.create(e, "a").unwrap();
     w.append(&[&[7; 10_000]]).unwrap();
@@ -506,7 +515,7 @@ fn a_page_that_cannot_be_read() {
 }
 
 #[test]
-fn a_disk_that_fills_up_after_so_many_calls() {
+fn a_disk_fills_up_after_a_number_of_calls() {
     let (s, e) = storage();
     let w = s.create(e, "a").unwrap();
     s.fill_after(1, 4096);
