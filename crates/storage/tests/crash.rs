@@ -1,4 +1,5 @@
-//! What power loss may take and what it may not, over thousands of seeds; and that every permitted loss happens.
+//! What a power loss may lose and what it must keep, over thousands of seeds; and that every
+//! permitted loss happens.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use siltstone_storage::{
 };
 use std::sync::Arc;
 
-/// A generator of its own, so that tests do not hang on the crate's.
+/// A separate generator, so that these tests do not depend on the crate's.
 struct Rng(u64);
 
 impl Rng {
@@ -20,16 +21,17 @@ impl Rng {
     }
 }
 
-/// What must be there after a crash: kept beside the storage, by the rules of the trait alone.
+/// What must be there after a crash. The test computes it from the rules of the trait alone.
 #[derive(Default, Clone)]
 struct Promised {
-    /// Names that a directory sync covered and nothing touched since, with the bytes that a sync covered.
+    /// Objects whose names a directory sync covered and nothing touched since, with the bytes that
+    /// a sync covered.
     objects: BTreeMap<String, Vec<u8>>,
-    /// Contents of `CURRENT` at each moment since the last `replace` returned: exactly one.
+    /// The contents of `CURRENT`, once a `replace` has returned.
     current: Option<Vec<u8>>,
 }
 
-/// A writer, what was written through it, and how many bytes of that are synced.
+/// A writer, the bytes that were written through it, and how many of them are synced.
 type Open = (Arc<dyn WriteFile>, Vec<u8>, usize);
 
 struct Life {
@@ -37,7 +39,7 @@ struct Life {
     epoch: Epoch,
     /// Open writers by name.
     open: BTreeMap<String, Open>,
-    /// Names whose creation or rename is not covered by a directory sync.
+    /// Names whose creation or rename is not yet covered by a directory sync.
     fresh: Vec<String>,
     promised: Promised,
     next: u64,
@@ -127,7 +129,7 @@ impl Life {
                 self.fresh.retain(|n| *n != name);
             }
             17 => {
-                // Recycled: the old bytes are under the new name until they are overwritten.
+                // The new name holds the old bytes until they are overwritten.
                 let Some(name) = self.pick(rng) else { return };
                 let new = format!("{:06}", self.next);
                 self.next += 1;
@@ -151,7 +153,7 @@ impl Life {
         }
     }
 
-    /// S1 and S2.
+    /// Checks S1 and S2.
     fn check(promised: &Promised, image: &MemoryStorage, what: &str) {
         for (name, bytes) in &promised.objects {
             let found = image
@@ -214,11 +216,11 @@ fn synced_is_kept_and_every_permitted_loss_happens() {
                         );
                     }
                 }
-                // What a crash left is durable, whatever happens next.
+                // A crash image is durable, whatever happens next.
                 let again = image.crash(CrashPolicy::Seeded(crash_seed + 1));
                 assert_eq!(again.list().unwrap(), image.list().unwrap());
             }
-            // A kill keeps what is written, and syncs nothing.
+            // A kill keeps the written bytes, and syncs nothing.
             let killed = life.storage.kill();
             for (name, (_, bytes, _)) in &life.open {
                 assert!(
@@ -234,7 +236,7 @@ fn synced_is_kept_and_every_permitted_loss_happens() {
         }
     }
     assert_eq!(lose_all.pages_kept_count, 0);
-    // These happen in the middle of a call, which only a journal knows.
+    // These happen during a call, which only a journal knows.
     let within = ["reserves_cut", "writes_cut", "writes_scattered"];
     for (name, count) in &totals {
         assert!(
@@ -272,7 +274,7 @@ fn crash_images_are_a_function_of_the_seed() {
     assert!(different > 50, "{different}");
 }
 
-/// A journal's prefix is what the storage was at that moment, and marks stand at their place.
+/// Each prefix of a journal gives the storage of that moment, and marks keep their positions.
 #[test]
 fn every_prefix_of_a_journal_keeps_what_was_promised_by_then() {
     for seed in 1..=20u64 {
@@ -295,7 +297,8 @@ fn every_prefix_of_a_journal_keeps_what_was_promised_by_then() {
                 continue;
             };
             assert!(mark.at <= n);
-            // Only where no further change was half-way: promises may shrink (deletes), so compare at the mark.
+            // Promises may shrink (by a delete), so they are compared only at a mark, where no
+            // later change has been applied.
             if mark.at == n {
                 let what = format!("seed {seed} after {n} changes");
                 let step: usize = mark.label.parse().unwrap();
@@ -319,9 +322,9 @@ fn reached(mut case: impl FnMut(u64) -> bool, what: &str) {
     );
 }
 
-/// The shapes that stores have fallen over, each by name.
+/// The crash patterns that have broken stores, each by name.
 #[test]
-fn classic_shapes_are_reached() {
+fn well_known_crash_patterns_are_reached() {
     let setup = || {
         let s = MemoryStorage::new(&Runtime::threads());
         let e = s.lease("writer").unwrap().epoch();
@@ -331,7 +334,7 @@ fn classic_shapes_are_reached() {
         s.sync_dir(e).unwrap();
         (s, e, w)
     };
-    // A recycled segment: old bytes under the new name, and the new bytes under the old one.
+    // A recycled segment: old bytes under the new name, and the new bytes under the old name.
     let (s, e, _) = setup();
     let w = s.recycle(e, "1.log", "2.log").unwrap();
     w.append(&[&[b'n'; 100]]).unwrap();
@@ -344,16 +347,16 @@ fn classic_shapes_are_reached() {
         |i| first(&s.crash(CrashPolicy::Seeded(i)), "1.log") == Some(b'n'),
         "new bytes under the old name",
     );
-    // The first record lost, a later one kept; and within one page.
+    // The first record is lost and a later one kept, between pages and within one page.
     let (s, _, _) = setup();
     let w = s.create(Epoch(1), "3.log").unwrap();
     s.sync_dir(Epoch(1)).unwrap();
     for b in [b'A', b'B', b'C', b'D'] {
         w.append(&[&vec![b; 2048]]).unwrap();
     }
-    let at = |i: u64, places: [usize; 2]| {
+    let at = |i: u64, offsets: [usize; 2]| {
         let bytes = s.crash(CrashPolicy::Seeded(i)).read_small("3.log").unwrap();
-        places.map(|p| bytes.get(p).copied().unwrap_or(0))
+        offsets.map(|p| bytes.get(p).copied().unwrap_or(0))
     };
     reached(
         |i| at(i, [0, 4096]) == [0, b'C'],
@@ -367,7 +370,7 @@ fn classic_shapes_are_reached() {
         |i| at(i, [0, 2048]) == [b'A', 0],
         "torn or older: the first kept, the later lost",
     );
-    // A rename lost while a later delete is kept.
+    // A rename is lost while a later delete is kept.
     let (s, e, _) = setup();
     drop(s.create(e, "doomed").unwrap());
     s.sync_dir(e).unwrap();
@@ -389,7 +392,7 @@ fn classic_shapes_are_reached() {
         |i| names(i) == ["2.log", "doomed"],
         "the rename kept, the delete lost",
     );
-    // Reserved space comes back as zeros, as other objects' old bytes, or not at all.
+    // Reserved space reads as zeros or as old bytes of other objects, or is lost.
     let (s, e, w) = setup();
     drop(w);
     s.delete(e, "1.log").unwrap();
@@ -411,7 +414,7 @@ fn a_fenced_writer_changes_nothing_that_lasts() {
     s.set_leases_expire(true);
     let new = s.lease("writer").unwrap();
     s.replace(new.epoch(), "CURRENT", b"new").unwrap();
-    // The paused host wakes.
+    // The paused host continues.
     assert_eq!(
         s.replace(old.epoch(), "CURRENT", b"old again")
             .unwrap_err()

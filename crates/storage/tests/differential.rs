@@ -1,5 +1,5 @@
-//! The local directory and the memory storage do the same: random operations, equal answers, equal error kinds,
-//! equal contents.
+//! Local files and the memory storage behave alike: random operations give equal answers, equal
+//! kinds of errors and equal contents.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ enum Op {
     Create(usize),
     Recycle(usize, usize),
     Rename(usize, usize),
-    /// From the side's second storage, or from the first itself.
+    /// Imports from the side's second storage, or (if true) from the first itself.
     Import(usize, bool, usize),
     Publish(usize, Vec<u8>),
-    /// Takes a share of a lease, or tries to take it whole.
+    /// Takes a share of a lease, or (if false) the whole lease.
     Lease(bool),
     Delete(usize),
     Replace(usize, Vec<u8>),
@@ -34,10 +34,10 @@ enum Op {
     CloseReader(usize),
 }
 
-/// The last two are for imports from the other storage, which must not be written.
+/// The last two names are for imports from the other storage, which must not be written.
 const NAMES: [&str; 8] = ["a", "b", "000001.log", "LOCK.x", "bad name", "c", "x", "y"];
 
-/// What there is to import, by name and length.
+/// The objects that can be imported, by name and length.
 const OTHER: [(&str, usize); 3] = [("a", 0), ("b", 300), ("c", 9000)];
 
 fn op() -> impl Strategy<Value = Op> {
@@ -63,7 +63,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (name.clone(), bytes.clone()).prop_map(|(n, b)| Op::Replace(n, b)),
         3 => any_name.clone().prop_map(Op::Open),
         2 => any_name.prop_map(Op::ReadSmall),
-        10 => (handle.clone(), prop::collection::vec(bytes, 0..4)).prop_map(|(h, p)| Op::Append(h, p)),
+        10 => (handle.clone(), prop::collection::vec(bytes, 0..4))
+            .prop_map(|(h, p)| Op::Append(h, p)),
         2 => (handle.clone(), 0u64..20_000).prop_map(|(h, n)| Op::Reserve(h, n)),
         2 => handle.clone().prop_map(Op::Truncate),
         1 => handle.clone().prop_map(Op::Sync),
@@ -75,10 +76,10 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// One side: a storage and its open handles.
+/// One side of the comparison: a storage and its open handles.
 struct Side {
     storage: Box<dyn Storage>,
-    /// Objects for imports: `a`, `b` and `c`, as [`OTHER`] has them.
+    /// Objects for imports: `a`, `b` and `c`, as in [`OTHER`].
     other: Box<dyn Storage>,
     shares: Vec<Box<dyn SharedLease>>,
     epoch: Epoch,
@@ -86,7 +87,7 @@ struct Side {
     readers: Vec<Arc<dyn ReadFile>>,
 }
 
-/// What an operation answered, in a form that both sides can be compared by.
+/// The answer of an operation, in a form that can be compared.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Done,
@@ -136,7 +137,7 @@ impl Side {
             },
             Op::Recycle(a, b) => match self.storage.recycle(e, NAMES[*a], NAMES[*b]) {
                 Ok(w) => {
-                    // An object has one writer; the one that finished it must not go on.
+                    // An object has one writer. The one that finished it must not continue.
                     self.writers.clear();
                     self.add_writer(w)
                 }
@@ -226,7 +227,8 @@ impl Side {
                 Side::answer(result, |()| Answer::Bytes([a, b].concat()))
             }
             Op::Map(h) => {
-                // A fresh handle: a mapping of an object that is written meanwhile may differ.
+                // A new handle is opened, because a mapping of an object that is written meanwhile
+                // may differ.
                 let Some(r) = self.readers.get(*h) else {
                     return Answer::NoHandle;
                 };
@@ -270,7 +272,11 @@ impl Side {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn files_and_memory_agree(ops in prop::collection::vec(op(), 1..80)) {
@@ -291,7 +297,7 @@ proptest! {
         }
         let contents = files.contents();
         prop_assert_eq!(&contents, &mem.contents());
-        // The journal replays to the same contents; so does a reopened directory.
+        // The journal replays to the same contents, and so does a reopened folder.
         let mut replay = memory.replay();
         replay.advance_to(u64::MAX);
         let replayed = Side::new(

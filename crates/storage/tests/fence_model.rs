@@ -1,12 +1,16 @@
-//! Leases and epochs, exhaustively (rule S3): holders that are paused anywhere, for as long as the others like.
+//! Exhaustive tests of leases and epochs (rule S3), with holders that are paused anywhere for any
+//! time.
 //!
-//! Every holder has a program of storage calls, one of which takes the lease. All interleavings of two or three programs are tried on the real
-//! [`MemoryStorage`]; a pause is that others go first. After every call it is compared with the rule: while leases expire, a lease is
-//! always granted, with an epoch above all earlier ones, and a changing call succeeds if and only if its epoch is the newest, else it is `Fenced` and
-//! nothing in the storage has changed. While they do not expire, a lease is granted if and only if nobody holds it.
+//! Every holder has a program of storage calls, one of which takes the lease. All interleavings of
+//! two or three programs run on the real [`MemoryStorage`]; a holder is paused while the others
+//! run. After every call the result is compared with the rule. While leases expire, a lease is
+//! always granted, with an epoch above all earlier ones. A changing call succeeds if and only if
+//! its epoch is the newest; otherwise it is `Fenced`, and nothing in the storage has changed. While
+//! leases do not expire, one is granted if and only if nobody holds it.
 //!
-//! That the comparison finds what it should is shown by letting one kind of call carry the newest epoch instead of its holder's, as if the storage did not
-//! fence it: for each kind some interleaving must be found.
+//! To show that the comparison finds violations, one test lets one kind of call carry the newest
+//! epoch instead of its holder's, as if the storage did not fence it. For each kind, some
+//! interleaving must detect it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +19,7 @@ use siltstone_storage::{
     Epoch, Lease, MemoryStorage, Runtime, Storage, StorageErrorKind, WriteFile,
 };
 
-/// One storage call of a holder. Names are its own, but for `CURRENT`.
+/// One storage call of a holder. Each holder uses its own object names, except for `CURRENT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Lease,
@@ -37,7 +41,7 @@ enum Step {
 
 use Step::*;
 
-/// Kinds that carry an epoch of their own, not that of a handle.
+/// Calls that take an epoch as an argument instead of using that of a handle.
 const WITH_EPOCH: [Step; 9] = [
     Create,
     CreateDirect,
@@ -55,9 +59,9 @@ struct Holder {
     lease: Option<Box<dyn Lease>>,
     epoch: Option<Epoch>,
     file: Option<Arc<dyn WriteFile>>,
-    /// The name under which its file is now.
+    /// The present name of its file.
     name: String,
-    /// It was told that it is fenced, or got no lease: it does nothing more.
+    /// It was fenced or got no lease, and makes no further calls.
     stopped: bool,
 }
 
@@ -107,7 +111,7 @@ impl Holder {
     }
 }
 
-/// Everything that can be seen in the storage, and what a power loss would leave at least.
+/// All objects with their bytes, and whether their names would survive a power loss.
 fn contents(storage: &MemoryStorage) -> BTreeMap<String, (Vec<u8>, bool)> {
     let durable = storage.crash(siltstone_storage::CrashPolicy::LoseUnsynced);
     let durable: Vec<String> = durable
@@ -135,7 +139,7 @@ struct Seen {
     refused: u64,
 }
 
-/// One interleaving, by the numbers of the holders.
+/// Runs one interleaving, which is given by the numbers of the holders.
 fn play(
     programs: &[&[Step]],
     order: &[usize],
@@ -157,15 +161,18 @@ fn play(
         if holder.stopped {
             continue;
         }
-        let told = |what: String| format!("holder {number}, {step:?} in {order:?}: {what}");
+        let problem = |what: String| format!("holder {number}, {step:?} in {order:?}: {what}");
         match step {
             Lease => match storage.lease("store") {
                 Ok(lease) => {
                     if is_held && !expire {
-                        return Err(told("granted while another holds it".into()));
+                        return Err(problem("granted while another holds it".into()));
                     }
                     if lease.epoch() <= newest {
-                        return Err(told(format!("epoch {:?} after {newest:?}", lease.epoch())));
+                        return Err(problem(format!(
+                            "epoch {:?} after {newest:?}",
+                            lease.epoch()
+                        )));
                     }
                     seen.taken_over += u64::from(is_held);
                     newest = lease.epoch();
@@ -176,28 +183,30 @@ fn play(
                     holder.stopped = true;
                     seen.refused += 1;
                 }
-                Err(e) => return Err(told(format!("not granted: {e}"))),
+                Err(e) => return Err(problem(format!("not granted: {e}"))),
             },
             GiveBack => holder.lease = None,
             change => {
                 let own = holder.epoch.expect("a program takes the lease first");
                 let forged = unfenced == Some(change);
-                // Looked at only where nothing may change.
+                // The contents are compared only where nothing may change.
                 let before = (own != newest).then(|| contents(&storage));
                 let result = holder.call(&storage, change, if forged { newest } else { own });
                 match result {
                     Ok(()) if own == newest => {}
                     Err(e) if own != newest && e.kind == StorageErrorKind::Fenced => {
                         if before != Some(contents(&storage)) {
-                            return Err(told("fenced, and something changed".into()));
+                            return Err(problem("fenced, and something changed".into()));
                         }
                         holder.stopped = true;
                         seen.fenced += 1;
                     }
                     Ok(()) => {
-                        return Err(told(format!("{own:?} changed something after {newest:?}")));
+                        return Err(problem(format!(
+                            "{own:?} changed something after {newest:?}"
+                        )));
                     }
-                    Err(e) => return Err(told(format!("{own:?} of {newest:?}: {e}"))),
+                    Err(e) => return Err(problem(format!("{own:?} of {newest:?}: {e}"))),
                 }
             }
         }
@@ -205,7 +214,7 @@ fn play(
     Ok(())
 }
 
-/// All interleavings.
+/// Runs all interleavings.
 fn explore(programs: &[&[Step]], expire: bool, unfenced: Option<Step>) -> Result<Seen, String> {
     fn go(
         programs: &[&[Step]],
@@ -236,9 +245,9 @@ fn explore(programs: &[&[Step]], expire: bool, unfenced: Option<Step>) -> Result
     Ok(seen)
 }
 
-/// A writer's life: a file, synced, its name, what points to it, the next file.
+/// The calls of a writer: a file, its sync, its name, the pointer to it, and its deletion.
 const WRITER: &[Step] = &[Lease, Create, Append, Sync, SyncDir, Replace, Delete];
-/// Everything else that changes something, in two programs.
+/// All other calls that change something, in two programs.
 const KEEPER: &[Step] = &[
     Lease,
     CreateDirect,
@@ -249,7 +258,7 @@ const KEEPER: &[Step] = &[
     GiveBack,
 ];
 const RECYCLER: &[Step] = &[Lease, Create, SyncObject, Recycle, Append, Publish];
-/// Three of these are tried with all their interleavings.
+/// Three of these programs run in all their interleavings.
 const SHORT: [&[Step]; 3] = [
     &[Lease, Create, Append, Replace],
     &[Lease, Create, Sync, GiveBack],

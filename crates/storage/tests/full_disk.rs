@@ -53,14 +53,14 @@ fn fill(dir: &Path) {
     assert_eq!(
         s.read_small("CURRENT").unwrap(),
         b"before",
-        "the old pointer stands"
+        "the old pointer is unchanged"
     );
     assert!(s.list().unwrap().iter().all(|o| !o.name.contains("tmp")));
 
-    // Reserved space takes appends on the full disk.
+    // Appends to reserved space succeed on a full disk.
     log.append(&[&vec![9u8; (64 << 10) - 4]]).unwrap();
     log.sync().unwrap();
-    // So does a lease: its text has its place.
+    // So does taking a lease: the space of its text is already allocated.
     drop(lease);
     let lease = s.lease("writer").unwrap();
     assert!(lease.epoch() > e);

@@ -1,4 +1,5 @@
-//! Leases between processes, and what a SIGBUS that is not ours does: this test's own binary is the other process.
+//! Leases between processes, and a SIGBUS outside our maps. The other process runs this test's own
+//! binary.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -9,7 +10,7 @@ use siltstone_storage::{FileStorage, Storage, StorageErrorKind};
 const ROLE: &str = "SILTSTONE_TEST_ROLE";
 const DIR: &str = "SILTSTONE_TEST_DIR";
 
-/// Runs `test` of this binary in a process of its own, in the given role.
+/// A command that runs `test` of this binary in its own process, in the given role.
 fn child(test: &str, role: &str, dir: &std::path::Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -70,7 +71,7 @@ fn leases_exclude_other_processes_and_end_with_them() {
     assert_eq!(lease.epoch().0, 3);
     drop(other);
 
-    // And the other way round: the child cannot take what we hold.
+    // Conversely, the child cannot take the lease that this process holds.
     let output = child(test, "holder", dir.path())
         .stderr(Stdio::piped())
         .output()
@@ -120,9 +121,9 @@ fn readers_of_other_processes_are_named_and_end_with_them() {
 }
 
 #[test]
-fn a_sigbus_elsewhere_still_kills() {
+fn a_sigbus_outside_our_maps_still_kills() {
     if std::env::var(ROLE).as_deref() == Ok("foreign") {
-        // Our handler is installed by a mapping of ours; then a mapping that is not ours loses a page.
+        // A mapping of ours installs our handler. Then a mapping that is not ours loses a page.
         let dir = std::env::var(DIR).unwrap();
         let storage = FileStorage::open_or_create(&dir).unwrap();
         let lease = storage.lease("writer").unwrap();
@@ -138,7 +139,7 @@ fn a_sigbus_elsewhere_still_kills() {
             .write(true)
             .open(format!("{dir}/t"))
             .unwrap();
-        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        // SAFETY: this is a new mapping at an address that the kernel chooses.
         let foreign = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -155,16 +156,20 @@ fn a_sigbus_elsewhere_still_kills() {
         assert!(map.failed());
         println!("\nours is handled");
         std::io::stdout().flush().unwrap();
-        // SAFETY: mapped above; the fault is the point, and it ends this process.
+        // SAFETY: it was mapped above. The fault is intended, and ends this process.
         let byte = unsafe { foreign.cast::<u8>().read_volatile() };
         println!("\nsurvived with {byte}");
         return;
     }
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
-    let output = child("a_sigbus_elsewhere_still_kills", "foreign", dir.path())
-        .output()
-        .unwrap();
+    let output = child(
+        "a_sigbus_outside_our_maps_still_kills",
+        "foreign",
+        dir.path(),
+    )
+    .output()
+    .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         said.contains("ours is handled") && !said.contains("survived"),

@@ -15,7 +15,8 @@ fn on(seed: u64, backend: Backend) -> SimConfig {
     }
 }
 
-/// A run with everything in it: locks, waits with and without time, sleeps, joins, random numbers, a killed process.
+/// A run with all features: locks, waits with and without a timeout, sleeps, joins, random numbers,
+/// a killed process.
 fn mixed(rt: Runtime) -> u64 {
     let total = Arc::new(rt.mutex(0u64));
     let queue = Arc::new((rt.mutex(Vec::new()), rt.condvar()));
@@ -66,7 +67,8 @@ fn mixed(rt: Runtime) -> u64 {
                 let held = total.lock();
                 rt.yield_point();
                 drop(held);
-                // Without a wait in its loop it would run for ever: time stands while anybody can run.
+                // Without a wait, this loop would run for ever, because time stands still while any
+                // task can run.
                 rt.sleep(Duration::from_micros(1));
             }
         })
@@ -119,7 +121,8 @@ fn the_first_decisions_that_differ_are_named() {
         "notes are in the trace"
     );
 
-    // Storage calls in the order of a randomly seeded map: the tasks alternate alike, only the notes differ.
+    // Storage calls in the order of a randomly seeded map: the tasks alternate alike, and only the
+    // notes differ.
     let order_of_a_map = |rt: Runtime| {
         let map: std::collections::HashMap<u64, ()> = (0..64).map(|n| (n, ())).collect();
         map.keys().for_each(|&n| rt.yield_point_at(n));
@@ -129,7 +132,7 @@ fn the_first_decisions_that_differ_are_named() {
     assert_eq!(found.first.unwrap().point, Point::Note);
 }
 
-/// One clock read behind the runtime's back that decides the order of two storage calls.
+/// The program reads a clock without the runtime, and so decides the order of two storage calls.
 #[test]
 fn a_foreign_clock_is_caught() {
     let start = std::time::Instant::now();
@@ -140,8 +143,8 @@ fn a_foreign_clock_is_caught() {
             rt.yield_point_at(u64::from(!odd));
         }
     };
-    // 64 bits of the clock, twice: alike by chance once in 2^64, were the clock's bits fair. Ten seeds make up for
-    // a coarse clock.
+    // 64 bits of the clock, twice: if its bits were fair, they would agree once in 2^64 runs. Ten
+    // seeds make up for a coarse clock.
     let caught = (0..10)
         .filter(|&seed| check_replay(on(seed, Backend::Coroutines), peeks).is_err())
         .count();
@@ -152,7 +155,7 @@ fn a_foreign_clock_is_caught() {
 }
 
 #[test]
-fn a_mutex_excludes_across_hand_overs() {
+fn a_mutex_excludes_across_task_switches() {
     for seed in 0..100 {
         sim::run(on(seed, Backend::Coroutines), |rt| {
             let cell = Arc::new((rt.mutex(0u32), AtomicU64::new(0)));
@@ -188,7 +191,7 @@ fn a_mutex_excludes_across_hand_overs() {
 }
 
 #[test]
-fn timers_fire_in_order_and_time_stands_while_tasks_run() {
+fn timers_fire_in_order_and_time_stands_still_while_tasks_run() {
     for backend in BOTH {
         for seed in 0..30 {
             let outcome = sim::run(on(seed, backend), |rt| {
@@ -218,7 +221,7 @@ fn timers_fire_in_order_and_time_stands_while_tasks_run() {
                     before,
                     "time moved while a task could run"
                 );
-                // A wait that nobody ends.
+                // This wait is never notified.
                 let (lock, condvar) = (rt.mutex(()), rt.condvar());
                 let mut guard = lock.lock();
                 loop {
@@ -248,7 +251,7 @@ fn random_numbers_and_dates_come_from_the_seed() {
 }
 
 #[test]
-fn a_deadlock_names_tasks_places_and_holders() {
+fn a_deadlock_names_tasks_locations_and_holders() {
     for backend in BOTH {
         let crossed = |rt: Runtime| {
             let locks = Arc::new((rt.mutex(()), rt.mutex(())));
@@ -348,7 +351,7 @@ fn a_panic_ends_the_run_and_says_where() {
     }
 }
 
-/// A destructor that runs while a panic unwinds asks for a lock that another task holds.
+/// A destructor that runs during a panic asks for a lock that another task holds.
 #[test]
 fn a_destructor_that_must_wait_during_a_panic_ends_the_run() {
     struct Locks(Arc<siltstone_storage::Mutex<()>>);
@@ -376,7 +379,7 @@ fn a_destructor_that_must_wait_during_a_panic_ends_the_run() {
         };
         assert_eq!((task.as_str(), message.as_str()), ("faulty", "the cause"));
     }
-    // The OS threads of these runs are gone; the next run is not disturbed.
+    // The OS threads of these runs have ended, and the next run is not affected.
     assert_eq!(sim::run(on(1, Backend::Coroutines), mixed).unwrap(), 780);
 }
 

@@ -1,4 +1,5 @@
-//! What needs a second operating-system process: replay across processes, and the watchdog, which aborts.
+//! Tests that need a second process of the operating system: replay across processes, and the
+//! watchdog, which aborts.
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use siltstone_storage::Runtime;
 use siltstone_storage::sim::{self, SimConfig};
 
-/// Names the scenario that a child runs instead of the test.
+/// The environment variable with the scenario that a child runs instead of the test.
 const CHILD: &str = "SILTSTONE_SIM_CHILD";
 
-/// Runs the test `test` of this file in a child that plays `scenario`.
+/// Runs the test `test` of this file in a child process that runs `scenario`.
 fn child(test: &str, scenario: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -42,7 +43,7 @@ fn work(rt: Runtime, order: Vec<u64>) {
     tasks.into_iter().for_each(|task| task.join().unwrap());
 }
 
-/// One line with the digests of some seeds.
+/// One line with the digests of several seeds.
 fn digests(order: impl Fn() -> Vec<u64>) -> String {
     let digest = |seed| {
         let order = order();
@@ -66,7 +67,7 @@ fn line_of(output: &Output) -> String {
 #[test]
 fn a_seed_replays_in_another_process() {
     let fixed = || (0..16).collect::<Vec<u64>>();
-    // The order of a map with random state: another one in each process, and in each map.
+    // The order of a map with random state. It differs in each process, and in each map.
     let random = || {
         fixed()
             .into_iter()
@@ -93,9 +94,9 @@ fn a_seed_replays_in_another_process() {
     assert_ne!(a, b, "storage calls in a map's random order replayed alike");
 }
 
-/// A plain mutex that is held over a storage call stops the whole run; a runtime mutex does not.
+/// A std mutex that is held over a storage call stops the whole run; a runtime mutex does not.
 #[test]
-fn a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog() {
+fn the_watchdog_catches_a_std_mutex_that_is_held_over_a_storage_call() {
     let config = SimConfig {
         watchdog: Some(Duration::from_millis(200)),
         ..SimConfig::new(77)
@@ -122,7 +123,7 @@ fn a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog() {
         return;
     }
     let output = child(
-        "a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog",
+        "the_watchdog_catches_a_std_mutex_that_is_held_over_a_storage_call",
         "plain",
     );
     let text = String::from_utf8_lossy(&output.stderr);
@@ -133,7 +134,7 @@ fn a_plain_mutex_over_a_storage_call_is_caught_by_the_watchdog() {
     );
     assert!(text.contains("blocks outside the runtime"), "{text}");
 
-    // The same with a runtime mutex, under the same watchdog's rule.
+    // The same program with a runtime mutex runs to its end.
     let outcome = sim::run(
         SimConfig {
             watchdog: Some(Duration::from_secs(30)),

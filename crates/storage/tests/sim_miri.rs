@@ -1,4 +1,4 @@
-//! A run small enough for Miri, which can follow the back end with OS threads:
+//! A run that is small enough for Miri, which can follow only the back end with OS threads:
 //! `cargo +nightly miri test -p siltstone-storage --test sim_miri`.
 
 use std::sync::Arc;

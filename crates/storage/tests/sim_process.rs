@@ -1,4 +1,5 @@
-//! Simulated processes: killed at any point, with locks held, while the harness goes on.
+//! Simulated processes are killed at any point, with locks held, while the rest of the run
+//! continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ fn configs(seed: u64) -> impl Iterator<Item = SimConfig> {
     })
 }
 
-/// A store in small: background tasks, and a destructor that stops and joins them.
+/// A model of a store: background tasks, and a destructor that stops and joins them.
 struct Engine {
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<()>>,
@@ -65,7 +66,7 @@ impl Engine {
 }
 
 impl Shared {
-    /// Holds a runtime lock over the call.
+    /// Makes a storage call while it holds a runtime lock.
     fn storage_call(&self, rt: &Runtime, dies_at: u64) {
         let mut work = self.work.lock();
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
@@ -105,7 +106,7 @@ fn dies_at_every_storage_call() {
                 let group = process.group();
                 assert_eq!(process.join(), Err::<(), _>(Killed));
                 assert!(!rt.is_group_alive(group));
-                // The harness goes on, and time too; nothing of the process does.
+                // The run continues, and time advances, but nothing of the process runs.
                 rt.sleep(Duration::from_secs(1));
             });
             let counters = outcome.counters;
@@ -163,7 +164,7 @@ fn killed_from_outside_with_locks_held() {
             assert_eq!(
                 outcome.unwrap(),
                 1,
-                "the lock was given back when its holder was unwound"
+                "unwinding the holder released the lock"
             );
         }
     }
@@ -198,7 +199,7 @@ fn a_process_exits_with_its_main() {
     }
 }
 
-/// What a catch of everything swallows is raised again at the next point.
+/// A task that catches the unwinding is unwound again at the next point.
 #[test]
 fn a_killed_task_cannot_catch_its_death() {
     for backend in [Backend::Coroutines, Backend::Threads] {
@@ -227,7 +228,7 @@ fn a_killed_task_cannot_catch_its_death() {
     }
 }
 
-/// A destructor that asks, while its task is unwound, for a lock that a living task holds.
+/// While its task is unwound, a destructor asks for a lock that a living task holds.
 #[test]
 fn a_destructor_that_cannot_be_granted_fails_clearly() {
     struct Locks(Arc<Mutex<()>>);

@@ -1,5 +1,5 @@
-//! Planted bugs that the simulated runtime must find: each kind within a bounded number of seeds, and the repaired
-//! program never.
+//! Planted bugs that the simulated runtime must find: each within a bounded number of seeds, and
+//! none in the correct version of the program.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use siltstone_storage::{Condvar, Mutex, Runtime};
 
 const SEEDS: u64 = 400;
 
-/// Runs `program` with `buggy` true and false. The buggy one must fail within `SEEDS` seeds, the other never.
+/// Runs `program` with `buggy` true and false. The buggy one must fail within `SEEDS` seeds, the
+/// correct one never.
 fn find(name: &str, program: fn(Runtime, bool)) -> Failure {
     let run = |seed, buggy| {
         let config = SimConfig {
@@ -19,7 +20,7 @@ fn find(name: &str, program: fn(Runtime, bool)) -> Failure {
     };
     for seed in 0..SEEDS {
         if let Err(failure) = run(seed, false) {
-            panic!("{name}: the repaired program fails with seed {seed}: {failure}");
+            panic!("{name}: the correct program fails with seed {seed}: {failure}");
         }
     }
     let first = (0..SEEDS).find_map(|seed| run(seed, true).err().map(|failure| (seed, failure)));
@@ -44,7 +45,7 @@ where
     shared
 }
 
-/// Check in one critical section, act in the next.
+/// The program checks in one critical section and acts in the next.
 #[test]
 fn check_then_act_across_a_lock() {
     find("check then act across a lock", |rt, buggy| {
@@ -65,7 +66,7 @@ fn check_then_act_across_a_lock() {
     });
 }
 
-/// Read, a storage call, write back: an update is lost.
+/// The program reads, makes a storage call and writes back, so an update is lost.
 #[test]
 fn lost_update_across_a_storage_call() {
     find("lost update across a storage call", |rt, buggy| {
@@ -85,7 +86,7 @@ fn lost_update_across_a_storage_call() {
     });
 }
 
-/// No lock at all around the decision who creates a file: only storage calls are points.
+/// Two tasks decide without a lock which one creates a file. Only storage calls are points.
 #[test]
 fn exists_then_create() {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,12 +111,13 @@ fn exists_then_create() {
     });
 }
 
-/// A reader takes its number before its view, and a job between them drops what it needs.
+/// A reader takes its number before its view, and a job in between drops entries that the reader
+/// needs.
 #[test]
 fn number_before_view() {
     struct Store {
         published: Mutex<u64>,
-        /// The oldest version that the view still holds.
+        /// The oldest version that is in the view.
         view: Mutex<u64>,
         buggy: bool,
     }
@@ -136,26 +138,26 @@ fn number_before_view() {
                 let oldest = *store.view.lock();
                 assert!(
                     oldest <= number,
-                    "the view at {oldest} dropped what a read at {number} needs"
+                    "the view at {oldest} lacks entries for a read at {number}"
                 );
             } else {
                 let oldest = *store.view.lock();
                 let number = *store.published.lock();
                 assert!(
                     oldest <= number,
-                    "the view at {oldest} dropped what a read at {number} needs"
+                    "the view at {oldest} lacks entries for a read at {number}"
                 );
             }
         });
     });
 }
 
-/// The leader of a sync answers the followers before it looks whether the log was poisoned.
+/// The leader of a sync answers the followers before it checks whether the log was poisoned.
 #[test]
 fn acknowledged_before_poisoned() {
     struct Log {
         poisoned: Mutex<bool>,
-        /// The kernel reports a write-back error once.
+        /// The kernel reports a write-back error only once.
         error_pending: Mutex<bool>,
         acknowledged: Mutex<bool>,
         role: Mutex<()>,
@@ -186,7 +188,7 @@ fn acknowledged_before_poisoned() {
     });
 }
 
-/// Two locks, updated one after the other: a third task sees the sum broken.
+/// Two locks are updated one after the other, and another task sees a wrong sum.
 #[test]
 fn torn_invariant_over_two_locks() {
     find("torn invariant over two locks", |rt, buggy| {
@@ -210,7 +212,8 @@ struct Gate {
     buggy: bool,
 }
 
-/// Looks, gives the lock back, waits: the notification in between is lost, and nobody can run any more.
+/// The task checks the flag, releases the lock and then waits. The notification in between is lost,
+/// and no task can run any more.
 #[test]
 fn lost_wake_up_is_a_deadlock() {
     let failure = find("lost wake-up", |rt, buggy| {
@@ -245,11 +248,11 @@ fn lost_wake_up_is_a_deadlock() {
     );
 }
 
-/// `if` where `while` belongs: found because waits sometimes end without a reason, and because a third task takes
-/// what the notification promised.
+/// The program has `if` where `while` is needed. This is found because some waits wake spuriously,
+/// and because a third task takes what the notification announced.
 #[test]
-fn a_wait_that_is_not_repeated() {
-    find("a wait that is not repeated", |rt, buggy| {
+fn a_wait_without_a_loop() {
+    find("a wait without a loop", |rt, buggy| {
         let gate = Gate {
             open: rt.mutex(false),
             changed: rt.condvar(),

@@ -1,5 +1,5 @@
-//! Storages on the simulated runtime: schedules come from storage calls, one seed gives one run, and a sync covers
-//! what came before it and no more.
+//! Storages on the simulated runtime: tasks are switched at storage calls, one seed gives one run,
+//! and a sync covers what came before it and nothing more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::sim::{self, SimConfig, check_replay};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
-/// Three tasks work on one storage with faults; gives the digest of all calls and the contents after a power loss.
+/// Three tasks work on one storage with faults. Returns the digest of all calls and the contents
+/// after a power loss.
 fn busy(rt: Runtime) -> (u64, Vec<(String, Vec<u8>)>) {
     let memory = MemoryStorage::new(&rt);
     let faults = FaultStorage::new(Arc::new(memory.clone()), &rt);
@@ -56,12 +57,13 @@ fn one_seed_one_run() {
     }
     assert!(
         digests.len() > 20,
-        "storage calls are where tasks take turns: {}",
+        "tasks are switched at storage calls: {}",
         digests.len()
     );
 }
 
-/// An append that returns while a sync runs may or may not be covered; one that returned before must be.
+/// A sync covers the appends that returned before it was called. It may or may not cover an append
+/// that returns while it runs.
 #[test]
 fn a_sync_covers_what_was_appended_before_it() {
     let (mut missed, mut covered) = (0, 0);
@@ -90,7 +92,7 @@ fn a_sync_covers_what_was_appended_before_it() {
                 .read_small("log")
                 .unwrap();
             appender.join().unwrap();
-            // The journal replays to the same outcome.
+            // The journal replays to the same result.
             let mut replay = s.replay();
             let sync_at = (0..replay.len())
                 .find(|n| replay.kind(*n) == Some(OpKind::Sync))
@@ -123,7 +125,7 @@ fn a_sync_covers_what_was_appended_before_it() {
     );
 }
 
-/// A delay passes on the simulated clock, in which nobody has to wait for it.
+/// A delay passes on the simulated clock, so the test does not wait for it.
 #[test]
 fn delays_cost_no_real_time() {
     let run = |rt: Runtime| {

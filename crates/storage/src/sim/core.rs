@@ -1,11 +1,12 @@
-//! The scheduler at work: what a simulated runtime call does, for both back ends.
+//! The scheduler: what simulated runtime calls do, for both back ends.
 //!
 //! Invariants:
-//! - Only the task in `State::current` runs. It changes `current` and then calls `switch`, which returns when
-//!   `current` names it again.
+//! - Only the task in `State::current` runs. It changes `current` and then calls `switch`, which
+//!   returns when `current` is this task again.
 //! - No std lock of this module is held while a task's own code runs.
-//! - Nothing hands over while its OS thread unwinds: std counts panics by OS thread, so another coroutine would
-//!   believe that it is the one that panics. Calls made by destructors then either need no waiting, or end the run.
+//! - No task is switched out while its OS thread unwinds: std counts panics per OS thread, so
+//!   another coroutine would appear to be panicking. Calls in destructors therefore either need no
+//!   wait, or end the run.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,17 +21,17 @@ use super::threads::Baton;
 use super::{Backend, Failure, GroupId, Killed, Reclaim, SimConfig, coroutine};
 use crate::runtime::saturating_nanos;
 
-/// The payload that unwinds a killed task from the point at which it stands.
+/// The payload that unwinds a killed task from the point where it was killed.
 struct Abandoned;
 
 #[derive(Clone, Copy)]
-struct Here {
-    /// Number of the run whose task this OS thread runs; 0 for none.
+struct CurrentRun {
+    /// The number of the run whose task this OS thread runs, or 0 if there is none.
     run: u64,
     seed: u64,
 }
 
-/// What the panic hook saw: payloads do not tell where a panic happened.
+/// What the panic hook saw. A panic's payload does not contain its location.
 #[derive(Clone)]
 struct PanicNote {
     message: String,
@@ -39,11 +40,11 @@ struct PanicNote {
 }
 
 thread_local! {
-    static HERE: Cell<Here> = const { Cell::new(Here { run: 0, seed: 0 }) };
+    static CURRENT_RUN: Cell<CurrentRun> = const { Cell::new(CurrentRun { run: 0, seed: 0 }) };
     static LAST_PANIC: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
 }
 
-/// Numbers runs within the process.
+/// The number of the next run in this process.
 static RUNS: AtomicU64 = AtomicU64::new(1);
 
 type Guard<'a> = StdMutexGuard<'a, State>;
@@ -54,7 +55,7 @@ pub(super) struct Core {
     pub(super) config: SimConfig,
     state: StdMutex<State>,
     baton: Baton,
-    /// Steps so far, for the watchdog, which must not take the state's lock.
+    /// The number of points so far, for the watchdog, which must not take the state's lock.
     progress: AtomicU64,
 }
 
@@ -82,17 +83,18 @@ impl Core {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// The state and the task that calls; no task if the run is over and its objects are used from outside.
+    /// The state and the calling task. There is no task if the run is over and its objects are used
+    /// from outside.
     pub(super) fn enter(&self) -> (Guard<'_>, Option<TaskId>) {
         let state = self.state();
         if state.over {
             return (state, None);
         }
-        if HERE.get().run != self.run {
+        if CURRENT_RUN.get().run != self.run {
             drop(state);
             panic!(
-                "the simulated runtime of seed {} is used from an OS thread that is no task of its run; start \
-                 tasks with Runtime::spawn",
+                "the simulated runtime of seed {} is used from an OS thread that is not a task of its \
+                 run; start tasks with Runtime::spawn",
                 self.config.seed
             );
         }
@@ -115,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Lets `State::current` run; returns when that is `me` again.
+    /// Lets the task `State::current` run, and returns when that is `me` again.
     fn switch<'a>(&'a self, state: Guard<'a>, me: TaskId) -> Guard<'a> {
         match self.config.backend {
             Backend::Coroutines => {
@@ -130,8 +132,8 @@ impl Core {
         }
     }
 
-    /// Lets `next` run. Unwinds if this task was killed meanwhile.
-    fn hand_over<'a>(&'a self, mut state: Guard<'a>, me: TaskId, next: TaskId) -> Guard<'a> {
+    /// Lets `next` run. Unwinds this task if it was killed meanwhile.
+    fn yield_to<'a>(&'a self, mut state: Guard<'a>, me: TaskId, next: TaskId) -> Guard<'a> {
         if next == me {
             return state;
         }
@@ -145,11 +147,11 @@ impl Core {
         state
     }
 
-    /// Ends the run with `failure`. The calling task does not go on, except to be unwound.
+    /// Ends the run with `failure`. The calling task never continues, except to be unwound.
     fn fail<'a>(&'a self, mut state: Guard<'a>, me: TaskId, failure: Failure) -> ! {
         state.failure.get_or_insert(failure);
         if panicking() {
-            // It stands in the middle of unwinding and can be neither continued nor unwound again.
+            // This task is already unwinding, and can neither continue nor be unwound again.
             state.retire(me, Phase::Leaked);
         }
         state.current = DRIVER;
@@ -165,8 +167,9 @@ impl Core {
             Some(note) if state.phase(me) != Phase::Unwinding => panic_failure(task, note),
             _ => Failure::Panic {
                 message: format!(
-                    "a destructor of the killed task `{task}` {what}, which cannot be granted while it is unwound; \
-                     make destructors wait for nothing, or run with Reclaim::Never"
+                    "a destructor of the killed task `{task}` {what}, which cannot be granted \
+                     while it is unwound; make destructors wait for nothing, or run with \
+                     Reclaim::Never"
                 ),
                 task,
                 location: None,
@@ -189,22 +192,22 @@ impl Core {
         state
     }
 
-    /// A point at which `me` may go on or another task may run.
+    /// A point at which `me` may continue or another task may run.
     fn point<'a>(&'a self, state: Guard<'a>, me: TaskId, point: Point) -> Guard<'a> {
         if panicking() {
             return state;
         }
         if state.phase(me) == Phase::Unwinding {
-            // Something caught the unwinding of a killed task.
+            // The task caught the unwinding that was to end it.
             drop(state);
             raise();
         }
         let mut state = self.count_step(state, me);
         let next = state.decide(me, point);
-        self.hand_over(state, me, next)
+        self.yield_to(state, me, next)
     }
 
-    /// A point at which `me` cannot go on before `wait` is over.
+    /// A point at which `me` cannot continue before `wait` is over.
     fn block<'a>(
         &'a self,
         state: Guard<'a>,
@@ -216,7 +219,7 @@ impl Core {
         let mut state = self.count_step(state, me);
         state.block(me, wait, deadline_nanos);
         match state.decide_blocked(me, point) {
-            Some(next) => self.hand_over(state, me, next),
+            Some(next) => self.yield_to(state, me, next),
             None => {
                 let failure = Failure::Deadlock {
                     tasks: state.reports(),
@@ -336,7 +339,7 @@ impl Core {
         state.tasks[me as usize].timed_out
     }
 
-    /// Waits for the end of `target`. False: it was killed.
+    /// Waits for the end of `target`. Returns false if it was killed.
     pub(super) fn join(&self, target: TaskId, at: &'static Location<'static>) -> bool {
         let (mut state, me) = self.enter();
         loop {
@@ -344,7 +347,7 @@ impl Core {
                 Phase::Ended => return state.tasks[target as usize].returned,
                 Phase::Runnable | Phase::Blocked => {}
                 Phase::Killed if me.is_some_and(|me| state.phase(me) == Phase::Unwinding) => {
-                    // Code after the join may rely on the task's end, also in destructors.
+                    // Code after the join may rely on the task's end, in destructors too.
                     state = self.unwind(state, me.unwrap_or(DRIVER), target);
                     continue;
                 }
@@ -352,7 +355,7 @@ impl Core {
             }
             let Some(me) = me else { return false };
             if panicking() {
-                self.fail_in_destructor(state, me, format!("joins a task that runs at {at}"));
+                self.fail_in_destructor(state, me, format!("joins a running task at {at}"));
             }
             if state.phase(me) == Phase::Unwinding {
                 drop(state);
@@ -368,24 +371,24 @@ impl Core {
         }
     }
 
-    /// Starts a task in `group`, or in the group of the calling task, or in a new one.
+    /// Starts a task in the group that `spawn_group` says.
     pub(super) fn spawn(
         self: &Arc<Self>,
         name: &str,
-        place: Place,
+        spawn_group: SpawnGroup,
         entry: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<(TaskId, GroupId)> {
         let (mut state, me) = self.enter();
-        let starts_run = place == Place::FirstTask;
+        let starts_run = spawn_group == SpawnGroup::FirstTask;
         if !starts_run && (me.is_none_or(|me| state.phase(me) == Phase::Unwinding) || panicking()) {
             return Err(std::io::Error::other(
                 "a task that is being unwound, or a run that is over, starts no task",
             ));
         }
-        let group = match (place, me) {
-            (Place::SameGroup, Some(me)) => state.tasks[me as usize].group,
-            (Place::NewGroup, _) => GroupId(state.groups.len() as u32),
-            (Place::FirstTask, _) | (Place::SameGroup, None) => GroupId(0),
+        let group = match (spawn_group, me) {
+            (SpawnGroup::SameGroup, Some(me)) => state.tasks[me as usize].group,
+            (SpawnGroup::NewGroup, _) => GroupId(state.groups.len() as u32),
+            (SpawnGroup::FirstTask, _) | (SpawnGroup::SameGroup, None) => GroupId(0),
         };
         let id = state.tasks.len() as TaskId;
         let core = self.clone();
@@ -396,7 +399,7 @@ impl Core {
             }
             Backend::Threads => {
                 let body = move || {
-                    HERE.set(Here {
+                    CURRENT_RUN.set(CurrentRun {
                         run: core.run,
                         seed: core.config.seed,
                     });
@@ -406,7 +409,7 @@ impl Core {
                 self.baton.create(id, name, Box::new(body))?;
             }
         }
-        if place == Place::NewGroup {
+        if spawn_group == SpawnGroup::NewGroup {
             state.groups.push(super::state::Group {
                 alive: true,
                 main: id,
@@ -417,7 +420,7 @@ impl Core {
         Ok((id, group))
     }
 
-    /// A task's whole life, on its own stack.
+    /// The whole life of a task, on its own stack.
     fn task_main(&self, me: TaskId, entry: Box<dyn FnOnce() + Send>) {
         let killed_before_start = self.state().phase(me) == Phase::Unwinding;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -429,11 +432,12 @@ impl Core {
         }));
         let mut state = self.state();
         if state.phase(me) == Phase::Unwinding {
-            // Killed. Whether destructors panicked on the way, or somebody caught the unwinding and returned, is
-            // of no interest: the process is dead.
+            // It was killed. Its process is dead, so it does not matter whether destructors
+            // panicked or the task caught the unwinding and returned.
             state.retire(me, Phase::Ended);
             if state.unwinders.is_empty() {
-                // It killed its own process, and unwound first: the others' destructors may join it.
+                // It killed its own process and was unwound first, because the destructors of the
+                // other tasks may join it.
                 let group = state.tasks[me as usize].group;
                 state = self.unwind_members(state, me, group);
             }
@@ -454,7 +458,7 @@ impl Core {
             state.retire(me, Phase::Ended);
             state.current = DRIVER;
             drop(state);
-            // A payload with a destructor that panics must not take the run along.
+            // A payload whose destructor panics must not end the run.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
             return self.leave(self.state());
         }
@@ -463,7 +467,7 @@ impl Core {
         let group = state.tasks[me as usize].group;
         let process = &state.groups[group.0 as usize];
         if group != GroupId(0) && process.main == me && process.alive {
-            // As a process whose main returns.
+            // The first task of a process returned, which ends the process.
             self.kill_members(&mut state, me, group);
             state = self.unwind_members(state, me, group);
         }
@@ -490,7 +494,7 @@ impl Core {
         self.leave(state);
     }
 
-    /// A task's last act. A coroutine just returns to whoever resumed it.
+    /// The last action of a task. A coroutine just returns to whatever resumed it.
     fn leave(&self, state: Guard<'_>) {
         if self.config.backend == Backend::Threads {
             self.baton.pass(&state);
@@ -508,7 +512,7 @@ impl Core {
         self.enter().0.groups[group.0 as usize].alive
     }
 
-    /// Kills a group that the caller does not belong to, or its own (then it does not return).
+    /// Kills a group. If it is the caller's own group, this does not return.
     pub(super) fn kill(&self, group: GroupId) {
         let (mut state, me) = self.enter_task("a kill");
         assert!(
@@ -535,7 +539,7 @@ impl Core {
             raise();
         }
         match state.decide_blocked(me, Point::Exit) {
-            Some(next) => drop(self.hand_over(state, me, next)),
+            Some(next) => drop(self.yield_to(state, me, next)),
             None => {
                 let failure = Failure::Deadlock {
                     tasks: state.reports(),
@@ -546,7 +550,7 @@ impl Core {
         unreachable!("a killed task is never scheduled");
     }
 
-    /// Takes every task of `group` but `me` out of the schedule for good, all at once.
+    /// Permanently removes all tasks of `group` except `me` from the schedule.
     fn kill_members(&self, state: &mut State, me: TaskId, group: GroupId) {
         state.groups[group.0 as usize].alive = false;
         state.note(me, Point::Kill, u64::from(group.0));
@@ -561,7 +565,7 @@ impl Core {
         }
     }
 
-    /// Reclaims the stacks of a killed group, if they are to be reclaimed.
+    /// Reclaims the stacks of a killed group, if the configuration says so.
     fn unwind_members<'a>(&'a self, mut state: Guard<'a>, me: TaskId, group: GroupId) -> Guard<'a> {
         if self.config.reclaim != Reclaim::Never && !panicking() {
             for id in 0..state.tasks.len() as TaskId {
@@ -589,12 +593,13 @@ impl Core {
             }
             Backend::Threads => {
                 self.baton.pass(&state);
-                // A failure gives the baton to the driver instead, for good.
+                // After a failure the driver keeps the baton permanently.
                 self.baton.wait(state, me)
             }
         };
         if state.current != me {
-            // The unwinding failed and ended the run: on to the driver, through whatever nests in between.
+            // The unwinding failed and ended the run. Control returns to the driver through all
+            // nested unwindings.
             state.task(me).phase = Phase::Leaked;
             drop(self.switch(state, me));
             unreachable!("after a failed unwinding every other task stays where it is");
@@ -606,10 +611,10 @@ impl Core {
         !matches!(self.enter().0.phase(task), Phase::Runnable | Phase::Blocked)
     }
 
-    /// The watchdog's last word.
+    /// Prints what the watchdog knows, and aborts the process.
     pub(super) fn abort(&self, limit: Duration) -> ! {
-        // Whoever blocks outside the runtime does not hold the state; if it is held all the same, the seed matters
-        // more than the name.
+        // A task that blocks outside the runtime does not hold the state. If the state is locked
+        // nevertheless, the seed matters more than the task's name.
         let who = match self.state.try_lock() {
             Ok(state) => match state.tasks.get(state.current as usize) {
                 Some(task) => format!("task {} `{}`", state.current, task.name),
@@ -618,8 +623,9 @@ impl Core {
             Err(_) => "a task".into(),
         };
         eprintln!(
-            "simulation seed {}: {who} has passed no point for {limit:?} after {} points: it blocks outside the \
-             runtime (a foreign lock held across a point, a channel, a thread) or computes without end; aborting",
+            "simulation seed {}: {who} has reached no point for {limit:?} after {} points: it blocks \
+             outside the runtime (a foreign lock held across a point, a channel, a thread) or \
+             computes without end; aborting",
             self.config.seed,
             self.progress()
         );
@@ -628,13 +634,14 @@ impl Core {
 
     /// Makes the calling OS thread the run's driver.
     pub(super) fn attach(&self) {
-        HERE.set(Here {
+        CURRENT_RUN.set(CurrentRun {
             run: self.run,
             seed: self.config.seed,
         });
     }
 
-    /// Runs the tasks until the first one returns or the run fails. The OS thread that calls is the driver.
+    /// Runs the tasks until the first one returns or the run fails. The calling OS thread is the
+    /// driver.
     pub(super) fn drive(&self) {
         let mut state = self.state();
         state.current = 0;
@@ -656,17 +663,17 @@ impl Core {
         drop(state);
     }
 
-    /// After `drive`: ends what is left of the tasks, and the run.
+    /// Ends the remaining tasks and the run. Called after `drive`.
     pub(super) fn reclaim(&self) {
         let mut state = self.state();
-        let mut rest: Vec<TaskId> = state.alive().collect();
-        rest.sort_unstable();
-        for &id in &rest {
+        let mut unfinished: Vec<TaskId> = state.alive().collect();
+        unfinished.sort_unstable();
+        for &id in &unfinished {
             state.retire(id, Phase::Killed);
             state.counters.killed += 1;
         }
-        // A task that stands in the middle of unwinding leaves std's count of panics raised on this OS thread and
-        // may be nested in others: nothing more is unwound then.
+        // A task that is stuck in the middle of unwinding keeps std's count of panics on this OS
+        // thread raised, and others may be nested in it. Nothing more is unwound then.
         let stuck = state
             .tasks
             .iter()
@@ -700,21 +707,21 @@ impl Core {
             .collect();
         drop(state);
         match self.config.backend {
-            Backend::Coroutines => coroutine::forget_rest(),
+            Backend::Coroutines => coroutine::forget_all(),
             Backend::Threads => self.baton.join(&ended),
         }
-        HERE.set(Here { run: 0, seed: 0 });
+        CURRENT_RUN.set(CurrentRun { run: 0, seed: 0 });
     }
 
     fn unwind_from_driver<'a>(&'a self, state: Guard<'a>, victim: TaskId) -> Guard<'a> {
-        // The driver is always given control back, also by a failure: it is `current` then.
+        // The driver always gets control back, even after a failure, which makes it `current`.
         self.unwind(state, DRIVER, victim)
     }
 }
 
-/// In whose group a new task runs.
+/// The group in which a new task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SpawnGroup {
     FirstTask,
     SameGroup,
     NewGroup,
@@ -725,7 +732,7 @@ fn raise() -> ! {
     resume_unwind(Box::new(Abandoned))
 }
 
-/// The payload that a join gives for a killed task.
+/// The payload that a join returns for a killed task.
 pub(super) fn killed_payload() -> Box<dyn Any + Send> {
     Box::new(Killed)
 }
@@ -733,14 +740,14 @@ pub(super) fn killed_payload() -> Box<dyn Any + Send> {
 fn text_of(payload: &(dyn Any + Send)) -> String {
     let borrowed = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
     let text = borrowed.or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "(a payload that is no text)".into())
+    text.unwrap_or_else(|| "(the payload is not text)".into())
 }
 
 fn note_of(payload: &(dyn Any + Send)) -> PanicNote {
     let message = text_of(payload);
     match LAST_PANIC.take() {
         Some(note) if note.message == message => note,
-        // Another panic was caught earlier; this one came without the hook (resume_unwind).
+        // Another panic was caught earlier. This one did not run the hook (`resume_unwind`).
         _ => PanicNote {
             message,
             location: None,
@@ -758,18 +765,19 @@ fn panic_failure(task: String, note: PanicNote) -> Failure {
     }
 }
 
-/// Puts a hook before the present one that, on threads of a run, notes message and place and prints one line with
-/// the seed (which is all that is seen if a destructor's panic aborts the process).
+/// Installs a panic hook in front of the present one. On threads of a run, it records message and
+/// location and prints one line with the seed, which is the only trace if a destructor's panic
+/// aborts the process.
 fn install_panic_hook() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let here = HERE.get();
-            if here.run == 0 {
+            let current = CURRENT_RUN.get();
+            if current.run == 0 {
                 previous(info)
             } else {
-                note_panic(info, here.seed)
+                note_panic(info, current.seed)
             }
         }));
     });
@@ -781,7 +789,7 @@ fn note_panic(info: &PanicHookInfo<'_>, seed: u64) {
     let location = info.location().map(ToString::to_string);
     eprintln!(
         "simulation seed {seed}: panic at {}: {message}",
-        location.as_deref().unwrap_or("an unknown place")
+        location.as_deref().unwrap_or("an unknown location")
     );
     let backtrace = Backtrace::capture();
     let backtrace =

@@ -1,11 +1,13 @@
 //! The back end that runs tasks as stackful coroutines on one OS thread.
 //!
-//! Invariants: a coroutine is made, resumed and finished on the OS thread of its run; its `Coroutine` is in its
-//! slot exactly while it is suspended; whoever resumes it (the driver, or a task that unwinds it) gets control back
-//! at its next suspension or end. A coroutine that has neither ended nor is wanted any more is forgotten, never
-//! dropped: dropping would unwind it, and that is only done by the scheduler's own, guarded way.
+//! Invariants: a coroutine is created, resumed and finished on the OS thread of its run. Its
+//! `Coroutine` is in its slot exactly while it is suspended. What resumes it (the driver, or a task
+//! that unwinds it) gets control back at its next suspension or its end. A coroutine that will
+//! never continue and has not ended is forgotten, never dropped: dropping it would unwind it, which
+//! only the scheduler does, with its guards.
 
-// The one unsafe block of the simulation: switching from a coroutine's stack needs its yielder by address.
+// The only unsafe block of the simulation: switching away from a coroutine's stack needs its
+// yielder by address.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -22,7 +24,7 @@ type Co = Coroutine<(), (), (), DefaultStack>;
 
 struct Slot {
     suspended: Option<ManuallyDrop<Co>>,
-    /// Set when the coroutine first runs; valid while its stack stands.
+    /// Set when the coroutine first runs. Valid while its stack exists.
     yielder: *const Yielder<(), ()>,
     stack_bytes: usize,
 }
@@ -32,8 +34,9 @@ thread_local! {
     static SLOTS: RefCell<Vec<Slot>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Stacks of finished coroutines, for the next run: mapping one and faulting its pages in costs more than a short
-/// run. Bounded, so that one run with thousands of tasks does not keep their memory.
+/// Stacks of finished coroutines, for reuse: mapping one and faulting in its pages costs more than
+/// a short run. Their number is bounded, so that one run with thousands of tasks does not keep
+/// their memory.
 static STACKS: StdMutex<Vec<(usize, DefaultStack)>> = StdMutex::new(Vec::new());
 const MAX_KEPT_STACKS: usize = 64;
 
@@ -55,7 +58,8 @@ fn keep_stack(bytes: usize, stack: DefaultStack) {
     }
 }
 
-/// Makes the coroutine of `task`, which must be the next number. It runs `body` when it is first resumed.
+/// Creates the coroutine of `task`, which must be the next number. It runs `body` when it is first
+/// resumed.
 pub(super) fn create(task: TaskId, stack_bytes: usize, body: Box<dyn FnOnce()>) -> io::Result<()> {
     let stack = take_stack(stack_bytes)?;
     let coroutine = Co::with_stack(stack, move |yielder, ()| {
@@ -95,17 +99,17 @@ pub(super) fn resume(task: TaskId) {
     }
 }
 
-/// Gives control back to whoever resumed `task`, the task that is running.
+/// Returns control to what resumed `task`, which is the running task.
 pub(super) fn suspend(task: TaskId) {
     let yielder = SLOTS.with_borrow(|slots| slots[task as usize].yielder);
     assert!(!yielder.is_null(), "a task that runs has a yielder");
-    // SAFETY: the pointer was stored from a reference into `task`'s own stack when it first ran. `task` is the task
-    // that is running now (the scheduler's `current`, on this OS thread: SLOTS is this thread's), so its stack
-    // stands and its root frame, which owns the yielder, has not returned.
+    // SAFETY: the pointer was stored from a reference into `task`'s own stack when it first ran.
+    // `task` is running now (it is the scheduler's `current`, and SLOTS belongs to this OS thread),
+    // so its stack exists and its root frame, which owns the yielder, has not returned.
     unsafe { (*yielder).suspend(()) }
 }
 
-/// Forgets every coroutine of this OS thread that has not ended: their stacks stay mapped.
-pub(super) fn forget_rest() {
+/// Forgets all coroutines of this OS thread that have not ended. Their stacks stay mapped.
+pub(super) fn forget_all() {
     SLOTS.with_borrow_mut(|slots| slots.clear());
 }

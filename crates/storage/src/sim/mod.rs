@@ -1,36 +1,44 @@
 //! The simulated runtime: whole runs that can be replayed from a seed.
 //!
-//! [`run`] takes a closure and gives it a [`Runtime`] whose tasks, locks, waits, clock and random numbers belong to
-//! one seeded scheduler. One task runs at a time. It may hand over only at these points: a storage call (or any
-//! [`Runtime::yield_point`]), taking a runtime lock, waiting on a condition variable, sleeping, joining, its end.
-//! Starting a task, notifying and giving back a lock are none. The seed draws, anew for each run, how likely a
-//! hand-over is at a storage call and at a lock, how unequal the tasks are, whether that changes on the way, and
-//! whether condition variables wake without a reason.
+//! [`run`] takes a closure and gives it a [`Runtime`] whose tasks, locks, waits, clock and random
+//! numbers belong to one seeded scheduler. One task runs at a time. Another task may be scheduled
+//! only at these *points*: a storage call (or any [`Runtime::yield_point`]), taking a runtime lock,
+//! waiting on a condition variable, sleeping, joining, and the end of a task. Starting a task,
+//! notifying and releasing a lock are not points. For each run the seed draws how likely a switch
+//! is at a storage call and at a lock, how unequal the weights of the tasks are, whether they
+//! change during the run, and whether condition variables wake spuriously.
 //!
-//! - Simulated time stands while any task can run, then jumps to the next timer. Reading the clock does not move it.
-//! - Nobody can run and there is no timer: [`Failure::Deadlock`], with what each task waits for and who holds it.
-//! - The number of points is bounded: [`Failure::Steps`] (a livelock, or a bound too small).
-//! - A task that blocks in the operating system (a std mutex held by another task, a channel) stops the run; a
-//!   watchdog (the calling thread, in real time) then names the seed and the task and aborts the process.
-//! - A panic in any task ends the run: [`Failure::Panic`].
-//! - [`SimOutcome::digest`] sums up every decision. A program that decides anything by what the seed does not
-//!   give (real time, addresses, randomly seeded maps) shows as two runs of one seed with different digests; see
-//!   [`check_replay`]. The digest can be compared across processes.
+//! - Simulated time stands still while any task can run, and then jumps to the next timer. Reading
+//!   the clock does not advance it.
+//! - If no task can run and there is no timer, the run fails with [`Failure::Deadlock`], which says
+//!   what each task waits for and who holds it.
+//! - The number of points is bounded: [`Failure::Steps`] means a livelock, or a bound that is too
+//!   small.
+//! - A task that blocks in the operating system (on a std mutex that another task holds, or on a
+//!   channel) stops the run. A watchdog (the calling thread, in real time) then prints the seed and
+//!   the task, and aborts the process.
+//! - A panic in any task ends the run with [`Failure::Panic`].
+//! - [`SimOutcome::digest`] covers every decision. If a program decides anything by something that
+//!   the seed does not determine (real time, addresses, randomly seeded maps), two runs of one seed
+//!   have different digests; see [`check_replay`]. Digests can be compared across processes.
 //!
-//! Two back ends make the same decisions: [`Backend::Coroutines`] (fast) and [`Backend::Threads`] (an OS thread a
-//! task, for Miri and sanitizers).
+//! Two back ends make the same decisions: [`Backend::Coroutines`] (fast) and [`Backend::Threads`]
+//! (one OS thread for each task, for Miri and sanitizers).
 //!
-//! **Processes.** [`Runtime::spawn_process`] starts a task in a group of its own; what it spawns belongs to the same
-//! group. [`Runtime::kill_group`] and [`Runtime::die`] are kill -9: from that point on none of the group's tasks
-//! runs again. What happens to their stacks says [`Reclaim`].
+//! **Processes.** [`Runtime::spawn_process`] starts a task in a new group, and the tasks that it
+//! spawns belong to the same group. [`Runtime::kill_group`] and [`Runtime::die`] act like kill -9:
+//! from that point on, no task of the group runs again. [`Reclaim`] says what happens to their
+//! stacks.
 //!
-//! **Costs.** A task's stack is mapped with [`SimConfig::stack_bytes`] and a guard page and costs only the pages
-//! that it touches (one or two for a small task); an overflow is a SIGSEGV. A leaked task costs these pages, two
-//! kernel mappings of 65,530, and all that its frames own. Stacks of ended tasks are used again.
+//! **Costs.** A task's stack is mapped with [`SimConfig::stack_bytes`] and a guard page. It costs
+//! only the pages that it touches (one or two for a small task), and an overflow is a SIGSEGV. A
+//! leaked task costs these pages, two of the 65,530 mappings that the kernel allows, and everything
+//! that its frames own. Stacks of ended tasks are reused.
 //!
-//! Threading: [`run`] may be called from any thread, also from several at once. It starts an OS thread for the run.
-//! Objects of a run may be used by its tasks and, once it is over, by whoever got them as its value (locks are
-//! granted without a schedule then). Tasks must not keep a `thread_local!` borrowed across a point.
+//! Threading: [`run`] may be called from any thread, also concurrently. It starts an OS thread for
+//! the run. Objects of a run may be used by its tasks and, after the run, by the caller of [`run`]
+//! if it got them in the run's value (locks are then granted without scheduling). Tasks must not
+//! keep a `thread_local!` borrowed across a point.
 
 mod core;
 mod coroutine;
@@ -49,58 +57,59 @@ pub use state::{Counters, Point, TraceEvent};
 pub use sync::Handle;
 pub(crate) use sync::{SimCondvar, SimLock, TaskHandle};
 
-use self::core::{Core, Place};
+use self::core::{Core, SpawnGroup};
 use crate::runtime::Runtime;
 
-/// How tasks are run. Both give the same trace for one seed.
+/// How tasks are run. Both back ends give the same trace for one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// Stackful coroutines on one OS thread.
     Coroutines,
-    /// An OS thread a task, one of which runs at a time.
+    /// An OS thread for each task, of which only one runs at a time.
     Threads,
 }
 
 /// What happens to the stacks of tasks that will never run again.
 ///
-/// Unwinding runs the destructors on them, at the place of the kill and before anything else runs. Runtime calls
-/// made by these destructors do not hand over: locks are taken if free or if their holder was killed too (it is
-/// then unwound first), a join unwinds the joined task first, sleeps and yields do nothing, tasks are not started.
-/// A destructor that would have to wait for anything else ends the run with a clear failure.
+/// Unwinding runs the destructors on these stacks immediately, at the point where the task was
+/// killed, before anything else runs. Runtime calls in such destructors do not switch tasks: a lock
+/// is taken if it is free or if its holder was killed too (the holder is then unwound first), a
+/// join unwinds the joined task first, sleeps and yields do nothing, and tasks cannot be started. A
+/// destructor that would have to wait for anything else ends the run with a failure that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reclaim {
-    /// Leak them, and all that their frames own.
+    /// Leak them, and everything that their frames own.
     Never,
-    /// Unwind killed groups, and what is left when the first task returns; leak what a failed run leaves, whose
-    /// invariants may be broken.
+    /// Unwind killed groups, and the remaining tasks when the first task returns. After a failed
+    /// run leak the stacks, because its invariants may be broken.
     Clean,
-    /// Unwind also after failures.
+    /// Unwind them after failures, too.
     Always,
 }
 
-/// What a run is made from.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Decides everything.
+    /// The seed, which decides everything.
     pub seed: u64,
     /// How tasks are run.
     pub backend: Backend,
-    /// The run fails after this many points.
+    /// The number of points after which the run fails.
     pub max_steps: u64,
-    /// The process aborts when no point is passed for this long in real time. None: never.
+    /// The process aborts if the run passes no point for this long in real time. `None`: never.
     pub watchdog: Option<Duration>,
     /// Size of a coroutine's stack in bytes.
     pub stack_bytes: usize,
     /// What happens to the stacks of tasks that will never run again.
     pub reclaim: Reclaim,
-    /// Keep every decision, not only their digest.
+    /// Whether every decision is recorded, or only their digest.
     pub record_trace: bool,
 }
 
 impl SimConfig {
-    /// The usual configuration with this seed: coroutines (threads under Miri, or where the environment says
-    /// `SILT_SIM_BACKEND=threads`, as sanitizers need it, which do not follow a change of stacks), a million points,
-    /// 30 s of watchdog, 256 KiB of stack.
+    /// The default configuration with this seed: coroutines, a million points, a watchdog of 30 s,
+    /// and stacks of 256 KiB. It uses threads under Miri, and if the environment has
+    /// `SILT_SIM_BACKEND=threads`, for sanitizers, which cannot follow a switch of stacks.
     pub fn new(seed: u64) -> SimConfig {
         let miri = cfg!(miri);
         let threads = miri || std::env::var_os("SILT_SIM_BACKEND").is_some_and(|b| b == "threads");
@@ -120,10 +129,11 @@ impl SimConfig {
     }
 }
 
-/// Runs `f` as the first task of a simulated run. The run ends when it returns, whatever other tasks do.
+/// Runs `f` as the first task of a simulated run. The run ends when `f` returns, even if other
+/// tasks still run.
 ///
 /// # Panics
-/// When the operating system refuses a thread or memory for a stack.
+/// If the operating system refuses to create a thread, or to give memory for a stack.
 pub fn run<T, F>(config: SimConfig, f: F) -> SimOutcome<T>
 where
     T: Send + 'static,
@@ -153,7 +163,7 @@ where
     }
 }
 
-/// The run's own OS thread.
+/// Runs the tasks; the body of the run's own OS thread.
 fn drive<T, F>(core: &Arc<Core>, f: F) -> SimOutcome<T>
 where
     T: Send + 'static,
@@ -163,7 +173,7 @@ where
     let runtime = Runtime::simulated(handle.clone());
     core.attach();
     let (first, _) = handle
-        .spawn_at("main", Place::FirstTask, move || f(runtime))
+        .spawn_at("main", SpawnGroup::FirstTask, move || f(runtime))
         .unwrap_or_else(|e| {
             panic!(
                 "no stack for the simulated run of seed {}: {e}",
@@ -184,7 +194,7 @@ where
     };
     let result = match failure {
         Some(failure) => Err(failure),
-        // The run is over, so this takes the value without waiting.
+        // The run is over, so this returns the value without waiting.
         None => Ok(first
             .into_value()
             .expect("a run without a failure ends when its first task has returned")),
@@ -200,18 +210,19 @@ where
     }
 }
 
-/// Waits for the run's end; aborts the process when it passes no point for too long.
-fn watch(core: &Core, done: &Mutex<bool>, bell: &Condvar, died: impl Fn() -> bool) {
+/// Waits for the run's end. Aborts the process if the run passes no point for too long.
+fn watch(core: &Core, done: &Mutex<bool>, ended: &Condvar, died: impl Fn() -> bool) {
     let mut over = done.lock().unwrap_or_else(|e| e.into_inner());
     let Some(limit) = core.config.watchdog else {
-        // A driver that panics (no memory for a stack) rings no bell; the join that follows waits for its end.
+        // A driver that panics (no memory for a stack) does not notify `ended`; the caller's join
+        // waits for its end.
         return;
     };
-    // Four looks: a run is given up after between 1 and 1.25 times the limit.
+    // With four checks per limit, a run is aborted after 1 to 1.25 times the limit.
     let look = (limit / 4).max(Duration::from_millis(1));
     let mut last = (core.progress(), Duration::ZERO);
     while !*over && !died() {
-        let (guard, timeout) = bell
+        let (guard, timeout) = ended
             .wait_timeout(over, look)
             .unwrap_or_else(|e| e.into_inner());
         over = guard;

@@ -1,4 +1,4 @@
-//! What a run gives: value or failure, trace, counters; and the check that a seed replays.
+//! The outcome of a run: its value or failure, trace and counters; and a check that a seed replays.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::runtime::Runtime;
 pub struct TaskReport {
     /// The name that it was spawned with.
     pub name: String,
-    /// Its process.
+    /// The process that it belongs to.
     pub group: GroupId,
-    /// What it waits for, where, and who holds it.
+    /// What it waits for, where, and who holds that.
     pub state: String,
 }
 
@@ -28,13 +28,13 @@ impl fmt::Display for TaskReport {
 pub enum Failure {
     /// A task panicked.
     Panic {
-        /// Its name.
+        /// The task's name.
         task: String,
         /// The payload, if it was text.
         message: String,
-        /// File, line and column.
+        /// The file, line and column.
         location: Option<String>,
-        /// The stack, if `RUST_BACKTRACE` asks for it.
+        /// The stack, if `RUST_BACKTRACE` is set.
         backtrace: Option<String>,
     },
     /// No task could run, and there was no timer.
@@ -42,9 +42,9 @@ pub enum Failure {
         /// All unfinished tasks.
         tasks: Vec<TaskReport>,
     },
-    /// The run passed more points than allowed.
+    /// The run passed too many points.
     Steps {
-        /// The bound.
+        /// The maximum number of points.
         limit: u64,
         /// All unfinished tasks.
         tasks: Vec<TaskReport>,
@@ -80,7 +80,8 @@ impl fmt::Display for Failure {
             Failure::Steps { limit, tasks } => {
                 write!(
                     f,
-                    "not ended after {limit} points: a livelock, or the bound is too small"
+                    "the run did not end within {limit} points: a livelock, or the bound is too \
+                     small"
                 )?;
                 list(f, tasks)
             }
@@ -88,30 +89,31 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a run gave.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct SimOutcome<T> {
     /// The run's seed.
     pub seed: u64,
-    /// How its tasks were run.
+    /// The back end that ran its tasks.
     pub backend: Backend,
-    /// The first task's value, or why there is none.
+    /// The first task's value, or the failure.
     pub result: Result<T, Failure>,
-    /// xxh3 over every decision: equal for equal seeds and programs, across back ends and processes.
+    /// The xxh3 hash of every decision. It is equal for equal seeds and programs, across back ends
+    /// and processes.
     pub digest: u64,
-    /// What was counted.
+    /// The run's counters.
     pub counters: Counters,
-    /// Simulated time at the end.
+    /// The simulated time at the end.
     pub simulated_time: Duration,
-    /// Every decision, if [`SimConfig::record_trace`] asked for it.
+    /// Every decision, if [`SimConfig::record_trace`] is set.
     pub trace: Option<Vec<TraceEvent>>,
 }
 
 impl<T> SimOutcome<T> {
-    /// The value.
+    /// The first task's value.
     ///
     /// # Panics
-    /// With the seed and the failure, if the run failed.
+    /// If the run failed. The message has the seed and the failure.
     #[track_caller]
     pub fn unwrap(self) -> T {
         match self.result {
@@ -121,16 +123,16 @@ impl<T> SimOutcome<T> {
     }
 }
 
-/// Two runs of one seed took different ways: something decided by what the seed does not give.
+/// Two runs of one seed differed, so something decided by a value that the seed does not determine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// The seed.
     pub seed: u64,
-    /// How many decisions were alike before.
+    /// The number of equal decisions before.
     pub alike_count: usize,
-    /// The first decision that differs in the first run; none if that run had ended.
+    /// The first different decision in the first run. `None` if that run had ended.
     pub first: Option<TraceEvent>,
-    /// And in the second.
+    /// The first different decision in the second run. `None` if that run had ended.
     pub second: Option<TraceEvent>,
 }
 
@@ -138,8 +140,8 @@ impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "two simulated runs of seed {} differ after {} decisions: {:?} against {:?}; something reads a clock, an \
-             address, a randomly seeded map or a foreign thread behind the runtime's back",
+            "two simulated runs of seed {} differ after {} decisions: {:?} against {:?}; something \
+             depends on a clock, an address, a randomly seeded map or a foreign thread",
             self.seed, self.alike_count, self.first, self.second
         )
     }
@@ -150,7 +152,7 @@ impl std::error::Error for Divergence {}
 /// Runs `f` twice with one seed and compares all decisions.
 ///
 /// # Errors
-/// With the first decision that differs.
+/// The first decision that differs.
 pub fn check_replay<T, F>(config: SimConfig, f: F) -> Result<SimOutcome<T>, Divergence>
 where
     T: Send + 'static,

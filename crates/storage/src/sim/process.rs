@@ -1,9 +1,10 @@
-//! Simulated processes: groups of tasks that can be killed at a point, as by kill -9, while others go on.
+//! Simulated processes: groups of tasks that can be killed at any point, as with kill -9, while
+//! other tasks continue.
 
 use std::fmt;
 use std::panic::Location;
 
-use super::core::Place;
+use super::core::SpawnGroup;
 use super::{Handle, TaskHandle};
 use crate::runtime::Runtime;
 
@@ -29,7 +30,7 @@ impl fmt::Display for Killed {
 
 impl std::error::Error for Killed {}
 
-/// A simulated process, to be killed or joined. Dropping it does neither.
+/// A simulated process that can be killed or joined. Dropping it does neither.
 #[derive(Debug)]
 pub struct Process<T> {
     runtime: Runtime,
@@ -38,12 +39,13 @@ pub struct Process<T> {
 }
 
 impl<T> Process<T> {
-    /// Its group.
+    /// The group of its tasks.
     pub fn group(&self) -> GroupId {
         self.group
     }
 
-    /// Kills it: none of its tasks runs again. Nothing if it has ended. See [`Runtime::kill_group`].
+    /// Kills it: none of its tasks runs again. Does nothing if it has ended. See
+    /// [`Runtime::kill_group`].
     pub fn kill(&self) {
         self.runtime.kill_group(self.group);
     }
@@ -53,24 +55,24 @@ impl<T> Process<T> {
         self.runtime.is_group_alive(self.group)
     }
 
-    /// Waits for its end and gives its first task's value.
+    /// Waits for its end and returns its first task's value.
     ///
     /// # Errors
-    /// When it was killed.
+    /// If it was killed.
     #[track_caller]
     pub fn join(self) -> Result<T, Killed> {
         self.main.join(Location::caller()).map_err(|_| Killed)
     }
 }
 
-/// Simulated processes. All of these panic on the production runtime.
+/// Simulated processes. All of these functions panic on the production runtime.
 impl Runtime {
-    /// Starts `f` as the first task of a new simulated process. Tasks that a task spawns belong to its process,
-    /// whichever handle they are spawned with. When `f` returns, what is left of the process is killed, as when a
-    /// `main` returns.
+    /// Starts `f` as the first task of a new simulated process. A task that is spawned belongs to
+    /// the process of the task that spawns it, whichever handle is used. When `f` returns, the
+    /// remaining tasks of the process are killed, as when `main` returns.
     ///
     /// # Errors
-    /// When there is no memory for a stack.
+    /// If there is no memory for a stack.
     pub fn spawn_process<T, F>(&self, name: &str, f: F) -> std::io::Result<Process<T>>
     where
         T: Send + 'static,
@@ -79,7 +81,7 @@ impl Runtime {
         let runtime = self.clone();
         let (main, group) = self
             .simulation()
-            .spawn_at(name, Place::NewGroup, move || f(runtime))?;
+            .spawn_at(name, SpawnGroup::NewGroup, move || f(runtime))?;
         Ok(Process {
             runtime: self.clone(),
             group,
@@ -97,18 +99,18 @@ impl Runtime {
         self.simulation().core().is_group_alive(group)
     }
 
-    /// Kills a process, as kill -9: none of its tasks passes another point. Its locks are abandoned: other
-    /// processes that wait for one get it only if [`super::Reclaim`] unwinds the holder. Joins of its tasks fail.
-    /// Does not return if the caller belongs to the process.
+    /// Kills a process, as kill -9 does: none of its tasks passes another point. Its locks are
+    /// abandoned: other processes that wait for one get it only if [`super::Reclaim`] unwinds the
+    /// holder. Joins of its tasks fail. Does not return if the caller belongs to the process.
     ///
     /// # Panics
-    /// For the process of the run's first task, which cannot be killed.
+    /// If it is the process of the run's first task, which cannot be killed.
     pub fn kill_group(&self, group: GroupId) {
         self.simulation().core().kill(group);
     }
 
-    /// Kills the process of the calling task at this very point: for storages that let a process die at their
-    /// n-th call.
+    /// Kills the process of the calling task immediately. Used by storages that let a process die
+    /// at its n-th call.
     pub fn die(&self) -> ! {
         let core = self.simulation().core();
         core.kill(core.group_of_caller());

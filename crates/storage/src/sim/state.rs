@@ -1,8 +1,9 @@
-//! What the scheduler knows and how it decides: tasks, locks, simulated time, the seed's numbers, the trace.
+//! The scheduler's state and decisions: tasks, locks, simulated time, the seed's numbers, and the
+//! trace.
 //!
-//! Plain data behind one std mutex (`Core::state`), without a word about how tasks are run, so that both back ends
-//! make the same decisions by construction. Every list is ordered by what happened in the run, never by addresses
-//! or hashes.
+//! This is plain data behind one std mutex (`Core::state`). It does not know how tasks are run, so
+//! both back ends make the same decisions by construction. Every list is ordered by the events of
+//! the run, never by addresses or hashes.
 
 use std::panic::Location;
 
@@ -10,22 +11,22 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{Failure, GroupId, TaskReport};
 
-/// A task's number: its place in `State::tasks`.
+/// The number of a task: its index in `State::tasks`.
 pub(super) type TaskId = u32;
 
-/// Stands for the OS thread that drives the run, where a task's number is expected.
+/// Stands for the OS thread that drives the run, where a task number is expected.
 pub(super) const DRIVER: TaskId = u32::MAX;
 
-/// The largest number of tasks in one run (the trace keeps 24 bits of a task's number).
+/// The largest number of tasks in one run. The trace keeps 24 bits of a task's number.
 pub(super) const MAX_TASKS: usize = 1 << 24;
 
-/// Where a task may hand over.
+/// Where another task may be scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Point {
     /// A storage call, or any other explicit yield.
     Yield = 1,
-    /// Taking a runtime lock (also trying to).
+    /// Taking a runtime lock, or trying to.
     Lock = 2,
     /// Waiting for a lock that another task holds.
     LockWait = 3,
@@ -33,15 +34,15 @@ pub enum Point {
     CondvarWait = 4,
     /// Sleeping.
     Sleep = 5,
-    /// Waiting for a task's end.
+    /// Waiting for the end of a task.
     Join = 6,
-    /// A task's end.
+    /// The end of a task.
     Exit = 7,
-    /// Not a hand-over: a number that the program mixed into the trace.
+    /// Not a point: a number that the program mixed into the trace.
     Note = 8,
-    /// Not a hand-over: simulated time moved.
+    /// Not a point: simulated time advanced.
     Time = 9,
-    /// Not a hand-over: a group was killed.
+    /// Not a point: a group was killed.
     Kill = 10,
 }
 
@@ -50,25 +51,27 @@ pub enum Point {
 pub struct TraceEvent {
     /// The task that ran.
     pub task: u32,
-    /// Where it stood.
+    /// The point that it reached.
     pub point: Point,
-    /// Which task runs next; for notes, times (ns) and kills: the number noted, the time, the group.
+    /// The task that runs next. For a note the number, for a change of time the time (in ns), for a
+    /// kill the group.
     pub value: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// In `State::runnable`.
+    /// The task is in `State::runnable`.
     Runnable,
-    /// Waits for what `Task::wait` says.
+    /// The task waits for `Task::wait`.
     Blocked,
-    /// Returned, or was unwound to its end.
+    /// The task returned, or was unwound to its end.
     Ended,
-    /// Killed; its stack still stands and it never runs again, except to be unwound.
+    /// The task was killed. Its stack still exists, and it never runs again, except to be unwound.
     Killed,
-    /// Killed and being unwound: runtime calls in its destructors do not hand over.
+    /// The task was killed and is being unwound. Runtime calls in its destructors do not switch
+    /// tasks.
     Unwinding,
-    /// Its stack stands for ever.
+    /// The task's stack is never reclaimed.
     Leaked,
 }
 
@@ -99,11 +102,11 @@ pub(super) struct Task {
     pub group: GroupId,
     pub phase: Phase,
     pub wait: Wait,
-    /// Simulated time at which it wakes by itself.
+    /// The simulated time at which its wait ends.
     pub deadline_nanos: Option<u64>,
-    /// Its last wait ended because its time had come.
+    /// Whether its last wait timed out.
     pub timed_out: bool,
-    /// Its value was stored: it returned normally.
+    /// Whether it returned normally, so that its value was stored.
     pub returned: bool,
     weight: u32,
 }
@@ -113,7 +116,7 @@ pub(super) struct Lock {
     pub made_at: &'static Location<'static>,
 }
 
-/// SplitMix64: small, and good enough to choose tasks.
+/// SplitMix64. It is small and good enough to choose tasks.
 pub(super) struct Rng(u64);
 
 impl Rng {
@@ -129,31 +132,32 @@ impl Rng {
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
-    /// Evenly in `0..bound`.
+    /// A number in `0..bound`, evenly distributed.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// What the seed draws once for a run. Runs differ in how often tasks alternate and in how unequal they are:
-/// some races need a switch at nearly every point, some need one task to starve for a thousand.
+/// What the seed draws once for each run. Runs differ in how often tasks alternate and in how
+/// unequal they are: some races need a switch at nearly every point, others need one task to starve
+/// for a thousand.
 struct Rates {
-    /// Chance of a decision at a storage call, in 1/2^32.
+    /// The probability of a scheduling decision at a storage call, in 1/2^32.
     at_yield: u64,
-    /// The same at taking a lock.
+    /// The same for taking a lock.
     at_lock: u64,
-    /// Task weights are 2^0 to 2^this.
+    /// Task weights are 2^0 to 2^`weight_bits`.
     weight_bits: u64,
-    /// Chance that a task gets a new weight when it is passed over or chosen, in 1/2^32.
+    /// The probability that a chosen task gets a new weight, in 1/2^32.
     reweigh: u64,
-    /// Chance that a wait on a condition variable ends without a reason, in 1/2^32. Zero in most runs, because it
-    /// also hides lost wake-ups.
+    /// The probability that a wait on a condition variable wakes spuriously, in 1/2^32. It is zero
+    /// in most runs, because it also hides lost wake-ups.
     spurious: u64,
 }
 
 impl Rates {
     fn draw(rng: &mut Rng) -> Rates {
-        /// 2^-7 to 1, evenly in the exponent's sixteenths.
+        /// A rate from 2^-7 to 1, evenly distributed over sixteenths of the exponent.
         fn rate(rng: &mut Rng) -> u64 {
             let exponent = rng.below(7 * 16 + 1) as f64 / 16.0;
             (2f64.powf(-exponent) * 4_294_967_296.0) as u64
@@ -168,27 +172,28 @@ impl Rates {
     }
 }
 
-/// Counts of one run.
+/// The counters of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Points passed: where a task could have handed over, did, or waited.
+    /// Points that were passed: where another task could have been scheduled, was scheduled, or the
+    /// task waited.
     pub steps: u64,
-    /// Changes of the running task.
+    /// The number of times that the running task changed.
     pub switches: u64,
-    /// Tasks started, the first one included.
+    /// Tasks that were started, including the first one.
     pub tasks: u64,
-    /// Tasks that were killed, or not ended when the first task returned.
+    /// Tasks that were killed, or that had not ended when the first task returned.
     pub killed: u64,
-    /// Tasks whose stacks were given up, with all that their frames own. Tasks that a failed run ended with count
-    /// here or under `killed` according to [`super::Reclaim`].
+    /// Tasks whose stacks were leaked, with everything that their frames own. Tasks that were left
+    /// when a run failed count here or under `killed`, depending on [`super::Reclaim`].
     pub leaked: u64,
-    /// Largest number of tasks alive at one time.
+    /// The largest number of tasks alive at one time.
     pub peak_tasks: u64,
     by_point: [u64; Point::Kill as usize + 1],
 }
 
 impl Counters {
-    /// How often a decision was made at points of this kind: who runs next.
+    /// The number of scheduling decisions at points of this kind.
     pub fn at(&self, point: Point) -> u64 {
         self.by_point[point as usize]
     }
@@ -197,23 +202,23 @@ impl Counters {
 pub(super) struct State {
     pub current: TaskId,
     pub tasks: Vec<Task>,
-    /// Tasks that can run, in the order that the run's own events gave them.
+    /// Tasks that can run, in the order in which they became runnable.
     pub runnable: Vec<TaskId>,
-    /// Tasks that wait; a list of its own because ended tasks stay in `tasks`.
+    /// Tasks that wait. They have their own list because ended tasks stay in `tasks`.
     pub blocked: Vec<TaskId>,
     pub locks: Vec<Lock>,
     free_locks: Vec<u32>,
-    /// Blocked tasks that wait for a lock: releases look at nothing while it is 0.
+    /// Blocked tasks that wait for a lock. While it is 0, releasing a lock searches nothing.
     lock_waiters: u32,
     condvars: u32,
     pub groups: Vec<Group>,
     pub now_nanos: u64,
     pub unix_base_micros: u64,
     pub failure: Option<Failure>,
-    /// The run has ended; what is left of its objects is used from outside.
+    /// The run has ended. Its remaining objects are used from outside.
     pub over: bool,
     pub counters: Counters,
-    /// Who goes on when the task that is being unwound is done.
+    /// The tasks that continue when the task that is being unwound has ended, innermost last.
     pub unwinders: Vec<TaskId>,
     max_steps: u64,
     schedule: Rng,
@@ -224,7 +229,7 @@ pub(super) struct State {
 
 pub(super) struct Group {
     pub alive: bool,
-    /// Its first task: when that one returns, the process exits.
+    /// Its first task. When that returns, the process exits.
     pub main: TaskId,
 }
 
@@ -292,7 +297,7 @@ impl State {
         self.tasks[id as usize].phase
     }
 
-    /// A new runnable task.
+    /// Adds a runnable task.
     pub(super) fn add_task(&mut self, name: &str, group: GroupId) -> TaskId {
         assert!(
             self.tasks.len() < MAX_TASKS,
@@ -338,13 +343,13 @@ impl State {
         self.trace.events.take()
     }
 
-    /// Counts a point; false when the bound is passed.
+    /// Counts a point. Returns false when the bound is exceeded.
     pub(super) fn step(&mut self) -> bool {
         self.counters.steps += 1;
         self.counters.steps <= self.max_steps
     }
 
-    /// Who runs after `me` came to a point at which it may go on.
+    /// Decides which task runs after `me` reached a point at which it may continue.
     pub(super) fn decide(&mut self, me: TaskId, point: Point) -> TaskId {
         let rate = if point == Point::Yield {
             self.rates.at_yield
@@ -360,7 +365,8 @@ impl State {
         next
     }
 
-    /// Who runs after `me` could not go on; time moves if it must. None: nobody ever will.
+    /// Decides which task runs after `me` cannot continue, and advances time if necessary. `None`
+    /// if no task will ever run.
     pub(super) fn decide_blocked(&mut self, me: TaskId, point: Point) -> Option<TaskId> {
         if self.runnable.is_empty() && !self.advance_time(me) {
             return None;
@@ -398,7 +404,8 @@ impl State {
         chosen
     }
 
-    /// Moves time to the next timer and wakes whoever's time has come. False without any timer.
+    /// Advances time to the next timer and wakes the tasks whose time has come. Returns false if
+    /// there is no timer.
     fn advance_time(&mut self, me: TaskId) -> bool {
         let Some(next) = self
             .blocked
@@ -420,7 +427,7 @@ impl State {
         true
     }
 
-    /// Blocked tasks for which `test` holds, in the order in which they were blocked.
+    /// Blocked tasks for which `test` holds, in the order in which they blocked.
     fn waiting(&self, test: impl Fn(&Task) -> bool) -> impl Iterator<Item = TaskId> {
         self.blocked
             .iter()
@@ -428,7 +435,7 @@ impl State {
             .filter(move |&id| test(&self.tasks[id as usize]))
     }
 
-    /// Takes `id` out of the runnable ones until its wait is over.
+    /// Removes `id` from the runnable tasks until its wait is over.
     pub(super) fn block(&mut self, id: TaskId, wait: Wait, deadline_nanos: Option<u64>) {
         self.runnable.retain(|&other| other != id);
         self.blocked.push(id);
@@ -461,7 +468,8 @@ impl State {
         }
     }
 
-    /// Takes a task out of the schedule for good, as `phase` says, and wakes those who wait for its end.
+    /// Permanently removes a task from the schedule, with the phase `phase`, and wakes the tasks
+    /// that join it.
     pub(super) fn retire(&mut self, id: TaskId, phase: Phase) {
         match self.phase(id) {
             Phase::Runnable => self.runnable.retain(|&other| other != id),
@@ -512,7 +520,7 @@ impl State {
         self.condvars
     }
 
-    /// Whether a wait that starts now ends at once and without a reason.
+    /// Whether a wait that starts now wakes spuriously.
     pub(super) fn draw_spurious(&mut self) -> bool {
         self.rates.spurious != 0 && self.chance(self.rates.spurious)
     }
@@ -529,13 +537,13 @@ impl State {
                 self.wake(id);
             }
         } else if !woken.is_empty() {
-            // std does not say which waiter wakes either.
+            // std does not specify which waiter wakes either.
             let chosen = self.schedule.below(woken.len() as u64) as usize;
             self.wake(woken[chosen]);
         }
     }
 
-    /// All unfinished tasks, for people.
+    /// All unfinished tasks, for failure messages.
     pub(super) fn reports(&self) -> Vec<TaskReport> {
         let unfinished = |task: &&Task| task.phase != Phase::Ended;
         let report = |task: &Task| TaskReport {
@@ -578,7 +586,8 @@ impl State {
             }
             Wait::Condvar { made_at, at, .. } => {
                 format!(
-                    "at {at} waits for a notification of the condition variable made at {made_at}{until}"
+                    "at {at} waits for a notification of the condition variable made at \
+                     {made_at}{until}"
                 )
             }
             Wait::Sleep { at } => format!("at {at} sleeps{until}"),

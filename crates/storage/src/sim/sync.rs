@@ -1,4 +1,4 @@
-//! What a simulated runtime's handle, locks, condition variables and tasks are made of.
+//! The simulated runtime's handle, locks, condition variables and tasks.
 
 use std::fmt;
 use std::panic::Location;
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use super::GroupId;
-use super::core::{Core, Place, killed_payload};
+use super::core::{Core, SpawnGroup, killed_payload};
 use super::state::TaskId;
 use crate::runtime::Instant;
 
-/// A handle on one simulated run. Opaque: reached through [`crate::Runtime`].
+/// A handle to one simulated run. It is opaque and used through [`crate::Runtime`].
 #[derive(Clone)]
 pub struct Handle {
     core: Arc<Core>,
@@ -68,12 +68,12 @@ impl Handle {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        Ok(self.spawn_at(name, Place::SameGroup, f)?.0)
+        Ok(self.spawn_at(name, SpawnGroup::SameGroup, f)?.0)
     }
     pub(super) fn spawn_at<T, F>(
         &self,
         name: &str,
-        place: Place,
+        spawn_group: SpawnGroup,
         f: F,
     ) -> std::io::Result<(TaskHandle<T>, GroupId)>
     where
@@ -86,7 +86,7 @@ impl Handle {
             let result = f();
             *slot.lock().unwrap_or_else(|e| e.into_inner()) = Some(result);
         };
-        let (id, group) = self.core.spawn(name, place, Box::new(entry))?;
+        let (id, group) = self.core.spawn(name, spawn_group, Box::new(entry))?;
         Ok((
             TaskHandle {
                 core: self.core.clone(),
@@ -98,7 +98,7 @@ impl Handle {
     }
 }
 
-/// Who holds a simulated mutex, and who waits for it.
+/// A simulated mutex. The scheduler knows its holder and its waiters.
 pub(crate) struct SimLock {
     core: Arc<Core>,
     id: u32,
@@ -111,12 +111,13 @@ impl SimLock {
     pub(crate) fn try_acquire(&self) -> bool {
         self.core.try_acquire(self.id)
     }
-    /// Gives the lock back and lets its waiters compete for it. No hand-over.
+    /// Releases the lock and lets its waiters compete for it. This is not a point.
     pub(crate) fn release(&self) {
         let (mut state, _) = self.core.enter();
         state.release_lock(self.id);
     }
-    /// The scheduler granted a lock whose std mutex is held: a bug of this crate.
+    /// Reports that the scheduler granted a lock whose std mutex is held, which is a bug of this
+    /// crate.
     #[cold]
     pub(crate) fn granted_but_held(&self) -> ! {
         panic!(
@@ -138,7 +139,7 @@ impl fmt::Debug for SimLock {
     }
 }
 
-/// A simulated condition variable: a number that waiting tasks name.
+/// A simulated condition variable. Waiting tasks refer to its number.
 pub(crate) struct SimCondvar {
     core: Arc<Core>,
     id: u32,
@@ -146,7 +147,8 @@ pub(crate) struct SimCondvar {
 }
 
 impl SimCondvar {
-    /// Waits; true if the time ran out. The caller has given back its lock since it last handed over.
+    /// Waits. Returns true if the time ran out. The caller has released its lock, and has passed no
+    /// point since.
     pub(crate) fn wait(&self, timeout: Option<Duration>, at: &'static Location<'static>) -> bool {
         self.core.wait(self.id, self.made_at, timeout, at)
     }
@@ -183,7 +185,7 @@ impl<T> TaskHandle<T> {
         let value = self.value.lock().unwrap_or_else(|e| e.into_inner()).take();
         value.ok_or_else(killed_payload)
     }
-    /// The value of a task that has returned, when the run is over.
+    /// The value of a task that has returned, once the run is over.
     pub(super) fn into_value(self) -> Option<T> {
         self.value.lock().unwrap_or_else(|e| e.into_inner()).take()
     }

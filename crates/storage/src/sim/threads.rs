@@ -1,8 +1,9 @@
-//! The back end that runs each task on an OS thread of its own; a baton says which one runs.
+//! The back end that runs each task on its own OS thread. A baton says which of them runs.
 //!
-//! The baton is `State::current`: a thread goes on only when it reads its own number there, and waits on its own
-//! condition variable until then. Slower than coroutines by an operating system's wake-up for each switch; kept
-//! because Miri and the sanitizers cannot follow a switch of stacks.
+//! The baton is `State::current`: a thread continues only when it finds its own number there, and
+//! until then it waits on its own condition variable. This is slower than coroutines, because each
+//! switch wakes a thread of the operating system. It exists because Miri and the sanitizers cannot
+//! follow a switch of stacks.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -10,30 +11,31 @@ use std::thread::JoinHandle;
 
 use super::state::{DRIVER, State, TaskId};
 
-/// A task's OS thread, and where it waits for its turn.
-struct Seat {
-    bell: Arc<Condvar>,
+/// The OS thread of a task, and the condition variable on which it waits for its turn.
+struct TaskThread {
+    turn: Arc<Condvar>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Who waits for the baton where.
+/// The condition variables on which tasks and the driver wait for the baton.
 #[derive(Default)]
 pub(super) struct Baton {
-    tasks: Mutex<Vec<Seat>>,
+    tasks: Mutex<Vec<TaskThread>>,
     driver: Arc<Condvar>,
 }
 
 impl Baton {
-    fn bell(&self, task: TaskId) -> Arc<Condvar> {
+    fn turn(&self, task: TaskId) -> Arc<Condvar> {
         if task == DRIVER {
             return self.driver.clone();
         }
         self.tasks.lock().unwrap_or_else(|e| e.into_inner())[task as usize]
-            .bell
+            .turn
             .clone()
     }
 
-    /// Starts the OS thread of `task`, which must be the next number. `body` waits for its turn itself.
+    /// Starts the OS thread of `task`, which must be the next number. `body` itself waits for its
+    /// turn.
     pub(super) fn create(
         &self,
         task: TaskId,
@@ -43,21 +45,21 @@ impl Baton {
         let mut tasks = self.tasks.lock().unwrap_or_else(|e| e.into_inner());
         debug_assert_eq!(tasks.len(), task as usize);
         let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
-        tasks.push(Seat {
-            bell: Arc::default(),
+        tasks.push(TaskThread {
+            turn: Arc::default(),
             thread: Some(thread),
         });
         Ok(())
     }
 
-    /// Waits for the OS threads of tasks that have `ended`; those of the others stand for ever.
+    /// Joins the OS threads of the tasks that have `ended`. Those of other tasks never end.
     pub(super) fn join(&self, ended: &[bool]) {
         let mut tasks = self.tasks.lock().unwrap_or_else(|e| e.into_inner());
         let threads: Vec<_> = tasks
             .iter_mut()
             .zip(ended)
             .filter(|(_, ended)| **ended)
-            .filter_map(|(seat, _)| seat.thread.take())
+            .filter_map(|(task, _)| task.thread.take())
             .collect();
         drop(tasks);
         for thread in threads {
@@ -66,9 +68,9 @@ impl Baton {
         }
     }
 
-    /// Tells `State::current` that it is its turn.
+    /// Notifies the task `State::current` that it is its turn.
     pub(super) fn pass(&self, state: &MutexGuard<'_, State>) {
-        self.bell(state.current).notify_one();
+        self.turn(state.current).notify_one();
     }
 
     /// Waits until it is `me`'s turn.
@@ -80,9 +82,9 @@ impl Baton {
         if state.current == me {
             return state;
         }
-        let bell = self.bell(me);
+        let turn = self.turn(me);
         while state.current != me {
-            state = bell.wait(state).unwrap_or_else(|e| e.into_inner());
+            state = turn.wait(state).unwrap_or_else(|e| e.into_inner());
         }
         state
     }

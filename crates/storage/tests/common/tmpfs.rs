@@ -1,19 +1,20 @@
-//! A real, small file system for a test: a tmpfs in a mount namespace of the test's own child process. Tests of other crates include this file.
+//! A real, small file system for a test: a tmpfs in a mount namespace of the test's own child
+//! process. Tests of other crates include this file.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Says to the child where its file system is.
+/// The environment variable that tells the child where its file system is.
 const ROLE: &str = "SILT_TEST_TMPFS";
 
-/// What the child prints when it has come to its end: that it ran at all is not taken for granted.
+/// The child prints this at its end, so that a child that ran nothing is noticed.
 const DONE: &str = "the small file system was used to the end";
 
-/// Runs `body` on an empty tmpfs of `mib` MiB. `test` is the calling test's full name, as its binary's filter takes it. Skips, aloud, where a
-/// mount is not permitted.
+/// Runs `body` on an empty tmpfs of `mib` MiB. `test` is the full name of the calling test, as its
+/// binary's filter takes it. If mounts are not permitted, it prints that the test is skipped.
 ///
 /// # Panics
-/// If the body does.
+/// If the body panics.
 pub fn on_tmpfs(test: &str, mib: u32, body: impl FnOnce(&Path)) {
     if let Some(dir) = std::env::var_os(ROLE) {
         body(Path::new(&dir));
@@ -44,9 +45,9 @@ pub fn on_tmpfs(test: &str, mib: u32, body: impl FnOnce(&Path)) {
     };
     let out = String::from_utf8_lossy(&output.stdout);
     let err = String::from_utf8_lossy(&output.stderr);
-    // 77: no mount; otherwise `unshare` itself was refused before our binary ran at all.
+    // 77: the mount failed. Otherwise `unshare` itself was refused before our binary ran.
     if output.status.code() == Some(77) || !out.contains("running 1 test") {
-        return println!("skipped: a tmpfs in a user namespace is not to be had here: {err}");
+        return println!("skipped: no tmpfs can be mounted in a user namespace here: {err}");
     }
     assert!(
         output.status.success() && out.contains(DONE),
