@@ -1,7 +1,8 @@
-//! Checks a whole table: every checksum, every rule of the format, and that index, filter, properties and digest are
-//! those of the entries. Used by `silt check`, by repairs, and on samples of tables that another process made.
+//! Checks a whole table: every checksum, every rule of the format, and that index, filter,
+//! properties and digest match the entries. Used by `silt check`, by repairs, and for samples of
+//! tables that another process made.
 //!
-//! Threading: reads a shared table with buffers of its own; blocks do not pass through a cache.
+//! Threading: reads a shared table with its own buffers. Blocks do not pass through a cache.
 
 use std::cmp::Ordering;
 
@@ -13,21 +14,21 @@ use crate::filter::Filter;
 use crate::key::{HIGHEST_TRAILER, Kind, common_prefix, compare_internal, hash, seq_of};
 use crate::reader::TableReader;
 
-/// Most damages that a check lists; it goes on counting entries after that.
+/// The largest number of damages that a check lists. After that it only counts.
 pub const MAX_LISTED: usize = 100;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Entries that were read and are sound.
+    /// The number of sound entries that were read.
     pub entries: u64,
-    /// Blocks that were read and are sound.
+    /// The number of sound blocks that were read.
     pub blocks: u64,
-    /// What is wrong, at most [`MAX_LISTED`], in file order.
+    /// At most [`MAX_LISTED`] damages, in file order.
     pub damage: Vec<Found>,
 }
 
-/// One damaged place of a table.
+/// One damage of a table.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// What is wrong.
@@ -39,9 +40,9 @@ pub struct Found {
 /// A block that cannot be read, and the keys that may be in it, as the index says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedBlock {
-    /// Its first byte in the file.
+    /// The offset of its first byte in the file.
     pub start: u64,
-    /// Its end in the file, after the checksum.
+    /// The offset of its end in the file, after the checksum.
     pub end: u64,
     /// A lower bound of its keys.
     pub lower: Vec<u8>,
@@ -52,7 +53,7 @@ pub struct DamagedBlock {
 }
 
 impl DamagedBlock {
-    /// Block `i` of a table.
+    /// Describes block `i` of a table.
     fn of(table: &TableReader, i: usize) -> DamagedBlock {
         let index = table.index();
         let place = index.place(i);
@@ -64,7 +65,7 @@ impl DamagedBlock {
                 Some(before) => index.separator(before).0,
                 None => table.properties().smallest_key.clone().unwrap_or_default(),
             },
-            // A separator with the highest trailer stands before all entries of its key.
+            // A separator with the highest trailer sorts before all entries of its key.
             upper_included: i + 1 == index.len() || trailer != HIGHEST_TRAILER,
             upper,
         }
@@ -74,7 +75,7 @@ impl DamagedBlock {
 /// Reads and checks every block and every rule.
 ///
 /// # Errors
-/// Only those of the storage: damage is listed in the report.
+/// Only those of the storage. Damage is listed in the report.
 pub fn check(table: &TableReader) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     let mut state = State::default();
@@ -113,7 +114,8 @@ pub fn check(table: &TableReader) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// Both searches find every entry where it stands: heads hold zeros where a short key ends, which nothing but a search looks at.
+/// Checks that both searches find every entry at its position. Only a search notices wrong zeros in
+/// the heads of short keys.
 fn found(view: &View<'_, [u8]>, all: &Decoded) -> std::result::Result<(), Damage> {
     for i in 0..all.len() {
         let (key, trailer) = (all.key(i), all.trailers[i]);
@@ -121,7 +123,7 @@ fn found(view: &View<'_, [u8]>, all: &Decoded) -> std::result::Result<(), Damage
         let got = view.get(key, trailer)?.map_or(all.len(), |(at, _)| at);
         for place in [sought, got] {
             if place != i {
-                let what = "place at which a search finds an entry";
+                let what = "position at which a search finds an entry";
                 return Err(Damage::new(what, 0, i as u64, place as u64));
             }
         }

@@ -1,26 +1,29 @@
-//! Checksums: crc32c over the bytes of blocks and sections, xxh3 over the checksums of a table's blocks.
+//! Checksums: crc32c over the bytes of blocks and sections, and xxh3 over the checksums of a
+//! table's blocks.
 //!
-//! crc32c is the checksum of everything on disk, because checksums of pieces combine: a GPU or a device computes
-//! them in parallel. A table's digest is the 64-bit xxh3 of its blocks' checksums, in order, each as a little-endian
-//! u32, then the range-delete block's; so a table written in pieces has the digest of one written whole.
+//! Everything on disk is checked with crc32c, because the checksums of pieces can be combined: a
+//! GPU or a device computes them in parallel. A table's digest is the 64-bit xxh3 of the checksums
+//! of its blocks, in order, each as a little-endian u32, followed by that of the range-delete
+//! section. So a table that is written in pieces has the same digest as one that is written whole.
 //!
 //! Threading: pure functions.
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// crc32c of `bytes`.
+/// The crc32c of `bytes`.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// crc32c of what `crc` covers, followed by `bytes`.
+/// The crc32c of the bytes that `crc` covers, followed by `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// crc32c of a first piece followed by a second piece of `second_len` bytes, from their checksums.
+/// The crc32c of two pieces, from the checksums of both and the length `second_len` of the second
+/// one.
 #[inline]
 pub fn crc32c_combine(first: u32, second: u32, second_len: usize) -> u32 {
     crc32c::crc32c_combine(first, second, second_len)
@@ -33,12 +36,12 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest of nothing.
+    /// The digest of no blocks.
     pub fn new() -> Digest {
         Digest::default()
     }
 
-    /// Adds the next block's checksum.
+    /// Adds the checksum of the next block.
     pub fn push(&mut self, block_checksum: u32) {
         self.state.update(&block_checksum.to_le_bytes());
     }

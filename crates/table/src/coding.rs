@@ -1,10 +1,11 @@
-//! Reading and writing fixed-width integers: [`Bytes`], the source of bytes that blocks are searched in, and
+//! Reading and writing fixed-width integers: [`Bytes`], from which blocks are searched, and
 //! [`Cursor`], which decodes a section from a slice.
 //!
-//! Everything is little-endian, except that a key's head is the integer whose order is the order of the bytes.
+//! Everything is little-endian, except that a key's head is an integer that orders as its bytes do.
 //!
-//! Invariants: every access checks bounds. Bytes of a map may turn to zeros between two accesses (its page failed),
-//! so that each field is read once, and a map is asked `failed()` after the last touch, before anything is believed.
+//! Invariants: every access checks bounds. Bytes of a map may turn to zeros between two accesses
+//! (if its page failed). So each field is read once, and `failed()` is called after the last
+//! access, before anything is trusted.
 //!
 //! Threading: pure functions on shared bytes.
 
@@ -14,7 +15,8 @@ use siltstone_storage::Map;
 
 use crate::error::Damage;
 
-/// A source of bytes: a heap buffer or a map of a file. Search code is generic over it and so compiled for each.
+/// Bytes to read from: a heap buffer or a map of a file. Search code is generic over this trait, so
+/// it is compiled for each.
 pub trait Bytes {
     /// Length in bytes.
     fn len(&self) -> usize;
@@ -24,13 +26,13 @@ pub trait Bytes {
         self.len() == 0
     }
 
-    /// Copies `buf.len()` bytes from `offset`; false if that is out of bounds.
+    /// Copies `buf.len()` bytes from `offset`; false if they are out of bounds.
     fn copy_to(&self, offset: usize, buf: &mut [u8]) -> bool;
 
-    /// Asks the processor for the line at `offset`; never fails.
+    /// Prefetches the cache line at `offset`. Never fails.
     fn prefetch(&self, offset: usize);
 
-    /// The byte at `offset`; 0 out of bounds.
+    /// The byte at `offset`, or 0 if it is out of bounds.
     #[inline(always)]
     fn u8(&self, offset: usize) -> u8 {
         let mut b = [0; 1];
@@ -38,7 +40,8 @@ pub trait Bytes {
         b[0]
     }
 
-    /// The integer at `offset`; 0 out of bounds (callers have checked the column it belongs to).
+    /// The integer at `offset`, or 0 if it is out of bounds. Callers have checked the bounds of its
+    /// column.
     #[inline(always)]
     fn u16(&self, offset: usize) -> u16 {
         let mut b = [0; 2];
@@ -46,7 +49,7 @@ pub trait Bytes {
         u16::from_le_bytes(b)
     }
 
-    /// The integer at `offset`; 0 out of bounds.
+    /// The integer at `offset`, or 0 if it is out of bounds.
     #[inline(always)]
     fn u32(&self, offset: usize) -> u32 {
         let mut b = [0; 4];
@@ -54,7 +57,7 @@ pub trait Bytes {
         u32::from_le_bytes(b)
     }
 
-    /// The integer at `offset`; 0 out of bounds.
+    /// The integer at `offset`, or 0 if it is out of bounds.
     #[inline(always)]
     fn u64(&self, offset: usize) -> u64 {
         let mut b = [0; 8];
@@ -62,7 +65,7 @@ pub trait Bytes {
         u64::from_le_bytes(b)
     }
 
-    /// The integer of `width` (0 to 8) bytes at `offset`; 0 out of bounds.
+    /// The integer of `width` (0 to 8) bytes at `offset`, or 0 if it is out of bounds.
     #[inline(always)]
     fn uint(&self, offset: usize, width: usize) -> u64 {
         if width == 0 {
@@ -77,7 +80,8 @@ pub trait Bytes {
         u64::from_le_bytes(short)
     }
 
-    /// The order of the `len` bytes at `offset` against `other`, bytewise, the shorter first among equals.
+    /// Compares the `len` bytes at `offset` with `other`, bytewise. A prefix of the other comes
+    /// first.
     #[inline]
     fn compare(&self, offset: usize, len: usize, other: &[u8]) -> Ordering {
         let n = len.min(other.len());
@@ -95,7 +99,7 @@ pub trait Bytes {
             let rest = n - i;
             let mut a = [0; 8];
             if n >= 8 {
-                // The last eight bytes, some of them for the second time.
+                // The last eight bytes. Some of them are compared twice.
                 self.copy_to(offset + n - 8, &mut a);
                 let (a, b) = (u64::from_be_bytes(a), head_at(other, n - 8));
                 if a != b {
@@ -113,7 +117,7 @@ pub trait Bytes {
         len.cmp(&other.len())
     }
 
-    /// crc32c of a range, going on from `crc`; `None` out of bounds.
+    /// The crc32c of a range, continuing from `crc`; `None` if it is out of bounds.
     fn crc32c(&self, crc: u32, offset: usize, len: usize) -> Option<u32> {
         let mut crc = crc;
         let mut at = offset;
@@ -131,7 +135,7 @@ pub trait Bytes {
     }
 }
 
-/// Eight bytes of `bytes` at `at` as an integer with the order of the bytes.
+/// Eight bytes of `bytes` at `at` as an integer that orders as the bytes do.
 #[inline(always)]
 fn head_at(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..at + 8) {
@@ -190,23 +194,25 @@ impl Bytes for Map {
     }
 }
 
-/// Asks the processor for the line of `place`.
+/// Prefetches the cache line of `value`.
 #[inline(always)]
-#[allow(unsafe_code)] // The crate's only island: one instruction without effect on memory.
-pub(crate) fn prefetch_line<T>(place: &T) {
+#[allow(unsafe_code)] // The crate's only unsafe code: one instruction without effect on memory.
+pub(crate) fn prefetch_line<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no architectural effect, whatever the address; this one is even valid.
+    // SAFETY: a prefetch has no architectural effect, whatever the address. This address is even
+    // valid.
     unsafe {
         std::arch::x86_64::_mm_prefetch(
-            std::ptr::from_ref(place).cast(),
+            std::ptr::from_ref(value).cast(),
             std::arch::x86_64::_MM_HINT_T0,
         );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
+    let _ = value;
 }
 
-/// The first `width` (4 or 8) bytes of `suffix`, zero-padded, as an integer with the order of the bytes.
+/// The first `width` (4 or 8) bytes of `suffix`, padded with zeros, as an integer that orders as
+/// the bytes do.
 #[inline(always)]
 pub fn head(suffix: &[u8], width: usize) -> u64 {
     let x = match suffix.first_chunk::<8>() {
@@ -220,8 +226,9 @@ pub fn head(suffix: &[u8], width: usize) -> u64 {
     if width == 4 { x >> 32 } else { x }
 }
 
-/// How many of `0..n` fulfil `pred`, which must hold for a first part and for nothing after it. Free of branches
-/// that depend on the data: these would be mispredicted half the time.
+/// The number of elements of `0..n` for which `pred` is true. It must be true for a first part and
+/// false for the rest. There are no branches that depend on the data, because these would be
+/// mispredicted half the time.
 #[inline(always)]
 pub fn partition_point(n: usize, mut pred: impl FnMut(usize) -> bool) -> usize {
     if n == 0 {
@@ -237,7 +244,7 @@ pub fn partition_point(n: usize, mut pred: impl FnMut(usize) -> bool) -> usize {
     base + pred(base) as usize
 }
 
-/// Decodes a section front to back. Every read names its field, for the error.
+/// Decodes a section from front to back. Every read names its field, for errors.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -250,12 +257,12 @@ impl<'a> Cursor<'a> {
         Cursor { bytes, at: 0 }
     }
 
-    /// Bytes read so far.
+    /// The number of bytes that were read.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// Bytes left.
+    /// The number of bytes that are left.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -302,7 +309,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes.chunks_exact(8).map(|b| Bytes::u64(b, 0)).collect())
     }
 
-    /// Fails unless everything was read.
+    /// Fails if bytes are left.
     pub fn finish(&self, what: &'static str) -> Result<(), Damage> {
         if self.remaining() == 0 {
             Ok(())
@@ -341,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn uints_read_their_width_only() {
+    fn a_uint_reads_only_its_width() {
         let a = [1u8, 2, 3, 4, 5, 6, 7, 8, 9];
         for width in 0..=8 {
             for at in 0..=9 - width {

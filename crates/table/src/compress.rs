@@ -1,8 +1,9 @@
-//! Compression of blocks: none, lz4 or zstd, for the values and the columns of a block each on their own.
+//! Compression of blocks: none, lz4 or zstd. The values and the columns of a block are compressed
+//! separately.
 //!
-//! A part is stored compressed only if that saves at least an eighth of it. Its uncompressed length follows from the
-//! block's header, and decoding allocates no more than the codec can expand the stored bytes to (lz4 255 times, zstd
-//! 32,768 times), and never more than 16 MiB a part.
+//! A part is stored compressed only if that saves at least an eighth of its size. Its uncompressed
+//! length follows from the block's header. Decoding allocates no more than the codec can expand the
+//! stored bytes to (lz4 255 times, zstd 32,768 times), and never more than 16 MiB per part.
 //!
 //! Threading: pure functions.
 
@@ -12,19 +13,19 @@ use crate::error::Damage;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Codec {
-    /// Stored as it is.
+    /// The block is stored uncompressed.
     #[default]
     None = 0,
-    /// lz4's block format.
+    /// The block format of lz4.
     Lz4 = 1,
     /// A zstd frame.
     Zstd = 2,
 }
 
-/// Parts larger than this are never compressed: both forms would have to be in memory.
+/// Larger parts are never compressed, because both forms would have to be in memory.
 pub const MAX_COMPRESSED_PART_BYTES: usize = 16 << 20;
 
-/// The greatest level of zstd that is used; those above take hundreds of megabytes to compress.
+/// The highest zstd level that is used. Higher ones take hundreds of megabytes to compress.
 pub const MAX_ZSTD_LEVEL: u8 = 19;
 
 impl Codec {
@@ -38,7 +39,7 @@ impl Codec {
         }
     }
 
-    /// The codec's word.
+    /// The codec's name.
     pub fn word(self) -> &'static str {
         match self {
             Codec::None => "none",
@@ -47,7 +48,7 @@ impl Codec {
         }
     }
 
-    /// The levels that it has: 0 if there is nothing to choose.
+    /// The levels of the codec; only 0 if there is no choice.
     pub fn levels(self) -> std::ops::RangeInclusive<u8> {
         match self {
             Codec::None | Codec::Lz4 => 0..=0,
@@ -55,8 +56,8 @@ impl Codec {
         }
     }
 
-    /// No stored part expands by more than this: lz4 adds at most 255 bytes for one, zstd makes a block of at most 128 KiB of no less than
-    /// four bytes.
+    /// The maximum factor by which a stored part can expand: one byte of lz4 adds at most 255
+    /// bytes, and zstd makes a block of at most 128 KiB from at least four bytes.
     fn max_expansion(self) -> usize {
         match self {
             Codec::None => 1,
@@ -65,7 +66,8 @@ impl Codec {
         }
     }
 
-    /// Appends the compressed form of `part` to `out` if that gains enough; otherwise leaves `out` as it was.
+    /// Appends the compressed form of `part` to `out` if that saves enough. Otherwise leaves `out`
+    /// unchanged.
     pub fn compress(self, level: u8, part: &[u8], out: &mut Vec<u8>) -> bool {
         if self == Codec::None || part.len() < 64 || part.len() > MAX_COMPRESSED_PART_BYTES {
             return false;
@@ -82,7 +84,7 @@ impl Codec {
                 lz4_flex::block::compress_into(part, &mut out[start..]).ok()
             }
             Codec::Zstd => {
-                // What does not fit is not wanted: zstd stops there.
+                // zstd stops when this is full: a longer result is not used anyway.
                 out.resize(start + most, 0);
                 zstd::bulk::compress_to_buffer(part, &mut out[start..], level.into()).ok()
             }
@@ -113,7 +115,7 @@ impl Codec {
         }
     }
 
-    /// Whether a part of `stored` bytes may decode to `len` bytes at all; asked before memory is taken.
+    /// Checks that a part of `stored` bytes can decode to `len` bytes, before memory is allocated.
     pub fn check_expansion(self, stored: usize, len: usize) -> Result<(), Damage> {
         let bound = stored
             .saturating_mul(self.max_expansion())
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     const CODECS: &[(Codec, u8)] = if cfg!(miri) {
-        // Miri runs no C.
+        // Miri cannot run C.
         &[(Codec::Lz4, 0)]
     } else {
         &[
@@ -147,7 +149,7 @@ mod tests {
     };
 
     #[test]
-    fn parts_round_trip_or_stay() {
+    fn parts_round_trip_or_stay_uncompressed() {
         let text: Vec<u8> = (0..4000u32)
             .map(|i| b"siltstone"[(i * i / 7) as usize % 3])
             .collect();
@@ -205,9 +207,10 @@ mod tests {
         assert!(Codec::Zstd.check_expansion(10, 1 << 20).is_err());
     }
 
-    /// Damaged parts decode to something or are refused; they never panic or write outside.
+    /// Damaged parts decode to something or are refused. They never cause a panic or a write out of
+    /// bounds.
     #[test]
-    fn damage_is_survived() {
+    fn damaged_parts_never_panic() {
         let text: Vec<u8> = (0..600u32)
             .map(|i| b"siltstone"[(i * i / 7) as usize % 3])
             .collect();

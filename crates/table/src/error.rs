@@ -1,31 +1,31 @@
-//! The error of this crate, and [`Damage`], its small part that block searches return.
+//! The error of this crate, and [`Damage`], the small part of it that block searches return.
 //!
-//! Bytes from disk never cause a panic: whatever is wrong with them becomes a [`TableError::Corruption`] that names
-//! the file, the offset, what was looked at, what was expected and what was found.
+//! Bytes from disk never cause a panic: bad bytes become a [`TableError::Corruption`] that names
+//! the file, the offset, the field, and what was expected and found.
 
 use std::fmt;
 
 use siltstone_storage::StorageError;
 
-/// Result of a table operation.
+/// The result of a table operation.
 pub type Result<T> = std::result::Result<T, TableError>;
 
-/// What is wrong with some bytes, before it is known which file they came from. Offsets are relative to whatever
-/// was being decoded.
+/// A description of bad bytes, before it is known which file they came from. Offsets are relative
+/// to the start of what was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The field or the rule that is broken.
+    /// The field or the rule that is violated.
     pub what: &'static str,
-    /// Byte offset within the thing decoded.
+    /// The byte offset in what was decoded.
     pub offset: u64,
-    /// What the field should hold, or the bound that it should keep.
+    /// The expected value, or the bound that the value must keep.
     pub expected: u64,
-    /// What it holds.
+    /// The value that was found.
     pub found: u64,
 }
 
 impl Damage {
-    /// A broken rule.
+    /// Describes a violated rule.
     #[cold]
     pub fn new(what: &'static str, offset: u64, expected: u64, found: u64) -> Damage {
         Damage {
@@ -36,13 +36,13 @@ impl Damage {
         }
     }
 
-    /// The same, `by` bytes further into an enclosing thing.
+    /// The same damage, `by` bytes further into an enclosing structure.
     pub fn shifted(mut self, by: u64) -> Damage {
         self.offset = self.offset.saturating_add(by);
         self
     }
 
-    /// The error for this damage in `file`, whose decoded thing starts at `base`.
+    /// The error for this damage in `file`, where the decoded bytes start at `base`.
     #[cold]
     pub fn in_file(self, file: &str, base: u64) -> TableError {
         TableError::Corruption {
@@ -75,41 +75,42 @@ pub enum TableError {
     #[error(transparent)]
     Storage(#[from] StorageError),
 
-    /// A table's bytes are not what was written.
+    /// The bytes of a table are not those that were written.
     #[error(
-        "table {file} is damaged at byte {offset}: {what}: expected {expected:#x}, found {found:#x}; \
-         restore the file from a copy; `silt check` tells how far the damage goes"
+        "table {file} is damaged at byte {offset}: {what}: expected {expected:#x}, found \
+         {found:#x}; restore the file from a copy; `silt check` tells how far the damage goes"
     )]
     Corruption {
         /// The file's name.
         file: String,
         /// Byte offset in the file.
         offset: u64,
-        /// The field or the rule that is broken.
+        /// The field or the rule that is violated.
         what: &'static str,
-        /// What the field should hold, or the bound that it should keep.
+        /// The expected value, or the bound that the value must keep.
         expected: u64,
-        /// What it holds.
+        /// The value that was found.
         found: u64,
     },
 
-    /// A table of a format that this version does not read.
+    /// The table has a format version that this program does not read.
     #[error(
-        "table {file} has format version {found}, this program reads version {supported}; open it with the version \
-         that wrote it"
+        "table {file} has format version {found}, this program reads version {supported}; open \
+         it with the version that wrote it"
     )]
     UnsupportedVersion {
         /// The file's name.
         file: String,
-        /// Its version.
+        /// The version of the table.
         found: u32,
-        /// The version that is read here.
+        /// The version that this program reads.
         supported: u32,
     },
 
-    /// A table with a property that must be understood and is not.
+    /// The table has a property that must be understood and is unknown.
     #[error(
-        "table {file} needs feature {tag:#06x}, which this program does not know; open it with a newer version"
+        "table {file} needs feature {tag:#06x}, which this program does not know; open it with a \
+         newer version"
     )]
     UnsupportedFeature {
         /// The file's name.
@@ -125,11 +126,11 @@ pub enum TableError {
         what: &'static str,
         /// The limit.
         limit: u64,
-        /// What was asked for.
+        /// The value that was given.
         found: u64,
     },
 
-    /// A caller broke a rule of the interface.
+    /// The caller violated a rule of the interface.
     #[error("{0}")]
     Misuse(&'static str),
 }

@@ -1,11 +1,13 @@
-//! The blocked Bloom filter over a table's distinct user keys.
+//! The blocked Bloom filter over the distinct user keys of a table.
 //!
-//! 512-bit blocks, one cache line each: one half of the key's hash picks the block, the other half the bits. The
-//! bits depend only on the set of keys and the bits per key, not on the order in which keys come, so that a filter is
-//! the same wherever it is built. With `n` distinct keys it has `ceil(bits_per_key * n / 512)` blocks, and
-//! `block = (hash >> 32) * blocks >> 32`; `x = low32(hash) * 0x9E3779B97F4A7C15`, and each of the first seven bits of
-//! a key is the top 9 bits of `x`, which then moves up by 9; from the eighth on, `x = low32 * 0xC2B2AE3D27D4EB4F`.
-//! A table without entries, or with 0 bits per key, has no filter; a filter without blocks over no keys says no.
+//! It has 512-bit blocks, one cache line each. One half of a key's hash selects the block, the
+//! other half the bits. The bits depend only on the set of keys and the bits per key, not on the
+//! order of the keys, so a filter is the same wherever it is built. With `n` distinct keys it has
+//! `ceil(bits_per_key * n / 512)` blocks, and `block = (hash >> 32) * blocks >> 32`. With
+//! `x = low32(hash) * 0x9E3779B97F4A7C15`, each of the first seven bits of a key is the top 9 bits
+//! of `x`, after which `x` is shifted left by 9. From the eighth bit on, `x` starts with
+//! `low32 * 0xC2B2AE3D27D4EB4F`. A table without entries, or with 0 bits per key, has no filter. A
+//! filter without blocks contains no key.
 //!
 //! Threading: built by one owner, then shared and immutable.
 
@@ -16,21 +18,21 @@ use crate::limits::MAX_BITS_PER_KEY;
 const FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
 const SECOND: u64 = 0xC2B2_AE3D_27D4_EB4F;
 
-/// Bits set per key, by bits per key: the whole numbers that give the fewest false positives in 512-bit blocks,
-/// or one less where that costs below 5% of them.
+/// The number of bits set per key, for each number of bits per key: the whole number that gives the
+/// fewest false positives in 512-bit blocks, or one less if that adds less than 5% of them.
 const PROBES: [u8; MAX_BITS_PER_KEY as usize + 1] = [
     0, 1, 1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 7, 8, 8, 8, 8, 9, 9, 10, 10,
 ];
 
-/// Bytes of a filter block.
+/// The size of a filter block in bytes.
 pub const FILTER_BLOCK_BYTES: usize = 64;
 
-/// How many bits of a filter block a key sets.
+/// The number of bits of a filter block that a key sets.
 pub fn probes(bits_per_key: u8) -> u32 {
     PROBES[bits_per_key.min(MAX_BITS_PER_KEY) as usize] as u32
 }
 
-/// How many 512-bit blocks a filter over `keys` distinct user keys has.
+/// The number of 512-bit blocks of a filter over `keys` distinct user keys.
 pub fn filter_blocks(keys: u64, bits_per_key: u8) -> u64 {
     keys.saturating_mul(bits_per_key.min(MAX_BITS_PER_KEY) as u64)
         .div_ceil(512)
@@ -56,7 +58,7 @@ impl std::fmt::Debug for Filter {
     }
 }
 
-/// Calls `f` with the numbers (0 to 511) of a hash's bits.
+/// Calls `f` with the numbers (0 to 511) of the bits of a hash.
 #[inline(always)]
 fn each_bit(hash: u64, probes: u32, mut f: impl FnMut(usize)) {
     let low = hash & 0xffff_ffff;
@@ -75,14 +77,14 @@ fn each_bit(hash: u64, probes: u32, mut f: impl FnMut(usize)) {
 }
 
 impl Filter {
-    /// The filter over the user keys with these hashes, each given once.
+    /// The filter over the user keys with these hashes. Each hash occurs once.
     pub fn build(hashes: &[u64], bits_per_key: u8) -> Filter {
         let mut filter = Filter::empty(hashes.len() as u64, bits_per_key);
         filter.insert_all(hashes);
         filter
     }
 
-    /// A filter sized for `keys` distinct user keys, without any bits.
+    /// A filter for `keys` distinct user keys in which no bit is set.
     pub fn empty(keys: u64, bits_per_key: u8) -> Filter {
         let blocks = filter_blocks(keys, bits_per_key) as usize;
         Filter {
@@ -91,7 +93,7 @@ impl Filter {
         }
     }
 
-    /// Sets the bits of more keys.
+    /// Sets the bits of several keys.
     pub fn insert_all(&mut self, hashes: &[u64]) {
         const AHEAD: usize = 16;
         for (i, hash) in hashes.iter().enumerate() {
@@ -118,7 +120,7 @@ impl Filter {
         each_bit(hash, self.probes, |bit| line[bit >> 6] |= 1 << (bit & 63));
     }
 
-    /// The filter stored as `bytes`, for tables with this many bits per key.
+    /// Decodes a stored filter of a table with this many bits per key.
     pub fn decode(bytes: &[u8], bits_per_key: u8) -> Result<Filter, Damage> {
         if !bytes.len().is_multiple_of(FILTER_BLOCK_BYTES) {
             let whole = bytes.len() / FILTER_BLOCK_BYTES * FILTER_BLOCK_BYTES;
@@ -139,7 +141,7 @@ impl Filter {
         })
     }
 
-    /// Appends the stored form: the blocks' words, little-endian.
+    /// Appends the stored form: the words of the blocks, little-endian.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.lines.len() * FILTER_BLOCK_BYTES);
         for line in &self.lines {
@@ -149,7 +151,7 @@ impl Filter {
         }
     }
 
-    /// Asks the processor for the one line that [`Filter::may_contain`] will read.
+    /// Prefetches the one cache line that [`Filter::may_contain`] will read.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if !self.lines.is_empty() {
@@ -157,7 +159,7 @@ impl Filter {
         }
     }
 
-    /// False if the key is certainly not in the table.
+    /// Returns false only if the key is not in the table.
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         if self.lines.is_empty() {
@@ -169,7 +171,7 @@ impl Filter {
         all & 1 == 1
     }
 
-    /// Heap bytes.
+    /// Heap memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.lines.len() * FILTER_BLOCK_BYTES
     }
@@ -230,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_over_nothing_says_no() {
+    fn a_filter_over_no_keys_contains_no_key() {
         assert!(!Filter::build(&[], 10).may_contain(hash(b"x")));
     }
 
-    /// The bits of one key, spelled out: they are part of the format.
+    /// The bits of one key, written out, because they are part of the format.
     #[test]
-    fn bits_of_one_key_are_pinned() {
+    fn bits_of_one_key_are_fixed() {
         let h = 0x8000_0000_0000_0001;
         let mut bits = Vec::new();
         each_bit(h, 10, |b| bits.push(b));

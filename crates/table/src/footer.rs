@@ -1,7 +1,8 @@
 //! The footer: the last 64 bytes of a table file, from which everything else is found.
 //!
-//! Sections lie one after the other without gaps, so that their lengths say where they are; the lengths and the
-//! footer's own must add up to the file's. Magic and version are where every version will have them.
+//! Sections follow each other without gaps, so their lengths determine their offsets. The lengths
+//! and the footer's own length must add up to the file's length. Magic number and version are at
+//! the same offsets in every version.
 //!
 //! Threading: plain data.
 
@@ -10,7 +11,7 @@ use crate::coding::Bytes;
 use crate::error::{Damage, Result, TableError};
 use siltstone_storage::ReadFile;
 
-/// Bytes of a footer.
+/// The size of a footer in bytes.
 pub const FOOTER_BYTES: usize = 64;
 
 /// The last eight bytes of every table file: `SILTTABL`.
@@ -19,7 +20,7 @@ pub const MAGIC: [u8; 8] = *b"SILTTABL";
 /// The version of the format that is written and read.
 pub const VERSION: u32 = 2;
 
-/// Lengths of a table's sections in bytes, each with its checksum, and the table's digest.
+/// The lengths of a table's sections in bytes, each with its checksum, and the table's digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
     /// All blocks.
@@ -37,7 +38,7 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// The 64 bytes.
+    /// Encodes the footer.
     pub fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut out = [0; FOOTER_BYTES];
         let fields = [
@@ -61,7 +62,7 @@ impl Footer {
     /// Reads, decodes and checks the footer of a table.
     ///
     /// # Errors
-    /// Storage errors, damage, and another version.
+    /// Storage errors, damage, or an unknown version.
     pub fn read(file: &dyn ReadFile) -> Result<Footer> {
         let (name, len) = (file.name(), file.len());
         let Some(at) = len.checked_sub(FOOTER_BYTES as u64) else {
@@ -86,7 +87,8 @@ impl Footer {
         }
         let crc = crc32c(&raw[..52]);
         if raw.u32(48) != VERSION {
-            // A flipped bit, or really another version? Its checksum is where every version has it.
+            // This is a flipped bit or really another version. The checksum, which is at the same
+            // offset in every version, tells which.
             if crc != raw.u32(52) {
                 return damaged("checksum of the footer", 52, crc as u64, raw.u32(52) as u64);
             }
@@ -122,7 +124,7 @@ impl Footer {
         Ok(footer)
     }
 
-    /// The sections' lengths in file order: blocks, filter, index, range deletes, properties.
+    /// The lengths of the sections in file order: blocks, filter, index, range deletes, properties.
     pub fn sections(&self) -> [u64; 5] {
         [
             self.blocks_bytes,
@@ -133,7 +135,7 @@ impl Footer {
         ]
     }
 
-    /// Length of the file.
+    /// The length of the file.
     pub fn file_bytes(&self) -> u64 {
         self.sections().iter().sum::<u64>() + FOOTER_BYTES as u64
     }
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flip_is_found() {
+    fn every_flipped_bit_is_found() {
         let footer = Footer {
             blocks_bytes: 1000,
             filter_bytes: 68,

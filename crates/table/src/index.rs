@@ -1,15 +1,18 @@
-//! The index of a table: which block a key is in, and where that block lies.
+//! The index of a table: it says which block a key is in and where that block is in the file.
 //!
-//! For each block it holds a separator (an internal key): at or after the block's last entry, before the next
-//! block's first. Between blocks it is the right user key up to and with its first byte that differs from the left
-//! one, with the highest trailer; between versions of one user key, the left entry's internal key; the last block's is
-//! its own last entry's. Nearly all have the highest trailer, so trailers are kept for the others only.
+//! For each block it holds a separator, an internal key that is at or after the block's last entry
+//! and before the next block's first entry. Between two blocks it is the first user key of the
+//! right block, up to and including its first byte that differs from the left block's last key,
+//! with the highest trailer. Between versions of one user key it is the left entry's internal key.
+//! The separator of the last block is its last entry's internal key. Nearly all separators have the
+//! highest trailer, so trailers are stored only for the others.
 //!
-//! A search is free of unpredictable branches: eight bytes of each separator, after the prefix that all share, stand
-//! in an array of integers; only separators with equal integers are compared by their bytes.
+//! A search has no unpredictable branches: eight bytes of each separator, after the prefix that all
+//! separators share, are in an array of integers. Only separators with equal integers are compared
+//! bytewise.
 //!
-//! Invariants (checked when a stored index is opened): separators ascend strictly; blocks lie one after the other,
-//! without gaps, each with its header inside.
+//! Invariants (checked when a stored index is opened): separators ascend strictly. Blocks follow
+//! each other without gaps, and each contains its header.
 //!
 //! Threading: immutable once built, and shared.
 
@@ -24,14 +27,14 @@ use crate::limits::{MAX_KEY_BYTES, MAX_TABLE_BYTES};
 /// Bytes before the first column of a stored index.
 pub const INDEX_HEADER_BYTES: usize = 16;
 
-/// Where a block lies in its file, in bytes.
+/// The location of a block in its file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its first byte: the first value.
+    /// The offset of its first byte, which is the first value.
     pub start: u64,
-    /// Its header.
+    /// The offset of its header.
     pub anchor: u64,
-    /// Its end, after the checksum.
+    /// The offset of its end, after the checksum.
     pub end: u64,
 }
 
@@ -42,20 +45,21 @@ impl Place {
     }
 }
 
-/// Heads that the last part of a search chooses from: their lines are asked for at once.
+/// The number of heads among which the last part of a search chooses. Their cache lines are
+/// prefetched together.
 const NARROW: usize = 64;
 
-/// A search of an [`Index`] whose last lines were asked for. See [`Index::narrow`].
+/// A search of an [`Index`] whose last cache lines were prefetched. See [`Index::narrow`].
 #[derive(Clone, Copy, Debug)]
 pub struct Narrowed {
-    /// The answer, if `size` is 0; otherwise it is at `base`, within the `size` after it or where they end.
+    /// The result if `size` is 0. Otherwise the result is in `base..=base + size`.
     base: usize,
     size: usize,
-    /// The head that is looked for.
+    /// The head to find.
     x: u64,
 }
 
-/// Gathers an index while a table is written.
+/// Builds an index while a table is written.
 #[derive(Clone, Debug, Default)]
 pub struct IndexBuilder {
     places: Vec<(u64, u64)>,
@@ -65,7 +69,7 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// Memory that it has, in bytes.
+    /// Memory that it uses, in bytes.
     pub fn memory_bytes(&self) -> usize {
         16 * self.places.capacity()
             + self.separators.capacity()
@@ -78,7 +82,7 @@ impl IndexBuilder {
         IndexBuilder::default()
     }
 
-    /// Number of blocks.
+    /// The number of blocks.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -88,10 +92,10 @@ impl IndexBuilder {
         self.places.is_empty()
     }
 
-    /// Adds the next block: its header's offset, its end, and its separator.
+    /// Adds the next block: the offset of its header, its end, and its separator.
     ///
     /// # Errors
-    /// If the table has too many blocks or separators of 4 GiB.
+    /// If the table has too many blocks, or if its separators have 4 GiB or more.
     pub fn push(&mut self, anchor: u64, end: u64, separator: &[u8], trailer: u64) -> Result<()> {
         let bytes = self.separators.len() as u64 + separator.len() as u64;
         if bytes > u32::MAX as u64
@@ -176,16 +180,18 @@ impl IndexBuilder {
 pub struct Index {
     prefix: Box<[u8]>,
     heads: Box<[u64]>,
-    /// Each block's header and end; a block starts where the one before ends.
+    /// The header and the end of each block. A block starts where the one before it ends.
     places: Box<[(u64, u64)]>,
     separators: Box<[u8]>,
     separator_ends: Box<[u32]>,
-    /// Block numbers of separators whose trailer is not the highest, ascending, and these trailers.
+    /// The numbers of blocks whose separator has another trailer than the highest, ascending, with
+    /// that trailer.
     trailers: Box<[(u32, u64)]>,
 }
 
 impl Index {
-    /// Opens a stored index (without its checksum) of a table with `blocks_bytes` of blocks, and checks all of it.
+    /// Opens and checks a stored index (without its checksum) of a table whose blocks have
+    /// `blocks_bytes` bytes.
     pub fn decode(bytes: &[u8], blocks_bytes: u64) -> std::result::Result<Index, Damage> {
         let mut c = Cursor::new(bytes);
         let n = c.u32("index block count")? as usize;
@@ -196,7 +202,8 @@ impl Index {
         if width != 4 && width != 8 {
             return Err(Damage::new("index offset width", 6, 4, width as u64));
         }
-        // Everything is bounded by the section's length: `Cursor` takes nothing that is not there.
+        // All sizes are bounded by the section's length, because `Cursor` returns only existing
+        // bytes.
         let heads = c.u64s("index heads", n)?;
         let mut offsets = |what| {
             if width == 8 {
@@ -301,7 +308,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Number of blocks.
+    /// The number of blocks.
     #[inline]
     pub fn len(&self) -> usize {
         self.heads.len()
@@ -334,7 +341,7 @@ impl Index {
         ([&self.prefix, self.suffix(i)].concat(), self.trailer(i))
     }
 
-    /// Where block `i` lies.
+    /// The location of block `i`.
     #[inline]
     pub fn place(&self, i: usize) -> Place {
         let (anchor, end) = self.places[i];
@@ -345,16 +352,18 @@ impl Index {
         }
     }
 
-    /// The only block that can hold the first entry at or after (`user_key`, `trailer`), or if that block ends before
-    /// it, the block before that entry's. `len()` if the table ends before it.
+    /// The only block that can hold the first entry at or after (`user_key`, `trailer`). If that
+    /// block ends before such an entry, the entry is the first one of the next block. `len()` if
+    /// the table ends before it.
     #[inline]
     pub fn find(&self, user_key: &[u8], trailer: u64) -> usize {
         self.find_narrowed(self.narrow(user_key), user_key, trailer)
     }
 
-    /// The first part of [`Index::find`]: over lines that every search reads and that are thus likely to be cached. Of
-    /// the rest it asks the processor for all lines at once, while a search alone would wait for one after the
-    /// other; and those who search several indexes narrow all of them before they go on with any.
+    /// The first part of [`Index::find`]. It searches cache lines that every search reads and that
+    /// are therefore likely to be cached. It prefetches all remaining lines at once, for which a
+    /// plain search would wait one after the other. A search of several indexes narrows all of them
+    /// before it continues with any.
     #[inline]
     pub fn narrow(&self, user_key: &[u8]) -> Narrowed {
         let n = self.len();
@@ -387,7 +396,7 @@ impl Index {
         Narrowed { base, size, x }
     }
 
-    /// What [`Index::find`] finds, from where [`Index::narrow`] of the same key left off.
+    /// Completes [`Index::find`] after [`Index::narrow`] of the same key.
     #[inline]
     pub fn find_narrowed(&self, narrowed: Narrowed, user_key: &[u8], trailer: u64) -> usize {
         let Narrowed { base, size, x } = narrowed;
@@ -417,7 +426,7 @@ impl Index {
         lo
     }
 
-    /// Asks the processor for the first line that [`Index::find`] reads.
+    /// Prefetches the first cache line that [`Index::find`] reads.
     #[inline]
     pub fn prefetch(&self) {
         if let Some(middle) = self.heads.get(self.heads.len() / 2) {
@@ -425,7 +434,7 @@ impl Index {
         }
     }
 
-    /// Asks the processor for what [`Index::place`] reads.
+    /// Prefetches what [`Index::place`] reads.
     #[inline]
     pub fn prefetch_place(&self, i: usize) {
         if let Some(place) = self.places.get(i) {
@@ -433,7 +442,7 @@ impl Index {
         }
     }
 
-    /// Heap bytes.
+    /// Heap memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.prefix.len()
             + self.heads.len() * (8 + 16 + 4)
@@ -470,7 +479,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_a_linear_search_finds(
+        fn a_search_finds_what_a_linear_search_finds(
             separators in prop::collection::vec(internal_key(), 1..60),
             probes in prop::collection::vec(internal_key(), 0..60),
             prefix in prop::collection::vec(any::<u8>(), 0..3),
@@ -486,13 +495,17 @@ mod tests {
                 prop_assert_eq!(&index.separator(i), s);
             }
             let inside = probes.iter().map(longer);
-            for (key, trailer) in inside.chain(probes.iter().cloned()).chain(separators.iter().cloned()) {
-                let want = separators.iter().position(|s| compare_internal(&s.0, s.1, &key, trailer).is_ge());
+            let all = inside.chain(probes.iter().cloned()).chain(separators.iter().cloned());
+            for (key, trailer) in all {
+                let want = separators
+                    .iter()
+                    .position(|s| compare_internal(&s.0, s.1, &key, trailer).is_ge());
                 prop_assert_eq!(index.find(&key, trailer), want.unwrap_or(separators.len()));
             }
         }
 
-        /// More blocks than a narrowed search is left with, in every shape of the halving; some share their heads.
+        /// Indexes of more blocks than one narrowed search covers, for all ways of halving. Some
+        /// separators share heads.
         #[test]
         fn finds_in_large_indexes(n in 1usize..700, same in 1u32..4, step in 1u32..3) {
             let separators: Vec<_> = (0..n as u32)

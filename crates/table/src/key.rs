@@ -1,11 +1,13 @@
-//! Keys: kinds of entry, trailers, the order of entries, and what is derived from a user key (hash, separators).
+//! Keys: kinds of entry, trailers, the order of entries, and values derived from a user key (hash,
+//! separators).
 //!
-//! An entry is a user key, a trailer (`sequence number << 8 | kind`) and a value. Entries are ordered by user key,
-//! ascending and bytewise, then by trailer, descending: of one user key the newest version comes first. There is no
-//! comparator to choose: a device or a GPU could not run one.
+//! An entry is a user key, a trailer (`sequence number << 8 | kind`) and a value. Entries are
+//! ordered by user key, ascending and bytewise, then by trailer, descending: the newest version of
+//! a user key comes first. There are no custom comparators, because a device or a GPU could not run
+//! them.
 //!
-//! Invariants: a sequence number is below 2^56; a trailer's low byte is one of [`Kind`]'s numbers (the low byte 0xff
-//! appears only in seeks, where it means "any kind of this sequence number").
+//! Invariants: a sequence number is below 2^56. The low byte of a trailer is a number of [`Kind`].
+//! The low byte 0xff appears only in seeks, where it means "any kind of this sequence number".
 //!
 //! Threading: pure functions.
 
@@ -14,10 +16,11 @@ use std::cmp::Ordering;
 /// The largest sequence number.
 pub const MAX_SEQ: u64 = (1 << 56) - 1;
 
-/// The highest trailer: it sorts before every version of a user key. Legal in seeks and separators only.
+/// The highest trailer. It sorts before every version of a user key and is allowed only in seeks
+/// and separators.
 pub const HIGHEST_TRAILER: u64 = u64::MAX;
 
-/// What an entry's raw size counts besides user key and value, in bytes.
+/// The raw size of an entry without its user key and value, in bytes.
 pub const ENTRY_OVERHEAD_BYTES: u64 = 12;
 
 /// The kind of an entry. The numbers are part of the format.
@@ -28,7 +31,8 @@ pub enum Kind {
     Delete = 0,
     /// The user key has this value.
     Put = 1,
-    /// All user keys of a range have no value from this sequence number on. Never in a block of entries.
+    /// All user keys of a range have no value from this sequence number on. It never occurs in a
+    /// block of entries.
     RangeDelete = 2,
     /// An operand of a merge operator (number reserved).
     Merge = 3,
@@ -58,19 +62,20 @@ pub const fn trailer(seq: u64, kind: Kind) -> u64 {
     seq << 8 | kind as u64
 }
 
-/// The trailer to seek with: at or before every entry whose sequence number is at most `seq`.
+/// The trailer to seek with: it sorts at or before every entry whose sequence number is at most
+/// `seq`.
 #[inline]
 pub const fn seek_trailer(seq: u64) -> u64 {
     seq << 8 | 0xff
 }
 
-/// A trailer's sequence number.
+/// The sequence number of a trailer.
 #[inline]
 pub const fn seq_of(trailer: u64) -> u64 {
     trailer >> 8
 }
 
-/// A trailer's kind, if its number is known.
+/// The kind of a trailer, if its number is known.
 #[inline]
 pub const fn kind_of(trailer: u64) -> Option<Kind> {
     Kind::from_u8(trailer as u8)
@@ -82,13 +87,13 @@ pub fn compare_internal(a_key: &[u8], a_trailer: u64, b_key: &[u8], b_trailer: u
     a_key.cmp(b_key).then_with(|| b_trailer.cmp(&a_trailer))
 }
 
-/// An entry's raw size in bytes: what cuts, tables and blocks are measured in.
+/// The raw size of an entry in bytes. Cuts, tables and blocks are measured in raw bytes.
 #[inline]
 pub const fn raw_bytes(key_len: usize, value_len: usize) -> u64 {
     key_len as u64 + value_len as u64 + ENTRY_OVERHEAD_BYTES
 }
 
-/// Length of the longest common prefix in bytes.
+/// The length of the longest common prefix in bytes.
 #[inline]
 pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let n = a.len().min(b.len());
@@ -107,14 +112,14 @@ pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     i
 }
 
-/// The hash of a user key that filters use: 64-bit xxh3 without seed.
+/// The hash of a user key that filters use: 64-bit xxh3 without a seed.
 #[inline]
 pub fn hash(user_key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(user_key)
 }
 
-/// Length of the separator between two neighbouring blocks: the first bytes of `right`, up to and with the first
-/// that differs from `left`. `left` must be less than `right`.
+/// The length of the separator between two neighbouring blocks: the first bytes of `right`, up to
+/// and including the first that differs from `left`. `left` must be less than `right`.
 #[inline]
 pub fn separator_len(left: &[u8], right: &[u8]) -> usize {
     debug_assert!(left < right);
@@ -126,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_is_key_up_then_trailer_down() {
+    fn entries_order_by_key_ascending_then_trailer_descending() {
         let new = trailer(7, Kind::Put);
         let old = trailer(6, Kind::ValueAddress);
         assert_eq!(compare_internal(b"a", new, b"a", old), Ordering::Less);
@@ -140,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_split_again() {
+    fn a_trailer_splits_into_number_and_kind() {
         for kind in [
             Kind::Delete,
             Kind::Put,
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn common_prefixes() {
+    fn common_prefix_ends_at_the_first_difference() {
         for n in 0..40usize {
             for m in 0..40usize {
                 let a: Vec<u8> = (0..n as u8).collect();
@@ -171,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_lie_between() {
+    fn a_separator_lies_between_its_keys() {
         for (left, right, want) in [
             ("", "a", "a"),
             ("abc", "abd", "abd"),

@@ -1,36 +1,41 @@
-//! Where tables begin: the layout of a run as a pure function of its surviving entries.
+//! Where tables begin: the layout of a run is a pure function of its surviving entries.
 //!
-//! Between two neighbouring *hard* cuts lies a subjob, between two neighbouring cuts of any kind a *span*. All sizes
-//! are raw (user key + value + 12). A span weighs `max(its raw bytes, M)`; a span without entries between two entries
-//! weighs `M`. For an entry that is the newest surviving version of its user key let `S` be the weight of all earlier
-//! spans of the subjob, counted from the span of its first entry, and `w` the raw bytes in the span before it. Its
-//! table number is `floor((S + max(0, w - D)) / T)`. A table begins at a subjob's first entry and wherever the number
-//! changes; numbers that skip are closed up; all versions of a user key share a table.
+//! A subjob lies between two neighbouring *hard* cuts, and a *span* between two neighbouring cuts
+//! of any kind. All sizes are raw (user key + value + 12). A span weighs `max(its raw bytes, M)`,
+//! and a span without entries between two entries weighs `M`. For an entry that is the newest
+//! surviving version of its user key, let `S` be the weight of all earlier spans of the subjob,
+//! counted from the span of its first entry, and let `w` be the raw bytes before it in its span.
+//! Its table number is `floor((S + max(0, w - D)) / T)`. A table begins at a subjob's first entry
+//! and wherever this number changes. If numbers are skipped, the tables are still numbered
+//! consecutively. All versions of a user key are in one table.
 //!
-//! Every sum only grows, so that the number is an inclusive scan: [`Layout`] streams it with the next multiple of `T`
-//! as a threshold and no look-ahead; a GPU computes it with prefix sums (`tests/layout.rs` does, with code of its
-//! own, and compares). [`LayoutState`] is what going on after the last finished table needs: the next table's first
-//! user key, and `S` and `w` there. It cannot be derived from the sizes of the tables before it.
+//! All sums only grow, so the number is an inclusive scan. [`Layout`] computes it as a stream, with
+//! the next multiple of `T` as a threshold and without look-ahead. A GPU computes it with prefix
+//! sums (`tests/layout.rs` does so with separate code, and compares). [`LayoutState`] is what
+//! continuing after the last finished table requires: the next table's first user key, and `S` and
+//! `w` there. It cannot be derived from the sizes of the earlier tables.
 //!
-//! Invariants: `S + w` never shrinks; all sums are u64 and saturate (a job cannot hold 2^64 bytes).
+//! Invariants: `S + w` never decreases. All sums are u64 and saturate (a job cannot hold 2^64
+//! bytes).
 //!
-//! Threading: one owner; no I/O.
+//! Threading: a layout has one owner and does no I/O.
 
 use crate::key::ENTRY_OVERHEAD_BYTES;
 
-/// The numbers that decide where tables begin. All in raw bytes.
+/// The parameters that decide where tables begin, in raw bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutLimits {
-    /// `T`: target size of a table; a power of two.
+    /// `T`: the target size of a table, a power of two.
     pub table_bytes: u64,
-    /// `M`: the least weight of a span.
+    /// `M`: the smallest weight of a span.
     pub min_span_bytes: u64,
-    /// `D`: how far a span's entries may go on before they count towards a new table.
+    /// `D`: how many bytes of a span's entries do not count towards a new table.
     pub delay_bytes: u64,
 }
 
 impl LayoutLimits {
-    /// The limits for tables of `table_bytes`: `M = T / 32`; `D = T / 2`, or 0 without soft cuts.
+    /// The limits for tables of `table_bytes`: `M = T / 32`, and `D = T / 2`, or 0 without soft
+    /// cuts.
     pub fn new(table_bytes: u64, has_soft_cuts: bool) -> LayoutLimits {
         LayoutLimits {
             table_bytes,
@@ -40,55 +45,57 @@ impl LayoutLimits {
     }
 }
 
-/// Where a layout goes on: at the first entry of a table.
+/// The state in which a layout is resumed, at the first entry of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutState {
-    /// The table's first user key.
+    /// The first user key of the table.
     pub first_key: Vec<u8>,
-    /// `S` there, in bytes.
+    /// `S` at this key, in bytes.
     pub earlier_spans_bytes: u64,
-    /// `w` there, in bytes.
+    /// `w` at this key, in bytes.
     pub span_bytes: u64,
-    /// How many tables of the subjob come before it.
+    /// The number of tables of the subjob before this one.
     pub table: u32,
 }
 
 /// The start of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableStart<'a> {
-    /// Its place in the subjob, from 0, without gaps.
+    /// The table's number in the subjob, from 0, without gaps.
     pub table: u32,
-    /// The soft cut that its range deletes reach down to: the largest one at or below its first key, if the table
-    /// starts that cut's span. `None`: its first user key (or, for table 0, the subjob's bound) is its left bound.
+    /// The soft cut that its range deletes extend down to: the largest one at or below its first
+    /// key, if the table starts that cut's span. If it is `None`, the left bound is the table's
+    /// first user key (for table 0, the subjob's bound).
     pub left_cut: Option<&'a [u8]>,
 }
 
-/// Streams the layout of one subjob.
+/// Computes the layout of one subjob as a stream.
 ///
-/// For every user key in order: [`Layout::start_key`] once, then [`Layout::add`] for each of its surviving versions.
+/// For every user key in order, call [`Layout::start_key`] once and then [`Layout::add`] for each
+/// of its surviving versions.
 #[derive(Clone, Debug)]
 pub struct Layout<'a> {
     limits: LayoutLimits,
-    /// The subjob's soft cuts, strictly ascending.
+    /// The soft cuts of the subjob, strictly ascending.
     cuts: &'a [Vec<u8>],
-    /// How many cuts are at or below the current key: the current span.
+    /// The number of cuts at or below the current key, which identifies the current span.
     span: usize,
     /// `S` of the current span.
     earlier_spans_bytes: u64,
-    /// `w` of the next entry.
+    /// `w` at the next entry.
     span_bytes: u64,
     /// A table begins at the first user key where `S + max(0, w - D)` reaches this.
     threshold: u64,
-    /// Tables begun so far.
+    /// The number of tables that have begun.
     tables: u32,
     started: bool,
-    /// Set by a resumption: the next key begins a table whatever the sums say.
+    /// Set when the layout is resumed: the next key begins a table whatever the sums are.
     at_table_start: bool,
 }
 
 impl<'a> Layout<'a> {
-    /// The layout of a subjob from its first entry on. `cuts` are its soft cuts, strictly ascending; those outside
-    /// the subjob may be among them.
+    /// The layout of a subjob from its first entry on. `cuts` are its soft cuts, strictly
+    /// ascending. Cuts outside the subjob are allowed.
     pub fn new(limits: LayoutLimits, cuts: &'a [Vec<u8>]) -> Layout<'a> {
         debug_assert!(limits.table_bytes > 0);
         debug_assert!(cuts.windows(2).all(|w| w[0] < w[1]));
@@ -105,7 +112,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The layout going on at the first entry of a table that [`Layout::state`] was asked for.
+    /// The layout of the rest of a subjob, from the first entry of a table for which
+    /// [`Layout::state`] was called.
     pub fn resume(limits: LayoutLimits, cuts: &'a [Vec<u8>], state: &LayoutState) -> Layout<'a> {
         let mut layout = Layout::new(limits, cuts);
         layout.span = cuts.partition_point(|cut| cut.as_slice() <= state.first_key.as_slice());
@@ -117,7 +125,8 @@ impl<'a> Layout<'a> {
         layout
     }
 
-    /// What going on at `first_key` needs; to be asked right after [`Layout::start_key`] said that it starts a table.
+    /// The state for resuming at `first_key`. Call it directly after [`Layout::start_key`] returned
+    /// that a table starts there.
     pub fn state(&self, first_key: &[u8]) -> LayoutState {
         LayoutState {
             first_key: first_key.to_vec(),
@@ -134,7 +143,7 @@ impl<'a> Layout<'a> {
             .saturating_add(self.span_bytes.saturating_sub(self.limits.delay_bytes))
     }
 
-    /// Moves past the cuts at or below `key`.
+    /// Moves past the cuts that are at or below `key`.
     #[cold]
     fn enter_span(&mut self, key: &[u8]) {
         let rest = &self.cuts[self.span..];
@@ -152,7 +161,8 @@ impl<'a> Layout<'a> {
         self.span += passed;
     }
 
-    /// Announces the next user key, whose newest surviving version comes next. Says whether a table begins with it.
+    /// Starts the next user key, whose newest surviving version comes next. Returns the table that
+    /// begins with it, if one does.
     #[inline]
     pub fn start_key(&mut self, key: &[u8]) -> Option<TableStart<'a>> {
         if let Some(cut) = self.cuts.get(self.span)
@@ -182,7 +192,8 @@ impl<'a> Layout<'a> {
         TableStart { table, left_cut }
     }
 
-    /// Counts a surviving version of the current user key: `raw_bytes` as [`crate::key::raw_bytes`] gives them.
+    /// Counts a surviving version of the current user key. `raw_bytes` comes from
+    /// [`crate::key::raw_bytes`].
     #[inline]
     pub fn add(&mut self, raw_bytes: u64) {
         debug_assert!(raw_bytes >= ENTRY_OVERHEAD_BYTES);

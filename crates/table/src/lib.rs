@@ -1,12 +1,14 @@
-//! Tables and jobs of siltstone: bytes in, bytes out; no threads of its own, no engine.
+//! Tables and jobs of siltstone: bytes in, bytes out. The crate has no threads of its own and does
+//! not know the engine.
 //!
-//! A table is an immutable sorted file of entries: `blocks | filter | index | range deletes | properties | footer`.
-//! [`TableWriter`] writes one from a stream of entries, [`TableReader`]
-//! looks keys up in it. `docs/format/table.md` has the bytes, `docs/rfc/0002a-table-format.md` the reasons.
+//! A table is an immutable sorted file of entries:
+//! `blocks | filter | index | range deletes | properties | footer`. [`TableWriter`] writes one from
+//! a stream of entries, and [`TableReader`] looks keys up in it. `docs/format/table.md` describes
+//! the bytes, `docs/rfc/0002a-table-format.md` the reasons.
 //!
-//! Rules of the crate: bytes from disk are never believed before they are checked, and never cause a panic, an
-//! unbounded allocation or an access out of bounds; damage is a [`TableError::Corruption`] that names file, offset,
-//! expected and found.
+//! Rules of the crate: bytes from disk are checked before they are trusted, and never cause a
+//! panic, an unbounded allocation or an access out of bounds. Damage is a
+//! [`TableError::Corruption`] that names the file, the offset, and what was expected and found.
 
 #![deny(unsafe_code)]
 

@@ -1,39 +1,43 @@
-//! Limits of the table format, in bytes unless the name says otherwise. Documented in `docs/format/table.md`.
+//! Limits of the table format, in bytes unless the name says otherwise. `docs/format/table.md`
+//! documents them.
 //!
-//! They are constants: what a reader may believe about a file, and what a writer refuses with a clear error.
+//! They are constants: a reader rejects a file that exceeds them, and a writer refuses to exceed
+//! them with a clear error.
 
-/// Longest user key.
+/// The longest user key.
 pub const MAX_KEY_BYTES: usize = 65_535;
 
-/// Largest value: 1 GiB.
+/// The largest value: 1 GiB.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// Most entries in a block.
+/// The largest number of entries in a block.
 pub const MAX_BLOCK_ENTRIES: usize = 4096;
 
-/// Smallest block size that options may ask for, in raw bytes.
+/// The smallest block size that options may set, in raw bytes.
 pub const MIN_BLOCK_SIZE_BYTES: u64 = 512;
 
-/// Largest block size that options may ask for, in raw bytes. 32 KiB of entries of 12 raw bytes are 2731, so that a
-/// block never exceeds [`MAX_BLOCK_ENTRIES`].
+/// The largest block size that options may set, in raw bytes. 32 KiB of entries of 12 raw bytes are
+/// 2731 entries, so a block never exceeds [`MAX_BLOCK_ENTRIES`].
 pub const MAX_BLOCK_SIZE_BYTES: u64 = 32 << 10;
 
-/// Most value bytes in a block: a block starts at most one entry after it is full, and that one may be the largest.
+/// The largest number of value bytes in a block. A block exceeds its size by at most one entry,
+/// which may be the largest possible.
 pub const MAX_BLOCK_VALUE_BYTES: u64 = MAX_VALUE_BYTES as u64 + MAX_BLOCK_SIZE_BYTES;
 
-/// Most tail bytes (key bytes after prefix and head) in a block, by the same argument.
+/// The largest number of tail bytes (key bytes after prefix and head) in a block, for the same
+/// reason.
 pub const MAX_BLOCK_TAIL_BYTES: u64 = MAX_KEY_BYTES as u64 + MAX_BLOCK_SIZE_BYTES;
 
-/// Most blocks in a table.
+/// The largest number of blocks in a table.
 pub const MAX_BLOCKS: u64 = u32::MAX as u64;
 
-/// Largest table file: 1 TiB.
+/// The largest table file: 1 TiB.
 pub const MAX_TABLE_BYTES: u64 = 1 << 40;
 
-/// Most filter bits per user key.
+/// The largest number of filter bits per user key.
 pub const MAX_BITS_PER_KEY: u8 = 20;
 
-/// Largest properties section.
+/// The largest properties section.
 pub const MAX_PROPERTIES_BYTES: u64 = 1 << 20;
 
 const _: () =

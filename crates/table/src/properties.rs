@@ -1,7 +1,8 @@
-//! The properties of a table: counts, bounds and how it was made, as tag-length-value.
+//! The properties of a table: counts, bounds and how it was made, as tag-length-value fields.
 //!
-//! Nothing in them says who wrote the table, when, or into which file: tables made of the same entries are the same.
-//! A tag with the top bit set must be understood: a reader that does not know it refuses the table. Tags ascend.
+//! They do not say who wrote the table, when, or into which file, so tables made of the same
+//! entries are identical. A tag with the top bit set must be understood: a reader that does not
+//! know it refuses the table. Tags ascend.
 //!
 //! Threading: plain data.
 
@@ -11,51 +12,52 @@ use crate::error::{Damage, Result, TableError};
 use crate::key::MAX_SEQ;
 use crate::limits::{MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MIN_BLOCK_SIZE_BYTES};
 
-/// Set in tags that a reader must understand.
+/// This bit is set in tags that a reader must understand.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
 
-/// The version of the layout rules (where tables and blocks are cut) that this crate implements.
+/// The version of the layout rules (which decide where tables and blocks begin) that this crate
+/// implements.
 pub const LAYOUT_VERSION: u64 = 1;
 
-/// What a table says about itself. Sizes in bytes.
+/// The properties of a table. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
-    /// Entries, range deletes not included.
+    /// The number of entries, without range deletes.
     pub entries: u64,
-    /// Entries of kind put.
+    /// The number of entries of kind put.
     pub puts: u64,
-    /// Entries of kind delete.
+    /// The number of entries of kind delete.
     pub deletes: u64,
-    /// Sequence numbers of all range delete fragments.
+    /// The number of range-delete fragments.
     pub range_deletes: u64,
-    /// Distinct user keys of entries.
+    /// The number of distinct user keys of entries.
     pub user_keys: u64,
-    /// Bytes of all entries' user keys.
+    /// The bytes of the user keys of all entries.
     pub key_bytes: u64,
-    /// Bytes of all values, uncompressed.
+    /// The bytes of all values, uncompressed.
     pub value_bytes: u64,
-    /// The first entry's user key, if there is an entry.
+    /// The user key of the first entry, if there is one.
     pub smallest_key: Option<Vec<u8>>,
-    /// The last entry's user key, if there is an entry.
+    /// The user key of the last entry, if there is one.
     pub largest_key: Option<Vec<u8>>,
-    /// The table's left bound, if it is not the first user key: range deletes reach down to it.
+    /// The table's left bound, if it is not the first user key. Range deletes extend down to it.
     pub left_bound: Option<Vec<u8>>,
-    /// Smallest sequence number, range deletes included.
+    /// The smallest sequence number, including those of range deletes.
     pub smallest_seq: u64,
-    /// Largest sequence number, range deletes included.
+    /// The largest sequence number, including those of range deletes.
     pub largest_seq: u64,
-    /// Number of blocks.
+    /// The number of blocks.
     pub blocks: u64,
     /// How blocks are compressed.
     pub codec: Codec,
-    /// Filter bits per distinct user key; 0: no filter.
+    /// The number of filter bits per distinct user key. 0 means that there is no filter.
     pub bits_per_key: u8,
-    /// The block size that the layout was made with.
+    /// The block size of the layout.
     pub block_size_bytes: u64,
     /// The version of the layout rules.
     pub layout_version: u64,
-    /// The keyspace for which the table was written; none for tables that belong to no store. Nobody but a repair asks: it is how a
-    /// table that no manifest names any more finds back.
+    /// The keyspace that the table was written for, or `None` for a table that belongs to no store.
+    /// Only `repair` uses it, to assign a table that no manifest refers to back to its keyspace.
     pub keyspace: Option<u32>,
 }
 
@@ -68,12 +70,12 @@ const LAYOUT: u16 = 17 | MUST_UNDERSTAND;
 const KEYSPACE: u16 = 18;
 
 impl Properties {
-    /// Raw size of all entries in bytes, as layouts count it.
+    /// The raw size of all entries in bytes, as layouts count it.
     pub fn raw_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + crate::key::ENTRY_OVERHEAD_BYTES * self.entries
     }
 
-    /// The lower end that range deletes of this table may reach: the left bound, or else the first user key.
+    /// The lower end of this table's range deletes: the left bound, or else the first user key.
     pub fn left_bound(&self) -> Option<&[u8]> {
         self.left_bound.as_deref().or(self.smallest_key.as_deref())
     }
@@ -118,7 +120,7 @@ impl Properties {
         }
     }
 
-    /// Decodes the stored form, found at `base` of `file`.
+    /// Decodes the stored form, which is at `base` of `file`.
     pub fn decode(bytes: &[u8], file: &str, base: u64) -> Result<Properties> {
         let damaged = |d: Damage| d.in_file(file, base);
         let mut p = Properties::default();
@@ -217,7 +219,7 @@ impl Properties {
                 seen |= 1 << number;
             }
         }
-        // All but the keys and the keyspace are always there.
+        // All fields except the keys and the keyspace are always present.
         let always = ((1u32 << 18) - 2) & !(1 << SMALLEST_KEY | 1 << LARGEST_KEY | 1 << LEFT_BOUND);
         if seen & always != always {
             return Err(damaged(Damage::new(
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyspace_is_told_and_may_be_missing() {
+    fn a_keyspace_is_stored_and_may_be_missing() {
         let p = Properties {
             keyspace: Some(0x0102_0304),
             ..some()

@@ -1,11 +1,11 @@
-//! Range deletes: their section in a table, and which of them covers a key.
+//! Range deletes: their section in a table, and the search for those that cover a key.
 //!
 //! Range deletes `[start, end)` at a sequence number may overlap in any way. A table stores
-//! *fragments* of them: the parts that remain after the drop rules and after the cuts between
-//! tables. Fragments of one number do not overlap or touch (what was cut is joined again:
+//! *fragments* of them: the parts that remain after the drop rules and the cuts between tables.
+//! Fragments of one number neither overlap nor touch (parts that were cut are joined again, see
 //! [`joined`]), so they depend only on what is deleted, and not on how many range deletes did it.
-//! Fragments of different numbers may overlap. There are as many fragments as range deletes
-//! survive, however these overlap.
+//! Fragments of different numbers may overlap. There are as many fragments as surviving range
+//! deletes, however these overlap.
 //!
 //! Lookups: if no two fragments overlap (always, if a job had no snapshot), a binary search over
 //! their starts finds the only candidate. Otherwise a segment tree (`Overlaps`) is built over their
@@ -32,7 +32,7 @@ pub struct RangeDelete {
     pub start: Vec<u8>,
     /// The first user key after the range.
     pub end: Vec<u8>,
-    /// It hides entries with smaller numbers.
+    /// It hides entries with smaller sequence numbers.
     pub seq: u64,
 }
 
@@ -41,8 +41,8 @@ pub fn sort(fragments: &mut [RangeDelete]) {
     fragments.sort_unstable_by(|a, b| a.start.cmp(&b.start).then(b.seq.cmp(&a.seq)));
 }
 
-/// The fragments of range deletes (start, end, sequence number) that are given in any order: those
-/// of one number that overlap or touch are joined. Empty ranges are left out.
+/// The fragments of range deletes (start, end, sequence number), which may be given in any order.
+/// Those of one number that overlap or touch are joined, and empty ranges are left out.
 pub fn joined<I>(deletes: I) -> Vec<RangeDelete>
 where
     I: IntoIterator<Item = (Vec<u8>, Vec<u8>, u64)>,
@@ -97,8 +97,8 @@ impl Overlaps {
             |key: &[u8]| leaves + bounds.partition_point(|b| Self::bound(fragments, *b) < key);
         // Calls `found` with each node and rank, from the newest fragment to the oldest.
         let each = |found: &mut dyn FnMut(usize, u32)| {
-            for (rank, place) in newest_first.iter().enumerate() {
-                let fragment = &fragments[*place as usize];
+            for (rank, index) in newest_first.iter().enumerate() {
+                let fragment = &fragments[*index as usize];
                 let (mut from, mut to) = (leaf(&fragment.start), leaf(&fragment.end));
                 while from < to {
                     if from % 2 == 1 {
@@ -182,7 +182,7 @@ impl RangeDeletes {
     /// From fragments in the order of the format.
     pub fn new(fragments: Vec<RangeDelete>) -> Result<RangeDeletes, Damage> {
         let count = fragments.len() as u64;
-        let disorder = |place: usize| Damage::new("order of range deletes", 0, count, place as u64);
+        let disorder = |index: usize| Damage::new("order of range deletes", 0, count, index as u64);
         if count >= 1 << 30 {
             return Err(Damage::new("number of range deletes", 0, 1 << 30, count));
         }
@@ -202,7 +202,7 @@ impl RangeDeletes {
         }
         let overlaps = if overlapping {
             let mut newest_first: Vec<u32> = (0..fragments.len() as u32).collect();
-            newest_first.sort_by_key(|place| Reverse(fragments[*place as usize].seq));
+            newest_first.sort_by_key(|index| Reverse(fragments[*index as usize].seq));
             // The sort is stable, so the starts of fragments of one number still ascend.
             for pair in newest_first.windows(2) {
                 let (a, b) = (&fragments[pair[0] as usize], &fragments[pair[1] as usize]);
@@ -306,7 +306,7 @@ impl RangeDeletes {
         Some((&first.start, end))
     }
 
-    /// Smallest and largest sequence number.
+    /// The smallest and the largest sequence number.
     pub fn seq_range(&self) -> Option<(u64, u64)> {
         let smallest = self.fragments.iter().map(|f| f.seq).min()?;
         let largest = self.fragments.iter().map(|f| f.seq).max()?;
@@ -320,8 +320,8 @@ impl RangeDeletes {
             return None;
         }
         if let Some(overlaps) = &self.overlaps {
-            let place = overlaps.covering(&self.fragments, user_key, seq_limit)?;
-            return Some(&self.fragments[place]);
+            let index = overlaps.covering(&self.fragments, user_key, seq_limit)?;
+            return Some(&self.fragments[index]);
         }
         let after = partition_point(self.fragments.len(), |i| {
             self.fragments[i].start.as_slice() <= user_key
@@ -337,7 +337,7 @@ impl RangeDeletes {
         self.covering(user_key, seq_limit).map(|f| f.seq)
     }
 
-    /// Heap bytes.
+    /// Heap memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         let one = |f: &RangeDelete| size_of::<RangeDelete>() + f.start.len() + f.end.len();
         self.fragments.iter().map(one).sum::<usize>()
@@ -350,10 +350,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The ends of keys are stored in 32 bits. A larger end was cut off, which made a table that
-    /// cannot be read.
+    /// The ends of keys are stored in 32 bits. A larger end used to be truncated, which made a
+    /// table that could not be read.
     #[test]
-    fn more_key_bytes_than_the_format_can_say_are_refused() {
+    fn more_key_bytes_than_the_format_can_store_are_refused() {
         let longest = 2 * MAX_KEY_BYTES;
         let fit = u32::MAX as usize / longest;
         let exactly = u32::MAX as usize - fit * longest;

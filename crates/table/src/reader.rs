@@ -1,20 +1,22 @@
 //! Looks keys up in one table file.
 //!
 //! [`TableReader::open`] reads footer, properties, index, filter and range deletes to the heap and
-//! checks all of them. The filter is most of that, and only lookups of keys need it. A table that
-//! is opened for iterators may leave it out until a lookup comes ([`TableReader::with_filter`]).
-//! Blocks are read in one of two ways: in place, from a map of the file, or as heap blocks through
-//! the engine's cache. A block that is compressed always goes the second way.
+//! checks all of them. Most of these bytes are the filter, which only lookups of keys need. A table
+//! that is opened for iterators may do without it until a lookup needs it
+//! ([`TableReader::with_filter`]). Blocks are read in one of two ways: in place from a map of the
+//! file, or as heap blocks through the engine's cache. Compressed blocks are always read the second
+//! way.
 //!
-//! A lookup is split, so that the engine can overlap the misses of several tables: [`TableReader::prefetch_filter`],
-//! [`TableReader::may_contain`], [`TableReader::find_block`], [`TableReader::prefetch_block`],
-//! [`TableReader::get_in_block`]; [`get_many`] does so for many keys. Range deletes are asked before a filter may say no.
+//! A lookup is split into steps, so that the engine can overlap the cache misses of several tables:
+//! [`TableReader::prefetch_filter`], [`TableReader::may_contain`], [`TableReader::find_block`],
+//! [`TableReader::prefetch_block`], [`TableReader::get_in_block`]. [`get_many`] does so for many
+//! keys. Range deletes must be checked before a filter ends a lookup.
 //!
-//! Invariants: a block's checksums are compared when it is first touched after open (columns and values each on
-//! their own, remembered in a bitmap), or at every touch. Nothing read from a map is believed before `failed()` was
-//! asked after the last touch.
+//! Invariants: a block's checksums are verified when it is first read after open (columns and
+//! values separately, remembered in a bitmap), or at every read. Bytes from a map are not trusted
+//! before `failed()` was called after the last access.
 //!
-//! Threading: shared; the bitmaps are atomic and only ever gain bits.
+//! Threading: shared. The bitmaps are atomic, and bits are only ever set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,26 +37,26 @@ use crate::properties::Properties;
 use crate::rangedel::RangeDeletes;
 use siltstone_storage::planted;
 
-/// When a block's checksums are compared.
+/// When the checksums of a block are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// When it is first touched after open.
+    /// When the block is first read after open.
     #[default]
     FirstTouch,
-    /// At every touch, so also when the kernel may have read the page again.
+    /// At every read, so also when the kernel may have read the page again.
     Always,
 }
 
 /// How a table is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaderOptions {
-    /// When checksums are compared.
+    /// When checksums are verified.
     pub verify: Verify,
-    /// Whether to search in a map of the file, where the storage has maps.
+    /// Whether to search in a map of the file, if the storage has maps.
     pub map: bool,
     /// The number under which a cache keeps the table's blocks. Tables that share a cache, or a
-    /// lookup of many keys, need different ones. `None` takes one that no other table of the
-    /// process has; whoever must replay runs gives numbers of its own.
+    /// lookup of many keys, need different numbers. `None` takes a number that no other table of
+    /// the process has. Runs that must be reproducible pass their own numbers.
     pub id: Option<u64>,
 }
 
@@ -70,10 +72,10 @@ impl Default for ReaderOptions {
 
 /// The engine's cache of heap blocks, by table id and block number.
 pub trait BlockCache: Send + Sync {
-    /// The block, if it is kept.
+    /// The block, if the cache has it.
     fn get(&self, table: u64, block: u32) -> Option<Arc<Block>>;
 
-    /// Offers a block that was just read; the cache need not keep it.
+    /// Offers a block that was just read. The cache may decline it.
     fn insert(&self, table: u64, block: u32, read: &Arc<Block>);
 }
 
@@ -89,19 +91,19 @@ impl BlockCache for NoCache {
     fn insert(&self, _: u64, _: u32, _: &Arc<Block>) {}
 }
 
-/// A value that was found: in a counted block, or copied.
+/// A value that was found.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// In a heap block, which it keeps alive.
+    /// The value is in a heap block, which it keeps alive.
     Block {
         /// The block.
         block: Arc<Block>,
-        /// Where the value begins among the block's values, in bytes.
+        /// The offset of the value among the block's values, in bytes.
         start: usize,
         /// Its length in bytes.
         len: usize,
     },
-    /// Copied.
+    /// The value was copied.
     Copied(Vec<u8>),
 }
 
@@ -114,7 +116,7 @@ impl Value {
         }
     }
 
-    /// The value, owned.
+    /// The value as an owned vector.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
             Value::Copied(bytes) => bytes,
@@ -123,18 +125,18 @@ impl Value {
     }
 }
 
-/// Where a lookup left the value.
+/// Where the value of a lookup is.
 enum Found {
     InBlock(Arc<Block>, usize, usize),
-    /// Appended to the caller's buffer, if there is one.
+    /// It was appended to the caller's buffer, if there is one.
     Copied,
 }
 
-/// Blocks from this stored size on do not pass through the cache without a map: their columns are read alone, and
-/// then the one value.
+/// Blocks of at least this stored size do not pass through the cache without a map: first only
+/// their columns are read, and then the one value.
 pub const LARGE_BLOCK_BYTES: u64 = 1 << 20;
 
-/// One bit a block.
+/// One bit per block.
 struct Bitmap(Box<[AtomicU64]>);
 
 impl Bitmap {
@@ -142,7 +144,7 @@ impl Bitmap {
         Bitmap((0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// A bitmap of its own with the bits that are set now.
+    /// A copy with the bits that are set now.
     fn copy(&self) -> Bitmap {
         let word = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
         Bitmap(self.0.iter().map(word).collect())
@@ -158,7 +160,7 @@ impl Bitmap {
     }
 }
 
-/// Ids of open tables that were given none.
+/// The ids of open tables that were given none.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// An open table.
@@ -171,9 +173,10 @@ pub struct TableReader {
     footer: Footer,
     properties: Properties,
     index: Index,
-    /// `None` if the table has no filter or its filter was not read. Then any key may be in it.
+    /// `None` if the table has no filter or its filter was not read. Then any key may be in the
+    /// table.
     filter: Option<Filter>,
-    /// The table has a filter that was not read.
+    /// Whether the table has a filter that was not read.
     lacks_filter: bool,
     range_deletes: RangeDeletes,
     columns_verified: Bitmap,
@@ -232,15 +235,16 @@ fn read_section(file: &dyn ReadFile, at: u64, len: u64, what: &'static str) -> R
 }
 
 impl TableReader {
-    /// Opens a table: reads and checks everything but the blocks.
+    /// Opens a table. Reads and checks everything except the blocks.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or is of a version or needs a feature that is unknown here.
+    /// If the file cannot be read or is damaged, or if its version or a feature that it needs is
+    /// unknown.
     pub fn open(file: Arc<dyn ReadFile>, options: ReaderOptions) -> Result<Arc<TableReader>> {
         Self::open_as(file, options, true)
     }
 
-    /// Opens a table without reading its filter. Lookups give the same answers, but read more
+    /// Opens a table without reading its filter. Lookups return the same results, but read more
     /// blocks.
     ///
     /// # Errors
@@ -252,8 +256,8 @@ impl TableReader {
         Self::open_as(file, options, false)
     }
 
-    /// The same table with its filter, which is read and checked now. Blocks that were verified are
-    /// not verified again, and their copies in a cache are still found.
+    /// The same table with its filter, which is read and checked now. Verified blocks are not
+    /// verified again, and their copies in a cache are still found.
     ///
     /// # Errors
     /// If the filter cannot be read or is damaged.
@@ -319,7 +323,7 @@ impl TableReader {
             )
             .in_file(name, index_at));
         }
-        // A table without keys or without filter bits has no filter to read.
+        // Tables without keys or filter bits have no filter to read.
         let lacks_filter = !reads_filter && footer.filter_bytes > 0;
         let filter = match lacks_filter {
             true => None,
@@ -340,7 +344,8 @@ impl TableReader {
             let damage = Damage::new("range delete count", 0, properties.range_deletes, found);
             return Err(damage.in_file(name, range_deletes_at));
         }
-        // No address space, too many maps, a file system without: reads do all the same.
+        // The map may fail for lack of address space, because of too many maps, or on a file system
+        // without maps. Reads work without it.
         let (map, lacks_map) = match options.map.then(|| file.map()) {
             Some(Ok(map)) => (map, false),
             Some(Err(_)) => (None, true),
@@ -367,7 +372,7 @@ impl TableReader {
         }))
     }
 
-    /// This open table's number: the key of its blocks in a cache.
+    /// The number of this open table, under which a cache keeps its blocks.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -377,7 +382,7 @@ impl TableReader {
         self.file.name()
     }
 
-    /// Whether a map was asked for and not to be had, so that blocks are read to the heap.
+    /// Whether a map was requested and could not be had, so that blocks are read to the heap.
     pub fn lacks_map(&self) -> bool {
         self.lacks_map
     }
@@ -387,12 +392,12 @@ impl TableReader {
         &self.file
     }
 
-    /// What the table says about itself.
+    /// The properties of the table.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// Lengths of its sections, and its digest.
+    /// The lengths of its sections, and its digest.
     pub fn footer(&self) -> &Footer {
         &self.footer
     }
@@ -402,13 +407,13 @@ impl TableReader {
         &self.index
     }
 
-    /// Whether the table has a filter that was left out.
+    /// Whether the table has a filter that was not read.
     #[inline]
     pub fn lacks_filter(&self) -> bool {
         self.lacks_filter
     }
 
-    /// Its filter, if it has one that was read.
+    /// Its filter, if it has one and it was read.
     pub fn filter(&self) -> Option<&Filter> {
         self.filter.as_ref()
     }
@@ -418,7 +423,8 @@ impl TableReader {
         &self.range_deletes
     }
 
-    /// Heap bytes of index, filter and range deletes, which stay in memory while the table is open.
+    /// The heap bytes of index, filter and range deletes, which stay in memory while the table is
+    /// open.
     pub fn memory_bytes(&self) -> usize {
         let filter = self.filter.as_ref().map_or(0, Filter::memory_bytes);
         let bitmaps = 16 * self.columns_verified.0.len();
@@ -429,13 +435,14 @@ impl TableReader {
             + std::mem::size_of::<Self>()
     }
 
-    /// The newest range delete of `user_key` at most at `seq_limit`. Ask before the filter.
+    /// The sequence number of the newest range delete of `user_key` that is at most `seq_limit`.
+    /// Call this before the filter ends a lookup.
     #[inline]
     pub fn covering_seq(&self, user_key: &[u8], seq_limit: u64) -> Option<u64> {
         self.range_deletes.covering_seq(user_key, seq_limit)
     }
 
-    /// Asks the processor for the line that [`TableReader::may_contain`] will read.
+    /// Prefetches the cache line that [`TableReader::may_contain`] will read.
     #[inline]
     pub fn prefetch_filter(&self, hash: u64) {
         if let Some(filter) = &self.filter {
@@ -443,7 +450,7 @@ impl TableReader {
         }
     }
 
-    /// False if no entry has the user key with this [`crate::key::hash`].
+    /// Returns false if no entry has the user key with this [`crate::key::hash`].
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         match &self.filter {
@@ -452,15 +459,16 @@ impl TableReader {
         }
     }
 
-    /// The number of the block in which to look for (`user_key`, `trailer`), if the table reaches so far.
+    /// The number of the block in which to look for (`user_key`, `trailer`). `None` if the table
+    /// ends before it.
     #[inline]
     pub fn find_block(&self, user_key: &[u8], trailer: u64) -> Option<u32> {
         let i = self.index.find(user_key, trailer);
         (i < self.index.len()).then_some(i as u32)
     }
 
-    /// [`TableReader::find_block`] from where [`Index::narrow`] of the same key left off. What
-    /// [`TableReader::prefetch_block`] reads is asked for.
+    /// Completes [`TableReader::find_block`] after [`Index::narrow`] of the same key. Prefetches
+    /// what [`TableReader::prefetch_block`] reads.
     #[inline]
     pub fn find_block_narrowed(
         &self,
@@ -473,7 +481,7 @@ impl TableReader {
         (i < self.index.len()).then_some(i as u32)
     }
 
-    /// Asks the processor for the first lines of a mapped block's columns.
+    /// Prefetches the first cache lines of a mapped block's columns.
     #[inline]
     pub fn prefetch_block(&self, block: u32) {
         if let Some(map) = &self.map {
@@ -484,8 +492,9 @@ impl TableReader {
         }
     }
 
-    /// Looks `user_key` up: the newest version whose sequence number is at most `seq`. Its value replaces `value`;
-    /// returned is its trailer (so also a delete is found). `hash` is the key's [`crate::key::hash`].
+    /// Looks up the newest version of `user_key` whose sequence number is at most `seq`. Replaces
+    /// `value` by its value and returns its trailer, which may be that of a delete. `hash` is the
+    /// key's [`crate::key::hash`].
     ///
     /// # Errors
     /// If the block cannot be read or is damaged.
@@ -506,8 +515,8 @@ impl TableReader {
         }
     }
 
-    /// The trailer of the entry that [`TableReader::get`] finds. The value is not read: if the
-    /// block is not compressed and is mapped or large, only its columns are read.
+    /// The trailer of the entry that [`TableReader::get`] finds. The value is not read: of a block
+    /// that is not compressed and is mapped or large, only the columns are read.
     ///
     /// # Errors
     /// As [`TableReader::get`].
@@ -561,11 +570,11 @@ impl TableReader {
         )
     }
 
-    /// The same without a copy where the value is in a cached block.
+    /// As [`TableReader::get_in_block`], without a copy if the value is in a heap block.
     ///
     /// # Errors
     /// As [`TableReader::get`].
-    pub fn get_pinned_in_block(
+    pub fn get_value_in_block(
         &self,
         cache: &dyn BlockCache,
         block: u32,
@@ -590,8 +599,8 @@ impl TableReader {
         )
     }
 
-    /// Looks a key up in block `i`. A value that is not in a heap block is appended to `out`;
-    /// without `out` it is not read.
+    /// Looks up a key in block `i`. A value that is not in a heap block is appended to `out`, or
+    /// not read if `out` is `None`.
     fn lookup(
         &self,
         cache: &dyn BlockCache,
@@ -615,7 +624,7 @@ impl TableReader {
                 Ok(Some((trailer, start, len)))
             };
             let found = read();
-            let Some((trailer, start, len)) = self.believe(map, place, found)? else {
+            let Some((trailer, start, len)) = self.unless_map_failed(map, place, found)? else {
                 return Ok(None);
             };
             if let Some(out) = out {
@@ -635,9 +644,9 @@ impl TableReader {
         Ok(Some((trailer, Found::InBlock(block, start, len))))
     }
 
-    /// What was read from the map, unless the map failed meanwhile.
+    /// Returns what was read from the map, unless the map failed meanwhile.
     #[inline]
-    fn believe<T>(
+    fn unless_map_failed<T>(
         &self,
         map: &Map,
         place: Place,
@@ -656,7 +665,7 @@ impl TableReader {
         TableError::Storage(error.at(place.start))
     }
 
-    /// The header of a mapped block whose columns were verified; `None` if it is compressed.
+    /// The verified header of a mapped block; `None` if the block is compressed.
     #[inline]
     fn map_header(&self, map: &Map, i: usize, place: Place) -> Result<Option<Header>> {
         if self.verify == Verify::Always || !self.columns_verified.get(i) {
@@ -685,7 +694,7 @@ impl TableReader {
                 Ok(Some(h))
             }
         });
-        self.believe(map, place, header)
+        self.unless_map_failed(map, place, header)
     }
 
     #[cold]
@@ -703,7 +712,7 @@ impl TableReader {
                 stored as u64,
             ))
         };
-        self.believe(map, place, equal)?;
+        self.unless_map_failed(map, place, equal)?;
         self.columns_verified.set(i);
         Ok(())
     }
@@ -722,7 +731,7 @@ impl TableReader {
                 header.values_crc as u64,
             ))
         };
-        self.believe(map, place, equal)?;
+        self.unless_map_failed(map, place, equal)?;
         self.values_verified.set(i);
         Ok(())
     }
@@ -749,13 +758,13 @@ impl TableReader {
         } else {
             Err(Damage::new("value", 0, len as u64, 0))
         };
-        self.believe(map, place, copied)
+        self.unless_map_failed(map, place, copied)
     }
 
-    /// A block through the cache.
+    /// Reads a block through the cache.
     ///
     /// # Errors
-    /// If it cannot be read or is damaged.
+    /// If the block cannot be read or is damaged.
     pub fn block(&self, cache: &dyn BlockCache, i: usize) -> Result<Arc<Block>> {
         if let Some(block) = cache.get(self.id, i as u32) {
             return Ok(block);
@@ -765,10 +774,10 @@ impl TableReader {
         Ok(block)
     }
 
-    /// Reads a block from the file to the heap, past any cache.
+    /// Reads a block from the file to the heap, without a cache.
     ///
     /// # Errors
-    /// If it cannot be read or is damaged.
+    /// If the block cannot be read or is damaged.
     pub fn read_block(&self, i: usize) -> Result<Block> {
         let place = self.index.place(i);
         let mut stored = vec![0; place.stored_bytes() as usize];
@@ -776,7 +785,7 @@ impl TableReader {
         self.block_of(i, stored)
     }
 
-    /// The block whose stored bytes these are; verified, if that is still to be done.
+    /// Makes block `i` from its stored bytes, and verifies it if that is still to be done.
     fn block_of(&self, i: usize, stored: Vec<u8>) -> Result<Block> {
         let place = self.index.place(i);
         let known = self.columns_verified.get(i) && self.values_verified.get(i);
@@ -791,8 +800,9 @@ impl TableReader {
         Ok(block)
     }
 
-    /// A lookup in a block too large to be read for one value: the columns, and then the value alone. Its checksum
-    /// covers all values, so the first time these are read too, in pieces that are not kept.
+    /// Looks up a key in a block that is too large to be read for one value: reads the columns, and
+    /// then only the value. The checksum covers all values, so the first lookup also reads these,
+    /// in pieces that are not kept.
     fn lookup_large(
         &self,
         cache: &dyn BlockCache,
@@ -880,7 +890,7 @@ impl TableReader {
         Ok(crc)
     }
 
-    /// An iterator over the entries; blocks that are not mapped come through `cache`.
+    /// An iterator over the entries. Blocks that are not mapped are read through `cache`.
     pub fn iter(self: &Arc<Self>, cache: Arc<dyn BlockCache>) -> TableIter {
         TableIter::new(self.clone(), cache)
     }

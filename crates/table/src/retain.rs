@@ -1,40 +1,48 @@
-//! What a job may drop: shadowed versions, tombstones, entries under range deletes, and range deletes themselves.
+//! What a job may drop: shadowed versions, tombstones, entries under range deletes, and range
+//! deletes themselves.
 //!
-//! **Stripes.** Let p0 < p1 < ... < pk be the job's snapshots, the published number last (it is an implicit snapshot:
-//! a snapshot registered while the job runs is at least that). Nobody ever reads below pk with a number that is not
-//! among them. The *stripe* of a sequence number `s` is the number of the smallest `p` with `s <= p`. Every number of
-//! the job's inputs is at most pk, so that each has a stripe. A reader at `p` sees the numbers `<= p`: all stripes up
-//! to its own, each whole or not at all. So two entries of one stripe are seen together or not at all, by everybody.
+//! **Stripes.** Let p0 < p1 < ... < pk be the job's snapshots, of which the last is the published
+//! number (it is an implicit snapshot: a snapshot that is registered while the job runs is at least
+//! that large). No read below pk ever uses a number that is not among them. The *stripe* of a
+//! sequence number `s` is the number of the smallest `p` with `s <= p`. All numbers of the job's
+//! inputs are at most pk, so each has a stripe. A reader at `p` sees the numbers `<= p`: all
+//! stripes up to its own, each completely or not at all. So every reader sees either both or
+//! neither of two entries of one stripe.
 //!
-//! **The rules**, for an entry `e` of user key `k`, judged in this order, each with the reason why no read changes:
-//! - *Shadowed*: a newer version `n` of `k` among the inputs has the same stripe. Whoever sees `e` sees `n`, and `n`
-//!   hides `e`. This also holds if `n` itself is dropped: as shadowed, by a still newer one of the same stripe, which
-//!   hides `e` too; as covered, by a range delete that is newer than `n`, of the same stripe, which hides `e` as well;
-//!   as a tombstone, only if nothing older than it can be there, once `e` is gone. So *what was dropped still shadows*.
-//! - *Covered*: a range delete `r` over `k` with `r > e` has the same stripe. Whoever sees `e` sees `r`. A range
-//!   delete covers only smaller numbers; a put of the same stripe that is newer than it stays. If `r` is dropped, it
-//!   is by the fragment rule, after everything that it hides.
-//! - *Tombstone*: `e` is a delete in stripe 0, and no older data outside the job can hold `k`. Every older version of
-//!   `k` in the job is in stripe 0 too, and shadowed by `e`, and so dropped (which is why the rule needs the first).
-//!   What is left below `e` holds nothing for `k`, so a reader that does not find `e` finds nothing either. In a
-//!   higher stripe an older version may live for an older snapshot, which `e` must hide from the newer ones: it stays.
-//! - *Fragment*: a fragment in stripe 0, over a range in which older data outside the job can hold
-//!   nothing. Every older entry of the range in the job is in stripe 0, covered, and dropped (which
-//!   is why the rule needs the second). In a higher stripe it stays, as a tombstone does. The rule
-//!   is about keys, not about whole fragments: a fragment is the same as its two halves, cut
-//!   anywhere, and the rule may drop one of them. So a fragment of stripe 0 that older data needs
-//!   only in part is *trimmed*: from its start to the first key that older data can hold, and from
-//!   after the last such key to its end. Gaps between older ranges stay covered, so that the rule
-//!   makes no more fragments than there were.
+//! **The rules** are applied to an entry `e` of user key `k` in this order. Each has the reason why
+//! no read changes:
+//! - *Shadowed*: a newer version `n` of `k` among the inputs has the same stripe. Every reader that
+//!   sees `e` sees `n`, and `n` hides `e`. This holds even if `n` itself is dropped. If `n` is
+//!   shadowed, a still newer version of the same stripe hides `e` too. If it is covered, a range
+//!   delete of the same stripe that is newer than `n` hides `e` as well. If it is a dropped
+//!   tombstone, nothing older than it can exist once `e` is gone. So *dropped versions still
+//!   shadow*.
+//! - *Covered*: a range delete `r` over `k` with `r > e` has the same stripe. Every reader that
+//!   sees `e` sees `r`. A range delete covers only smaller numbers; a newer put of the same stripe
+//!   stays. If `r` is dropped, it is dropped by the fragment rule, after everything that it hides.
+//! - *Tombstone*: `e` is a delete in stripe 0, and no older data outside the job can hold `k`.
+//!   Every older version of `k` in the job is in stripe 0 too, is shadowed by `e` and therefore
+//!   dropped (which is why this rule requires the first one). The remaining data below `e` holds
+//!   nothing for `k`, so a reader that does not find `e` finds nothing either. In a higher stripe,
+//!   an older version may be kept for an older snapshot, and `e` must hide it from newer readers:
+//!   `e` stays.
+//! - *Fragment*: a fragment is in stripe 0, and older data outside the job can hold nothing in its
+//!   range. Every older entry of the range in the job is in stripe 0, covered, and therefore
+//!   dropped (which is why this rule requires the second one). In a higher stripe the fragment
+//!   stays, as a tombstone does. The rule is about keys, not about whole fragments: a fragment
+//!   means the same as its two halves, cut anywhere, and the rule may drop one of them. So a
+//!   fragment of stripe 0 that older data needs only in part is *trimmed*: the part before the
+//!   first key that older data can hold, and the part after the last such key, are removed. Gaps
+//!   between older ranges stay covered, so the rule never increases the number of fragments.
 //!
-//! Merge operands and value addresses have rules of their own that are not written yet: a job that meets one is
-//! declined before it gets here.
+//! Merge operands and value addresses have their own rules, which are not written yet. A job with
+//! such entries is declined before it gets here.
 //!
 //! **Fragments.** A range delete `[start, end) @ s` hides the entries of its range with numbers
-//! below `s`. Range deletes may overlap in any way. For each stripe and at each key, [`fragment`]
+//! below `s`. Range deletes may overlap in any way. For each stripe and each key, [`fragment`]
 //! keeps only the one with the largest number of that stripe. The others are never needed: a reader
-//! that sees one of them also sees the larger one, which hides more. What is left of a range delete
-//! is cut only where a newer one of its stripe begins or ends, so n range deletes make less than 2
+//! that sees one of them also sees the larger one, which hides more. What remains of a range delete
+//! is cut only where a newer one of its stripe begins or ends, so n range deletes make fewer than 2
 //! n fragments, whatever the snapshots are. Fragments of one stripe do not overlap; those of
 //! different stripes may.
 //!
@@ -48,19 +56,19 @@ use crate::rangedel;
 pub use crate::rangedel::RangeDelete;
 use siltstone_storage::planted;
 
-/// Where a key range ends.
+/// The end of a key range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RangeEnd {
-    /// Before this user key.
+    /// The range ends before this user key.
     Before(Vec<u8>),
-    /// With this user key.
+    /// The range ends with this user key, which it includes.
     With(Vec<u8>),
-    /// Nowhere.
+    /// The range has no end.
     Unbounded,
 }
 
 impl RangeEnd {
-    /// Whether a range with this end goes on to or past `key`.
+    /// Whether a range with this end extends to or past `key`.
     #[inline]
     pub fn reaches(&self, key: &[u8]) -> bool {
         match self {
@@ -70,7 +78,7 @@ impl RangeEnd {
         }
     }
 
-    /// Whether a range with this end goes on at least as far as one with `other`.
+    /// Whether a range with this end extends at least as far as one with `other`.
     pub fn at_least(&self, other: &RangeEnd) -> bool {
         match (self, other) {
             (RangeEnd::Unbounded, _) => true,
@@ -85,12 +93,12 @@ impl RangeEnd {
     }
 }
 
-/// A range of user keys, from `start` on.
+/// A range of user keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyRange {
     /// The first user key.
     pub start: Vec<u8>,
-    /// Where it ends.
+    /// The end of the range.
     pub end: RangeEnd,
 }
 
@@ -119,34 +127,34 @@ impl KeyRange {
         }
     }
 
-    /// Whether `key` lies in it.
+    /// Whether the range contains `key`.
     #[inline]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.start.as_slice() <= key && self.end.reaches(key)
     }
 
-    /// Whether it has a key of `[start, end)`.
+    /// Whether the range contains a key of `[start, end)`.
     pub fn overlaps(&self, start: &[u8], end: &[u8]) -> bool {
         self.start.as_slice() < end && self.end.reaches(start.max(&self.start))
     }
 }
 
-/// Which rules a job applies; bits, so that a policy can be named by data.
+/// The rules that a job applies, as bits, so that plain data can name a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DropRules(pub u8);
 
 impl DropRules {
-    /// Shadowed versions.
+    /// Drop shadowed versions.
     pub const SHADOWED: DropRules = DropRules(1);
-    /// Tombstones over nothing; needs [`DropRules::SHADOWED`].
+    /// Drop tombstones that hide nothing. Requires [`DropRules::SHADOWED`].
     pub const TOMBSTONES: DropRules = DropRules(2);
-    /// Entries under range deletes.
+    /// Drop entries under range deletes.
     pub const COVERED: DropRules = DropRules(4);
-    /// Range deletes over nothing; needs [`DropRules::COVERED`].
+    /// Drop range deletes that hide nothing. Requires [`DropRules::COVERED`].
     pub const FRAGMENTS: DropRules = DropRules(8);
-    /// Everything that may be dropped.
+    /// Drop everything that may be dropped.
     pub const ALL: DropRules = DropRules(15);
-    /// Nothing: the fast merge of upper levels.
+    /// Drop nothing: the fast merge of upper levels.
     pub const QUICK: DropRules = DropRules(0);
 
     /// Whether all of `rules` are applied.
@@ -155,12 +163,12 @@ impl DropRules {
         self.0 & rules.0 == rules.0
     }
 
-    /// Both sets of rules.
+    /// The union of both sets of rules.
     pub const fn with(self, rules: DropRules) -> DropRules {
         DropRules(self.0 | rules.0)
     }
 
-    /// Whether each rule comes with those that its proof stands on, and none is unknown.
+    /// Whether each rule comes with those that its proof requires, and none is unknown.
     pub fn is_sound(self) -> bool {
         self.0 & !DropRules::ALL.0 == 0
             && (!self.has(DropRules::TOMBSTONES) || self.has(DropRules::SHADOWED))
@@ -168,15 +176,16 @@ impl DropRules {
     }
 }
 
-/// Snapshots and the published number as stripes.
+/// The stripes that the snapshots and the published number make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stripes {
-    /// Ascending, distinct; the published number is the last.
+    /// The ends of the stripes, ascending and distinct. The published number is the last one.
     ends: Vec<u64>,
 }
 
 impl Stripes {
-    /// From snapshots in any order, and the published number; snapshots above it see what it sees.
+    /// The stripes of snapshots (in any order) and the published number. A snapshot above the
+    /// published number sees the same as the published number.
     pub fn new(snapshots: &[u64], published: u64) -> Stripes {
         let mut ends: Vec<u64> = snapshots
             .iter()
@@ -192,7 +201,8 @@ impl Stripes {
     /// The stripe of a sequence number.
     #[inline]
     pub fn of(&self, seq: u64) -> usize {
-        // Snapshots are few and mostly newer than the data, so that the first comparison decides.
+        // Snapshots are few and mostly newer than the data, so the first comparison usually
+        // decides.
         if seq <= self.ends[0] {
             return 0;
         }
@@ -212,8 +222,8 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    /// Ends the stripe's fragment at `key` and begins the next one, if its newest number changed.
-    fn settle(&mut self, stripe: usize, key: &'a [u8]) {
+    /// If the stripe's newest number changed, ends its fragment at `key` and begins the next one.
+    fn update(&mut self, stripe: usize, key: &'a [u8]) {
         let open = self.open.range((stripe, 0)..=(stripe, u64::MAX));
         let now = open.last().map(|((_, seq), _)| *seq);
         let before = self.newest.get(&stripe).copied();
@@ -235,15 +245,15 @@ impl<'a> Sweep<'a> {
 }
 
 /// The fragments of range deletes within `[start, end)` (`None`: no end), in the order of the
-/// format: of each stripe, at each key, the range delete with the largest number.
+/// format. For each stripe and key, this is the range delete with the largest number.
 pub fn fragment(
     range_deletes: &[RangeDelete],
     stripes: &Stripes,
     start: &[u8],
     end: Option<&[u8]>,
 ) -> Vec<RangeDelete> {
-    // Where range deletes end and begin, in order of keys. Empty ranges are left out, so no count
-    // falls below zero.
+    // The keys where range deletes begin and end, in order. Empty ranges are left out, so that no
+    // count falls below zero.
     let mut events: Vec<(&[u8], bool, u64)> = Vec::with_capacity(2 * range_deletes.len());
     for r in range_deletes {
         let from = r.start.as_slice().max(start);
@@ -257,19 +267,19 @@ pub fn fragment(
     let mut sweep = Sweep::default();
     for at_key in events.chunk_by(|a, b| a.0 == b.0) {
         for &(_, begins, seq) in at_key {
-            let place = (stripes.of(seq), seq);
-            let count = sweep.open.entry(place).or_insert(0);
+            let open = (stripes.of(seq), seq);
+            let count = sweep.open.entry(open).or_insert(0);
             *count = if begins {
                 *count + 1
             } else {
                 count.saturating_sub(1)
             };
             if *count == 0 {
-                sweep.open.remove(&place);
+                sweep.open.remove(&open);
             }
         }
         for &(key, _, seq) in at_key {
-            sweep.settle(stripes.of(seq), key);
+            sweep.update(stripes.of(seq), key);
         }
     }
     let mut fragments = sweep.fragments;
@@ -286,23 +296,23 @@ pub enum Verdict {
     Shadowed,
     /// A range delete of the same stripe hides it.
     Covered,
-    /// A delete with nothing to hide.
+    /// It is a delete that hides nothing.
     Tombstone,
 }
 
-/// No fragment.
+/// Stands for no fragment.
 const NONE: u32 = u32::MAX;
 
-/// Judges the entries of a subjob, in order.
+/// Applies the drop rules to the entries of a subjob, in order.
 #[derive(Debug)]
 pub struct Retain {
     rules: DropRules,
     stripes: Stripes,
-    /// Where older data outside the job can hold keys: disjoint, ascending.
+    /// The key ranges in which older data outside the job can hold keys: disjoint, ascending.
     older: Vec<KeyRange>,
     /// The first range of `older` that does not end before the current key.
     older_at: usize,
-    /// Every fragment of the subjob, dropped ones included: these still cover.
+    /// Every fragment of the subjob. Dropped ones are included, because they still cover entries.
     fragments: Vec<RangeDelete>,
     /// The fragments in the order of their ends.
     by_end: Vec<u32>,
@@ -312,11 +322,12 @@ pub struct Retain {
     /// For each stripe, the fragment that covers the current key. There is at most one, because
     /// fragments of one stripe do not overlap.
     covering: Vec<u32>,
-    /// The stripe of the version before, of the same user key.
+    /// The stripe of the previous (newer) version of the same user key.
     newer: Option<usize>,
 }
 
-/// Sorts ranges and unites those that overlap. Empty ones go: a search by bounds would stop at them.
+/// Sorts ranges and unites those that overlap. Removes empty ones, at which a search by bounds
+/// would stop.
 fn normalised(ranges: &[KeyRange]) -> Vec<KeyRange> {
     let mut sorted = ranges.to_vec();
     sorted.retain(|range| range.end.reaches(&range.start));
@@ -335,7 +346,8 @@ fn normalised(ranges: &[KeyRange]) -> Vec<KeyRange> {
     out
 }
 
-/// Cuts off both ends of a fragment what none of `needed` reaches: the ranges that overlap it, ascending.
+/// Removes both ends of a fragment that none of `needed` reaches. `needed` are the ranges that
+/// overlap it, ascending.
 fn trim(fragment: &mut RangeDelete, needed: &[KeyRange]) {
     let (Some(first), Some(last)) = (needed.first(), needed.last()) else {
         return;
@@ -357,7 +369,7 @@ fn trim(fragment: &mut RangeDelete, needed: &[KeyRange]) {
 }
 
 impl Retain {
-    /// The rules of a job over a subjob whose range deletes make `fragments`.
+    /// Applies the rules of a job to a subjob whose range deletes make `fragments`.
     pub fn new(
         rules: DropRules,
         stripes: Stripes,
@@ -381,8 +393,8 @@ impl Retain {
         }
     }
 
-    /// The fragments that survive, and how many were dropped. (One that was only trimmed counts as
-    /// kept.)
+    /// The fragments that survive, and how many were dropped. A fragment that was only trimmed
+    /// counts as kept.
     pub fn surviving_fragments(&self) -> (Vec<RangeDelete>, u64) {
         let mut dropped = 0;
         let mut kept = Vec::with_capacity(self.fragments.len());
@@ -398,20 +410,20 @@ impl Retain {
             }
             kept.push(fragment);
         }
-        // Trimming moves starts.
+        // Trimming changes starts.
         rangedel::sort(&mut kept);
         (kept, dropped)
     }
 
-    /// The ranges of older data that have a key of `[start, end)`.
+    /// The ranges of older data that contain a key of `[start, end)`.
     fn older_in(&self, start: &[u8], end: &[u8]) -> &[KeyRange] {
-        // `older` is disjoint and ascending: the ends ascend as the starts do.
+        // `older` is disjoint and ascending, so the ends ascend as the starts do.
         let from = self.older.partition_point(|r| !r.end.reaches(start));
         let reaching = &self.older[from..];
         &reaching[..reaching.partition_point(|r| r.overlaps(start, end))]
     }
 
-    /// Announces the next user key; its newest version comes next.
+    /// Starts the next user key, whose newest version comes next.
     #[inline]
     pub fn start_key(&mut self, key: &[u8]) {
         self.newer = None;
@@ -428,19 +440,19 @@ impl Retain {
             self.covering[self.stripes.of(fragment.seq)] = self.begun as u32;
             self.begun += 1;
         }
-        while let Some(&place) = self.by_end.get(self.ended)
-            && let fragment = &self.fragments[place as usize]
+        while let Some(&index) = self.by_end.get(self.ended)
+            && let fragment = &self.fragments[index as usize]
             && fragment.end.as_slice() <= key
         {
             let covering = &mut self.covering[self.stripes.of(fragment.seq)];
-            if *covering == place {
+            if *covering == index {
                 *covering = NONE;
             }
             self.ended += 1;
         }
     }
 
-    /// Whether a range delete of the stripe hides the number.
+    /// Whether a range delete of the stripe hides this sequence number.
     #[cold]
     fn is_covered(&self, seq: u64, stripe: usize) -> bool {
         let fragment = self.fragments.get(self.covering[stripe] as usize);
@@ -458,7 +470,7 @@ impl Retain {
         false
     }
 
-    /// Judges the next version of the current user key.
+    /// Decides what happens to the next version of the current user key.
     #[inline]
     pub fn judge(&mut self, key: &[u8], trailer: u64) -> Verdict {
         let seq = seq_of(trailer);

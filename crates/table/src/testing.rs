@@ -1,4 +1,4 @@
-//! For tests: table files in memory.
+//! Table files in memory, for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,7 +10,7 @@ use siltstone_storage::{
 use crate::key::compare_internal;
 use crate::{ReaderOptions, TableReader, TableSummary, TableWriter, WriterOptions};
 
-/// An output file.
+/// A file that is written.
 pub(crate) struct Output {
     bytes: Mutex<Vec<u8>>,
     pub(crate) appends: AtomicU64,
@@ -60,7 +60,7 @@ impl WriteFile for Output {
     }
 }
 
-/// An input file, mapped or not.
+/// A file that is read, mapped or not.
 pub(crate) struct Input {
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) map: Option<Map>,
@@ -98,14 +98,14 @@ impl ReadFile for Input {
 
 pub(crate) type Entries = Vec<(Vec<u8>, u64, Vec<u8>)>;
 
-/// Sorts, and drops equal internal keys.
+/// Sorts the entries and removes equal internal keys.
 pub(crate) fn in_order(mut entries: Entries) -> Entries {
     entries.sort_by(|a, b| compare_internal(&a.0, a.1, &b.0, b.1));
     entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
     entries
 }
 
-/// Writes a table, a block ending where its raw bytes pass the block size.
+/// Writes a table. A block ends where its raw bytes exceed the block size.
 pub(crate) fn write(
     entries: &Entries,
     deletes: Vec<(Vec<u8>, Vec<u8>, u64)>,

@@ -1,14 +1,16 @@
 //! Writes one table file from a stream of entries.
 //!
-//! The caller decides where blocks and tables end (the layout is a function of the whole run, see `layout`); the
-//! writer checks limits, gathers columns, and writes in large pieces. Values go straight to the output buffer; one
-//! too large for it goes to the file from where the caller has it, never copied.
+//! The caller decides where blocks and tables end, because the layout is a function of the whole
+//! run (see `layout`). The writer checks limits, collects columns and writes in large pieces.
+//! Values go directly to the output buffer. A value that is too large for it is written from the
+//! caller's memory without a copy.
 //!
-//! Invariants: what is written is a function of the entries, the block ends and the options. Memory is bounded by the
-//! output buffer, one block, the index, and eight bytes a distinct user key for the filter. Nothing is synced: a
-//! finished table is durable when the caller has synced file and directory. But writing back is started every 2 MiB, so
-//! that the disk works beside the merge and the caller's sync at the end finds little left: measured, a 64 MiB table's takes
-//! 2 ms instead of 35, and the whole merge a third less time.
+//! Invariants: the written bytes are a function of the entries, the block ends and the options.
+//! Memory is bounded by the output buffer, one block, the index, and eight bytes per distinct user
+//! key for the filter. Nothing is synced: a finished table is durable when the caller has synced
+//! file and folder. But write-back is started every 2 MiB, so that the disk works during the merge
+//! and the caller's final sync finds little left. Measured for a 64 MiB table, that sync takes 2 ms
+//! instead of 35, and the whole merge takes a third less time.
 //!
 //! Threading: one owner.
 
@@ -31,29 +33,32 @@ use crate::limits::{
 use crate::properties::{LAYOUT_VERSION, Properties};
 use crate::rangedel::{RangeDelete, RangeDeletes, stored_key_bytes};
 
-/// Values from this size on are handed to the file without a copy, if they are not to be compressed.
+/// Values of this size or larger are passed to the file without a copy, if they are not compressed.
 pub const DIRECT_VALUE_BYTES: usize = 1 << 20;
 
-/// Bytes written after which the storage is told to start writing them back.
+/// Write-back is started after this many bytes.
 const WRITE_BEHIND_BYTES: u64 = 2 << 20;
 
-/// Writing back is started at multiples of this: a page that is still to be added to would be written twice.
+/// Write-back is started at multiples of this, because a page that is still being filled would be
+/// written twice.
 const PAGE_BYTES: u64 = 4 << 10;
 
 /// How a table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Filter bits per distinct user key, 0 to 20; 0: no filter.
+    /// Filter bits per distinct user key, 0 to 20. 0 means no filter.
     pub bits_per_key: u8,
     /// How blocks are compressed.
     pub codec: Codec,
     /// The codec's level, one of [`Codec::levels`].
     pub level: u8,
-    /// The block size of the layout in raw bytes, 512 to 32768; a property, and a check on the caller.
+    /// The block size of the layout in raw bytes, 512 to 32768. It is stored as a property, and it
+    /// checks the caller.
     pub block_size_bytes: u64,
-    /// Bytes gathered before each append to the file.
+    /// The number of bytes that are collected before each append to the file.
     pub write_piece_bytes: usize,
-    /// The keyspace that the table is written for (a property); none for a table that belongs to no store.
+    /// The keyspace that the table is written for (a property), or `None` for a table that belongs
+    /// to no store.
     pub keyspace: Option<u32>,
 }
 
@@ -70,20 +75,20 @@ impl Default for WriterOptions {
     }
 }
 
-/// What a finished table is: what the manifest and an outcome record of it.
+/// What the manifest and an outcome record of a finished table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSummary {
-    /// Counts, bounds, sequence range, as stored in the table.
+    /// Counts, bounds and sequence range, as stored in the table.
     pub properties: Properties,
-    /// Raw size of all entries in bytes.
+    /// The raw size of all entries in bytes.
     pub raw_bytes: u64,
-    /// Size of the file in bytes.
+    /// The size of the file in bytes.
     pub file_bytes: u64,
     /// The digest in the footer.
     pub digest: u64,
-    /// Where the first range delete begins, if there is one.
+    /// The start of the first range delete, if there is one.
     pub range_delete_start: Option<Vec<u8>>,
-    /// Where the last range delete ends (exclusive), if there is one.
+    /// The (exclusive) end of the last range delete, if there is one.
     pub range_delete_end: Option<Vec<u8>>,
 }
 
@@ -91,22 +96,23 @@ pub struct TableSummary {
 pub struct TableWriter {
     file: Arc<dyn WriteFile>,
     options: WriterOptions,
-    /// What was not yet written. The current block's values are its end.
+    /// Bytes that were not yet written. They end with the current block's values.
     out: Vec<u8>,
-    /// Bytes of the table before `out`.
+    /// The number of bytes of the table before `out`.
     flushed_bytes: u64,
-    /// Bytes of the table whose writing back was started.
+    /// The number of bytes of the table whose write-back was started.
     behind_bytes: u64,
-    /// Where in `out` the values of the current block begin that no checksum covers yet.
+    /// The offset in `out` of the current block's values that no checksum covers yet.
     block_start: usize,
-    /// Checksum of the block's values that were already written.
+    /// The checksum of the block's values that were already written.
     values_crc: u32,
-    /// Whether some of the block's values were already written: then they cannot be compressed any more.
+    /// Whether some of the block's values were already written. Then they can no longer be
+    /// compressed.
     values_written: bool,
     builder: BlockBuilder,
-    /// Raw bytes of the current block.
+    /// The raw bytes of the current block.
     block_raw_bytes: u64,
-    /// The last entry before the current block, once its block has ended: its separator waits for the next key.
+    /// The last finished block. Its separator is known only when the next key is added.
     pending: Option<Pending>,
     previous_key: Vec<u8>,
     previous_trailer: u64,
@@ -119,7 +125,8 @@ pub struct TableWriter {
 }
 
 impl TableWriter {
-    /// Memory that it has for what is not written yet, for the filter and the index, and its file's, in bytes.
+    /// The memory in bytes for data that is not written yet, for the filter and the index, and of
+    /// the file.
     pub fn buffer_bytes(&self) -> u64 {
         let own = self.out.capacity() + self.scratch.capacity() + 8 * self.hashes.capacity();
         own as u64 + self.index.memory_bytes() as u64 + self.file.buffer_bytes()
@@ -132,10 +139,10 @@ struct Pending {
 }
 
 impl TableWriter {
-    /// A table to be written to `file` from its position on, which must be 0.
+    /// A writer of a table to `file`, whose position must be 0.
     ///
     /// # Errors
-    /// If an option is out of its limits.
+    /// If an option is outside its limits.
     pub fn new(file: Arc<dyn WriteFile>, options: WriterOptions) -> Result<TableWriter> {
         if options.bits_per_key > MAX_BITS_PER_KEY {
             let found = options.bits_per_key as u64;
@@ -194,7 +201,8 @@ impl TableWriter {
         })
     }
 
-    /// The same with buffers of a finished writer, so that their pages are not faulted in again.
+    /// As [`TableWriter::new`], but reuses the buffers of a finished writer, so that their pages
+    /// are not faulted in again.
     ///
     /// # Errors
     /// As [`TableWriter::new`].
@@ -216,17 +224,17 @@ impl TableWriter {
         Ok(writer)
     }
 
-    /// Entries so far.
+    /// The number of entries so far.
     pub fn entries(&self) -> u64 {
         self.properties.entries
     }
 
-    /// Raw bytes of all entries so far.
+    /// The raw bytes of all entries so far.
     pub fn raw_bytes(&self) -> u64 {
         self.properties.raw_bytes()
     }
 
-    /// Raw bytes of the current block's entries so far.
+    /// The raw bytes of the current block's entries so far.
     pub fn block_raw_bytes(&self) -> u64 {
         self.block_raw_bytes
     }
@@ -234,7 +242,8 @@ impl TableWriter {
     /// Adds the next entry in the order of entries.
     ///
     /// # Errors
-    /// If a limit is exceeded, the order is broken or the file cannot be written. After an error the table is lost.
+    /// If a limit is exceeded, the order is violated or the file cannot be written. After an error
+    /// the table cannot be continued.
     #[inline]
     pub fn add(&mut self, user_key: &[u8], trailer: u64, value: &[u8]) -> Result<()> {
         let first_in_block = self.builder.is_empty();
@@ -247,7 +256,7 @@ impl TableWriter {
             };
             let shared = common_prefix(previous, user_key);
             let same_key = !first && shared == user_key.len() && shared == previous.len();
-            // The next byte decides the order: this check is nearly free.
+            // The next byte decides the order, so this check is nearly free.
             let ordered = first
                 || if same_key {
                     trailer < self.previous_trailer
@@ -337,7 +346,8 @@ impl TableWriter {
         if values > MAX_BLOCK_VALUE_BYTES {
             return limit("value bytes of a block", MAX_BLOCK_VALUE_BYTES, values);
         }
-        // Keys of a block's earlier entries are below its size; only a caller that never ends blocks gets here.
+        // The keys of the block's earlier entries are smaller than its size, so only a caller that
+        // never ends blocks exceeds this limit.
         let keys = self.builder.key_bytes() + user_key.len() as u64;
         if keys > MAX_BLOCK_TAIL_BYTES {
             return limit("key bytes of a block", MAX_BLOCK_TAIL_BYTES, keys);
@@ -345,7 +355,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Writes everything gathered, and then `value`, which is part of the current block.
+    /// Writes everything that was collected, and then `value`, which is part of the current block.
     #[cold]
     fn write_value(&mut self, value: &[u8]) -> Result<()> {
         self.values_crc = crc32c_append(
@@ -361,7 +371,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Has the storage start writing back what was written, once it is enough.
+    /// Starts write-back of the written bytes, once there are enough of them.
     fn write_behind(&mut self) {
         let whole_pages = self.flushed_bytes / PAGE_BYTES * PAGE_BYTES;
         let waiting = whole_pages - self.behind_bytes;
@@ -371,7 +381,8 @@ impl TableWriter {
         }
     }
 
-    /// Ends the current block: the next entry begins another. Without entries since the last end, nothing happens.
+    /// Ends the current block, so that the next entry begins another one. Does nothing if the block
+    /// has no entries.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -428,8 +439,8 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Sets the table's range deletes: fragments as [`crate::rangedel::joined`] makes them, clipped
-    /// to the table.
+    /// Sets the table's range deletes. They are fragments as made by [`crate::rangedel::joined`],
+    /// clipped to the table.
     ///
     /// # Errors
     /// If they are not in order.
@@ -450,15 +461,16 @@ impl TableWriter {
         self.properties.left_bound = Some(bound.to_vec());
     }
 
-    /// Ends the last block, writes filter, index, range deletes, properties and footer. Syncs nothing.
+    /// Ends the last block and writes filter, index, range deletes, properties and footer. Syncs
+    /// nothing.
     ///
     /// # Errors
-    /// If the file cannot be written, or the table has neither entries nor range deletes.
+    /// If the file cannot be written, or if the table has neither entries nor range deletes.
     pub fn finish(self) -> Result<TableSummary> {
         Ok(self.finish_with_buffers()?.0)
     }
 
-    /// [`TableWriter::finish`], giving the buffers back for the next table.
+    /// As [`TableWriter::finish`], and also returns the buffers for the next table.
     ///
     /// # Errors
     /// As [`TableWriter::finish`].
@@ -534,7 +546,7 @@ impl TableWriter {
         ))
     }
 
-    /// Appends a section and its checksum; its length and checksum.
+    /// Appends a section and its checksum. Returns its length and checksum.
     fn section(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> (u64, u32) {
         let start = self.out.len();
         encode(&mut self.out);
@@ -544,7 +556,7 @@ impl TableWriter {
     }
 }
 
-/// Buffers of a finished writer, for the next.
+/// The buffers of a finished writer, for the next one.
 #[derive(Default)]
 pub struct WriterBuffers {
     out: Vec<u8>,

@@ -1,8 +1,9 @@
-//! From stored bytes to a searchable block ([`Block`], [`open_stored`]) and from a block to all of its entries
-//! ([`Decoded`]).
+//! Makes searchable blocks from stored bytes ([`Block`], [`open_stored`]), and decodes all entries
+//! of a block ([`Decoded`]).
 //!
-//! Invariants: no byte of a stored block is believed before its checksum was compared, where the caller asks for
-//! that; and no length is believed at all: allocations are bounded by the stored length, times what the codec can expand.
+//! Invariants: no byte of a stored block is trusted before its checksum was verified, if the caller
+//! asks for that. Lengths are never trusted: allocations are bounded by the stored length, times
+//! the factor by which the codec can expand it.
 //!
 //! Threading: a [`Block`] is immutable and shared.
 
@@ -15,7 +16,7 @@ use crate::checksum::crc32c;
 use crate::coding::Bytes;
 use crate::error::Damage;
 
-/// Where the parts of a stored block are, after its lengths were found to agree.
+/// The parts of a stored block, after its lengths were found to agree.
 struct Parts<'a> {
     values: &'a [u8],
     header: Header,
@@ -23,7 +24,8 @@ struct Parts<'a> {
     columns: &'a [u8],
 }
 
-/// Splits a stored block, whose header is at `anchor`. With `verify`, compares both checksums first.
+/// Splits a stored block, whose header is at `anchor`. With `verify`, verifies both checksums
+/// first.
 fn split(stored: &[u8], anchor: usize, verify: bool) -> Result<Parts<'_>, Damage> {
     let end = stored.len().saturating_sub(CHECKSUM_BYTES);
     if anchor.saturating_add(HEADER_BYTES) > end {
@@ -88,7 +90,7 @@ impl Parts<'_> {
         self.header.flags & (FLAG_COLUMNS_COMPRESSED | FLAG_VALUES_COMPRESSED) != 0
     }
 
-    /// Writes values, header and columns, uncompressed, to `out`, which is replaced.
+    /// Replaces `out` by the values, header and columns, uncompressed.
     fn unpack(&self, stored: &[u8], anchor: usize, out: &mut Vec<u8>) -> Result<(), Damage> {
         let h = &self.header;
         if h.has(FLAG_VALUES_COMPRESSED) {
@@ -121,8 +123,9 @@ impl Parts<'_> {
     }
 }
 
-/// A view of a stored block in a caller's buffer, for readers of whole tables: `scratch` takes the uncompressed form
-/// of compressed blocks. `anchor` is the header's offset in `stored`. With `verify`, checksums are compared first.
+/// A view of a stored block in the caller's buffer, for readers of whole tables. Compressed blocks
+/// are uncompressed to `scratch`. `anchor` is the offset of the header in `stored`. With `verify`,
+/// checksums are verified first.
 ///
 /// Offsets in errors are relative to `stored`.
 pub fn open_stored<'a>(
@@ -144,7 +147,7 @@ pub fn open_stored<'a>(
     )
 }
 
-/// A block on the heap, uncompressed: values, header, columns. Caches keep it behind an `Arc`.
+/// An uncompressed block on the heap: values, header, columns. Caches keep it in an `Arc`.
 #[derive(Debug)]
 pub struct Block {
     data: Box<[u8]>,
@@ -153,7 +156,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block stored as `stored`, with its header at `anchor`. With `verify`, checksums are compared first.
+    /// Makes a block from its stored bytes, with its header at `anchor`. With `verify`, verifies
+    /// checksums first.
     pub fn new(stored: Vec<u8>, anchor: usize, verify: bool) -> Result<Block, Damage> {
         let parts = split(&stored, anchor, verify)?;
         let header = parts.header;
@@ -179,7 +183,7 @@ impl Block {
         View::new_unchecked_len(&self.data, self.anchor, self.header)
     }
 
-    /// The value bytes at `start`, `len` long, as [`View::value_range`] gives them.
+    /// The `len` value bytes at `start`, which come from [`View::value_range`].
     #[inline]
     pub fn value_at(&self, start: usize, len: usize) -> Option<&[u8]> {
         self.data.get(start..start.checked_add(len)?)
@@ -191,26 +195,28 @@ impl Block {
     }
 }
 
-/// All entries of a block as plain arrays: what a merge wants. Buffers are kept from block to block.
+/// All entries of a block as plain arrays, for merges. Buffers are reused from block to block.
 #[derive(Clone, Debug, Default)]
 pub struct Decoded {
-    /// The user keys, one after the other, then [`Decoded::SLACK`] bytes of padding, for wide loads.
+    /// The user keys, one after the other, followed by [`Decoded::SLACK`] bytes of padding for wide
+    /// loads.
     pub keys: Vec<u8>,
-    /// Where each user key ends in `keys`.
+    /// The end of each user key in `keys`.
     pub key_ends: Vec<u32>,
-    /// Each entry's trailer.
+    /// The trailer of each entry.
     pub trailers: Vec<u64>,
-    /// Where each value ends, counted from the block's first value; value `i` begins where `i - 1` ends.
+    /// The end of each value, counted from the block's first value. Value `i` begins where value
+    /// `i - 1` ends.
     pub value_ends: Vec<u32>,
-    /// Bytes that all user keys begin with.
+    /// The number of bytes that all user keys begin with.
     pub prefix_len: usize,
 }
 
 impl Decoded {
-    /// Padding after the keys, in bytes.
+    /// The padding after the keys, in bytes.
     pub const SLACK: usize = 16;
 
-    /// Number of entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.trailers.len()
     }
@@ -231,7 +237,7 @@ impl Decoded {
         &self.keys[start..self.key_ends[i] as usize]
     }
 
-    /// Where the value of entry `i` lies, counted from the block's first value.
+    /// The range of the value of entry `i`, counted from the block's first value.
     #[inline]
     pub fn value_range(&self, i: usize) -> std::ops::Range<usize> {
         let start = if i == 0 {
@@ -244,8 +250,8 @@ impl Decoded {
 }
 
 impl View<'_, [u8]> {
-    /// Replaces `out` by all entries. Every offset in the columns is checked: afterwards `out` can be used without
-    /// further questions, and each value range lies within the block's values.
+    /// Replaces `out` by all entries. Every offset in the columns is checked, so `out` can be used
+    /// without further checks, and each value range is within the block's values.
     pub fn decode_all(&self, out: &mut Decoded) -> Result<(), Damage> {
         let h = *self.header();
         let n = h.n;
@@ -293,7 +299,8 @@ impl View<'_, [u8]> {
                 out.value_ends.push((start + len) as u32);
             }
         }
-        // Keys: prefix, then eight bytes of head (or four and a part of the tail to be overwritten), then the tail.
+        // Keys: prefix, then eight bytes of head (or four, and four that the tail overwrites), then
+        // the tail.
         let prefix = &block[h.prefix..h.prefix + h.prefix_len];
         let most = n * (h.prefix_len + h.head_width) + h.tail_bytes + Self::KEY_SLACK;
         out.keys.clear();
@@ -334,11 +341,12 @@ impl View<'_, [u8]> {
         Ok(())
     }
 
-    /// Padding while keys are being written: what a head or a wide copy may write too much.
+    /// Padding while keys are written: the number of bytes that a head or a wide copy may write too
+    /// much.
     const KEY_SLACK: usize = 32;
 }
 
-/// Copies `len` bytes; short ones as one fixed-size copy where both sides have room.
+/// Copies `len` bytes. Short ones are copied with a fixed size if both sides have room.
 #[inline(always)]
 fn copy_short(to: &mut [u8], from: &[u8], at: usize, len: usize) {
     if len <= 16

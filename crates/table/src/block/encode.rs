@@ -1,9 +1,9 @@
-//! Gathers a block's entries and writes its header and columns.
+//! Collects the entries of a block and writes its header and columns.
 //!
-//! The builder holds keys and trailers; values are the caller's: it has them in its output already, before the
-//! header. A block is a pure function of its entries.
+//! The builder keeps keys and trailers. The values stay with the caller, which has already written
+//! them to its output, before the header. A block is a pure function of its entries.
 //!
-//! Threading: one owner. Buffers are kept from block to block.
+//! Threading: one owner. Buffers are reused from block to block.
 
 use super::header::{
     FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS, FLAG_VALUES_COMPRESSED,
@@ -13,20 +13,21 @@ use crate::compress::Codec;
 use crate::key::common_prefix;
 use siltstone_storage::planted;
 
-/// Zero bytes kept after the gathered keys, so that heads are read eight bytes at a time.
+/// The number of zero bytes after the collected keys, so that heads can be read eight bytes at a
+/// time.
 const SLACK: usize = 8;
 
 /// The entries of one block.
 pub struct BlockBuilder {
-    /// All user keys, one after the other, then [`SLACK`] bytes.
+    /// All user keys, one after the other, followed by [`SLACK`] bytes.
     keys: Vec<u8>,
-    /// Where each key ends in `keys`.
+    /// The end of each key in `keys`.
     key_ends: Vec<u32>,
     trailers: Vec<u64>,
-    /// Where each value ends, counted from the block's first value.
+    /// The end of each value, counted from the block's first value.
     value_ends: Vec<u32>,
     value_bytes: u64,
-    /// Longest common prefix of two neighbours whose user keys differ.
+    /// The longest common prefix of two neighbours whose user keys differ.
     longest_shared: usize,
     shortest_key: usize,
     longest_key: usize,
@@ -55,7 +56,7 @@ impl BlockBuilder {
         }
     }
 
-    /// Number of entries.
+    /// The number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.trailers.len()
@@ -67,19 +68,19 @@ impl BlockBuilder {
         self.trailers.is_empty()
     }
 
-    /// Bytes of all values.
+    /// The bytes of all values.
     #[inline]
     pub fn value_bytes(&self) -> u64 {
         self.value_bytes
     }
 
-    /// Bytes of all user keys.
+    /// The bytes of all user keys.
     #[inline]
     pub fn key_bytes(&self) -> u64 {
         (self.keys.len().saturating_sub(SLACK)) as u64
     }
 
-    /// The last entry's user key; empty if there is no entry.
+    /// The user key of the last entry, or empty if there is no entry.
     #[inline]
     pub fn last_key(&self) -> &[u8] {
         match self.len() {
@@ -99,14 +100,14 @@ impl BlockBuilder {
         &self.keys[start..self.key_ends[i] as usize]
     }
 
-    /// The last entry's user key and trailer.
+    /// The user key and the trailer of the last entry.
     #[inline]
     pub fn last(&self) -> Option<(&[u8], u64)> {
         let n = self.len();
         (n > 0).then(|| (self.key(n - 1), self.trailers[n - 1]))
     }
 
-    /// Forgets the entries and keeps the buffers.
+    /// Removes the entries and keeps the buffers.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.keys.resize(SLACK, 0);
@@ -117,8 +118,8 @@ impl BlockBuilder {
         self.longest_shared = 0;
     }
 
-    /// Adds the next entry in order. `shared` is the common prefix of its user key and the one before in this
-    /// block; ignored for the first.
+    /// Adds the next entry in order. `shared` is the length of the common prefix of its user key
+    /// and the previous one in this block. It is ignored for the first entry.
     #[inline]
     pub fn push(&mut self, user_key: &[u8], trailer: u64, value_len: usize, shared: usize) {
         let end = self.keys.len() - SLACK;
@@ -143,7 +144,7 @@ impl BlockBuilder {
         self.value_ends.push(self.value_bytes as u32);
     }
 
-    /// Adds an entry, comparing it with the one before.
+    /// Adds an entry, and compares it with the previous one itself.
     pub fn push_entry(&mut self, user_key: &[u8], trailer: u64, value_len: usize) {
         let shared = self
             .last()
@@ -151,8 +152,9 @@ impl BlockBuilder {
         self.push(user_key, trailer, value_len, shared);
     }
 
-    /// Appends header, columns and checksum to `out`. `values_crc` covers the values as stored, which are compressed
-    /// if `values_compressed`; the columns are compressed if that gains enough. Returns the block's checksum.
+    /// Appends header, columns and checksum to `out`. `values_crc` covers the values as stored,
+    /// which are compressed if `values_compressed` is set. The columns are compressed if that saves
+    /// enough. Returns the block's checksum.
     ///
     /// The block must not be empty.
     pub fn encode(
@@ -231,7 +233,7 @@ impl BlockBuilder {
 
         let header = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
-        // Heads, and how many bytes the tails have.
+        // Heads, and the number of tail bytes.
         let skip = prefix_len + head_width;
         let keys = self.keys.as_slice();
         let mut tail_bytes = 0;
@@ -243,7 +245,7 @@ impl BlockBuilder {
                 .first_chunk::<8>()
                 .map_or(0, |b| u64::from_be_bytes(*b));
             let len = end - suffix;
-            // Bytes of the next key, which the eight may hold, are not part of the head.
+            // The eight bytes may include bytes of the next key, which are not part of the head.
             let head = if len >= 8 {
                 eight
             } else {

@@ -1,8 +1,8 @@
-//! A block's header: 32 bytes from which the place of every column follows.
+//! The header of a block: 32 bytes that determine the offset of every column.
 //!
-//! Invariants: a [`Header`] that [`Header::parse`] returned describes columns that lie one after the other within
-//! [`Header::columns_bytes`], with sums that cannot overflow. What is *in* the columns is not known to be sound:
-//! offsets read from them are checked when used.
+//! Invariants: a [`Header`] that [`Header::parse`] returned describes columns that follow each
+//! other within [`Header::columns_bytes`], with sums that cannot overflow. The contents of the
+//! columns are not known to be sound: offsets in them are checked when they are used.
 
 use crate::coding::Bytes;
 use crate::compress::Codec;
@@ -10,24 +10,24 @@ use crate::error::Damage;
 use crate::key::{Kind, MAX_SEQ};
 use crate::limits::{MAX_BLOCK_ENTRIES, MAX_BLOCK_TAIL_BYTES, MAX_BLOCK_VALUE_BYTES};
 
-/// Bytes of a block's header.
+/// The size of a block's header in bytes.
 pub const HEADER_BYTES: usize = 32;
 
-/// Bytes of the checksum that ends a stored block.
+/// The size of the checksum that ends a stored block, in bytes.
 pub const CHECKSUM_BYTES: usize = 4;
 
-/// Some keys end within their head: there is a column of pads.
+/// Some keys end within their head, so there is a column of pads.
 pub const FLAG_PADS: u8 = 1;
-/// Kinds differ: there is a column of kinds.
+/// Kinds differ, so there is a column of kinds.
 pub const FLAG_KINDS: u8 = 2;
-/// All user keys have one length: there are no tail ends and no pads.
+/// All user keys have the same length, so there are no tail ends and no pads.
 pub const FLAG_FIXED_KEYS: u8 = 4;
 /// The values are stored compressed.
 pub const FLAG_VALUES_COMPRESSED: u8 = 8;
 /// The columns are stored compressed.
 pub const FLAG_COLUMNS_COMPRESSED: u8 = 16;
 
-/// What is stored compressed is zstd's, not lz4's. Only together with one of the two before it.
+/// Compressed parts use zstd, not lz4. Set only together with one of the two flags before it.
 pub const FLAG_ZSTD: u8 = 32;
 
 const KNOWN_FLAGS: u8 = 63;
@@ -37,47 +37,48 @@ const KNOWN_FLAGS: u8 = 63;
 pub struct Header {
     /// Number of entries, 1 to 4096.
     pub n: usize,
-    /// Bytes that all user keys begin with.
+    /// The number of bytes that all user keys begin with.
     pub prefix_len: usize,
-    /// Width of a head: 4 or 8 bytes.
+    /// The width of a head: 4 or 8 bytes.
     pub head_width: usize,
-    /// Width of a sequence number's offset from the base: 0 to 7 bytes.
+    /// The width of a sequence number, stored as an offset from the base: 0 to 7 bytes.
     pub seq_width: usize,
-    /// `FLAG_*`.
+    /// The `FLAG_*` bits.
     pub flags: u8,
-    /// Width of a value start: 2 or 4 bytes, or 0 if all values have one length.
+    /// The width of a value start: 2 or 4 bytes, or 0 if all values have the same length.
     pub value_width: usize,
-    /// The smallest sequence number, shifted by 8, with the kind of all entries (0 if kinds differ).
+    /// The smallest sequence number, shifted by 8, with the kind of all entries (0 if kinds
+    /// differ).
     pub base: u64,
-    /// Bytes of all values, uncompressed.
+    /// The bytes of all values, uncompressed.
     pub value_bytes: usize,
-    /// Bytes of all tails.
+    /// The bytes of all tails.
     pub tail_bytes: usize,
-    /// crc32c of the values as stored.
+    /// The crc32c of the values as stored.
     pub values_crc: u32,
-    /// Length of every user key, with [`FLAG_FIXED_KEYS`]; otherwise 0.
+    /// The length of every user key with [`FLAG_FIXED_KEYS`], otherwise 0.
     pub key_len: usize,
-    /// Length of every value if `value_width` is 0; otherwise 0.
+    /// The length of every value if `value_width` is 0, otherwise 0.
     pub value_len: usize,
-    /// Length of every tail, with [`FLAG_FIXED_KEYS`]; otherwise 0.
+    /// The length of every tail with [`FLAG_FIXED_KEYS`], otherwise 0.
     pub tail_len: usize,
-    /// Width of a tail end: 0, 2 or 4 bytes.
+    /// The width of a tail end: 0, 2 or 4 bytes.
     pub tail_end_width: usize,
-    /// Offset of the tails.
+    /// The offset of the tails.
     pub tails: usize,
-    /// Offset of the tail ends.
+    /// The offset of the tail ends.
     pub tail_ends: usize,
-    /// Offset of the pads.
+    /// The offset of the pads.
     pub pads: usize,
-    /// Offset of the sequence numbers.
+    /// The offset of the sequence numbers.
     pub seqs: usize,
-    /// Offset of the kinds.
+    /// The offset of the kinds.
     pub kinds: usize,
-    /// Offset of the value starts.
+    /// The offset of the value starts.
     pub value_starts: usize,
-    /// Offset of the common prefix.
+    /// The offset of the common prefix.
     pub prefix: usize,
-    /// Offset of the end: header and columns, uncompressed, without checksum.
+    /// The offset of the end: the length of header and columns, uncompressed, without the checksum.
     pub end: usize,
 }
 
@@ -219,7 +220,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// How compressed parts are compressed.
+    /// The codec of compressed parts.
     pub fn codec(&self) -> Codec {
         match self.has(FLAG_ZSTD) {
             true => Codec::Zstd,
@@ -227,7 +228,7 @@ impl Header {
         }
     }
 
-    /// Bytes of header and columns, uncompressed, without the checksum.
+    /// The bytes of header and columns, uncompressed, without the checksum.
     pub fn columns_bytes(&self) -> usize {
         self.end
     }

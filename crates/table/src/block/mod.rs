@@ -1,16 +1,20 @@
 //! Blocks: the columnar unit in which a table stores, verifies, caches and searches entries.
 //!
 //! ```text
-//! values | HEADER | heads | tails | tail_ends | pads | seqs | kinds | value_starts | prefix | crc32c
+//! values | HEADER | heads | tails | tail_ends | pads | seqs | kinds | value_starts | prefix
+//!        | crc32c
 //! ```
-//! A key is the block's common prefix, a fixed-width head and a tail. No entry depends on the one before it: a search
-//! touches two or three cache lines, and a device can decode one entry a thread. The header holds the checksum of the
-//! values, and the block's own checksum covers header and columns; so a lookup that ends without a value reads none,
-//! and the block's checksum still stands for all of it. See `docs/format/table.md` for the bytes.
+//! A key is the block's common prefix, a fixed-width head and a tail. No entry depends on the one
+//! before it: a search touches two or three cache lines, and a device can decode each entry in its
+//! own thread. The header contains the checksum of the values, and the block's own checksum covers
+//! header and columns. So a lookup that finds no value reads no values, and the block's checksum
+//! still covers the whole block. See `docs/format/table.md` for the bytes.
 //!
-//! A block is a pure function of its entries, except for compression, which only promises to decode to them.
+//! A block is a pure function of its entries, except that compressed bytes only need to decode to
+//! them.
 //!
-//! Parts: [`encode`] builds, [`header`] parses, [`search`] looks up, [`decode`] decodes a whole block at once.
+//! Parts: [`encode`] builds, [`header`] parses, [`search`] looks up, [`decode`] decodes a whole
+//! block.
 
 pub mod decode;
 pub mod encode;

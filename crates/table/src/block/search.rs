@@ -1,11 +1,12 @@
-//! Searching a block: which entry a key is at, and what an entry holds.
+//! Searching a block: finds the entry of a key, and reads what an entry contains.
 //!
-//! A [`View`] is a header and where its columns and values lie in some [`Bytes`], be it a heap buffer or a map of the
-//! file. A search touches the lines of the heads that a binary search asks, then the one tail, sequence number and
-//! value start that it ends at.
+//! A [`View`] is a header and the offsets of its columns and values in some [`Bytes`], which may be
+//! a heap buffer or a map of the file. A search touches the cache lines of the heads that a binary
+//! search reads, and then one tail, one sequence number and one value start.
 //!
-//! Invariants: columns were checked to lie within the bytes; what is read from them (tail ends, value starts) is
-//! checked before it is followed, and a contradiction is a [`Damage`], never a panic.
+//! Invariants: the columns were checked to be within the bytes. Values read from them (tail ends,
+//! value starts) are checked before they are used, and a contradiction is a [`Damage`], never a
+//! panic.
 //!
 //! Threading: shared and immutable.
 
@@ -17,16 +18,17 @@ use crate::error::Damage;
 use crate::key::Kind;
 use siltstone_storage::planted;
 
-/// Bytes that [`View::key_over`] may write after a key.
+/// The number of bytes that [`View::key_over`] may write after a key.
 pub const KEY_SLACK_BYTES: usize = 8;
 
 /// A block whose columns are not compressed, in a heap buffer or in a map.
 #[derive(Debug)]
 pub struct View<'a, B: Bytes + ?Sized> {
     bytes: &'a B,
-    /// Offset of the header.
+    /// The offset of the header.
     at: usize,
-    /// Offset of the first value. The values may be elsewhere (compressed); then only their ranges count.
+    /// The offset of the first value. If the values are elsewhere (because they are compressed),
+    /// only their ranges are used.
     values: usize,
     h: Header,
 }
@@ -40,14 +42,14 @@ impl<B: Bytes + ?Sized> Clone for View<'_, B> {
 impl<B: Bytes + ?Sized> Copy for View<'_, B> {}
 
 impl<'a, B: Bytes + ?Sized> View<'a, B> {
-    /// The block whose header is at `at` and whose values begin at `values`.
+    /// A view of the block whose header is at `at` and whose values begin at `values`.
     #[inline]
     pub fn new(bytes: &'a B, at: usize, values: usize) -> Result<View<'a, B>, Damage> {
         let h = Header::parse(bytes, at)?;
         View::with_header(bytes, at, values, h)
     }
 
-    /// The same with a header that was parsed before.
+    /// As [`View::new`], with a header that was parsed before.
     #[inline]
     pub fn with_header(
         bytes: &'a B,
@@ -71,7 +73,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// The view of a heap block whose lengths were checked when it was made.
+    /// The view of a heap block whose lengths were already checked.
     #[inline(always)]
     pub(super) fn new_unchecked_len(bytes: &'a B, at: usize, h: Header) -> View<'a, B> {
         View {
@@ -88,13 +90,13 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         &self.h
     }
 
-    /// Number of entries.
+    /// The number of entries.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.h.n
     }
 
-    /// Whether there are no entries; never, for a block that was parsed.
+    /// Whether there are no entries, which is never the case for a parsed block.
     pub fn is_empty(&self) -> bool {
         self.h.n == 0
     }
@@ -118,7 +120,8 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// Offset (in the bytes) and length of the tail of entry `i`, and the length of its key after the prefix.
+    /// The offset (in the bytes) and the length of the tail of entry `i`, and the length of its key
+    /// after the prefix.
     #[inline]
     pub(super) fn tail(&self, i: usize) -> Result<(usize, usize, usize), Damage> {
         let h = &self.h;
@@ -158,7 +161,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         Ok((self.at + h.tails + start, len, suffix))
     }
 
-    /// Length of the user key of entry `i` in bytes.
+    /// The length of the user key of entry `i` in bytes.
     pub fn key_len(&self, i: usize) -> Result<usize, Damage> {
         Ok(self.h.prefix_len + self.tail(i)?.2)
     }
@@ -170,9 +173,9 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         Ok(())
     }
 
-    /// Writes the user key of entry `i` to the start of `out`, and returns its length. `out` is made as long as it takes,
-    /// with [`KEY_SLACK_BYTES`] after the key, so that heads and short tails are copies of one size; with
-    /// `has_prefix`, it holds another key of this block.
+    /// Writes the user key of entry `i` to the start of `out`, and returns its length. `out` grows
+    /// to have [`KEY_SLACK_BYTES`] after the key, so that heads and short tails are copied with a
+    /// fixed size. With `has_prefix`, `out` already begins with the block's prefix.
     #[inline]
     pub fn key_over(&self, i: usize, out: &mut Vec<u8>, has_prefix: bool) -> Result<usize, Damage> {
         let (tail, tail_len, suffix) = self.tail(i)?;
@@ -190,7 +193,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         out[h.prefix_len..][..8].copy_from_slice(&x.to_be_bytes());
         if tail_len > 0 {
             let at = total - tail_len;
-            // Near the end of the bytes there may be no eight to read.
+            // Near the end of the bytes, fewer than eight may be left.
             if tail_len > 8 || !self.bytes.copy_to(tail, &mut out[at..][..8]) {
                 ok &= self.bytes.copy_to(tail, &mut out[at..total]);
             }
@@ -202,13 +205,14 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// The order of the key of entry `i` after the prefix against `suffix`, given that their heads are equal.
+    /// Compares the key of entry `i` after the prefix with `suffix`. Their heads must be equal.
     #[inline]
     fn compare_after_head(&self, i: usize, suffix: &[u8]) -> Result<Ordering, Damage> {
         let (tail, tail_len, len) = self.tail(i)?;
         let width = self.h.head_width;
         if len <= width || suffix.len() <= width {
-            // Equal zero-padded heads: the shorter of the two is a prefix of the other.
+            // The heads are equal and padded with zeros, so the shorter key is a prefix of the
+            // other.
             return Ok(len.cmp(&suffix.len()));
         }
         Ok(self.bytes.compare(tail, tail_len, &suffix[width..]))
@@ -238,7 +242,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// Where the value of entry `i` begins, counted from the block's first value, and its length.
+    /// The start of the value of entry `i`, counted from the block's first value, and its length.
     #[inline]
     pub fn value_range(&self, i: usize) -> Result<(usize, usize), Damage> {
         let h = &self.h;
@@ -269,25 +273,25 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         Ok((start, end - start))
     }
 
-    /// The bytes that the block lies in.
+    /// The bytes that contain the block.
     #[inline(always)]
     pub fn bytes(&self) -> &'a B {
         self.bytes
     }
 
-    /// Offset of the header in the bytes.
+    /// The offset of the header in the bytes.
     #[inline(always)]
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Offset of the first value in the bytes.
+    /// The offset of the first value in the bytes.
     #[inline(always)]
     pub fn values(&self) -> usize {
         self.values
     }
 
-    /// Asks the processor for the lines that a search of this block begins with.
+    /// Prefetches the cache lines with which a search of this block begins.
     #[inline]
     pub fn prefetch(&self) {
         for line in 0..4 {
@@ -295,7 +299,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// Asks for the lines of sequence numbers, value starts and prefix.
+    /// Prefetches the cache lines of sequence number, value start and prefix.
     #[inline]
     pub fn prefetch_result(&self, i: usize) {
         let h = &self.h;
@@ -311,7 +315,8 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// Among entries with the head `x`, from the first such entry `low` on: how many come before (suffix, trailer).
+    /// Searches the entries with the head `x`, of which `low` is the first. Returns the first entry
+    /// at or after (suffix, trailer).
     fn search_equal_heads(
         &self,
         low: usize,
@@ -339,7 +344,8 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         Ok(lo)
     }
 
-    /// The first entry at or after (`user_key`, `trailer`) in the order of entries; `len()` if there is none.
+    /// The first entry at or after (`user_key`, `trailer`) in the order of entries, or `len()` if
+    /// there is none.
     pub fn seek(&self, user_key: &[u8], trailer: u64) -> Result<usize, Damage> {
         let h = &self.h;
         let common = h.prefix_len.min(user_key.len());
@@ -371,7 +377,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
-    /// The newest version of `user_key` whose trailer is at most `limit`: its entry and trailer.
+    /// The newest version of `user_key` whose trailer is at most `limit`, as its entry and trailer.
     #[inline]
     pub fn get(&self, user_key: &[u8], limit: u64) -> Result<Option<(usize, u64)>, Damage> {
         let Some(low) = self.locate(user_key) else {
@@ -381,7 +387,8 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         self.get_located(low, user_key, limit)
     }
 
-    /// The first part of [`View::get`]: the first entry with the key's head, if there is one. It may be of another key.
+    /// The first part of [`View::get`]: the first entry with the key's head, if there is one. Its
+    /// key may be another one.
     #[inline]
     pub fn locate(&self, user_key: &[u8]) -> Option<usize> {
         let suffix = user_key.get(self.h.prefix_len..)?;
@@ -390,7 +397,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         (low < self.h.n && self.head(low) == x).then_some(low)
     }
 
-    /// The second part: what [`View::get`] gives, from the entry that [`View::locate`] of the same key gave.
+    /// Completes [`View::get`] after [`View::locate`] of the same key, which returned `low`.
     #[inline]
     pub fn get_located(
         &self,
@@ -404,7 +411,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
         let (prefix, suffix) = user_key.split_at(h.prefix_len);
         let mut i = low;
-        // Its own head is the key's, so the neighbour tells whether others share it.
+        // The entry's head is the key's, so only the next head shows whether others share it.
         let x = head(suffix, h.head_width);
         if i + 1 < h.n && self.head(i + 1) == x {
             i = self.search_equal_heads(i, x, suffix, limit)?;
@@ -423,7 +430,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
 }
 
 impl<'a> View<'a, [u8]> {
-    /// The value of entry `i`, in place.
+    /// The value of entry `i`, without a copy.
     #[inline]
     pub fn value(&self, i: usize) -> Result<&'a [u8], Damage> {
         let (start, len) = self.value_range(i)?;

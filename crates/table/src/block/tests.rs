@@ -1,4 +1,5 @@
-//! Property tests of blocks: any entries, looked up and iterated from a slice and from a map, against a model.
+//! Property tests of blocks: any entries, looked up and iterated from a slice and from a map, are
+//! compared with a model.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,27 +26,27 @@ impl MapOwner for Buffer {
 }
 
 /// A map of a copy of `bytes`.
-#[allow(unsafe_code)] // A test makes the map that a storage would make.
+#[allow(unsafe_code)] // The test makes a map as a storage would.
 pub(crate) fn map_of(bytes: &[u8]) -> Map {
     let owner = Arc::new(Buffer {
         bytes: bytes.to_vec(),
         failed: AtomicBool::new(false),
     });
     let (ptr, len) = (owner.bytes.as_ptr(), owner.bytes.len());
-    // SAFETY: the buffer is never changed and lives in the owner that the map keeps.
+    // SAFETY: the buffer never changes and lives in the owner that the map keeps.
     unsafe { Map::new(ptr, len, owner) }
 }
 
 type Entries = Vec<(Vec<u8>, u64, Vec<u8>)>;
 
-/// Sorts, and drops equal internal keys.
+/// Sorts the entries and removes equal internal keys.
 pub(crate) fn in_order(mut entries: Entries) -> Entries {
     entries.sort_by(|a, b| compare_internal(&a.0, a.1, &b.0, b.1));
     entries.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
     entries
 }
 
-/// The codecs that can run here: Miri runs no C.
+/// The codecs that can run here. Miri cannot run C.
 const COMPRESSING: &[Codec] = if cfg!(miri) {
     &[Codec::Lz4]
 } else {
@@ -56,7 +57,7 @@ fn level(codec: Codec) -> u8 {
     *codec.levels().start()
 }
 
-/// Stored bytes and anchor.
+/// The stored bytes and the offset of the header.
 fn build(entries: &Entries, codec: Codec) -> (Vec<u8>, usize) {
     let mut builder = BlockBuilder::new();
     let mut out = Vec::new();
@@ -127,7 +128,8 @@ fn check(entries: &Entries, probes: &[(Vec<u8>, u64)], codec: Codec) {
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let narrow = prop::sample::select(vec![0u8, 1, 0x7f, 0x80, 0xff]);
     prop_oneof![
-        // Few different bytes: long common prefixes, equal heads, keys that are prefixes of others.
+        // Few different bytes give long common prefixes, equal heads, and keys that are prefixes of
+        // others.
         4 => prop::collection::vec(narrow, 0..=52),
         2 => prop::collection::vec(any::<u8>(), 0..=52),
         2 => (0u32..300).prop_map(|i| format!("user{i:012}").into_bytes()),
@@ -171,9 +173,13 @@ proptest! {
         }
     }
 
-    /// A flipped byte of the stored block is found by the checksums.
+    /// The checksums find a flipped byte of the stored block.
     #[test]
-    fn flips_are_found(entries in prop::collection::vec(entry(), 1..20), at in any::<prop::sample::Index>(), bit in 0u32..8) {
+    fn flips_are_found(
+        entries in prop::collection::vec(entry(), 1..20),
+        at in any::<prop::sample::Index>(),
+        bit in 0u32..8,
+    ) {
         let entries = in_order(entries);
         let (mut stored, anchor) = build(&entries, Codec::None);
         let at = at.index(stored.len());
@@ -181,7 +187,8 @@ proptest! {
         prop_assert!(open_stored(&stored, anchor, true, &mut Vec::new()).is_err());
     }
 
-    /// Without checksums, a flipped byte may give wrong answers (that is what checksums are for), but no panic.
+    /// Without checksums, a flipped byte may give wrong answers, which is why there are checksums,
+    /// but no panic.
     #[test]
     fn flips_never_panic(
         entries in prop::collection::vec(entry(), 1..40),
@@ -191,8 +198,11 @@ proptest! {
         let entries = in_order(entries);
         let (mut stored, anchor) = build(&entries, codec);
         for (at, byte) in flips {
-            // Mostly the header.
-            let at = if byte % 2 == 0 { anchor + at.index(HEADER_BYTES) } else { at.index(stored.len()) };
+            // Most flips hit the header.
+            let at = match byte % 2 {
+                0 => anchor + at.index(HEADER_BYTES),
+                _ => at.index(stored.len()),
+            };
             stored[at] = byte;
         }
         let mut scratch = Vec::new();
@@ -271,7 +281,7 @@ fn value_widths() {
 }
 
 #[test]
-fn columns_that_say_nothing_take_no_bytes() {
+fn columns_without_information_take_no_bytes() {
     let entries: Entries = (0..50u8)
         .map(|i| {
             (

@@ -1,9 +1,11 @@
-//! The output side of a subjob: tables that begin where the layout says, each with its part of the range deletes.
+//! The output side of a subjob: tables that begin where the layout says, each with its part of the
+//! range deletes.
 //!
-//! A fragment belongs to every table whose range `[left bound, next left bound)` it touches, clipped to it; the
-//! outermost tables reach the subjob's bounds. So the tables of a run stay disjoint, range deletes included.
+//! A fragment belongs to every table whose range `[left bound, next left bound)` it touches, and is
+//! clipped to that range. The outermost tables extend to the subjob's bounds. So the tables of a
+//! run stay disjoint, including their range deletes.
 //!
-//! Threading: one owner a subjob; the list of created objects is shared.
+//! Threading: each subjob has one owner. The list of created objects is shared.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,10 +24,10 @@ use crate::merge::table::InputTable;
 use crate::rangedel::{self, RangeDelete};
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
 
-/// Names of objects that a run has created.
+/// The names of objects that a run has created.
 pub(super) struct Created {
     names: Mutex<Vec<String>>,
-    /// A sync failed: what it lost need not show when it is read.
+    /// A sync failed. What it lost may not show when the table is read.
     sync_failed: AtomicBool,
 }
 
@@ -49,7 +51,8 @@ impl Created {
         self.names.lock().push(name.to_string());
     }
 
-    /// Deletes all but those in `kept`, as far as the storage lets us: nothing refers to them, and what stays is an orphan.
+    /// Deletes all objects except those in `kept`, if the storage allows it. Nothing refers to
+    /// them, and any that remain are orphans.
     pub fn delete_all_but(&self, ctx: &ExecContext, kept: &BTreeSet<&str>) {
         let names = std::mem::take(&mut *self.names.lock());
         for name in names.iter().filter(|name| !kept.contains(&name[..])) {
@@ -58,7 +61,7 @@ impl Created {
     }
 }
 
-/// Whether an open table is the one that the job means.
+/// Checks that an open table is the one that the job names.
 pub(super) fn check_identity(input: &Input, table: &InputTable) -> Result<(), ExecError> {
     let damage = |what, expected, found| {
         ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
@@ -81,7 +84,7 @@ pub(super) fn check_identity(input: &Input, table: &InputTable) -> Result<(), Ex
 }
 
 /// A table being written.
-struct Open {
+struct OpenTable {
     writer: TableWriter,
     file: Arc<dyn WriteFile>,
     name: String,
@@ -93,18 +96,18 @@ pub(super) struct Output<'a> {
     job: &'a Job,
     subjob: u32,
     bounds: &'a KeyBounds,
-    /// Surviving fragments that begin in no finished table.
+    /// Surviving fragments that do not begin in a finished table.
     fragments: std::iter::Peekable<std::vec::IntoIter<RangeDelete>>,
-    /// The rest of the fragments that the end of the last table cut. It begins at that end.
+    /// The remainders of the fragments that the end of the last table cut. They begin at that end.
     cut: Vec<RangeDelete>,
     ctx: &'a ExecContext,
     created: &'a Created,
-    open: Option<Open>,
-    /// Raw bytes of the open table's entries, and where its current block ends.
+    open: Option<OpenTable>,
+    /// The raw bytes of the open table's entries, and the sum at which its current block ends.
     raw_bytes: u64,
     block_end: u64,
     buffers: WriterBuffers,
-    /// The finished tables, and where to go on.
+    /// The finished tables, and where to continue.
     part: &'a mut Part,
     finished_bytes: u64,
 }
@@ -134,7 +137,7 @@ impl<'a> Output<'a> {
             part,
             finished_bytes: 0,
         };
-        // What finished tables have is not for the next one.
+        // The next table does not get the fragments that finished tables have.
         if let Point::Table { left_bound, .. } = &output.part.next {
             let left_bound = left_bound.clone();
             output.take_fragments(Some(&left_bound));
@@ -142,7 +145,8 @@ impl<'a> Output<'a> {
         output
     }
 
-    /// Finishes the table before and begins one at the layout's first key; `counters`: what was read and dropped before it.
+    /// Finishes the previous table and begins one at the layout's first key. `counters` are the
+    /// counts of what was read and dropped before it.
     #[cold]
     pub fn start_table(
         &mut self,
@@ -168,7 +172,7 @@ impl<'a> Output<'a> {
 
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
         let name = self.job.table_name(self.subjob, table);
-        // Noted before the call, because a call that failed may have created the object.
+        // Noted before the call, because a failed call may have created the object.
         self.created.note(&name);
         let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
         let options = WriterOptions {
@@ -181,7 +185,7 @@ impl<'a> Output<'a> {
         };
         let writer =
             TableWriter::with_buffers(file.clone(), options, std::mem::take(&mut self.buffers))?;
-        self.open = Some(Open {
+        self.open = Some(OpenTable {
             writer,
             file,
             name,
@@ -208,18 +212,18 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Bytes given to the storage so far, those of the open table included.
+    /// The bytes given to the storage so far, including those of the open table.
     pub fn bytes_written(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.file.position());
         self.finished_bytes + open
     }
 
-    /// Memory of the open table, in bytes.
+    /// The memory of the open table, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |o| o.writer.buffer_bytes())
     }
 
-    /// Takes the parts of fragments before `end`.
+    /// Takes the parts of fragments that lie before `end`.
     fn take_fragments(&mut self, end: Option<&[u8]>) -> Vec<RangeDelete> {
         let mut taken = std::mem::take(&mut self.cut);
         while let Some(fragment) = self
@@ -228,7 +232,8 @@ impl<'a> Output<'a> {
         {
             taken.push(fragment);
         }
-        // What was cut begins at the table's left bound, and so may other fragments.
+        // Remainders of cut fragments begin at the table's left bound, and other fragments may
+        // begin there too.
         rangedel::sort(&mut taken);
         let Some(end) = end else { return taken };
         for fragment in taken.iter_mut().filter(|f| f.end.as_slice() > end) {
@@ -293,7 +298,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Finishes the last table; one for the fragments alone if there are no entries. Gives the bytes that were written.
+    /// Finishes the last table. If there are no entries, makes one for the fragments alone. Returns
+    /// the number of bytes that were written.
     pub fn finish(mut self) -> Result<u64, ExecError> {
         if self.open.is_none() && self.part.tables.is_empty() && self.fragments.peek().is_some() {
             self.create(0, self.bounds.start.clone())?;

@@ -1,6 +1,6 @@
 //! One subjob: the only path from sorted entries to tables, for flushes and compactions alike.
 //!
-//! Threading: one task a subjob; nothing is shared but counters.
+//! Threading: each subjob has one task. Only counters are shared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use crate::job::{Input, InputKind, Job, KeyBounds};
 use crate::key::{common_prefix, raw_bytes};
 use crate::layout::Layout;
 use crate::merge::Merge;
-use crate::merge::source::{Leg, Origin, Source};
+use crate::merge::input_run::{InputRun, Origin, RunInput};
 use crate::merge::table::InputTable;
 use crate::retain::{RangeDelete, Retain, Stripes, Verdict, fragment};
 
-/// Asks whether to stop: by the caller, or because another subjob failed.
+/// Whether to stop, because the caller cancelled the job or another subjob failed.
 pub(super) struct Stop<'a> {
     pub ctx: &'a ExecContext,
     pub abandoned: &'a AtomicBool,
@@ -32,7 +32,8 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Tells the throttle, if there is one, what was read and written, and waits until the job may go on.
+    /// Reports the bytes that were read and written to the throttle, if there is one, and waits
+    /// until the job may continue.
     fn spent(&self, bytes: u64) -> Result<(), ExecError> {
         if let Some(throttle) = &self.ctx.throttle {
             throttle.spent(bytes, &|| self.check().is_err());
@@ -42,19 +43,19 @@ impl Stop<'_> {
     }
 }
 
-/// The inputs of a subjob: runs of legs, range deletes, and what all keys begin with.
+/// The inputs of a subjob: runs of inputs, range deletes, and the common prefix of all keys.
 struct Opened {
-    runs: Vec<Vec<Leg>>,
+    runs: Vec<Vec<RunInput>>,
     range_deletes: Vec<RangeDelete>,
     prefix: Arc<[u8]>,
 }
 
-/// A common prefix of all keys, from first and last keys.
+/// A common prefix of all keys, computed from first and last keys.
 #[derive(Default)]
 struct Prefix(Option<Vec<u8>>);
 
 impl Prefix {
-    fn admit(&mut self, key: &[u8]) {
+    fn include(&mut self, key: &[u8]) {
         match &mut self.0 {
             Some(prefix) => prefix.truncate(common_prefix(prefix, key)),
             None => self.0 = Some(key.to_vec()),
@@ -62,7 +63,8 @@ impl Prefix {
     }
 }
 
-/// Opens the inputs for entries from `first_key` on (of a subjob that goes on), and the range deletes of all of the subjob.
+/// Opens the inputs for entries from `first_key` on (if the subjob continues an earlier attempt),
+/// and the range deletes of the whole subjob.
 fn open_inputs(
     job: &Job,
     bounds: &KeyBounds,
@@ -73,10 +75,11 @@ fn open_inputs(
         start: first_key.unwrap_or(&[]).to_vec(),
         end: None,
     };
-    // Runs in order of their numbers: a job's tables are what they are, however its inputs are listed.
+    // Runs are sorted by their numbers, so that a job's tables do not depend on the order in which
+    // its inputs are listed.
     let mut order: Vec<usize> = (0..job.inputs.len()).collect();
     order.sort_by_key(|i| job.inputs[*i].run);
-    let mut runs: Vec<Vec<Leg>> = Vec::new();
+    let mut runs: Vec<Vec<RunInput>> = Vec::new();
     let mut last_run = None;
     let mut range_deletes = Vec::new();
     let mut prefix = Prefix::default();
@@ -86,7 +89,7 @@ fn open_inputs(
         if clip.is_empty() {
             continue;
         }
-        let mut leg = Leg {
+        let mut run_input = RunInput {
             name: input.name.clone(),
             origin: match input.kind {
                 InputKind::Table => {
@@ -105,24 +108,28 @@ fn open_inputs(
             seq_override: input.seq_override,
         };
         let found: Vec<RangeDelete>;
-        match &leg.origin {
+        match &run_input.origin {
             Origin::Table(table) => {
                 super::output::check_identity(input, table)?;
                 match table.key_bounds() {
                     Some((first, last)) => {
-                        let after = leg.bounds.end.as_deref().is_some_and(|end| end <= first);
-                        if !after && leg.bounds.start.as_slice() <= last {
-                            prefix.admit(first);
-                            prefix.admit(last);
+                        let after = run_input
+                            .bounds
+                            .end
+                            .as_deref()
+                            .is_some_and(|end| end <= first);
+                        if !after && run_input.bounds.start.as_slice() <= last {
+                            prefix.include(first);
+                            prefix.include(last);
                         } else {
-                            leg.bounds = KeyBounds {
+                            run_input.bounds = KeyBounds {
                                 start: Vec::new(),
                                 end: Some(Vec::new()),
                             };
                         }
                     }
                     None => {
-                        leg.bounds = KeyBounds {
+                        run_input.bounds = KeyBounds {
                             start: Vec::new(),
                             end: Some(Vec::new()),
                         }
@@ -133,24 +140,24 @@ fn open_inputs(
             Origin::Stream(stream) => {
                 match stream.key_bounds() {
                     Some((first, last)) => {
-                        prefix.admit(&first);
-                        prefix.admit(&last);
+                        prefix.include(&first);
+                        prefix.include(&last);
                     }
-                    None => prefix.admit(&[]),
+                    None => prefix.include(&[]),
                 }
                 found = stream.range_deletes()?;
             }
         }
         range_deletes.extend(input_range_deletes(input, &clip, found)?);
-        if leg.bounds.is_empty() {
+        if run_input.bounds.is_empty() {
             continue;
         }
         if last_run == Some(input.run)
             && let Some(run) = runs.last_mut()
         {
-            run.push(leg);
+            run.push(run_input);
         } else {
-            runs.push(vec![leg]);
+            runs.push(vec![run_input]);
             last_run = Some(input.run);
         }
     }
@@ -164,11 +171,11 @@ fn open_inputs(
     })
 }
 
-/// The range deletes `found` in an input as its job sees them: within `clip`, and with the sequence
-/// number that the job gives to all entries of the input, if it gives one.
+/// The range deletes `found` in an input as its job sees them: clipped to `clip`, and with the
+/// sequence number that the job gives to all entries of the input, if it gives one.
 ///
 /// # Errors
-/// `TableError::Corruption` if a number is not within the range that the job states for the input.
+/// `TableError::Corruption` if a number is not in the range that the job states for the input.
 pub(crate) fn input_range_deletes(
     input: &Input,
     clip: &KeyBounds,
@@ -193,29 +200,29 @@ pub(crate) fn input_range_deletes(
     Ok(own)
 }
 
-/// Puts the tables of a run in order of keys. A stream is a run of its own.
-fn sort_run(run: &mut [Leg]) -> Result<(), ExecError> {
+/// Sorts the tables of a run by key. A stream must be a run of its own.
+fn sort_run(run: &mut [RunInput]) -> Result<(), ExecError> {
     if run.len() < 2 {
         return Ok(());
     }
-    let first = |leg: &Leg| match &leg.origin {
+    let first = |run_input: &RunInput| match &run_input.origin {
         Origin::Table(table) => table.key_bounds().map(|(first, _)| first.to_vec()),
         Origin::Stream(_) => None,
     };
-    if run.iter().any(|leg| first(leg).is_none()) {
+    if run.iter().any(|run_input| first(run_input).is_none()) {
         return Err(TableError::Misuse(
             "a stream shares its run number with another input of the job",
         )
         .into());
     }
-    run.sort_by_cached_key(|leg| (first(leg), leg.bounds.start.clone()));
+    run.sort_by_cached_key(|run_input| (first(run_input), run_input.bounds.start.clone()));
     Ok(())
 }
 
-/// What a range delete takes in a job's memory, about: measured, with its fragments.
+/// The approximate memory of a range delete in a job, with its fragments (measured).
 const RANGE_DELETE_BYTES: u64 = 400;
 
-/// A subjob's part of its job's buffers, taken back when it ends.
+/// A subjob's share of its job's buffers, which is subtracted when it ends.
 struct Buffers<'a> {
     all: &'a AtomicU64,
     own: u64,
@@ -235,8 +242,9 @@ impl Drop for Buffers<'_> {
     }
 }
 
-/// Runs a subjob to its end, from where `part` says. The names of created objects go to `created` at once, so that they can be deleted
-/// whatever happens; finished tables go to `part`, so that another attempt can go on behind them.
+/// Runs a subjob to its end, from the point that `part` states. The names of created objects go to
+/// `created` at once, so that they can be deleted whatever happens. Finished tables go to `part`,
+/// so that another attempt can continue after them.
 pub(super) fn run(
     job: &Job,
     subjob: usize,
@@ -284,14 +292,14 @@ pub(super) fn run(
     );
 
     let verify = job.format.verify;
-    let sources = opened
+    let runs = opened
         .runs
         .into_iter()
-        .map(|legs| Source::new(legs, opened.prefix.clone(), verify));
-    let mut merge = Merge::new(sources.collect())?;
+        .map(|inputs| InputRun::new(inputs, opened.prefix.clone(), verify));
+    let mut merge = Merge::new(runs.collect())?;
     // Whether a version of the current user key was kept.
     let mut in_table = false;
-    // What was dropped before the current user key.
+    // The counts of what was dropped before the current user key.
     let mut dropped = (0, 0, 0);
     let mut written = 0;
     let fixed = counters.range_deletes_read * RANGE_DELETE_BYTES;
@@ -316,7 +324,7 @@ pub(super) fn run(
                     if let Some(start) = layout.start_key(key) {
                         let state = layout.state(key);
                         let (ahead, ahead_raw) = merge.ahead();
-                        // Versions of this key that were dropped are read again.
+                        // Versions of this key that were dropped will be read again.
                         let again = counters.dropped() - (dropped.0 + dropped.1 + dropped.2);
                         let before = Counters {
                             entries_read: (counters.entries_read as i64 - ahead) as u64 - again,

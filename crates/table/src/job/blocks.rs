@@ -1,9 +1,9 @@
-//! The blocks of a table of an outcome, read back and checked.
+//! Reads back and checks the blocks of an outcome's table.
 //!
-//! What it is: [`TableBlocks`] checks the blocks that a sample chose, in ascending order:
-//! checksums, the order of entries, and that these are within what the outcome says of the table.
-//! It can also check that tables and blocks begin where the layout says, and that a block holds
-//! what it must ([`Contents`]).
+//! What it is: [`TableBlocks`] checks the blocks that a sample selected, in ascending order: their
+//! checksums, the order of entries, and that these are within what the outcome says about the
+//! table. It can also check that tables and blocks begin where the layout requires, and that a
+//! block contains the entries that it must ([`Contents`]).
 //!
 //! Threading: one owner.
 
@@ -19,11 +19,11 @@ use crate::layout::Layout;
 use crate::reader::TableReader;
 use crate::retain::DropRules;
 
-/// The entry that was checked last.
+/// The entry that was last checked.
 struct Last {
     key: Vec<u8>,
     trailer: u64,
-    /// Its block by the layout.
+    /// The number of its block according to the layout.
     block: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct TableBlocks<'a, 'l> {
     record: &'a OutputTable,
     table: &'a TableReader,
     range: KeyBounds,
-    /// Only if every block is checked.
+    /// Set only if every block is checked.
     layout: Option<&'a mut Layout<'l>>,
     digest: Digest,
     entries: u64,
@@ -71,12 +71,12 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         }
     }
 
-    /// Reads and checks one block; `contents` are compared with it as table number `place` of its
+    /// Reads and checks one block. Compares `contents` with it, as table number `number` of its
     /// subjob.
     pub fn check(
         &mut self,
         block: usize,
-        place: usize,
+        number: usize,
         mut contents: Option<&mut Contents<'_>>,
     ) -> Result<(), Failure> {
         let name = self.record.name.as_str();
@@ -94,7 +94,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         if let Some(contents) = &mut contents
             && !all.is_empty()
         {
-            contents.begin_block((place, block), all.key(0))?;
+            contents.begin_block((number, block), all.key(0))?;
         }
         if let Some(crc) = stored.last_chunk::<4>() {
             self.digest.push(u32::from_le_bytes(*crc));
@@ -108,21 +108,21 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
                 self.check_lookup(block, &view, i, key, trailer)?;
             }
             let raw = raw_bytes(key.len(), all.value_range(i).len());
-            let number = self.check_layout(key, trailer, i == 0, raw)?;
+            let block_number = self.check_layout(key, trailer, i == 0, raw)?;
             self.entries += 1;
             self.puts += u64::from(trailer as u8 == Kind::Put as u8);
             self.raw_bytes += raw;
             self.last = Some(Last {
                 key: key.to_vec(),
                 trailer,
-                block: number,
+                block: block_number,
             });
         }
         (self.stored, self.scratch) = (stored, scratch);
         Ok(())
     }
 
-    /// Checks that an entry comes after the last one, and is within what the outcome says.
+    /// Checks that an entry comes after the previous one, and is within what the outcome says.
     fn check_bounds(&self, key: &[u8], trailer: u64) -> Result<(), Rejected> {
         let name = &self.record.name;
         if let Some(last) = &self.last
@@ -152,8 +152,8 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         Ok(())
     }
 
-    /// Checks that the table or the block begins at this entry, if and only if it should. Returns
-    /// the entry's block by the layout.
+    /// Checks that the table or the block begins at this entry if and only if it should. Returns
+    /// the number of the entry's block according to the layout.
     fn check_layout(
         &mut self,
         key: &[u8],
@@ -200,8 +200,8 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         Ok(number)
     }
 
-    /// Checks that a reader that looks for entry `i` of a block finds it: by the filter, by the
-    /// index, and by both searches of its block.
+    /// Checks that a lookup of entry `i` of a block finds it: through the filter, the index, and
+    /// both searches of its block.
     fn check_lookup(
         &self,
         block: usize,
@@ -231,7 +231,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         Ok(())
     }
 
-    /// Checks, once all blocks were checked, their digest and the sums over their entries.
+    /// After all blocks were checked, checks their digest and the sums over their entries.
     pub fn check_sums(mut self) -> Result<(), Rejected> {
         let (name, record) = (self.record.name.as_str(), self.record);
         let range_deletes = self.table.range_deletes();

@@ -1,12 +1,16 @@
-//! Jobs and outcomes as bytes: a header, tagged fields, a checksum. `docs/format/job.md` describes them.
+//! Jobs and outcomes as bytes: a header, tagged fields, a checksum. `docs/format/job.md` describes
+//! them.
 //!
 //! ```text
-//! magic 8 bytes | version u16 | fields: tag u16, length u32, bytes ... | crc32c u32 of everything before
+//! magic 8 bytes | version u16 | fields: tag u16, length u32, bytes ...
+//!               | crc32c u32 of everything before
 //! ```
-//! Fields come in ascending order of tags, each exactly once, except that a tag with the high bit set may be skipped
-//! by a reader that does not know it. Any other unknown tag is an error: guessing what a job means would corrupt data.
+//! Fields come in ascending order of tags, each exactly once. A reader may skip a field that it
+//! does not know if its tag has the high bit set. Any other unknown tag is an error, because
+//! guessing what a job means would corrupt data.
 //!
-//! Decoding never panics; every count is bounded by the bytes that are left before memory is taken for it.
+//! Decoding never panics. Every count is bounded by the remaining bytes before memory is allocated
+//! for it.
 //!
 //! Threading: pure functions.
 
@@ -21,16 +25,16 @@ use crate::error::Damage;
 use crate::layout::LayoutLimits;
 use crate::retain::{DropRules, KeyRange, RangeEnd};
 
-/// First bytes of a job.
+/// The first bytes of a job.
 pub const JOB_MAGIC: [u8; 8] = *b"siltjob\0";
-/// First bytes of an outcome.
+/// The first bytes of an outcome.
 pub const OUTCOME_MAGIC: [u8; 8] = *b"siltout\0";
-/// The version of both codings.
+/// The version of both encodings.
 pub const CODING_VERSION: u16 = 1;
 /// Fields whose tag has this bit may be skipped by readers that do not know them.
 pub const MAY_SKIP: u16 = 0x8000;
 
-/// Tags of a job's fields.
+/// The tags of a job's fields.
 mod tag {
     pub const KEYSPACE: u16 = 1;
     pub const LAYOUT_VERSION: u16 = 2;
@@ -46,7 +50,7 @@ mod tag {
     pub const FORMAT: u16 = 12;
     pub const EXTENSIONS: u16 = 13;
     pub const OUTPUT: u16 = 14;
-    /// Fields of an outcome.
+    /// The tags of an outcome's fields.
     pub const OUT_JOB: u16 = 1;
     pub const OUT_OUTPUT: u16 = 2;
     pub const OUT_TABLES: u16 = 3;
@@ -175,7 +179,7 @@ impl<'a> In<'a> {
         };
         Ok(KeyRange { start, end })
     }
-    /// A list; every item takes at least `least` bytes.
+    /// A list whose items take at least `least` bytes each.
     fn list<T>(
         &mut self,
         what: &'static str,
@@ -194,7 +198,7 @@ impl<'a> In<'a> {
         }
         Ok(items)
     }
-    /// Enters the field `tag`, skipping optional ones, and decodes it whole.
+    /// Skips optional fields until the field `tag`, and decodes all of it.
     fn field<T>(
         &mut self,
         tag: u16,
@@ -218,7 +222,7 @@ impl<'a> In<'a> {
             }
         }
     }
-    /// Checks magic, checksum and version.
+    /// Checks the magic number, the checksum and the version.
     fn open(bytes: &'a [u8], magic: [u8; 8], what: &'static str) -> R<In<'a>> {
         let Some(end) = bytes.len().checked_sub(4).filter(|end| *end >= 10) else {
             return Err(Damage::new(what, 0, 14, bytes.len() as u64));
@@ -250,7 +254,7 @@ impl<'a> In<'a> {
         }
         Ok(In(cursor))
     }
-    /// Skips optional fields at the end.
+    /// Skips the remaining optional fields.
     fn end(mut self, what: &'static str) -> R<()> {
         while self.0.remaining() > 0 {
             let at = self.0.position() as u64;
@@ -358,7 +362,7 @@ fn encode_fields(job: &Job, out: &mut Out) {
     });
 }
 
-/// What [`Job::identity`] is the hash of: the job without its output prefix.
+/// The bytes that [`Job::identity`] hashes: the job without its output prefix.
 pub(super) fn encode_identity(job: &Job) -> Vec<u8> {
     let mut out = Out::start(JOB_MAGIC);
     encode_fields(job, &mut out);
@@ -366,7 +370,7 @@ pub(super) fn encode_identity(job: &Job) -> Vec<u8> {
 }
 
 impl Job {
-    /// The job as bytes.
+    /// Encodes the job.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Out::start(JOB_MAGIC);
         encode_fields(self, &mut out);
@@ -374,10 +378,10 @@ impl Job {
         out.finish()
     }
 
-    /// The job that these bytes hold. It may still break its invariants: see [`Job::check`].
+    /// Decodes a job. It may still violate its invariants: see [`Job::check`].
     ///
     /// # Errors
-    /// What is wrong with the bytes, and where.
+    /// A description of the damage and its offset.
     pub fn decode(bytes: &[u8]) -> Result<Job, Damage> {
         let mut i = In::open(bytes, JOB_MAGIC, "job")?;
         let job = Job {
@@ -507,7 +511,7 @@ fn get_table(i: &mut In<'_>) -> R<OutputTable> {
 }
 
 impl Outcome {
-    /// The outcome as bytes.
+    /// Encodes the outcome.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Out::start(OUTCOME_MAGIC);
         out.field(tag::OUT_JOB, |o| {
@@ -543,10 +547,10 @@ impl Outcome {
         out.finish()
     }
 
-    /// The outcome that these bytes hold; nothing of it is believed yet.
+    /// Decodes an outcome, of which nothing is trusted yet.
     ///
     /// # Errors
-    /// What is wrong with the bytes, and where.
+    /// A description of the damage and its offset.
     pub fn decode(bytes: &[u8]) -> Result<Outcome, Damage> {
         let mut i = In::open(bytes, OUTCOME_MAGIC, "outcome")?;
         let outcome = Outcome {

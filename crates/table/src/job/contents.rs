@@ -1,12 +1,13 @@
-//! What the tables of a job must hold, computed anew from its stream.
+//! Computes from a job's stream what its tables must contain.
 //!
 //! What it is: [`Contents`] reads the stream of a subjob, applies the job's drop rules, and
-//! compares what survives with the entries that were read back from the tables. It does not use the
-//! merge, the layout or the encoder, so it finds an entry that one of these lost or changed.
+//! compares the surviving entries with those that were read back from the tables. It uses neither
+//! the merge nor the layout nor the encoder, so it finds an entry that one of these lost or
+//! changed.
 //!
-//! Invariant: blocks are compared in ascending order. The comparison of a block that directly
-//! follows the block before continues in the stream, so nothing can be missing between the two. The
-//! comparison of any other block begins with a seek to its first key.
+//! Invariant: blocks are compared in ascending order. If a block directly follows the previous one,
+//! its comparison continues in the stream, so nothing can be missing between the two. Otherwise the
+//! comparison begins with a seek to the block's first key.
 //!
 //! Threading: one owner.
 
@@ -19,20 +20,21 @@ use crate::exec::{EntryStream, StreamSource};
 use crate::key::{Kind, compare_internal, seq_of};
 use crate::retain::{RangeDelete, Retain, Verdict};
 
-/// The entries and range deletes that a subjob keeps. See the module.
+/// The entries and range deletes that a subjob must keep. See the module.
 pub(super) struct Contents<'a> {
     stream: &'a dyn StreamSource,
     bounds: KeyBounds,
     retain: Retain,
-    /// The range deletes that the subjob's tables must have between them.
+    /// The range deletes that the subjob's tables must contain together.
     fragments: Fragments,
     entries: Box<dyn EntryStream>,
-    /// The user key of the entry that was read last from the stream, if there was one.
+    /// The user key of the last entry that was read from the stream, if there is one.
     key: Option<Vec<u8>>,
-    /// The stream was positioned at a user key whose newest versions may be in the block before,
-    /// which is not compared.
+    /// Whether the stream was positioned at a user key whose newest versions may be in the previous
+    /// block, which is not compared.
     after_seek: bool,
-    /// The table (its number within the subjob) and the block that directly follow the last ones.
+    /// The table (its number within the subjob) and the block that directly follow the last
+    /// compared block.
     next: (usize, usize),
 }
 
@@ -51,7 +53,7 @@ fn entry_text(key: &[u8], trailer: u64) -> String {
 }
 
 impl<'a> Contents<'a> {
-    /// What this subjob keeps of `stream`, the only input of its job.
+    /// Computes what this subjob keeps of `stream`, the only input of its job.
     ///
     /// # Errors
     /// Those of the stream.
@@ -75,7 +77,7 @@ impl<'a> Contents<'a> {
     }
 
     /// Begins a table that is responsible for `range`. Compares its range deletes with those that
-    /// the subjob keeps there.
+    /// the subjob must keep there.
     pub fn begin_table(
         &self,
         name: &str,
@@ -85,7 +87,7 @@ impl<'a> Contents<'a> {
         self.fragments.compare(name, range, found)
     }
 
-    /// Begins a block, whose first entry is of `first_key`.
+    /// Begins a block whose first entry has the key `first_key`.
     pub fn begin_block(
         &mut self,
         (table, block): (usize, usize),
@@ -104,14 +106,14 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Ends a table of `block_count` blocks, after those of the sample were compared.
+    /// Ends a table of `block_count` blocks, after the blocks of the sample were compared.
     pub fn end_table(&mut self, table: usize, block_count: usize) {
         if self.next == (table, block_count) {
             self.next = (table + 1, 0);
         }
     }
 
-    /// Compares the next entry of table `name` with the next one that the job keeps.
+    /// Compares the next entry of table `name` with the next entry that the job keeps.
     pub fn compare(
         &mut self,
         name: &str,
@@ -120,7 +122,7 @@ impl<'a> Contents<'a> {
         value: &[u8],
     ) -> Result<(), Failure> {
         let reject = |reason: String| Failure::Rejected(Rejected { reason });
-        let stranger = || {
+        let unexpected = || {
             let entry = entry_text(key, trailer);
             reject(format!(
                 "table {name} holds {entry}, which was never written"
@@ -150,20 +152,20 @@ impl<'a> Contents<'a> {
                         ))),
                     };
                 }
-                // This version of the same key is in the block before.
+                // This version of the same key is in the previous block.
                 Ordering::Less if self.after_seek && entry.user_key == key => {}
                 Ordering::Less => {
                     let missing = entry_text(entry.user_key, entry.trailer);
                     return Err(reject(format!("table {name} lacks {missing}")));
                 }
-                Ordering::Greater => return Err(stranger()),
+                Ordering::Greater => return Err(unexpected()),
             }
         }
-        Err(stranger())
+        Err(unexpected())
     }
 
     /// Ends the subjob, which has `tables` tables. If their last block was compared, the stream
-    /// must have no entry left that the job keeps.
+    /// must have no further entry that the job keeps.
     pub fn end(mut self, tables: usize) -> Result<(), Failure> {
         self.fragments.compare_end(tables)?;
         if self.next != (tables, 0) {

@@ -1,11 +1,11 @@
-//! The range deletes that the tables of a job must have, computed anew from its inputs.
+//! Computes from a job's inputs the range deletes that its tables must have.
 //!
 //! What it is: `Fragments` are those of one subjob. A range delete that is too wide deletes entries
 //! that were not deleted, and one that is too narrow or missing brings deleted entries back, so
 //! they are compared one by one and not by count. [`verify_range_deletes`] compares the tables of
 //! an executor outside this process with the range deletes of all inputs.
 //!
-//! Threading: pure functions, but for reads.
+//! Threading: pure functions, except that they read tables.
 
 use std::cmp::Ordering;
 
@@ -19,12 +19,12 @@ use crate::exec::{Inputs, input_range_deletes};
 use crate::merge::table::InputTable;
 use crate::retain::{RangeDelete, Retain, Stripes, fragment};
 
-/// The range deletes that the tables of a subjob must have between them.
+/// The range deletes that the tables of a subjob must contain together.
 pub(super) struct Fragments(Vec<RangeDelete>);
 
 impl Fragments {
-    /// What the drop rules keep of `range_deletes` within `bounds`, and the rules for the entries
-    /// there.
+    /// The range deletes that the drop rules keep of `range_deletes` within `bounds`, and the rules
+    /// for the entries there.
     pub fn of(job: &Job, bounds: &KeyBounds, range_deletes: &[RangeDelete]) -> (Fragments, Retain) {
         let stripes = Stripes::new(&job.snapshots, job.published);
         let all = fragment(
@@ -37,8 +37,8 @@ impl Fragments {
         (Fragments(retain.surviving_fragments().0), retain)
     }
 
-    /// Compares those between `start` and `end` with what was found in a table that is responsible
-    /// for this range.
+    /// Compares those between `start` and `end` with the range deletes `found` in a table that is
+    /// responsible for this range.
     pub fn compare(
         &self,
         name: &str,

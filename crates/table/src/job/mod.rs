@@ -1,12 +1,14 @@
 //! A job: a compaction or a flush as plain data.
 //!
-//! A job says everything that decides its output: which inputs, which key ranges, where to cut, what may be dropped
-//! and why, how to write. It holds no handle: an executor resolves inputs and outputs by name through its
-//! [`ExecContext`](crate::exec::ExecContext). So it can be stored, sent, compared and run again, anywhere, with the
-//! same result. `docs/format/job.md` has the bytes, `docs/rfc/0002b-jobs.md` the reasons.
+//! A job contains everything that decides its output: the inputs, the key ranges, where to cut,
+//! what may be dropped and why, and how to write. It contains no handles: an executor resolves
+//! inputs and outputs by name through its [`ExecContext`](crate::exec::ExecContext). So a job can
+//! be stored, sent, compared and run again anywhere, with the same result. `docs/format/job.md`
+//! describes the bytes, `docs/rfc/0002b-jobs.md` the reasons.
 //!
-//! Invariants ([`Job::check`]): key bounds are not empty; hard and soft cuts are strictly ascending, inside the bounds
-//! and different from each other; the published number is at least every input's largest; drop rules are sound.
+//! Invariants ([`Job::check`]): key bounds are not empty. Hard and soft cuts are strictly
+//! ascending, inside the bounds, and different from each other. The published number is at least
+//! the largest of every input. The drop rules are sound.
 //!
 //! Threading: plain data.
 
@@ -22,28 +24,29 @@ use crate::layout::LayoutLimits;
 use crate::limits::{MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MIN_BLOCK_SIZE_BYTES};
 pub use crate::retain::{DropRules, KeyRange, RangeEnd};
 
-/// The version of layout and drop rules that this crate implements. Two executors of one version give identical
-/// tables for one job.
+/// The version of the layout and drop rules that this crate implements. Two executors of the same
+/// version make identical tables for the same job.
 pub const LAYOUT_VERSION: u16 = 1;
 
-/// What an input is.
+/// The kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum InputKind {
     /// A table: an immutable object.
     Table = 0,
-    /// A stream of entries in order, resolved by id: a memtable (which does not leave the process), a device's run.
+    /// A stream of entries in order, resolved by id: a memtable (which does not leave the process),
+    /// or a run of a device.
     Stream = 1,
     /// An unsorted run (number reserved).
     Unsorted = 2,
 }
 
-/// User keys from `start` to before `end` (`None`: no end).
+/// The user keys from `start` to before `end` (`None`: no end).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct KeyBounds {
     /// The first user key.
     pub start: Vec<u8>,
-    /// The user key after the last.
+    /// The first user key after the range.
     pub end: Option<Vec<u8>>,
 }
 
@@ -53,17 +56,17 @@ impl KeyBounds {
         KeyBounds::default()
     }
 
-    /// Whether `key` lies inside.
+    /// Whether the range contains `key`.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.start.as_slice() <= key && self.end.as_ref().is_none_or(|end| key < end.as_slice())
     }
 
-    /// Whether no key lies inside.
+    /// Whether the range contains no key.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end <= &self.start)
     }
 
-    /// What lies inside both.
+    /// The intersection of both ranges.
     pub fn intersect(&self, other: &KeyBounds) -> KeyBounds {
         let end = match (&self.end, &other.end) {
             (Some(a), Some(b)) => Some(a.min(b).clone()),
@@ -79,38 +82,40 @@ impl KeyBounds {
 /// One input of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// What it is.
+    /// The kind of the input.
     pub kind: InputKind,
-    /// Which storage or device holds it; the context resolves it.
+    /// The storage or device that has it. The context resolves it.
     pub location: u32,
     /// The object's name, or the stream's id.
     pub name: String,
-    /// Inputs with the same number follow each other: tables of one level, ascending and disjoint. Runs are merged.
+    /// Inputs with the same run number follow each other: tables of one level, ascending and
+    /// disjoint. Different runs are merged.
     pub run: u32,
-    /// Length of the object in bytes; 0 for a stream.
+    /// The length of the object in bytes, or 0 for a stream.
     pub len_bytes: u64,
-    /// The table's digest; 0 for a stream.
+    /// The digest of the table, or 0 for a stream.
     pub digest: u64,
-    /// The smallest sequence number in it (of the override, if there is one).
+    /// The smallest sequence number in it. With an override, that number.
     pub min_seq: u64,
-    /// The largest sequence number in it (of the override, if there is one).
+    /// The largest sequence number in it. With an override, that number.
     pub max_seq: u64,
-    /// Only what lies inside is an input.
+    /// The key range that is an input. Everything outside is ignored.
     pub clip: KeyBounds,
-    /// The sequence number that all its entries have, whatever they say: ingested tables.
+    /// The sequence number that replaces those of all its entries (for ingested tables).
     pub seq_override: Option<u64>,
 }
 
 /// How output tables are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// Compression.
+    /// The compression of blocks.
     pub codec: Codec,
     /// The codec's level, one of [`Codec::levels`].
     pub level: u8,
-    /// Filter bits per user key; 0: no filter.
+    /// Filter bits per user key. 0 means no filter.
     pub bits_per_key: u8,
-    /// Verify every input block's checksum. Off only for inputs verified by other means.
+    /// Whether the checksums of all input blocks are verified. Off only for inputs that are
+    /// verified by other means.
     pub verify: bool,
 }
 
@@ -125,12 +130,12 @@ impl Default for FormatOptions {
     }
 }
 
-/// Sizes of outputs, in raw bytes.
+/// The sizes of outputs, in raw bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputLimits {
-    /// Where tables begin: `T`, `M`, `D`.
+    /// The parameters that decide where tables begin: `T`, `M`, `D`.
     pub layout: LayoutLimits,
-    /// `B`: the size of a block; a power of two.
+    /// `B`: the size of a block, a power of two.
     pub block_bytes: u64,
 }
 
@@ -144,8 +149,8 @@ impl OutputLimits {
     }
 }
 
-/// Something that an executor must know by name to run the job: a merge operator, a time to live, a filter, a key
-/// extractor. An executor that does not know it declines.
+/// Something that an executor must know by name to run the job: a merge operator, a time to live, a
+/// filter, a key extractor. An executor that does not know it declines the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
     /// Its name.
@@ -156,25 +161,25 @@ pub struct Extension {
     pub params: Vec<u8>,
 }
 
-/// The output's name: who wrote it, and which attempt. Not part of a job's identity.
+/// The prefix of output names: which writer and which attempt. It is not part of a job's identity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OutputPrefix {
-    /// Fencing epoch of the store's writer.
+    /// The fencing epoch of the store's writer.
     pub epoch: u64,
-    /// Number of the attempt; never given twice within an epoch.
+    /// The number of the attempt. It is never reused within an epoch.
     pub attempt: u64,
 }
 
 impl OutputPrefix {
-    /// The prefix as names carry it.
+    /// The prefix as it appears in names.
     pub fn text(&self) -> String {
         format!("{:08x}-{:08x}", self.epoch, self.attempt)
     }
 
-    /// The name of a table: `<epoch>-<attempt>-<subjob>-<place>.tbl`.
-    pub fn table_name(&self, subjob: u32, place: u32) -> String {
+    /// The name of a table: `<epoch>-<attempt>-<subjob>-<number>.tbl`.
+    pub fn table_name(&self, subjob: u32, number: u32) -> String {
         format!(
-            "{:08x}-{:08x}-{subjob:04}-{place:05}.tbl",
+            "{:08x}-{:08x}-{subjob:04}-{number:05}.tbl",
             self.epoch, self.attempt
         )
     }
@@ -185,38 +190,38 @@ impl OutputPrefix {
 pub struct Job {
     /// The keyspace.
     pub keyspace: u32,
-    /// Version of layout and drop rules: [`LAYOUT_VERSION`].
+    /// The version of layout and drop rules: [`LAYOUT_VERSION`].
     pub layout_version: u16,
-    /// The inputs. Order means nothing but for runs.
+    /// The inputs. Only the order of runs matters, which their numbers state.
     pub inputs: Vec<Input>,
-    /// The job's key range; inputs are restricted to it.
+    /// The key range of the job, to which inputs are restricted.
     pub bounds: KeyBounds,
-    /// Subjob bounds strictly inside the job's.
+    /// The bounds between subjobs, strictly inside the job's bounds.
     pub hard_cuts: Vec<Vec<u8>>,
     /// Boundaries of the level below, strictly inside the job's bounds.
     pub soft_cuts: Vec<Vec<u8>>,
-    /// The published sequence number when the job was made: an implicit snapshot.
+    /// The published sequence number when the job was made. It is an implicit snapshot.
     pub published: u64,
     /// The snapshots.
     pub snapshots: Vec<u64>,
-    /// What may be dropped.
+    /// The rules by which entries may be dropped.
     pub rules: DropRules,
-    /// The time that rules with a clock go by, in microseconds since 1970.
+    /// The time for rules that depend on a clock, in microseconds since 1970.
     pub now_us: u64,
-    /// Where older data outside the job can hold keys.
+    /// The key ranges in which older data outside the job can hold keys.
     pub older: Vec<KeyRange>,
-    /// Sizes of outputs.
+    /// The sizes of outputs.
     pub limits: OutputLimits,
-    /// Format of outputs.
+    /// The format of outputs.
     pub format: FormatOptions,
-    /// What the executor must know besides.
+    /// Other things that the executor must know.
     pub extensions: Vec<Extension>,
-    /// Names of outputs.
+    /// The prefix of output names.
     pub output: OutputPrefix,
 }
 
 impl Job {
-    /// Number of subjobs.
+    /// The number of subjobs.
     pub fn subjobs(&self) -> usize {
         self.hard_cuts.len() + 1
     }
@@ -247,20 +252,20 @@ impl Job {
         &self.soft_cuts[from..to.max(from)]
     }
 
-    /// What makes two jobs the same job: xxh3-128 of the coding without the output prefix.
+    /// The identity of the job: the xxh3-128 hash of its encoded form without the output prefix.
     pub fn identity(&self) -> u128 {
         xxhash_rust::xxh3::xxh3_128(&coding::encode_identity(self))
     }
 
-    /// The name of a subjob's table.
-    pub fn table_name(&self, subjob: u32, place: u32) -> String {
-        self.output.table_name(subjob, place)
+    /// The name of a table of a subjob.
+    pub fn table_name(&self, subjob: u32, number: u32) -> String {
+        self.output.table_name(subjob, number)
     }
 
-    /// Whether the job keeps its own invariants.
+    /// Checks the invariants of the job.
     ///
     /// # Errors
-    /// The first rule that is broken, in words.
+    /// A description of the first violated rule.
     pub fn check(&self) -> Result<(), String> {
         let fail = |what: String| Err(what);
         if self.bounds.is_empty() {
@@ -326,7 +331,7 @@ impl Job {
         }
         if !self.rules.is_sound() {
             return fail(format!(
-                "drop rules {:#06b} lack a rule that another stands on",
+                "drop rules {:#06b} lack a rule that another one requires",
                 self.rules.0
             ));
         }
@@ -346,7 +351,8 @@ impl Job {
         let f = &self.format;
         if f.bits_per_key > MAX_BITS_PER_KEY || !f.codec.levels().contains(&f.level) {
             return fail(format!(
-                "{} filter bits a key (at most {MAX_BITS_PER_KEY}), level {} of codec {} (within {:?})",
+                "{} filter bits per key (at most {MAX_BITS_PER_KEY}), level {} of codec {} \
+                 (within {:?})",
                 f.bits_per_key,
                 f.level,
                 f.codec.word(),
@@ -357,7 +363,7 @@ impl Job {
     }
 }
 
-/// A key in an error message: as text where it is text, cut off after 32 bytes.
+/// A key in an error message, as text if it is printable, and truncated after 32 bytes.
 pub(crate) struct Hex<'a>(pub &'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {

@@ -1,5 +1,5 @@
-//! An outcome: what an executor says that it made of a job. Plain data, believed only after
-//! `verify_outcome`.
+//! An outcome: what an executor says that it made of a job. It is plain data, and trusted only
+//! after `verify_outcome`.
 //!
 //! Threading: plain data.
 
@@ -13,36 +13,37 @@ pub struct OutputTable {
     pub name: String,
     /// The subjob that wrote it.
     pub subjob: u32,
-    /// User keys, values and 12 bytes an entry.
+    /// The raw bytes: user keys, values and 12 bytes per entry.
     pub raw_bytes: u64,
-    /// Length of the object.
+    /// The length of the object.
     pub file_bytes: u64,
-    /// Entries, without range deletes.
+    /// The number of entries, without range deletes.
     pub entries: u64,
-    /// Puts among them.
+    /// The number of puts among the entries.
     pub puts: u64,
-    /// Deletes among them.
+    /// The number of deletes among the entries.
     pub deletes: u64,
-    /// Numbers of range-delete fragments.
+    /// The number of range-delete fragments.
     pub fragments: u64,
-    /// First and last user key of its entries; `None` if it has none.
+    /// The first and the last user key of its entries, or `None` if it has none.
     pub keys: Option<(Vec<u8>, Vec<u8>)>,
-    /// Where the range that it answers for begins: range deletes reach down to here.
+    /// The start of the range that it is responsible for. Range deletes extend down to it.
     pub left_bound: Vec<u8>,
-    /// Where it ends: the next table's left bound, or the subjob's end.
+    /// The end of that range: the next table's left bound, or the subjob's end.
     pub right_bound: Option<Vec<u8>>,
-    /// The smallest range that holds all its entries and range deletes.
+    /// The smallest range that contains all its entries and range deletes.
     pub bounds: KeyRange,
     /// The smallest sequence number of its entries and range deletes.
     pub min_seq: u64,
     /// The largest sequence number of its entries and range deletes.
     pub max_seq: u64,
-    /// Digest of its blocks' checksums.
+    /// The digest of its blocks' checksums.
     pub digest: u64,
 }
 
 impl OutputTable {
-    /// The range over first and last key and the range deletes from `first` to before `last`.
+    /// The smallest range that contains the first and last key, and the range deletes (from
+    /// `deletes.0` to before `deletes.1`).
     pub fn bounds_of(
         keys: Option<&(Vec<u8>, Vec<u8>)>,
         deletes: Option<(&[u8], &[u8])>,
@@ -61,41 +62,41 @@ impl OutputTable {
         }
     }
 
-    /// Where [`OutputTable::bounds`] end.
+    /// The end of [`OutputTable::bounds`].
     pub fn upper(&self) -> &RangeEnd {
         &self.bounds.end
     }
 }
 
-/// What a job, or one of its subjobs, read, dropped and wrote.
+/// Counts of what a job, or one of its subjobs, read, dropped and wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Entries read, without range deletes.
+    /// The number of entries read, without range deletes.
     pub entries_read: u64,
-    /// Entries dropped: a newer version of the same stripe hid them.
+    /// The number of entries dropped because a newer version of the same stripe hid them.
     pub shadowed: u64,
-    /// Entries dropped: deletes with nothing to hide.
+    /// The number of deletes dropped because they hid nothing.
     pub tombstones: u64,
-    /// Entries dropped: a range delete of the same stripe hid them.
+    /// The number of entries dropped because a range delete of the same stripe hid them.
     pub covered: u64,
-    /// Range deletes read.
+    /// The number of range deletes read.
     pub range_deletes_read: u64,
-    /// Numbers of fragments dropped: nothing to hide.
+    /// The number of fragments dropped because they hid nothing.
     pub fragments_dropped: u64,
-    /// Entries written.
+    /// The number of entries written.
     pub entries_written: u64,
-    /// Raw bytes of the entries read.
+    /// The raw bytes of the entries read.
     pub raw_bytes_read: u64,
-    /// Bytes read from tables, as stored.
+    /// The bytes read from tables, as stored.
     pub bytes_read: u64,
-    /// Bytes of the tables written.
+    /// The bytes of the tables written.
     pub bytes_written: u64,
-    /// Processor time, if known, in nanoseconds.
+    /// The processor time in nanoseconds, if it is known.
     pub cpu_ns: u64,
 }
 
 impl Counters {
-    /// Adds another subjob's.
+    /// Adds the counters of another subjob.
     pub fn add(&mut self, other: &Counters) {
         self.entries_read += other.entries_read;
         self.shadowed += other.shadowed;
@@ -110,7 +111,8 @@ impl Counters {
         self.cpu_ns += other.cpu_ns;
     }
 
-    /// Entries dropped by any rule; saturates, since it may come from elsewhere.
+    /// The number of entries dropped by any rule. It saturates, because the counters may come from
+    /// elsewhere.
     pub fn dropped(&self) -> u64 {
         self.shadowed
             .saturating_add(self.tombstones)
@@ -118,17 +120,18 @@ impl Counters {
     }
 }
 
-/// What an executor made of a job.
+/// The result that an executor returns for a job.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Identity of the job that was run.
+    /// The identity of the job that was run.
     pub job: u128,
-    /// Echo of the job's output prefix.
+    /// The output prefix of the job.
     pub output: OutputPrefix,
     /// The tables, in order of keys.
     pub tables: Vec<OutputTable>,
-    /// What was read, dropped and written.
+    /// Counts of what was read, dropped and written.
     pub counters: Counters,
-    /// Bytes per value log that no output refers to any more: (log, bytes), ascending. Always empty so far.
+    /// For each value log, the bytes that no output refers to any more: (log, bytes), ascending.
+    /// Always empty so far.
     pub dropped_value_bytes: Vec<(u64, u64)>,
 }

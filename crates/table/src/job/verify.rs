@@ -2,17 +2,17 @@
 //! themselves.
 //!
 //! [`verify_outcome`] reads nothing and is called for every outcome. [`verify_tables`] opens the
-//! tables that the outcome names and reads a [`Sample`] of their blocks back; with [`Sample::All`]
-//! it reads every entry, in order, and derives the layout anew. [`verify_stream`] does the same for
+//! tables that the outcome names and reads a [`Sample`] of their blocks back. With [`Sample::All`]
+//! it reads every entry in order and computes the layout again. [`verify_stream`] does the same for
 //! a job whose inputs are streams, such as a flush, and compares what it reads with the streams.
 //! That finds what no check of the tables alone can find: an entry that was encoded wrongly,
-//! swapped with another, or left out together with its count. `tests/job_lies.rs` pins what each of
-//! them finds.
+//! swapped with another, or left out together with its count. `tests/job_lies.rs` shows what each
+//! of them finds.
 //!
-//! None of them checks whether the tables are synced, which only the owner of the storage can say
+//! None of them checks whether the tables are synced, which only the owner of the storage knows
 //! (see [`Synced`]).
 //!
-//! Threading: pure functions, but for reads.
+//! Threading: pure functions, except that they read tables.
 
 use std::fmt;
 
@@ -29,10 +29,10 @@ use crate::layout::Layout;
 use crate::reader::{ReaderOptions, TableReader};
 use crate::retain::{KeyRange, RangeEnd};
 
-/// Why an outcome is not installed.
+/// The reason why an outcome is not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// What does not hold.
+    /// A description of the violated rule.
     pub reason: String,
 }
 
@@ -51,23 +51,23 @@ pub(super) fn reject<T>(reason: String) -> Result<T, Rejected> {
 /// How much of the tables is read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
-    /// Footer, index, range deletes and properties only.
+    /// Only footer, index, range deletes and properties.
     None,
-    /// This many blocks of each table, spread evenly, first and last included.
+    /// This many blocks of each table, spread evenly, including the first and the last one.
     Blocks(usize),
-    /// At most this many blocks of each table: the first, the last, and others drawn by the seed.
+    /// At most this many blocks of each table: the first, the last, and others drawn from the seed.
     Drawn {
-        /// Blocks of each table.
+        /// The number of blocks of each table.
         blocks: usize,
-        /// Another seed chooses other blocks.
+        /// Different seeds select different blocks.
         seed: u64,
     },
-    /// Everything; digests, counts and table starts are derived anew.
+    /// Everything. Digests, counts and the starts of tables are computed again.
     All,
 }
 
 impl Sample {
-    /// The blocks to read of the `table`-th table, which has `n` blocks, in ascending order.
+    /// The blocks to read of table number `table`, which has `n` blocks, in ascending order.
     fn choose(self, table: usize, n: usize) -> Vec<usize> {
         match self {
             Sample::None => Vec::new(),
@@ -96,9 +96,10 @@ impl Sample {
     }
 }
 
-/// The owner of the storage answers whether an object is durable with this length: bytes and name.
+/// Implemented by the owner of the storage, who knows whether an object (its name and its bytes up
+/// to a length) is durable.
 pub trait Synced {
-    /// Whether it is.
+    /// Whether the object is durable with this length.
     fn is_synced(&self, name: &str, len_bytes: u64) -> bool;
 }
 
@@ -121,11 +122,11 @@ fn end_of(bounds: &KeyBounds) -> RangeEnd {
 /// Checks that an outcome can be one of this job and this attempt.
 ///
 /// # Errors
-/// The first thing that does not hold.
+/// The first violated rule.
 pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
     if outcome.output != job.output {
         return reject(format!(
-            "attempt {} was awaited, not {}",
+            "attempt {} was expected, not {}",
             job.output.text(),
             outcome.output.text()
         ));
@@ -149,7 +150,7 @@ pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
         .min()
         .unwrap_or(u64::MAX);
     let max_seq = job.inputs.iter().map(|i| i.max_seq).max().unwrap_or(0);
-    let (mut subjob, mut place) = (0, 0);
+    let (mut subjob, mut number) = (0, 0);
     let (mut entries, mut file_bytes) = (0u64, 0u64);
     for (i, table) in outcome.tables.iter().enumerate() {
         let previous = i.checked_sub(1).map(|p| &outcome.tables[p]);
@@ -160,15 +161,16 @@ pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
             ));
         }
         if table.subjob != subjob {
-            (subjob, place) = (table.subjob, 0);
+            (subjob, number) = (table.subjob, 0);
         }
-        let name = job.table_name(subjob, place);
+        let name = job.table_name(subjob, number);
         if table.name != name {
             return reject(format!("table {i} is called {}, not {name}", table.name));
         }
         let same_subjob = previous.filter(|p| p.subjob == subjob);
         check_table(job, table, same_subjob, (min_seq, max_seq))?;
-        // Only the tables themselves know their cuts: that the range of a table ends where the next one's begins.
+        // Only the tables themselves know their cuts. Here it can be checked that the range of a
+        // table ends where the next one's begins.
         let bounds = job.subjob_bounds(subjob as usize);
         let next = outcome.tables.get(i + 1).filter(|n| n.subjob == subjob);
         let right = next.map(|n| n.left_bound.clone()).or(bounds.end);
@@ -177,7 +179,7 @@ pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
                 "the range of table {name} does not end where the next one begins"
             ));
         }
-        place += 1;
+        number += 1;
         entries = entries.saturating_add(table.entries);
         file_bytes = file_bytes.saturating_add(table.file_bytes);
     }
@@ -211,7 +213,7 @@ pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
     Ok(())
 }
 
-/// Checks one table's record against the job and the table before it in its subjob.
+/// Checks the record of one table against the job and the previous table of its subjob.
 fn check_table(
     job: &Job,
     t: &OutputTable,
@@ -300,7 +302,7 @@ fn check_table(
         let below = job.soft_cuts.partition_point(|c| c <= first).checked_sub(1);
         if below.map(|i| &job.soft_cuts[i]) != Some(&t.left_bound) {
             return reject(format!(
-                "table {name}: its left bound {} is no cut below its keys",
+                "table {name}: its left bound {} is not a cut below its keys",
                 Hex(&t.left_bound)
             ));
         }
@@ -322,11 +324,12 @@ fn check_table(
     Ok(())
 }
 
-/// Opens the outcome's tables and checks them against it: that they are synced, length, footer, digest, properties,
-/// range deletes, and a sample of blocks. Call [`verify_outcome`] first.
+/// Opens the outcome's tables and checks them against the outcome: that they are synced, their
+/// lengths, footers, digests, properties and range deletes, and a sample of their blocks. Call
+/// [`verify_outcome`] first.
 ///
 /// # Errors
-/// `Ok(Err(..))` if something does not hold, damage included; `Err` if the storage itself fails.
+/// `Ok(Err(..))` if a rule is violated, including damage. `Err` if the storage itself fails.
 pub fn verify_tables(
     job: &Job,
     outcome: &Outcome,
@@ -349,20 +352,20 @@ pub fn verify_tables(
         Ok(()) => Ok(Ok(())),
         Err(Failure::Rejected(rejected)) => Ok(Err(rejected)),
         Err(Failure::Table(error)) => Err(error),
-        Err(Failure::Cancelled) => Err(TableError::Misuse("a token that no one has was cancelled")),
+        Err(Failure::Cancelled) => Err(TableError::Misuse("a private cancel token was cancelled")),
     }
 }
 
-/// As [`verify_tables`], for a job whose only input is `stream`. What is read back is compared with
-/// what the job's drop rules keep of the stream: the range deletes of all tables, and of each block
-/// in the sample the key, number, kind and value of every entry. No entry may be missing in a
-/// block, between two neighbouring blocks of the sample, before the first block of the tables or
-/// after the last one, if they are in the sample. The filter, the index and both searches of a
+/// As [`verify_tables`], for a job whose only input is `stream`. Compares what is read back with
+/// what the job's drop rules keep of the stream: the range deletes of all tables, and for each
+/// block in the sample the key, number, kind and value of every entry. No entry may be missing in a
+/// block, between two neighbouring blocks of the sample, or (if these are in the sample) before the
+/// first block of the tables or after the last one. The filter, the index and both searches of a
 /// block must lead to each entry.
 ///
 /// # Errors
-/// `Ok(Err(..))` if something does not hold, damage included; `Err` if the storage or the stream
-/// fails, or if `cancel` was cancelled, which is checked before each block.
+/// `Ok(Err(..))` if a rule is violated, including damage. `Err` if the storage or the stream fails,
+/// or if `cancel` was cancelled, which is checked before each block.
 pub fn verify_stream(
     job: &Job,
     outcome: &Outcome,
@@ -385,9 +388,9 @@ pub fn verify_stream(
     }
 }
 
-/// What keeps a table from being accepted.
+/// Why a table is not accepted.
 pub(super) enum Failure {
-    /// It is not what the job makes.
+    /// It is not a table that the job makes.
     Rejected(Rejected),
     /// The storage failed, or a part of the table is damaged.
     Table(TableError),
@@ -407,7 +410,7 @@ impl<E: Into<TableError>> From<E> for Failure {
     }
 }
 
-/// How the tables of an outcome are read.
+/// The parameters for reading the tables of an outcome.
 struct Reading<'a> {
     job: &'a Job,
     storage: &'a dyn Storage,
@@ -443,7 +446,7 @@ impl Reading<'_> {
         tables: &[&OutputTable],
         stream: Option<&dyn StreamSource>,
     ) -> Result<(), Failure> {
-        // Each subjob's layout and contents are derived from its own entries.
+        // The layout and the contents of each subjob are computed from its own entries.
         let bounds = self.job.subjob_bounds(subjob);
         let soft_cuts = self.job.subjob_soft_cuts(&bounds);
         let mut layout = Layout::new(self.job.limits.layout, soft_cuts);
@@ -451,14 +454,14 @@ impl Reading<'_> {
             Some(stream) => Some(Contents::new(self.job, subjob, stream)?),
             None => None,
         };
-        for (place, record) in tables.iter().enumerate() {
-            self.table(record, place, &mut layout, contents.as_mut())?;
+        for (number, record) in tables.iter().enumerate() {
+            self.table(record, number, &mut layout, contents.as_mut())?;
         }
         contents.map_or(Ok(()), |contents| contents.end(tables.len()))
     }
 }
 
-/// Compares what an outcome says of a table with the table.
+/// Compares what an outcome says about a table with the table.
 pub(super) fn expect<T: PartialEq + fmt::Debug>(
     name: &str,
     what: &str,
@@ -474,11 +477,11 @@ pub(super) fn expect<T: PartialEq + fmt::Debug>(
 }
 
 impl Reading<'_> {
-    /// Checks one table, number `place` of its subjob.
+    /// Checks one table, number `number` of its subjob.
     fn table(
         &self,
         record: &OutputTable,
-        place: usize,
+        number: usize,
         layout: &mut Layout<'_>,
         mut contents: Option<&mut Contents<'_>>,
     ) -> Result<(), Failure> {
@@ -499,14 +502,14 @@ impl Reading<'_> {
         let layout = (sample == Sample::All).then_some(layout);
         let mut blocks = TableBlocks::new(job, record, &table, layout);
         let n = table.index().len();
-        for block in sample.choose(place, n) {
+        for block in sample.choose(number, n) {
             if self.cancel.is_cancelled() {
                 return Err(Failure::Cancelled);
             }
-            blocks.check(block, place, contents.as_deref_mut())?;
+            blocks.check(block, number, contents.as_deref_mut())?;
         }
         if let Some(contents) = contents {
-            contents.end_table(place, n);
+            contents.end_table(number, n);
         }
         if sample == Sample::All {
             blocks.check_sums()?;
@@ -515,7 +518,7 @@ impl Reading<'_> {
     }
 }
 
-/// Checks that a table's sections say what the outcome says of it.
+/// Checks that the sections of a table match what the outcome says about it.
 fn check_record(job: &Job, record: &OutputTable, table: &TableReader) -> Result<(), Rejected> {
     let (name, p) = (record.name.as_str(), table.properties());
     expect(name, "digest", record.digest, table.footer().digest)?;

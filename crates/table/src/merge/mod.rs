@@ -1,60 +1,62 @@
-//! Merging inputs: a loser tree over sources of decoded blocks.
+//! Merges inputs with a loser tree over runs of decoded blocks.
 //!
-//! A `Merge` gives the entries of all sources in internal key order and says where a new user key begins. It checks
-//! the order on the way, with the heads it has anyway: a block with a valid checksum and keys out of order is damage,
-//! not a wrong table.
+//! A `Merge` returns the entries of all runs in internal key order and says where a new user key
+//! begins. It also checks the order, with the heads that it has anyway: a block with a valid
+//! checksum and keys out of order is damage, and must not become a wrong table.
 //!
-//! Invariants: sources each ascend; the current entry is the winner's, and its slices live until `Merge::advance`.
+//! Invariants: each run ascends. The current entry is the winner's, and its slices are valid until
+//! `Merge::advance`.
 //!
-//! Threading: one owner a merge.
+//! Threading: each merge has one owner.
 
-pub(crate) mod source;
+pub(crate) mod input_run;
 pub mod table;
 pub mod tree;
 
-use source::Source;
+use input_run::InputRun;
 use tree::{Head, LoserTree, head_is_whole};
 
 use crate::error::Damage;
 use crate::exec::ExecError;
 use siltstone_storage::planted;
 
-/// The entries of several sources, in order.
+/// The entries of several runs, in order.
 pub(crate) struct Merge {
-    sources: Vec<Source>,
+    runs: Vec<InputRun>,
     tree: LoserTree,
-    /// The user key before, its head and trailer.
+    /// The previous user key, its head and its trailer.
     last_key: Vec<u8>,
     last_head: Head,
     last_trailer: u64,
     started: bool,
 }
 
-/// Whether leaf `a`'s entry comes before `b`'s, where their heads are equal.
+/// Whether the entry of leaf `a` comes before that of `b`, if their heads are equal.
 #[inline]
-fn before(sources: &[Source], a: u32, b: u32) -> bool {
-    let (x, y) = (&sources[a as usize], &sources[b as usize]);
+fn before(runs: &[InputRun], a: u32, b: u32) -> bool {
+    let (x, y) = (&runs[a as usize], &runs[b as usize]);
     let keys = if head_is_whole(x.head()) {
         std::cmp::Ordering::Equal
     } else {
         x.key().cmp(y.key())
     };
-    // Newest first; of two equal internal keys, which no two inputs should hold, that of the earlier run.
+    // The newest comes first. Of two equal internal keys, which no two inputs should have, that of
+    // the earlier run comes first.
     keys.then_with(|| y.trailer().cmp(&x.trailer()))
         .then(a.cmp(&b))
         .is_lt()
 }
 
 impl Merge {
-    /// A merge of sources, the first entries of which are loaded here.
-    pub fn new(mut sources: Vec<Source>) -> Result<Merge, ExecError> {
-        for source in &mut sources {
-            source.refill()?;
+    /// A merge of runs. Loads their first entries.
+    pub fn new(mut runs: Vec<InputRun>) -> Result<Merge, ExecError> {
+        for run in &mut runs {
+            run.refill()?;
         }
-        let heads: Vec<Head> = sources.iter().map(Source::head).collect();
-        let tree = LoserTree::new(&heads, |a, b| before(&sources, a, b));
+        let heads: Vec<Head> = runs.iter().map(InputRun::head).collect();
+        let tree = LoserTree::new(&heads, |a, b| before(&runs, a, b));
         Ok(Merge {
-            sources,
+            runs,
             tree,
             last_key: Vec::new(),
             last_head: 0,
@@ -63,36 +65,37 @@ impl Merge {
         })
     }
 
-    /// The current entry's source, or `None` at the end.
+    /// The run of the current entry, or `None` at the end.
     #[inline(always)]
-    pub fn current(&self) -> Option<&Source> {
+    pub fn current(&self) -> Option<&InputRun> {
         if self.tree.is_exhausted() {
             None
         } else {
-            self.sources.get(self.tree.winner())
+            self.runs.get(self.tree.winner())
         }
     }
 
-    /// Whether the current entry is the first of its user key. To be asked once for each entry: it remembers it.
+    /// Whether the current entry is the first of its user key. Call this once for each entry,
+    /// because it remembers the entry.
     #[inline(always)]
     pub fn note(&mut self) -> Result<bool, ExecError> {
         let head = self.tree.head();
-        let source = &self.sources[self.tree.winner()];
-        let trailer = source.trailer();
+        let run = &self.runs[self.tree.winner()];
+        let trailer = run.trailer();
         if head > self.last_head || !self.started {
             self.started = true;
         } else if head < self.last_head {
-            return Err(disorder(source));
+            return Err(disorder(run));
         } else {
             let order = if head_is_whole(head) || planted!(MergeLosesEqualHead) {
                 std::cmp::Ordering::Equal
             } else {
-                source.key().cmp(&self.last_key)
+                run.key().cmp(&self.last_key)
             };
             match order {
-                std::cmp::Ordering::Less => return Err(disorder(source)),
+                std::cmp::Ordering::Less => return Err(disorder(run)),
                 std::cmp::Ordering::Equal if trailer > self.last_trailer => {
-                    return Err(disorder(source));
+                    return Err(disorder(run));
                 }
                 std::cmp::Ordering::Equal => {
                     self.last_trailer = trailer;
@@ -103,35 +106,36 @@ impl Merge {
         }
         self.last_head = head;
         self.last_trailer = trailer;
-        // A head that is whole stands for its key; only longer ones are compared in full.
+        // A whole head identifies its key. Only longer keys are compared in full.
         if !head_is_whole(head) {
             self.last_key.clear();
-            self.last_key.extend_from_slice(source.key());
+            self.last_key.extend_from_slice(run.key());
         }
         Ok(true)
     }
 
-    /// Moves to the next entry; true if a block was loaded on the way.
+    /// Moves to the next entry. Returns true if a block was loaded.
     #[inline(always)]
     pub fn advance(&mut self) -> Result<bool, ExecError> {
         let winner = self.tree.winner();
         let mut loaded = false;
-        if !self.sources[winner].step() {
-            self.sources[winner].refill()?;
+        if !self.runs[winner].step() {
+            self.runs[winner].refill()?;
             loaded = true;
         }
-        let head = self.sources[winner].head();
-        let sources = &self.sources;
-        self.tree.replace(head, |a, b| before(sources, a, b));
+        let head = self.runs[winner].head();
+        let runs = &self.runs;
+        self.tree.replace(head, |a, b| before(runs, a, b));
         Ok(loaded)
     }
 
-    /// Entries and raw bytes from the current entry on that were counted and taken, less what was counted and not taken yet: what was taken
-    /// less this was read before the current entry.
+    /// The entries and raw bytes that the counters include but that lie at or after the current
+    /// entry, less those that were counted and not taken yet. The counts that were taken, less
+    /// this, were read before the current entry.
     #[cold]
     pub fn ahead(&self) -> (i64, i64) {
         let mut ahead = (0, 0);
-        for s in &self.sources {
+        for s in &self.runs {
             let (entries, raw) = s.unread();
             ahead.0 += entries as i64 - s.entries_read as i64;
             ahead.1 += raw as i64 - s.raw_bytes_read as i64;
@@ -139,15 +143,15 @@ impl Merge {
         ahead
     }
 
-    /// Memory of the sources' buffers, in bytes.
+    /// The memory of the runs' buffers, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
-        self.sources.iter().map(Source::buffer_bytes).sum()
+        self.runs.iter().map(InputRun::buffer_bytes).sum()
     }
 
-    /// Takes what the sources have counted: entries, raw bytes and table bytes read.
+    /// Takes the counters of the runs: entries, raw bytes, and table bytes that were read.
     pub fn take_counts(&mut self) -> (u64, u64, u64) {
         let mut sums = (0, 0, 0);
-        for s in &mut self.sources {
+        for s in &mut self.runs {
             sums.0 += std::mem::take(&mut s.entries_read);
             sums.1 += std::mem::take(&mut s.raw_bytes_read);
             sums.2 += std::mem::take(&mut s.bytes_read);
@@ -157,9 +161,8 @@ impl Merge {
 }
 
 #[cold]
-fn disorder(source: &Source) -> ExecError {
+fn disorder(run: &InputRun) -> ExecError {
     ExecError::Failed(
-        Damage::new("order of an input's entries", 0, 0, source.trailer() >> 8)
-            .in_file(source.name(), 0),
+        Damage::new("order of an input's entries", 0, 0, run.trailer() >> 8).in_file(run.name(), 0),
     )
 }

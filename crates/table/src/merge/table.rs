@@ -1,10 +1,10 @@
-//! A table as the input of a merge: opened from a file, read front to back.
+//! A table as an input of a merge: it is opened from a file and read from front to back.
 //!
-//! A merge needs neither filter nor cache: only where the blocks are, the range deletes and the properties. So an
-//! executor needs files, wherever it runs, and no open store.
+//! A merge needs neither filter nor cache, only the locations of the blocks, the range deletes and
+//! the properties. So an executor needs only files, wherever it runs, and no open store.
 //!
-//! Invariants: places of blocks were checked to ascend within the file when the index was decoded; every section's
-//! checksum was compared before anything in it was believed.
+//! Invariants: the locations of blocks were checked to ascend within the file when the index was
+//! decoded. The checksum of every section was verified before anything in it was trusted.
 //!
 //! Threading: immutable and shared.
 
@@ -21,7 +21,7 @@ use crate::key::HIGHEST_TRAILER;
 use crate::properties::Properties;
 use crate::rangedel::RangeDeletes;
 
-/// A table opened for reading all of it.
+/// A table that is opened to be read completely.
 pub struct InputTable {
     file: Arc<dyn ReadFile>,
     footer: Footer,
@@ -30,9 +30,9 @@ pub struct InputTable {
     properties: Properties,
 }
 
-/// Reads a section of `len` bytes, the last four its checksum, and compares it.
+/// Reads a section of `len` bytes, of which the last four are its checksum, and verifies it.
 fn section(file: &dyn ReadFile, offset: u64, len: u64, what: &'static str) -> Result<Vec<u8>> {
-    // The length is at most the file's: the footer's lengths add up to it.
+    // The length is at most the file's, because the footer's lengths add up to it.
     let mut bytes = vec![0; len as usize];
     file.read_at(offset, &mut bytes)?;
     let Some(end) = bytes.len().checked_sub(4) else {
@@ -49,7 +49,7 @@ fn section(file: &dyn ReadFile, offset: u64, len: u64, what: &'static str) -> Re
 }
 
 impl InputTable {
-    /// Opens a table: footer, index, range deletes, properties.
+    /// Opens a table and reads footer, index, range deletes and properties.
     ///
     /// # Errors
     /// Storage errors, and damage with file and offset.
@@ -100,7 +100,7 @@ impl InputTable {
         &self.file
     }
 
-    /// Length of the file in bytes.
+    /// The length of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.footer.file_bytes()
     }
@@ -110,7 +110,7 @@ impl InputTable {
         self.footer.digest
     }
 
-    /// What the table says about itself.
+    /// The properties of the table.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
@@ -120,7 +120,7 @@ impl InputTable {
         &self.range_deletes
     }
 
-    /// First and last user key; `None` if there is no entry.
+    /// The first and the last user key, or `None` if there is no entry.
     pub fn key_bounds(&self) -> Option<(&[u8], &[u8])> {
         self.properties
             .smallest_key
@@ -128,17 +128,17 @@ impl InputTable {
             .zip(self.properties.largest_key.as_deref())
     }
 
-    /// Number of blocks.
+    /// The number of blocks.
     pub fn block_count(&self) -> usize {
         self.index.len()
     }
 
-    /// Where a block lies.
+    /// The location of a block.
     pub fn place(&self, block: usize) -> Place {
         self.index.place(block)
     }
 
-    /// The first block that can hold `user_key` or a greater one.
+    /// The first block that can contain `user_key` or a greater key.
     pub fn seek_block(&self, user_key: &[u8]) -> usize {
         self.index.find(user_key, HIGHEST_TRAILER)
     }

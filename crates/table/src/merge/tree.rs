@@ -1,26 +1,28 @@
-//! A loser tree over 16-byte keys, free of branches that depend on the data.
+//! A loser tree over 16-byte keys without branches that depend on the data.
 //!
-//! A leaf's key is a [`Head`]: the first 15 bytes of the user key after a prefix that all keys share, zero-padded,
-//! and below them how many of the bytes are real (16: more than 15). Two heads that differ order their keys; equal
-//! ones may need more, which is asked of the caller. An exhausted leaf has [`EXHAUSTED`], above every key's head.
+//! A leaf's key is a [`Head`]: the first 15 bytes of the user key after a prefix that all keys
+//! share, padded with zeros, followed by the number of these bytes that are real (16: the key has
+//! more than 15). Different heads order as their keys do. For equal heads the caller may have to
+//! compare more. An exhausted leaf has [`EXHAUSTED`], which is above the head of every key.
 //!
-//! Why a tree of losers: replacing the winner touches one path, and each step is one comparison with one node. The
-//! comparison's outcome cannot be predicted, so both sides are computed and one is selected.
+//! A tree of losers is used because replacing the winner touches only one path, and each step is
+//! one comparison with one node. The result of the comparison cannot be predicted, so both sides
+//! are computed and one is selected.
 //!
 //! Threading: one owner.
 
 use std::hint::select_unpredictable;
 
-/// A user key's first bytes as an integer.
+/// The first bytes of a user key as an integer.
 pub type Head = u128;
 
 /// The head of a leaf that has no more entries.
 pub const EXHAUSTED: Head = u128::MAX;
 
-/// Bytes of a user key in its head.
+/// The number of bytes of a user key in its head.
 pub const HEAD_KEY_BYTES: usize = 15;
 
-/// The head of a user key, without the prefix that all keys share.
+/// The head of a user key from which the common prefix was removed.
 #[inline(always)]
 pub fn head_of(suffix: &[u8]) -> Head {
     if let Some(first) = suffix.first_chunk::<16>() {
@@ -38,19 +40,20 @@ pub fn head_is_whole(head: Head) -> bool {
     head & 0xff <= HEAD_KEY_BYTES as u128
 }
 
-/// The tree.
+/// The tree. See the module.
 #[derive(Debug)]
 pub struct LoserTree {
-    /// Inner nodes 1.. hold the loser of their match: head and leaf. Node 0 holds the winner of all.
+    /// The inner nodes, from 1 on, have the head and the leaf of the loser of their match. Node 0
+    /// has the overall winner.
     heads: Vec<Head>,
     leaves: Vec<u32>,
-    /// Leaves, padded to a power of two.
+    /// The number of leaves, padded to a power of two.
     width: usize,
 }
 
 impl LoserTree {
-    /// A tree over leaves with these heads. `before(a, b)` decides between leaves with equal heads: whether `a`'s
-    /// entry comes before `b`'s.
+    /// A tree over leaves with these heads. For leaves with equal heads, `before(a, b)` says
+    /// whether the entry of `a` comes before that of `b`.
     pub fn new(heads: &[Head], mut before: impl FnMut(u32, u32) -> bool) -> LoserTree {
         let width = heads.len().max(1).next_power_of_two();
         let mut tree = LoserTree {
@@ -58,7 +61,7 @@ impl LoserTree {
             leaves: vec![0; width],
             width,
         };
-        // Winners of all matches, bottom up; losers stay behind.
+        // Plays all matches from the bottom up. Winners move up, losers stay in the nodes.
         let mut winners: Vec<(Head, u32)> = vec![(EXHAUSTED, u32::MAX); 2 * width];
         for (i, slot) in winners[width..].iter_mut().enumerate() {
             *slot = (heads.get(i).copied().unwrap_or(EXHAUSTED), i as u32);
@@ -77,7 +80,7 @@ impl LoserTree {
         tree
     }
 
-    /// The leaf whose entry comes next; meaningless when [`LoserTree::is_exhausted`].
+    /// The leaf whose entry comes next. Meaningless if [`LoserTree::is_exhausted`].
     #[inline(always)]
     pub fn winner(&self) -> usize {
         self.leaves[0] as usize
@@ -95,7 +98,7 @@ impl LoserTree {
         self.heads[0] == EXHAUSTED
     }
 
-    /// Gives the winner's leaf its next head and finds the new winner.
+    /// Replaces the head of the winner's leaf and finds the new winner.
     #[inline(always)]
     pub fn replace(&mut self, head: Head, mut before: impl FnMut(u32, u32) -> bool) {
         let (mut head, mut leaf) = (head, self.leaves[0]);
@@ -104,7 +107,8 @@ impl LoserTree {
             let (h, l) = (self.heads[node], self.leaves[node]);
             let mut loses = h < head;
             if h == head && h != EXHAUSTED {
-                // Equal heads are rare, or come with equal keys, whose versions the trailer orders.
+                // Equal heads are rare, or come with equal keys, whose versions are ordered by
+                // trailer.
                 loses = before(l, leaf);
             }
             self.heads[node] = select_unpredictable(loses, head, h);

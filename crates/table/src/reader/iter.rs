@@ -1,7 +1,8 @@
 //! Iterates over the entries of a table, in both directions.
 //!
-//! The user key is kept in a buffer; a value is copied only when it is asked for. A scan of a map asks the processor
-//! for the lines of values ahead: columns hide from it that values lie one after the other.
+//! The user key is kept in a buffer, and a value is copied only on request. A scan of a map
+//! prefetches the cache lines of later values: the processor cannot see from the columns that
+//! values follow each other.
 //!
 //! Threading: one owner.
 
@@ -12,34 +13,35 @@ use crate::block::{Block, Header, View};
 use crate::error::{Damage, Result};
 use crate::index::Place;
 
-/// How far ahead of the current value a scan asks for lines, in bytes.
+/// How far ahead of the current value a scan prefetches, in bytes.
 const AHEAD_BYTES: usize = 1024;
 
-/// Lines of values that a seek asks for; what follows them is asked for as the scan goes on.
+/// The number of cache lines of values that a seek prefetches. The scan prefetches those that
+/// follow.
 const SEEK_LINES: usize = 6;
 
-enum Source {
+enum CurrentBlock {
     None,
-    /// In the reader's map.
+    /// The block is in the reader's map.
     Map(Header),
     Heap(Arc<Block>),
 }
 
-/// A position in a table. A fresh one is at no entry.
+/// A position in a table. A new iterator is at no entry.
 pub struct TableIter {
     reader: Arc<TableReader>,
     cache: Arc<dyn BlockCache>,
-    source: Source,
+    current: CurrentBlock,
     block: usize,
-    /// Where `block` lies.
+    /// The location of `block`.
     place: Place,
     entry: usize,
     entries: usize,
     valid: bool,
-    /// The user key, and what [`View::key_over`] leaves after it.
+    /// The user key, and the bytes that [`View::key_over`] leaves after it.
     key: Vec<u8>,
     key_len: usize,
-    /// `key` is of the current block, so it begins with the block's prefix.
+    /// Whether `key` is from the current block, so that it begins with the block's prefix.
     key_in_block: bool,
     trailer: u64,
     value_start: usize,
@@ -47,24 +49,25 @@ pub struct TableIter {
     value: Vec<u8>,
 }
 
-/// Runs `$body` with the current block as `$view`; the results of map views are checked against failed pages.
+/// Runs `$body` with the current block as `$view`. Results from a map are returned only if no page
+/// failed.
 macro_rules! with_view {
     ($self:ident, |$view:ident| $body:expr) => {{
         let place = $self.place;
-        match (&$self.source, &$self.reader.map) {
-            (Source::Map(header), Some(map)) => {
+        match (&$self.current, &$self.reader.map) {
+            (CurrentBlock::Map(header), Some(map)) => {
                 let result =
                     View::with_header(map, place.anchor as usize, place.start as usize, *header)
                         .and_then(|$view| $body);
-                $self.reader.believe(map, place, result)
+                $self.reader.unless_map_failed(map, place, result)
             }
-            (Source::Heap(block), _) => {
+            (CurrentBlock::Heap(block), _) => {
                 let $view = block.view();
                 let result: std::result::Result<_, Damage> = $body;
                 result.map_err(|d| d.in_file($self.reader.name(), place.start))
             }
             _ => Err(crate::error::TableError::Misuse(
-                "an iterator that is at no block was asked for an entry",
+                "an iterator was used that is at no block",
             )),
         }
     }};
@@ -75,7 +78,7 @@ impl TableIter {
         TableIter {
             reader,
             cache,
-            source: Source::None,
+            current: CurrentBlock::None,
             block: usize::MAX,
             place: Place {
                 start: 0,
@@ -100,7 +103,7 @@ impl TableIter {
         &self.reader
     }
 
-    /// Whether it is at an entry.
+    /// Whether the iterator is at an entry.
     #[inline]
     pub fn valid(&self) -> bool {
         self.valid
@@ -118,20 +121,20 @@ impl TableIter {
         self.trailer
     }
 
-    /// Length of the current value in bytes, without reading it.
+    /// The length of the current value in bytes. The value is not read.
     #[inline]
     pub fn value_len(&self) -> usize {
         self.value_len
     }
 
-    /// The current value; borrowed from a heap block, copied out of a map.
+    /// The current value. It is borrowed from a heap block, or copied from a map.
     ///
     /// # Errors
     /// If it cannot be read or its checksum is wrong.
     #[inline]
     pub fn value(&mut self) -> Result<&[u8]> {
-        match (&self.source, &self.reader.map) {
-            (Source::Map(header), Some(map)) => {
+        match (&self.current, &self.reader.map) {
+            (CurrentBlock::Map(header), Some(map)) => {
                 self.value.clear();
                 let place = self.place;
                 let (start, len) = (self.value_start, self.value_len);
@@ -146,7 +149,7 @@ impl TableIter {
                 )?;
                 Ok(&self.value)
             }
-            (Source::Heap(block), _) => block
+            (CurrentBlock::Heap(block), _) => block
                 .value_at(self.value_start, self.value_len)
                 .ok_or_else(|| {
                     Damage::new("value", 0, self.value_len as u64, 0)
@@ -159,10 +162,10 @@ impl TableIter {
     /// Copies the current value to the end of `out`.
     ///
     /// # Errors
-    /// If it cannot be read or its checksum is wrong; `out` may have bytes of it then.
+    /// If it cannot be read or its checksum is wrong. `out` may then have some of its bytes.
     #[inline]
     pub fn append_value(&mut self, out: &mut Vec<u8>) -> Result<()> {
-        if let (Source::Map(header), Some(map)) = (&self.source, &self.reader.map) {
+        if let (CurrentBlock::Map(header), Some(map)) = (&self.current, &self.reader.map) {
             let (start, len) = (self.value_start, self.value_len);
             return self
                 .reader
@@ -172,10 +175,11 @@ impl TableIter {
         Ok(())
     }
 
-    /// The heap block of the current entry and the value's place in it, if it is in one: for values without a copy.
-    pub fn pinned(&self) -> Option<super::Value> {
-        match &self.source {
-            Source::Heap(block) if self.valid => Some(super::Value::Block {
+    /// The current value in its heap block, without a copy. `None` if the current block is not on
+    /// the heap.
+    pub fn value_in_block(&self) -> Option<super::Value> {
+        match &self.current {
+            CurrentBlock::Heap(block) if self.valid => Some(super::Value::Block {
                 block: block.clone(),
                 start: self.value_start,
                 len: self.value_len,
@@ -189,32 +193,32 @@ impl TableIter {
     }
 
     fn enter(&mut self, block: usize) -> Result<()> {
-        if block == self.block && !matches!(self.source, Source::None) {
+        if block == self.block && !matches!(self.current, CurrentBlock::None) {
             return Ok(());
         }
-        self.source = Source::None;
+        self.current = CurrentBlock::None;
         self.key_in_block = false;
         let place = self.reader.index.place(block);
         if let Some(map) = &self.reader.map
             && let Some(header) = self.reader.map_header(map, block, place)?
         {
             self.entries = header.n;
-            self.source = Source::Map(header);
-            // A scan comes here next.
+            self.current = CurrentBlock::Map(header);
+            // A scan continues with this block.
             if block + 1 < self.reader.index.len() {
                 self.reader.prefetch_block(block as u32 + 1);
             }
         } else {
             let heap = self.reader.block(&*self.cache, block)?;
             self.entries = heap.view().len();
-            self.source = Source::Heap(heap);
+            self.current = CurrentBlock::Heap(heap);
         }
         self.block = block;
         self.place = place;
         Ok(())
     }
 
-    /// Loads key, trailer and value range of the current entry.
+    /// Loads the key, the trailer and the value range of the current entry.
     #[inline]
     fn load(&mut self) -> Result<()> {
         self.valid = false;
@@ -230,7 +234,7 @@ impl TableIter {
         self.key_in_block = true;
         self.trailer = trailer;
         (self.value_start, self.value_len) = (start, len);
-        if let (Source::Map(_), Some(map)) = (&self.source, &self.reader.map) {
+        if let (CurrentBlock::Map(_), Some(map)) = (&self.current, &self.reader.map) {
             let at = self.place.start as usize + start + AHEAD_BYTES;
             for line in 0..len.div_ceil(64).min(16) {
                 map.prefetch(at + 64 * line);
@@ -252,8 +256,8 @@ impl TableIter {
         }
     }
 
-    /// The same, in the block that [`TableReader::find_block`] named: callers that seek in several tables prefetch
-    /// all blocks before they search any.
+    /// As [`TableIter::seek`], in the block that [`TableReader::find_block`] returned. A caller
+    /// that seeks in several tables prefetches all blocks before it searches any.
     ///
     /// # Errors
     /// As [`TableIter::seek`].
@@ -262,8 +266,8 @@ impl TableIter {
         self.stand()
     }
 
-    /// The first half of [`TableIter::seek_in_block`]: finds the entry and asks the processor for its lines. The
-    /// iterator is at no entry until [`TableIter::stand`].
+    /// The first half of [`TableIter::seek_in_block`]: finds the entry and prefetches its cache
+    /// lines. The iterator is at no entry until [`TableIter::stand`] is called.
     ///
     /// # Errors
     /// As [`TableIter::seek`].
@@ -277,17 +281,20 @@ impl TableIter {
         Ok(())
     }
 
-    /// Goes to the entry that [`TableIter::locate_in_block`] found, the call before; nothing if it is at no block.
+    /// Moves to the entry that [`TableIter::locate_in_block`] found in the call before. Does
+    /// nothing if the iterator is at no block.
     ///
     /// # Errors
     /// As [`TableIter::seek`].
     pub fn stand(&mut self) -> Result<()> {
-        if matches!(self.source, Source::None) {
+        if matches!(self.current, CurrentBlock::None) {
             return Ok(());
         }
-        self.settle_forward()?;
-        if let (Source::Map(_), Some(map), true) = (&self.source, &self.reader.map, self.valid) {
-            // Nobody has asked for the lines of the first values yet.
+        self.load_or_next_block()?;
+        if let (CurrentBlock::Map(_), Some(map), true) =
+            (&self.current, &self.reader.map, self.valid)
+        {
+            // The lines of the first values were not prefetched yet.
             let at = self.place.start as usize + self.value_start;
             for line in 0..SEEK_LINES {
                 map.prefetch(at + 64 * line);
@@ -296,9 +303,10 @@ impl TableIter {
         Ok(())
     }
 
-    /// From an entry that may be past the block's end, to the next that there is.
+    /// Loads the current entry. If it is past the block's end, moves to the first entry of the next
+    /// block.
     #[inline]
-    fn settle_forward(&mut self) -> Result<()> {
+    fn load_or_next_block(&mut self) -> Result<()> {
         if self.entry >= self.entries {
             if self.block + 1 >= self.reader.index.len() {
                 self.invalidate();
@@ -353,7 +361,7 @@ impl TableIter {
         self.load()
     }
 
-    /// Moves to the next entry; nothing if it is at none.
+    /// Moves to the next entry. Does nothing if the iterator is at none.
     ///
     /// # Errors
     /// As [`TableIter::seek`].
@@ -364,14 +372,14 @@ impl TableIter {
             return Ok(());
         }
         self.entry += 1;
-        let moved = self.settle_forward();
+        let moved = self.load_or_next_block();
         if moved.is_err() {
             self.invalidate();
         }
         moved
     }
 
-    /// Moves to the entry before; nothing if it is at none.
+    /// Moves to the previous entry. Does nothing if the iterator is at none.
     ///
     /// # Errors
     /// As [`TableIter::seek`].

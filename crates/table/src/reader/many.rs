@@ -1,12 +1,13 @@
 //! Lookups of many keys at once, over any number of tables.
 //!
-//! What [`TableReader::get`] does for one key one step after the other is done here step by step for many: all filters
-//! are asked for before the first one is read, then all indexes are narrowed, then searched, then all blocks are
-//! opened, each once for all of its keys, and searched. So the misses of different keys overlap, and blocks that have
-//! to be read come from the file in one call a table.
+//! [`TableReader::get`] makes several steps for one key; this module makes each step for many keys
+//! before the next step. It prefetches all filters before it reads the first one, then narrows all
+//! indexes, then searches them, then opens all blocks (each once for all of its keys), and searches
+//! these. So the cache misses of different keys overlap, and all blocks of a table that must be
+//! read come from the file in one call.
 //!
-//! Invariants: lookups are handled in their order and in pieces, so memory is bounded by [`WINDOW`] lookups and
-//! [`READ_AT_ONCE_BYTES`] of blocks (or one block that is larger).
+//! Invariants: lookups are handled in order and in batches, so memory is bounded by [`WINDOW`]
+//! lookups and [`READ_AT_ONCE_BYTES`] of blocks (or one larger block).
 //!
 //! Threading: as [`TableReader`].
 
@@ -21,41 +22,43 @@ use crate::error::{Damage, Result};
 use crate::index::{Narrowed, Place};
 use crate::key::seek_trailer;
 
-/// Lookups that are under way together: what they ask the processor for stays in its second cache.
+/// The number of lookups in a batch. Their prefetched lines fit in the second-level cache.
 const WINDOW: usize = 128;
 
-/// Blocks are read together up to this many stored bytes.
+/// The stored bytes of blocks that are read together.
 const READ_AT_ONCE_BYTES: u64 = 4 << 20;
 
-/// One key that is looked for in one table by [`get_many`].
+/// One key that [`get_many`] looks up in one table.
 pub struct Lookup<'a> {
     reader: &'a TableReader,
     key: &'a [u8],
     hash: u64,
     seq: u64,
     state: State,
-    /// The trailer of the newest version at or below the number, once it was found (so also a delete is found).
+    /// The trailer of the newest version at or below the number, if there is one. It may be that of
+    /// a delete.
     pub found: Option<u64>,
     /// Its value.
     pub value: Vec<u8>,
 }
 
-/// How far a lookup came.
+/// How far a lookup has got.
 #[derive(Clone, Copy)]
 enum State {
-    /// Nothing was asked yet, or the table does not have the key.
+    /// Not begun, or ended because the table does not have the key.
     Out,
     Narrowed(Narrowed),
     /// The block to search.
     Block(u32),
-    /// The block's place among the open ones, and the first entry that can be the key's.
+    /// The index of the open block, and the first entry that may have the key.
     Open(u32, u32),
-    /// The same, and where the value lies in the block: start and length.
+    /// The index of the open block, and the start and length of the value in it.
     Value(u32, u32, u32),
 }
 
 impl<'a> Lookup<'a> {
-    /// Looks for the newest version of `key` with a number of at most `seq`. `hash` is the key's [`crate::key::hash`].
+    /// A lookup of the newest version of `key` with a number of at most `seq`. `hash` is the key's
+    /// [`crate::key::hash`].
     pub fn new(reader: &'a TableReader, key: &'a [u8], hash: u64, seq: u64) -> Lookup<'a> {
         Lookup {
             reader,
@@ -69,7 +72,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// A block that was verified, and decompressed if it had to be.
+/// A block that was verified, and decompressed if necessary.
 struct OpenBlock {
     table: u64,
     number: u32,
@@ -78,17 +81,18 @@ struct OpenBlock {
 }
 
 enum Held {
-    /// In the table's map.
+    /// The block is in the table's map.
     Map(Header),
     Heap(Arc<Block>),
-    /// Too large to be read for a few values: each lookup reads what it needs.
+    /// The block is too large to be read for a few values. Each lookup reads only what it needs.
     Large,
 }
 
-/// Answers all lookups. Those of one table should follow each other, keys ascending: then each block is opened once.
+/// Performs all lookups. Those of one table should follow each other with ascending keys: then each
+/// block is opened only once.
 ///
 /// # Errors
-/// The first block that cannot be read or is damaged; answers before it may be there.
+/// The first block that cannot be read or is damaged. Lookups before it may have results.
 pub fn get_many(cache: &dyn BlockCache, lookups: &mut [Lookup<'_>]) -> Result<()> {
     let mut open: Vec<OpenBlock> = Vec::new();
     for window in lookups.chunks_mut(WINDOW) {
@@ -116,7 +120,7 @@ pub fn get_many(cache: &dyn BlockCache, lookups: &mut [Lookup<'_>]) -> Result<()
         }
         let mut from = 0;
         while from < window.len() {
-            // The last block may have the next keys too.
+            // The last block may also contain the next keys.
             let last = open.pop();
             open.clear();
             open.extend(last);
@@ -128,7 +132,8 @@ pub fn get_many(cache: &dyn BlockCache, lookups: &mut [Lookup<'_>]) -> Result<()
     Ok(())
 }
 
-/// Opens the blocks of the lookups from `from` on, as many as may be read at once. Returns up to where.
+/// Opens the blocks of the lookups that begin at `from`, as many as may be read at once. Returns
+/// the index of the first lookup whose block was not opened.
 fn open_blocks(
     cache: &dyn BlockCache,
     lookups: &mut [Lookup<'_>],
@@ -175,7 +180,7 @@ fn open_blocks(
         lookups[at].state = State::Open(open.len() as u32 - 1, 0);
         at += 1;
     }
-    // One call to the storage a table.
+    // One call to the storage for each table.
     for run in missing.chunk_by(|a, b| a.0.id == b.0.id) {
         let reader = run[0].0;
         let numbers: Vec<u32> = run.iter().map(|(_, i)| open[*i].number).collect();
@@ -208,7 +213,8 @@ fn answer(cache: &dyn BlockCache, lookups: &mut [Lookup<'_>], open: &[OpenBlock]
         let limit = seek_trailer(lookup.seq);
         lookup.state = State::Out;
         if let Held::Large = block.held {
-            // Its columns and then the one value; or, where it is compressed, all of it through the cache.
+            // Reads its columns and then the one value, or, if it is compressed, the whole block
+            // through the cache.
             let (reader, i) = (lookup.reader, block.number as usize);
             let found = reader.lookup(cache, i, lookup.key, limit, Some(&mut lookup.value))?;
             if let Some((trailer, found)) = found {
@@ -241,14 +247,15 @@ fn answer(cache: &dyn BlockCache, lookups: &mut [Lookup<'_>], open: &[OpenBlock]
     Ok(())
 }
 
-/// Runs `$body` with a block that is in memory as `$view`; what was read from a map is believed only if no page failed.
+/// Runs `$body` with an open block as `$view`. Results from a map are returned only if no page
+/// failed.
 macro_rules! with_open {
     ($reader:expr, $open:expr, |$view:ident| $body:expr) => {
         match (&$open.held, &$reader.map) {
             (Held::Map(header), Some(map)) => {
                 let (anchor, start) = ($open.place.anchor as usize, $open.place.start as usize);
                 let result = View::with_header(map, anchor, start, *header).and_then(|$view| $body);
-                $reader.believe(map, $open.place, result)
+                $reader.unless_map_failed(map, $open.place, result)
             }
             (Held::Heap(block), _) => {
                 let $view = block.view();
@@ -260,7 +267,8 @@ macro_rules! with_open {
     };
 }
 
-/// Trailer, start and length of the value of the newest version at or below the limit.
+/// The trailer of the newest version at or below the limit, with the start and length of its value.
+/// Prefetches the value.
 #[inline]
 fn find<B: Bytes + ?Sized>(
     view: View<'_, B>,
@@ -279,7 +287,7 @@ fn find<B: Bytes + ?Sized>(
 }
 
 impl TableReader {
-    /// The block if no storage call is needed for it now.
+    /// The block, if it can be opened without reading the file.
     fn open_in_memory(
         &self,
         cache: &dyn BlockCache,
@@ -297,7 +305,7 @@ impl TableReader {
         Ok(cache.get(self.id, number).map(Held::Heap))
     }
 
-    /// Reads several blocks by one call to the storage, past any cache.
+    /// Reads several blocks by one call to the storage, without a cache.
     fn read_blocks(&self, numbers: &[u32]) -> Result<Vec<Block>> {
         let places: Vec<Place> = numbers
             .iter()
@@ -324,7 +332,8 @@ impl TableReader {
             .collect()
     }
 
-    /// The first entry of the block that can be the key's, if there is one; its lines are asked for.
+    /// The first entry of the block that may have the key, if there is one. Prefetches its cache
+    /// lines.
     #[inline]
     fn locate(&self, open: &OpenBlock, key: &[u8]) -> Result<Option<usize>> {
         if let Held::Large = open.held {
@@ -339,8 +348,8 @@ impl TableReader {
         })
     }
 
-    /// The newest version at or below the limit, from where [`TableReader::locate`] left off: trailer, start and
-    /// length of its value. The value's lines are asked for.
+    /// The newest version at or below the limit, from the entry that [`TableReader::locate`]
+    /// returned: its trailer, and the start and length of its value, which is prefetched.
     #[inline]
     fn get_in_open(
         &self,

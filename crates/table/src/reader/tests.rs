@@ -1,4 +1,5 @@
-//! Whole tables: round trips against a model, every byte flipped, every truncation, large values, failed maps.
+//! Whole tables: round trips compared with a model, every byte flipped, every truncation, large
+//! values, failed maps.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ const WAYS: [ReaderOptions; 4] = [
     },
 ];
 
-/// The codecs that can run here: Miri runs no C.
+/// The codecs that can run here. Miri cannot run C.
 const CODECS: &[Codec] = if cfg!(miri) {
     &[Codec::None, Codec::Lz4]
 } else {
@@ -96,11 +97,11 @@ fn check_table(bytes: &[u8], entries: &Entries, probes: &[(Vec<u8>, u64)], optio
         if let Some(want) = want {
             assert_eq!(value, want.2);
             let block = table.find_block(&key, seek_trailer(seq)).unwrap();
-            let (t, pinned) = table
-                .get_pinned_in_block(&NoCache, block, &key, seq)
+            let (t, in_block) = table
+                .get_value_in_block(&NoCache, block, &key, seq)
                 .unwrap()
                 .unwrap();
-            assert_eq!((t, pinned.as_slice()), (want.1, want.2.as_slice()));
+            assert_eq!((t, in_block.as_slice()), (want.1, want.2.as_slice()));
         }
     }
     check_many(&table, entries, probes);
@@ -131,7 +132,8 @@ fn check_table(bytes: &[u8], entries: &Entries, probes: &[(Vec<u8>, u64)], optio
     }
 }
 
-/// Many lookups at once find what single ones find: in order, and (without sharing blocks) in any other.
+/// Many lookups at once find what single lookups find: in key order, and (without sharing blocks)
+/// in any other order.
 fn check_many(table: &TableReader, entries: &Entries, probes: &[(Vec<u8>, u64)]) {
     let own = entries
         .iter()
@@ -157,7 +159,7 @@ fn check_many(table: &TableReader, entries: &Entries, probes: &[(Vec<u8>, u64)])
     }
 }
 
-/// Keeps everything and counts.
+/// A cache that keeps everything and counts.
 struct CountingCache {
     kept: siltstone_storage::Mutex<std::collections::BTreeMap<(u64, u32), Arc<Block>>>,
     asked: AtomicU64,
@@ -178,7 +180,7 @@ impl BlockCache for CountingCache {
 
 #[test]
 fn many_lookups_open_each_block_once() {
-    // More keys than are under way at once, several a block, over two tables.
+    // There are more keys than in one batch, several in each block, and two tables.
     let entries = some_entries(1000);
     let (bytes, _) = write(&entries, vec![], small(Codec::Lz4, 10));
     let tables = [
@@ -211,7 +213,7 @@ fn many_lookups_open_each_block_once() {
 }
 
 #[test]
-fn many_lookups_tell_damage_and_failed_maps() {
+fn many_lookups_report_damage_and_failed_maps() {
     let entries = some_entries(60);
     let (mut bytes, _) = write(&entries, vec![], small(Codec::None, 10));
     let all = |table: &TableReader| {
@@ -254,7 +256,10 @@ proptest! {
 
     #[test]
     fn any_table(
-        entries in prop::collection::vec((key(), 0u64..50, any::<bool>(), prop::collection::vec(any::<u8>(), 0..60)), 1..200),
+        entries in prop::collection::vec(
+            (key(), 0u64..50, any::<bool>(), prop::collection::vec(any::<u8>(), 0..60)),
+            1..200,
+        ),
         probes in prop::collection::vec((key(), 0u64..52), 0..40),
         codec in prop::sample::select(CODECS.to_vec()),
         bits in 0u8..=20,
@@ -266,11 +271,12 @@ proptest! {
         for way in WAYS {
             check_table(&bytes, &entries, &probes, way);
         }
-        prop_assert!(crate::check::check(&open(&bytes, WAYS[1]).unwrap()).unwrap().damage.is_empty());
+        let report = crate::check::check(&open(&bytes, WAYS[1]).unwrap()).unwrap();
+        prop_assert!(report.damage.is_empty());
     }
 }
 
-/// With every bit of every byte flipped in turn, each answer is right or an error.
+/// With every bit of every byte flipped in turn, each answer is correct or an error.
 #[test]
 fn every_flipped_byte_is_noticed() {
     for &codec in CODECS {
@@ -329,10 +335,10 @@ fn every_flipped_byte_is_noticed() {
                 bytes[at] ^= 1 << bit;
             }
         }
-        // Flips in blocks pass open and fail later; all others fail open.
+        // Flips in blocks pass open and fail later. All others fail open.
         assert_eq!(
             errors, opened,
-            "of flips in blocks, all must be noticed by lookups of all keys"
+            "lookups of all keys must notice all flips in blocks"
         );
     }
 }
@@ -415,7 +421,8 @@ fn large_values() {
         for way in WAYS {
             check_table(&bytes, &entries, &[(b"bb".to_vec(), 9)], way);
         }
-        // A flip anywhere among the large value is found, also by a lookup of its small neighbour's value.
+        // A flip anywhere in the large value is found, also by a lookup of the small value beside
+        // it.
         bytes[2_000_000] ^= 4;
         for way in WAYS {
             let table = open(&bytes, way).unwrap();
@@ -454,7 +461,7 @@ fn range_deletes_alone_make_a_table() {
 }
 
 #[test]
-fn a_table_does_not_depend_on_pieces() {
+fn a_table_does_not_depend_on_the_size_of_writes() {
     let entries = some_entries(300);
     let one = write(
         &entries,

@@ -1,16 +1,20 @@
-//! What can still be read of a damaged table.
+//! Reads what is still readable of a damaged table.
 //!
-//! What it is: [`salvage`] finds every block of a table file whose checksums hold, whatever else of the file is damaged, and says what lies
-//! between them. The index leads where it can be had: through the footer, through a footer of which one length is damaged, or by reading
-//! the sections that follow the blocks. Else the file is walked ([`walk`]): block after block from the last known end, and behind damage to
-//! the next place where everything of a block holds.
+//! What it is: [`salvage`] finds every block of a table file whose checksums are valid, whatever
+//! else is damaged in the file, and describes the gaps between them. If the index can be read, it
+//! gives the blocks' locations: through the footer, through a footer with one damaged length, or by
+//! reading the sections that follow the blocks. Otherwise the file is searched ([`walk`]): block
+//! after block from the last known end, and after damage from the next offset where a complete
+//! block is found.
 //!
-//! Invariants: nothing is given out before both checksums of its block were compared, it was decoded whole, its entries were found in order,
-//! behind those before them, and within the numbers and keys that the table is known to have. Blocks that were found without joining the
-//! file's start or the blocks' end are marked as an *island*: a value that holds a table looks like that. Filters are not believed. No bytes
-//! cause a panic; memory is bounded by one block with an index, and by the file without.
+//! Invariants: nothing is returned before both checksums of its block were verified, the block was
+//! completely decoded, and its entries were found to be in order, after the entries before them,
+//! and within the numbers and keys that the table is known to have. Blocks that are connected
+//! neither to the file's start nor to the blocks' end are marked as an *island*, because a value
+//! that contains a table looks like that. Filters are not used. No bytes cause a panic. Memory is
+//! bounded by one block if there is an index, and otherwise by the file.
 //!
-//! Threading: reads a file that nobody writes, with buffers of its own.
+//! Threading: reads a file that nobody writes, with its own buffers.
 
 pub mod walk;
 
@@ -33,87 +37,91 @@ use crate::limits::MAX_PROPERTIES_BYTES;
 use crate::properties::Properties;
 use crate::rangedel::RangeDeletes;
 
-/// What is known of a table from elsewhere (a manifest): what does not agree with it is not of this table.
+/// What is known about a table from elsewhere (a manifest). Whatever contradicts it does not belong
+/// to this table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
-    /// Smallest and largest sequence number in the file.
+    /// The smallest and the largest sequence number in the file.
     pub seqs: Option<(u64, u64)>,
-    /// Smallest and largest user key of its entries.
+    /// The smallest and the largest user key of its entries.
     pub keys: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A block that can be read.
+/// A readable block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it lies.
+    /// Its location.
     pub place: Place,
-    /// Its entries.
+    /// The number of its entries.
     pub entries: u64,
     /// Its first user key.
     pub first_key: Vec<u8>,
-    /// The first entry's trailer.
+    /// The trailer of the first entry.
     pub first_trailer: u64,
     /// Its last user key.
     pub last_key: Vec<u8>,
-    /// The last entry's trailer.
+    /// The trailer of the last entry.
     pub last_trailer: u64,
-    /// It joins neither the file's start nor the blocks' end: it may be a part of a value.
+    /// Whether it is connected neither to the file's start nor to the blocks' end. Then it may be a
+    /// part of a value.
     pub island: bool,
 }
 
-/// Bytes of blocks that cannot be read.
+/// A range of block bytes that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Where it begins in the file, in bytes.
+    /// The offset of its start in the file, in bytes.
     pub start: u64,
-    /// Where it ends.
+    /// The offset of its end.
     pub end: u64,
-    /// The first lost block's number, where the index tells.
+    /// The number of the first lost block, if the index is known.
     pub block: Option<u64>,
-    /// What was lost has greater keys than this one, or older versions of it; none: as small as the table's smallest.
+    /// The lost entries have greater keys than this one, or are older versions of it. `None`: they
+    /// may be as small as the table's smallest.
     pub after: Option<Vec<u8>>,
-    /// What was lost has no greater keys than this one; none: as great as the table's largest.
+    /// The lost entries have no greater keys than this one. `None`: they may be as great as the
+    /// table's largest.
     pub until: Option<Vec<u8>>,
     /// Whether the key `until` itself may have lost versions.
     pub until_included: bool,
-    /// What was found wrong.
+    /// The damage that was found.
     pub damage: Damage,
 }
 
-/// What a table file still holds.
+/// What is still readable of a table file.
 #[derive(Clone, Debug, Default)]
 pub struct Salvage {
-    /// The footer, if its checksum holds.
+    /// The footer, if its checksum is valid.
     pub footer: Option<Footer>,
-    /// Where the sections lie, if that could be found out.
+    /// The locations of the sections, if they could be determined.
     pub sections: Option<Sections>,
-    /// The index, if its checksum holds.
+    /// The index, if its checksum is valid.
     pub index: Option<Index>,
-    /// The properties, if they could be found and their checksum holds.
+    /// The properties, if they could be found and their checksum is valid.
     pub properties: Option<Properties>,
-    /// The range deletes; none if they were lost, or it cannot be told whether there were any.
+    /// The range deletes. `None` if they were lost, or if it is not known whether there were any.
     pub range_deletes: Option<RangeDeletes>,
-    /// Blocks, in file order and in key order.
+    /// The readable blocks, in file order and in key order.
     pub pieces: Vec<Piece>,
-    /// What lies between them.
+    /// The gaps between them.
     pub gaps: Vec<Gap>,
-    /// Damaged parts that are no blocks: what they are called, and what is wrong.
+    /// Damaged parts that are not blocks: their names and errors.
     pub parts: Vec<(&'static str, TableError)>,
 }
 
 impl Salvage {
-    /// Whether nothing of the table is damaged.
+    /// Whether no part of the table is damaged.
     pub fn is_whole(&self) -> bool {
         self.gaps.is_empty() && self.parts.is_empty()
     }
 
-    /// Entries of all pieces.
+    /// The number of entries of all pieces.
     pub fn entry_count(&self) -> u64 {
         self.pieces.iter().map(|p| p.entries).sum()
     }
 }
 
-/// Reads one block whole.
+/// Reads single blocks completely.
 #[derive(Debug, Default)]
 pub struct PieceReader {
     block: Option<Block>,
@@ -139,27 +147,27 @@ impl PieceReader {
         Ok(())
     }
 
-    /// Number of entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.block.as_ref().map_or(0, |_| self.all.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// User key of entry `i`, which must be below [`PieceReader::len`].
+    /// The user key of entry `i`, which must be below [`PieceReader::len`].
     pub fn key(&self, i: usize) -> &[u8] {
         self.all.key(i)
     }
 
-    /// Trailer of entry `i`.
+    /// The trailer of entry `i`.
     pub fn trailer(&self, i: usize) -> u64 {
         self.all.trailers[i]
     }
 
-    /// Value of entry `i`.
+    /// The value of entry `i`.
     pub fn value(&self, i: usize) -> &[u8] {
         let range = self.all.value_range(i);
         self.block
@@ -169,14 +177,14 @@ impl PieceReader {
     }
 }
 
-/// The rules that a block must keep to be this table's, beside its checksums.
+/// The rules that a block must keep, in addition to its checksums, to belong to this table.
 struct Rules<'a> {
     expect: &'a Expect,
     seqs: Option<(u64, u64)>,
 }
 
 impl Rules<'_> {
-    /// The piece that a decoded block makes, if it keeps the rules.
+    /// Makes a piece from a decoded block that keeps the rules.
     fn piece(&self, all: &Decoded, place: Place) -> std::result::Result<Piece, Damage> {
         let n = all.len();
         for i in 0..n {
@@ -223,7 +231,7 @@ impl Rules<'_> {
     }
 }
 
-fn joins(before: Option<&Piece>, piece: &Piece) -> std::result::Result<(), Damage> {
+fn follows(before: Option<&Piece>, piece: &Piece) -> std::result::Result<(), Damage> {
     match before {
         Some(b)
             if compare_internal(
@@ -239,7 +247,7 @@ fn joins(before: Option<&Piece>, piece: &Piece) -> std::result::Result<(), Damag
     }
 }
 
-/// Bytes of a file, without a promise that there is memory for them.
+/// Reads bytes of a file. Fails if there is not enough memory for them.
 fn read(file: &dyn ReadFile, at: u64, len: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let fits = usize::try_from(len).is_ok_and(|len| bytes.try_reserve_exact(len).is_ok());
@@ -253,7 +261,7 @@ fn read(file: &dyn ReadFile, at: u64, len: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A section without its checksum, which holds.
+/// Reads a section with a valid checksum. The result is without the checksum.
 fn section(file: &dyn ReadFile, place: &Range<u64>, what: &'static str) -> Result<Vec<u8>> {
     let len = place.end.saturating_sub(place.start);
     let bad = |expected, found| {
@@ -272,7 +280,8 @@ fn section(file: &dyn ReadFile, place: &Range<u64>, what: &'static str) -> Resul
     Ok(bytes)
 }
 
-/// Where the sections lie, in bytes of the file, each with its checksum. The blocks end where the filter starts; an empty range: none.
+/// The ranges of the sections in the file, in bytes, each with its checksum. The blocks end where
+/// the filter starts. The range of a missing section is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sections {
     /// The filter.
@@ -286,7 +295,7 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// From the lengths that a footer says, if they can be.
+    /// Computes the ranges from the lengths in a footer, if these are possible.
     fn of(lengths: [u64; 5], file_len: u64) -> Option<Sections> {
         let mut ends = [0u64; 5];
         let mut at = 0u64;
@@ -313,7 +322,7 @@ impl Sections {
     }
 }
 
-/// Only what the storage says is an error here.
+/// Passes on errors of the storage, and returns damage as a value.
 fn unless_damaged<T>(result: Result<T>) -> Result<std::result::Result<T, TableError>> {
     match result {
         Ok(found) => Ok(Ok(found)),
@@ -323,8 +332,9 @@ fn unless_damaged<T>(result: Result<T>) -> Result<std::result::Result<T, TableEr
     }
 }
 
-/// A footer of which one length is damaged: the others and the file's length give it, and the index proves it.
-fn mended_footer(
+/// Repairs a footer with one damaged length: the other lengths and the file's length give it, and
+/// the checksum of the index proves it.
+fn repaired_footer(
     file: &dyn ReadFile,
     raw: &[u8; FOOTER_BYTES],
 ) -> Result<Option<(Sections, Index)>> {
@@ -351,14 +361,14 @@ fn mended_footer(
     Ok(None)
 }
 
-/// The sections that begin at `at`, found by reading them one after the other: the index must hold. The third is where the first block of
-/// this table lies: 0, but for a table that lies in a value.
+/// Reads the sections that begin at `at` one after the other. The index must be valid. The third
+/// result is the offset of this table's first block, which is 0 except for a table within a value.
 fn sections_at(bytes: &[u8], at: usize) -> Option<(Sections, Index, usize)> {
     let mut crc = walk::Running::default();
     let mut filter_end = at;
     let mut summed = at;
     loop {
-        // No filter, or one of so many blocks of 64 bytes and a checksum.
+        // There is no filter, or one of some number of 64-byte blocks and a checksum.
         let index_at = if filter_end == at {
             Some(at)
         } else {
@@ -368,9 +378,9 @@ fn sections_at(bytes: &[u8], at: usize) -> Option<(Sections, Index, usize)> {
             .then_some(sum_at + CHECKSUM_BYTES)
         };
         if let Some(index_at) = index_at
-            && let Some((index, end, first)) = index_at_place(bytes, index_at, at)
+            && let Some((index, end, first)) = read_index_at(bytes, index_at, at)
         {
-            let (range_deletes, properties) = behind_index(bytes, end);
+            let (range_deletes, properties) = sections_after_index(bytes, end);
             let sections = Sections {
                 filter: at as u64..index_at as u64,
                 index: index_at as u64..end as u64,
@@ -393,7 +403,7 @@ fn checked(bytes: &[u8], at: usize, len: u64) -> Option<(&[u8], usize)> {
     (after <= bytes.len() && bytes.u32(end) == crc32c(body)).then_some((body, after))
 }
 
-fn index_at_place(bytes: &[u8], at: usize, blocks_end: usize) -> Option<(Index, usize, usize)> {
+fn read_index_at(bytes: &[u8], at: usize, blocks_end: usize) -> Option<(Index, usize, usize)> {
     let head = bytes.get(at..at.checked_add(INDEX_HEADER_BYTES)?)?;
     let (n, prefix, width) = (
         u64::from(head.u32(0)),
@@ -406,7 +416,7 @@ fn index_at_place(bytes: &[u8], at: usize, blocks_end: usize) -> Option<(Index, 
     }
     let len = INDEX_HEADER_BYTES as u64 + n * (8 + 2 * width + 4) + m * 12 + separators + prefix;
     let (body, end) = checked(bytes, at, len)?;
-    // The end of the last block, counted from the first one.
+    // The end of the last block, counted from the first block.
     let last_end = INDEX_HEADER_BYTES as u64 + n * (8 + 2 * width) - width;
     let blocks_bytes = match n {
         0 => 0,
@@ -417,8 +427,9 @@ fn index_at_place(bytes: &[u8], at: usize, blocks_end: usize) -> Option<(Index, 
     Some((index, end, first))
 }
 
-/// Range deletes and properties behind an index. What cannot be had is a range in which nothing holds.
-fn behind_index(bytes: &[u8], at: usize) -> (Range<u64>, Range<u64>) {
+/// The range deletes and properties after an index. If a section cannot be read, its range contains
+/// nothing valid.
+fn sections_after_index(bytes: &[u8], at: usize) -> (Range<u64>, Range<u64>) {
     let len = bytes.len();
     let to = len.saturating_sub(FOOTER_BYTES).max(at);
     let head = bytes.get(at..).unwrap_or_default();
@@ -432,7 +443,7 @@ fn behind_index(bytes: &[u8], at: usize) -> (Range<u64>, Range<u64>) {
 /// Finds what is readable of a table file.
 ///
 /// # Errors
-/// Those of the storage, and a lack of memory: damage is part of the answer.
+/// Those of the storage, and a lack of memory. Damage is part of the result.
 pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
     let mut out = Salvage::default();
     let len = file.len();
@@ -453,7 +464,7 @@ pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
                 }
                 Err(error) => {
                     out.parts.push(("footer", error));
-                    if let Some((found, holds)) = mended_footer(file, &raw)? {
+                    if let Some((found, holds)) = repaired_footer(file, &raw)? {
                         (sections, index) = (Some(found), Some(holds));
                     }
                 }
@@ -468,7 +479,7 @@ pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
     }
     let mut whole = None;
     if sections.is_none() {
-        // The blocks are walked once without knowing where they end, to find what follows them.
+        // To find what follows the blocks, they are walked once without knowing where they end.
         let bytes = read(file, 0, len)?;
         let found = walk::chain_ends(&bytes)
             .into_iter()
@@ -576,13 +587,14 @@ fn by_index(
             Ok(()) => rules.piece(&reader.all, place),
             Err(error) => Err(damage_of(&error, place.start)),
         };
-        let piece = piece.and_then(|piece| joins(out.pieces.last(), &piece).map(|()| piece));
+        let piece = piece.and_then(|piece| follows(out.pieces.last(), &piece).map(|()| piece));
         match (piece, &mut open) {
             (Ok(piece), gap) => {
                 if let Some(mut gap) = gap.take() {
                     let (_, trailer) = index.separator(i - 1);
                     gap.until = Some(piece.first_key.clone());
-                    // Between blocks that part a key's versions the separator has a version's own number.
+                    // Between blocks that divide the versions of a key, the separator has a
+                    // version's number.
                     gap.until_included = trailer != HIGHEST_TRAILER;
                     out.gaps.push(gap);
                 }

@@ -61,7 +61,7 @@ fn places(bytes: &[u8]) -> Vec<Place> {
         .collect()
 }
 
-/// All entries that the pieces hold.
+/// All entries of the pieces.
 fn found(input: &Input, salvage: &Salvage) -> Entries {
     let mut reader = PieceReader::default();
     let mut all = Entries::new();
@@ -79,7 +79,8 @@ fn found(input: &Input, salvage: &Salvage) -> Entries {
     all
 }
 
-/// What lies in the blocks that `intact` names, and that every other entry lies within a gap's keys.
+/// Checks that the entries of all intact blocks are found, and that every other entry is within the
+/// keys of a gap.
 fn verify(bytes: &[u8], damaged: &[u8], what: &str) -> Salvage {
     let input = file(damaged);
     let salvage = salvage(&input, &Expect::default()).unwrap();
@@ -100,15 +101,15 @@ fn verify(bytes: &[u8], damaged: &[u8], what: &str) -> Salvage {
                 continue;
             }
             let key = reader.key(i);
-            let told = salvage.gaps.iter().any(|gap| {
+            let covered = salvage.gaps.iter().any(|gap| {
                 gap.after.as_ref().is_none_or(|after| &after[..] <= key)
                     && gap.until.as_ref().is_none_or(|until| {
                         key < &until[..] || gap.until_included && key == &until[..]
                     })
             });
             assert!(
-                told,
-                "{what}: {:?} is lost and no gap says so: {:?}",
+                covered,
+                "{what}: {:?} is lost and in no gap: {:?}",
                 String::from_utf8_lossy(key),
                 salvage.gaps
             );
@@ -160,7 +161,7 @@ fn one_damaged_byte_loses_one_block_at_most() {
     }
 }
 
-/// Without footer and index, and with a damaged block on top: the file is walked.
+/// Footer and index are lost, and a block is damaged as well, so the file is searched.
 #[test]
 fn blocks_are_found_without_index_and_footer() {
     for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
@@ -182,7 +183,8 @@ fn blocks_are_found_without_index_and_footer() {
                 let behind = salvage.pieces.iter().filter(|p| p.place.start > at);
                 assert!(behind.clone().all(|p| p.island), "{what}");
                 assert_eq!(behind.count(), places.len() - number - 1, "{what}");
-                // The index alone is lost: then the blocks' end is known, and what reaches it is no island.
+                // Only the index is lost. Then the blocks' end is known, and pieces that are
+                // connected to it are not islands.
                 let mut damaged = bytes.clone();
                 damaged[at as usize] ^= 0x04;
                 let index_at = {
@@ -204,18 +206,22 @@ fn blocks_are_found_without_index_and_footer() {
 }
 
 #[test]
-fn cut_files_give_the_blocks_before_the_cut() {
+fn a_truncated_file_keeps_the_blocks_before_its_end() {
     for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
         let (bytes, _) = table(codec);
         for len in (0..bytes.len()).step_by(37) {
-            let salvage = verify(&bytes, &bytes[..len], &format!("{codec:?}, cut to {len}"));
+            let salvage = verify(
+                &bytes,
+                &bytes[..len],
+                &format!("{codec:?}, truncated to {len}"),
+            );
             assert!(!salvage.is_whole());
             assert!(salvage.pieces.iter().all(|p| !p.island));
         }
     }
 }
 
-/// A footer that is gone is no loss while the sections behind the blocks can be read.
+/// A lost footer is no loss if the sections after the blocks can be read.
 #[test]
 fn a_lost_footer_loses_nothing() {
     for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
@@ -243,8 +249,8 @@ fn a_lost_footer_loses_nothing() {
     }
 }
 
-/// A value that is a table, in a block that is damaged: a whole one is told by what follows its blocks; the blocks of a part of one are an
-/// island at most, and their keys must fit.
+/// The value in a damaged block is a table. A whole table is recognised by the sections that follow
+/// its blocks. The blocks of a partial one are at most an island, and their keys must fit.
 #[test]
 fn a_table_in_a_value_is_no_part_of_the_table() {
     let inner_entries: Entries = (0..40)
@@ -258,7 +264,7 @@ fn a_table_in_a_value_is_no_part_of_the_table() {
         .collect();
     let (inner, _) = write(&inner_entries, vec![], options(Codec::None));
     let part = {
-        // Blocks only, behind a byte that keeps them from joining the block before.
+        // Only blocks, after a byte that disconnects them from the previous block.
         let end = places(&inner)[3].end as usize;
         [b"!", &inner[..end]].concat()
     };
@@ -293,7 +299,7 @@ fn a_table_in_a_value_is_no_part_of_the_table() {
             .unwrap();
         let mut damaged = bytes.clone();
         damaged[big.anchor as usize + 20] ^= 1;
-        // With the index the block is lost, and nothing is looked for in it.
+        // With the index, the block is lost and is not searched.
         let with_index = verify(&bytes, &damaged, "with index");
         assert!(with_index.pieces.iter().all(|p| !p.island));
         let raw = bytes[bytes.len() - 64..].try_into().unwrap();
@@ -328,7 +334,7 @@ fn a_table_in_a_value_is_no_part_of_the_table() {
 }
 
 #[test]
-fn what_a_manifest_knows_is_held_against_the_blocks() {
+fn blocks_that_contradict_the_manifest_are_lost() {
     let (bytes, entries) = table(Codec::None);
     let expect = Expect {
         seqs: Some((10, 100)),
@@ -346,8 +352,9 @@ fn what_a_manifest_knows_is_held_against_the_blocks() {
     assert!(salvage.pieces.iter().all(|p| highest(p) <= Some(100)));
 }
 
-/// Headers and columns of blocks without their values, one behind the other: for each the values were looked for at every place before it, and a file of
-/// some megabytes kept a repair busy for days. (This test did not end.)
+/// The file contains headers and columns of blocks without their values, one after the other. The
+/// values of each used to be searched at every offset before it, so that a repair of a file of a
+/// few megabytes took days. (This test did not end.)
 #[test]
 fn blocks_without_their_values_are_passed_quickly() {
     let key = b"key".to_vec();
@@ -356,19 +363,19 @@ fn blocks_without_their_values_are_passed_quickly() {
     let place = places(&bytes)[0];
     assert!(place.anchor - place.start < 1 << 16, "it is compressed");
     let bare = &bytes[place.anchor as usize..place.end as usize];
-    // Something else between them each time.
+    // Different bytes between them each time.
     let crafted: Vec<u8> = (0..10_000u32)
         .flat_map(|i| [&i.wrapping_mul(0x9e37_79b9).to_le_bytes()[..], bare].concat())
         .collect();
     let found = salvage(&file(&crafted), &Expect::default()).unwrap();
     assert!(found.pieces.is_empty(), "{}", found.pieces.len());
     let lost: u64 = found.gaps.iter().map(|g| g.end - g.start).sum();
-    assert_eq!(lost, crafted.len() as u64, "all of it is told as lost");
+    assert_eq!(lost, crafted.len() as u64, "all of it is reported as lost");
 }
 
-/// Arbitrary bytes with the marks of headers in them.
+/// Arbitrary bytes that contain parts of headers.
 #[test]
-fn no_bytes_make_it_panic() {
+fn no_bytes_cause_a_panic() {
     let (bytes, _) = table(Codec::Lz4);
     let mut x = 9u64;
     let mut draw = |n: usize| {

@@ -1,15 +1,18 @@
 //! Finding blocks in a file without an index.
 //!
-//! What it is: a block's values are followed by its header, which holds their checksum, so from a known start the block's header is the first
-//! place whose checksum field equals the running checksum of everything before it. Behind damage no start is known: then a place is looked for
-//! that is a header in all its fields, whose columns have their checksum, and before which values lie that have theirs.
+//! What it is: a block's values are followed by its header, which contains their checksum. So if
+//! the start of a block is known, its header is at the first offset where the checksum field equals
+//! the running checksum of everything before it. After damage no start is known. Then the search
+//! looks for an offset where all fields can be a header, the columns match their checksum, and the
+//! values before it match theirs.
 //!
-//! Invariants: see the module above. What is searched in vain, for columns and values of unknown (compressed) length and for the next header, is bounded
-//! by a multiple of the file's bytes, so that crafted bytes cannot make it quadratic.
+//! Invariants: see the module above. Unsuccessful searches, for columns and values of unknown
+//! (compressed) length and for the next header, are bounded by a multiple of the file's bytes, so
+//! that crafted bytes cannot make them quadratic.
 //!
 //! Threading: pure functions.
 
-use super::{Gap, PieceReader, Rules, Salvage, joins, sections_at};
+use super::{Gap, PieceReader, Rules, Salvage, follows, sections_at};
 use crate::block::header::{FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED};
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES, Header};
 use crate::checksum::crc32c;
@@ -18,10 +21,12 @@ use crate::error::Damage;
 use crate::index::Place;
 use crate::limits::MAX_BLOCK_VALUE_BYTES;
 
-/// A blind search gives up on parts of unknown length when it has summed this many times the bytes that it searches.
+/// A search without a known start stops trying parts of unknown length when it has read this many
+/// times the bytes that it searches.
 const EFFORT: usize = 64;
 
-/// A block whose start is known is looked for at least so far, however much was searched in vain before.
+/// A block whose start is known is searched for at least this far, however much was searched
+/// unsuccessfully before.
 const BLOCK_SEARCH_BYTES: usize = 1 << 20;
 
 const fn table() -> [u32; 256] {
@@ -44,34 +49,35 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// crc32c byte by byte, because a checksum is compared behind each of them.
+/// The table for computing crc32c byte by byte, because a checksum is compared after each byte.
 static TABLE: [u32; 256] = table();
 
-/// Where in [`TABLE`] a number stands with this highest byte; each highest byte is there once.
+/// The index in [`TABLE`] of the number with this highest byte. Each highest byte occurs exactly
+/// once.
 static BY_HIGHEST: [u8; 256] = {
-    let mut places = [0; 256];
+    let mut indexes = [0; 256];
     let mut i = 0;
     while i < 256 {
-        places[(TABLE[i] >> 24) as usize] = i as u8;
+        indexes[(TABLE[i] >> 24) as usize] = i as u8;
         i += 1;
     }
-    places
+    indexes
 };
 
-/// The checksum of bytes and a zero byte behind them, as far as the bytes before it have a part in it.
+/// The part of a checksum that earlier bytes contribute after one more (zero) byte.
 #[inline]
 fn shifted(crc: u32) -> u32 {
     TABLE[usize::from(crc as u8)] ^ crc >> 8
 }
 
-/// Inverse of [`shifted`].
+/// The inverse of [`shifted`].
 #[inline]
 fn unshifted(crc: u32) -> u32 {
     let low = BY_HIGHEST[(crc >> 24) as usize];
     (crc ^ TABLE[usize::from(low)]) << 8 | u32::from(low)
 }
 
-/// A crc32c that grows by single bytes.
+/// A crc32c that is extended byte by byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Running(u32);
 
@@ -100,7 +106,7 @@ impl Running {
     }
 }
 
-/// Cheap tests that nearly all bytes fail.
+/// Cheap tests that nearly all offsets fail.
 #[inline]
 fn may_be_header(bytes: &[u8], at: usize) -> bool {
     bytes[at + 30] == 0
@@ -112,8 +118,8 @@ fn may_be_header(bytes: &[u8], at: usize) -> bool {
         && bytes[at + 1] <= 16
 }
 
-/// Where the block ends whose header lies at `anchor`, if its columns have their checksum. `effort` is what may still be spent on columns of
-/// unknown length, in bytes.
+/// The end of the block whose header is at `anchor`, if its columns match their checksum. `effort`
+/// is the number of bytes that may still be searched for columns of unknown length.
 fn columns_end(bytes: &[u8], anchor: usize, h: &Header, effort: &mut usize) -> Option<usize> {
     if !h.has(FLAG_COLUMNS_COMPRESSED) {
         let end = anchor.checked_add(h.columns_bytes())?;
@@ -144,7 +150,8 @@ fn values_fit(h: &Header, stored: usize) -> bool {
     }
 }
 
-/// The block that begins at `start`: its header and its end. `search` is what may still be looked through in vain, in bytes.
+/// Finds the block that begins at `start`: the offset of its header, and its end. `search` is the
+/// number of bytes that may still be searched unsuccessfully.
 fn block_at(bytes: &[u8], start: usize, search: &mut usize) -> Option<(usize, usize)> {
     let mut crc = Running::default();
     let furthest = BLOCK_SEARCH_BYTES.max(*search);
@@ -167,7 +174,8 @@ fn block_at(bytes: &[u8], start: usize, search: &mut usize) -> Option<(usize, us
     None
 }
 
-/// Where values of unknown length begin that end at `anchor`, not before `from`. `effort` as in [`columns_end`].
+/// The start of the values that end at `anchor`, not before `from`. `effort` is as in
+/// [`columns_end`].
 fn values_start(
     bytes: &[u8],
     from: usize,
@@ -179,12 +187,13 @@ fn values_start(
         let start = anchor.checked_sub(h.value_bytes).filter(|s| *s >= from)?;
         return (crc32c(&bytes[start..anchor]) == h.values_crc).then_some(start);
     }
-    // Compressed values are shorter than what they decode to.
+    // Compressed values are shorter than their uncompressed form.
     let first = anchor.saturating_sub(h.value_bytes).max(from);
     let len = anchor.checked_sub(first)?;
     *effort = effort.checked_sub(len)?;
-    // crc(first..anchor) = crc(first..start), shifted by what follows, ^ crc(start..anchor): so the checksum of what lies before the values is known
-    // at each place, going back from their end by inverse shifts, and forward again with the bytes.
+    // crc(first..anchor) = crc(first..start), shifted by what follows, ^ crc(start..anchor). So the
+    // checksum of everything before the values is known at each offset: backwards from their end by
+    // inverse shifts, and then forwards again with the bytes.
     let mut wanted = crc32c(&bytes[first..anchor]) ^ h.values_crc;
     for _ in 0..len {
         wanted = unshifted(wanted);
@@ -200,7 +209,7 @@ fn values_start(
     None
 }
 
-/// The next block whose start, header and end all show, from `from` on: start, header, end.
+/// The next block at or after `from` of which start, header and end can be found.
 fn next_block(bytes: &[u8], from: usize, effort: &mut usize) -> Option<(usize, usize, usize)> {
     let most = bytes.len().checked_sub(HEADER_BYTES + CHECKSUM_BYTES)?;
     for anchor in from..=most {
@@ -215,7 +224,8 @@ fn next_block(bytes: &[u8], from: usize, effort: &mut usize) -> Option<(usize, u
     None
 }
 
-/// Where chains of blocks end in a file of which nothing else is known: each may be where the sections begin.
+/// The ends of chains of blocks in a file of which nothing else is known. The sections may begin at
+/// each of them.
 pub(super) fn chain_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
     let mut effort = EFFORT * bytes.len();
@@ -235,20 +245,20 @@ pub(super) fn chain_ends(bytes: &[u8]) -> Vec<usize> {
     }
 }
 
-/// Adds all blocks of `bytes` to `out`. `end`: where the blocks end, if that is known.
+/// Adds all blocks of `bytes` to `out`. `end` is the end of the blocks, if it is known.
 pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mut Salvage) {
     let bytes = &bytes[..end.unwrap_or(bytes.len()).min(bytes.len())];
     let mut effort = EFFORT * bytes.len();
     let mut search = EFFORT * bytes.len();
     let mut reader = PieceReader::default();
-    // Pieces of the chain that is being read: whether it is an island shows at its end.
+    // The first piece of the present chain. Only the chain's end shows whether it is an island.
     let mut chain_first = out.pieces.len();
     let (mut at, mut chain_start) = (0, 0);
     while at < bytes.len() {
         let (start, anchor, block_end) = match block_at(bytes, at, &mut search) {
             Some((anchor, end)) => (at, anchor, end),
             None => {
-                forget_embedded(bytes, at, out);
+                remove_embedded(bytes, at, out);
                 if chain_start > 0 {
                     mark_island(out, chain_first);
                 }
@@ -271,7 +281,7 @@ pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mu
         let piece = reader
             .decode(bytes[start..block_end].to_vec(), anchor - start)
             .and_then(|()| rules.piece(&reader.all, place))
-            .and_then(|piece| joins(before(out, chain_first), &piece).map(|()| piece));
+            .and_then(|piece| follows(before(out, chain_first), &piece).map(|()| piece));
         match piece {
             Ok(piece) => out.pieces.push(piece),
             Err(damage) => out.gaps.push(Gap {
@@ -281,7 +291,7 @@ pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mu
         }
         at = block_end;
     }
-    // The last chain joins the blocks' end, if that is where the bytes end.
+    // The last chain is connected to the blocks' end, if the bytes end there.
     if end.is_none() {
         if chain_start > 0 {
             mark_island(out, chain_first);
@@ -291,7 +301,8 @@ pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mu
     finish(out);
 }
 
-/// What a chain's next piece comes after: an island before it may be no part of the table.
+/// The piece after which a chain's next piece must come. An island before it may not belong to the
+/// table.
 fn before(out: &Salvage, chain_first: usize) -> Option<&super::Piece> {
     if out.pieces.len() > chain_first {
         return out.pieces.last();
@@ -299,9 +310,10 @@ fn before(out: &Salvage, chain_first: usize) -> Option<&super::Piece> {
     out.pieces.iter().rev().find(|p| !p.island)
 }
 
-/// Blocks up to `chain_end` behind which a table goes on that begins behind this one: it is a value in a damaged block, even where it joins
-/// the blocks before.
-fn forget_embedded(bytes: &[u8], chain_end: usize, out: &mut Salvage) {
+/// Removes the blocks before `chain_end` if they are a complete table, with sections after it, that
+/// begins within this file. Such a table is a value in a damaged block, even if it directly follows
+/// the blocks before it.
+fn remove_embedded(bytes: &[u8], chain_end: usize, out: &mut Salvage) {
     let Some((_, index, first)) = sections_at(bytes, chain_end) else {
         return;
     };
@@ -343,14 +355,15 @@ fn lost(out: &mut Salvage, start: usize, end: usize) {
     out.gaps.push(gap);
 }
 
-/// An island is believed only between its neighbours' keys; what is not joins the gap. Then gaps get their bounds.
+/// Keeps an island only if it fits between the keys of its neighbours; otherwise it becomes part of
+/// the gap. Then sets the bounds of the gaps.
 fn finish(out: &mut Salvage) {
     let pieces = std::mem::take(&mut out.pieces);
     let mut kept: Vec<super::Piece> = Vec::with_capacity(pieces.len());
     for (i, piece) in pieces.iter().enumerate() {
         if piece.island {
             let next = pieces[i + 1..].iter().find(|p| !p.island);
-            let inside = next.is_none_or(|next| joins(Some(piece), next).is_ok());
+            let inside = next.is_none_or(|next| follows(Some(piece), next).is_ok());
             if !inside {
                 continue;
             }
@@ -358,7 +371,7 @@ fn finish(out: &mut Salvage) {
         kept.push(piece.clone());
     }
     out.pieces = kept;
-    // Neighbouring gaps become one, from piece to piece.
+    // Neighbouring gaps are joined, so that each extends from piece to piece.
     let mut gaps: Vec<Gap> = Vec::new();
     for mut gap in std::mem::take(&mut out.gaps) {
         let next = out.pieces.partition_point(|p| p.place.start < gap.start);

@@ -423,7 +423,7 @@ fn ask_level_pinned(
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
             Some(block) => reader
-                .get_pinned_in_block(&*tree.tables.cache, block, key, seq)
+                .get_value_in_block(&*tree.tables.cache, block, key, seq)
                 .map_err(Error::from)?,
             None => None,
         }

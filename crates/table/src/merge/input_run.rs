@@ -1,12 +1,14 @@
-//! A run of inputs as a sequence of decoded blocks.
+//! The inputs of a run as a sequence of decoded blocks.
 //!
-//! A [`Source`] walks its legs (tables and streams that follow each other) block by block: reads pieces of about
-//! 1 MiB into a reused buffer, verifies each block before anything in it is believed, decodes all of its keys, and
-//! computes their [`Head`]s. The merge only ever looks at `heads[pos]`, and at key, trailer and value of the winner.
+//! An [`InputRun`] reads its inputs (tables and streams that follow each other) block by block. It
+//! reads pieces of about 1 MiB into a reused buffer, verifies each block before it trusts anything
+//! in it, decodes all of its keys, and computes their [`Head`]s. The merge looks only at
+//! `heads[pos]`, and at key, trailer and value of the winner.
 //!
-//! Invariants: positions `pos..end` of the current block lie within the leg's bounds; every key in it begins with the
-//! job's prefix (checked at the block's ends, and again where a head is loaded); sequence numbers lie in the range
-//! that the job states for the input; kinds are put or delete.
+//! Invariants: positions `pos..end` of the current block are within the input's bounds. Every key
+//! in it begins with the job's prefix (checked at both ends of the block, and again where a head is
+//! loaded). Sequence numbers are in the range that the job states for the input. Kinds are put or
+//! delete.
 //!
 //! Threading: one owner.
 
@@ -22,14 +24,14 @@ use crate::exec::{EntryStream, ExecError, StreamSource};
 use crate::job::KeyBounds;
 use crate::key::{Kind, MAX_SEQ, kind_of, raw_bytes, seek_trailer};
 
-/// How much of a table is read at once, in bytes; at least one block.
+/// The number of bytes of a table that are read at once, but at least one block.
 const PIECE_BYTES: u64 = 1 << 20;
-/// How much of a stream is copied at once, in bytes; at least one entry.
+/// The number of bytes of a stream that are copied at once, but at least one entry.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Most entries of such a chunk.
+/// The largest number of entries that are copied at once.
 const CHUNK_ENTRIES: usize = 1024;
 
-/// Where a leg's entries come from.
+/// Where the entries of an input come from.
 pub(crate) enum Origin {
     /// A table.
     Table(Arc<InputTable>),
@@ -38,16 +40,16 @@ pub(crate) enum Origin {
 }
 
 /// An input of a run, restricted to the subjob.
-pub(crate) struct Leg {
+pub(crate) struct RunInput {
     /// The input's name, for errors.
     pub name: String,
-    /// Where entries come from.
+    /// Where its entries come from.
     pub origin: Origin,
-    /// What counts of it.
+    /// The key range that is read.
     pub bounds: KeyBounds,
     /// The range of its sequence numbers.
     pub seqs: (u64, u64),
-    /// The sequence number that all its entries have.
+    /// The sequence number that replaces those of all its entries.
     pub seq_override: Option<u64>,
 }
 
@@ -57,47 +59,47 @@ enum State {
         table: Arc<InputTable>,
         /// The next block.
         block: usize,
-        /// The block after the last of the piece in memory.
+        /// The block after the last one of the piece in memory.
         piece_end: usize,
-        /// File offset of the piece.
+        /// The file offset of the piece.
         piece_offset: u64,
     },
     Stream(Box<dyn EntryStream>),
 }
 
-/// A run of inputs. See the module.
-pub(crate) struct Source {
-    legs: std::vec::IntoIter<Leg>,
-    leg: Option<Leg>,
+/// The inputs of a run. See the module.
+pub(crate) struct InputRun {
+    inputs: std::vec::IntoIter<RunInput>,
+    input: Option<RunInput>,
     state: State,
-    /// Bytes that all keys of the subjob begin with.
+    /// The prefix of all keys of the subjob.
     prefix: Arc<[u8]>,
     verify: bool,
-    /// The piece in memory, or a stream's values.
+    /// The piece in memory, or the values of a stream.
     buffer: Vec<u8>,
     /// The uncompressed form of a compressed block.
     scratch: Vec<u8>,
-    /// Whether the current block's values lie in `scratch`, and where its first value begins.
+    /// Whether the current block's values are in `scratch`, and the offset of its first value.
     values_in_scratch: bool,
     values_at: usize,
     entries: Decoded,
     heads: Vec<Head>,
     pos: usize,
     end: usize,
-    /// Entries read since they were last taken.
+    /// The number of entries that were read since the counters were last taken.
     pub entries_read: u64,
-    /// Raw bytes of them.
+    /// Their raw bytes.
     pub raw_bytes_read: u64,
-    /// Bytes read from tables since they were last taken.
+    /// The bytes that were read from tables since the counters were last taken.
     pub bytes_read: u64,
 }
 
-impl Source {
-    /// A source over legs that follow each other. `prefix`: what all keys begin with.
-    pub fn new(legs: Vec<Leg>, prefix: Arc<[u8]>, verify: bool) -> Source {
-        Source {
-            legs: legs.into_iter(),
-            leg: None,
+impl InputRun {
+    /// A run of inputs that follow each other. `prefix` is the prefix of all keys.
+    pub fn new(inputs: Vec<RunInput>, prefix: Arc<[u8]>, verify: bool) -> InputRun {
+        InputRun {
+            inputs: inputs.into_iter(),
+            input: None,
             state: State::Idle,
             prefix,
             verify,
@@ -115,7 +117,7 @@ impl Source {
         }
     }
 
-    /// The current entry's head; [`EXHAUSTED`] at the end.
+    /// The head of the current entry, or [`EXHAUSTED`] at the end.
     #[inline(always)]
     pub fn head(&self) -> Head {
         if self.pos < self.end {
@@ -149,28 +151,30 @@ impl Source {
         &from[self.values_at + range.start..self.values_at + range.end]
     }
 
-    /// Name of the input that the current entry comes from.
+    /// The name of the input of the current entry.
     pub fn name(&self) -> &str {
-        self.leg.as_ref().map_or("", |leg| leg.name.as_str())
+        self.input.as_ref().map_or("", |input| input.name.as_str())
     }
 
-    /// Moves on within the block; false if the block is used up and [`Source::refill`] must be called.
+    /// Moves to the next entry in the block. Returns false at the end of the block, when
+    /// [`InputRun::refill`] must be called.
     #[inline(always)]
     pub fn step(&mut self) -> bool {
         self.pos += 1;
         self.pos < self.end
     }
 
-    /// Loads the next block that has entries within bounds; afterwards [`Source::head`] is its first, or the end.
+    /// Loads the next block that has entries within bounds. Afterwards [`InputRun::head`] is its
+    /// first entry, or the end.
     pub fn refill(&mut self) -> Result<(), ExecError> {
         loop {
             (self.pos, self.end) = (0, 0);
             let loaded = match self.state {
                 State::Idle => {
-                    let Some(leg) = self.legs.next() else {
+                    let Some(input) = self.inputs.next() else {
                         return Ok(());
                     };
-                    self.enter(leg)?;
+                    self.enter(input)?;
                     continue;
                 }
                 State::Table { .. } => self.load_block()?,
@@ -180,17 +184,17 @@ impl Source {
                 self.state = State::Idle;
                 continue;
             }
-            self.admit()?;
+            self.check_and_clip()?;
             if self.pos < self.end {
                 return Ok(());
             }
         }
     }
 
-    fn enter(&mut self, leg: Leg) -> Result<(), ExecError> {
-        self.state = match &leg.origin {
+    fn enter(&mut self, input: RunInput) -> Result<(), ExecError> {
+        self.state = match &input.origin {
             Origin::Table(table) => {
-                let block = table.seek_block(&leg.bounds.start);
+                let block = table.seek_block(&input.bounds.start);
                 State::Table {
                     table: table.clone(),
                     block,
@@ -198,13 +202,13 @@ impl Source {
                     piece_offset: 0,
                 }
             }
-            Origin::Stream(stream) => State::Stream(stream.open(&leg.bounds)?),
+            Origin::Stream(stream) => State::Stream(stream.open(&input.bounds)?),
         };
-        self.leg = Some(leg);
+        self.input = Some(input);
         Ok(())
     }
 
-    /// Decodes the table's next block; false at its end.
+    /// Decodes the next block of the table. Returns false at its end.
     fn load_block(&mut self) -> Result<bool, ExecError> {
         let State::Table {
             table,
@@ -248,7 +252,7 @@ impl Source {
         Ok(true)
     }
 
-    /// Copies the stream's next entries; false at its end.
+    /// Copies the next entries of the stream. Returns false at its end.
     fn load_chunk(&mut self) -> Result<bool, ExecError> {
         let State::Stream(stream) = &mut self.state else {
             return Ok(false);
@@ -276,7 +280,7 @@ impl Source {
         Ok(!e.is_empty())
     }
 
-    /// Memory of the pieces and blocks that it holds, in bytes.
+    /// The memory of its pieces and blocks, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
         let e = &self.entries;
         let decoded = e.keys.capacity()
@@ -286,7 +290,7 @@ impl Source {
         (self.buffer.capacity() + self.scratch.capacity() + decoded + heads) as u64
     }
 
-    /// Entries from the current one to the end of what is in memory, and their raw bytes.
+    /// The number of entries in memory from the current one on, and their raw bytes.
     pub fn unread(&self) -> (u64, u64) {
         if self.pos >= self.end {
             return (0, 0);
@@ -306,9 +310,9 @@ impl Source {
         )
     }
 
-    /// Checks the block, restricts it to the leg's bounds, computes heads and overrides.
-    fn admit(&mut self) -> Result<(), ExecError> {
-        let Some(leg) = &self.leg else {
+    /// Checks the block, restricts it to the input's bounds, and computes heads and overrides.
+    fn check_and_clip(&mut self) -> Result<(), ExecError> {
+        let Some(input) = &self.input else {
             return Ok(());
         };
         let e = &mut self.entries;
@@ -320,25 +324,25 @@ impl Source {
             kinds |= 1u64 << (*t & 0xff).min(63);
         }
         if kinds & !(1 << Kind::Delete as u8 | 1 << Kind::Put as u8) != 0 {
-            return Err(bad_kind(&leg.name, &e.trailers));
+            return Err(bad_kind(&input.name, &e.trailers));
         }
         let damage = |what, expected, found| -> ExecError {
-            ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&leg.name, 0))
+            ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
         };
-        if let Some(seq) = leg.seq_override {
+        if let Some(seq) = input.seq_override {
             e.trailers
                 .iter_mut()
                 .for_each(|t| *t = seq << 8 | *t & 0xff);
-        } else if max > seek_trailer(leg.seqs.1.min(MAX_SEQ)) {
+        } else if max > seek_trailer(input.seqs.1.min(MAX_SEQ)) {
             return Err(damage(
                 "largest sequence number of an input",
-                leg.seqs.1,
+                input.seqs.1,
                 max >> 8,
             ));
-        } else if min < leg.seqs.0 << 8 {
+        } else if min < input.seqs.0 << 8 {
             return Err(damage(
                 "smallest sequence number of an input",
-                leg.seqs.0,
+                input.seqs.0,
                 min >> 8,
             ));
         }
@@ -348,8 +352,8 @@ impl Source {
         if shared < p {
             return Err(damage("prefix of an input's keys", p as u64, shared as u64));
         }
-        // Bounds: only the first and the last block of a leg need a search.
-        let (start, end) = (leg.bounds.start.as_slice(), leg.bounds.end.as_deref());
+        // Only the first and the last block of an input need a search for the bounds.
+        let (start, end) = (input.bounds.start.as_slice(), input.bounds.end.as_deref());
         let search = |bound: &[u8]| crate::coding::partition_point(n, |i| e.key(i) < bound);
         self.pos = if e.key(0) < start { search(start) } else { 0 };
         self.end = match end {
@@ -357,7 +361,7 @@ impl Source {
             _ => n,
         };
         if self.end < n {
-            // What follows is past the end: no need to read it.
+            // Everything that follows is past the end and need not be read.
             self.state = State::Idle;
         }
         self.heads.clear();
@@ -372,7 +376,7 @@ impl Source {
                     (key_end - at) as u64,
                 ));
             };
-            // The 16 bytes may reach into the next key: what is not this one's is masked.
+            // The 16 bytes may include bytes of the next key, which are masked.
             let mask = !(Head::MAX >> (8 * len.min(HEAD_KEY_BYTES)));
             self.heads
                 .push(u128::from_be_bytes(*bytes) & mask | len.min(HEAD_KEY_BYTES + 1) as u128);
