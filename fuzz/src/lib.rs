@@ -1,9 +1,10 @@
-//! Which parser a fuzzer runs: `SILT_FUZZ_TARGET` names it. Its function is that of the replay on stable Rust (`siltstone_sim::fuzzing` for files,
-//! `siltstone_cli::fuzzing` for the command line).
+//! Selects the parser that a fuzzer runs: `SILT_FUZZ_TARGET` names it. Its function is the same as
+//! in the replay on stable Rust (`siltstone_sim::fuzzing` for files, `siltstone_cli::fuzzing` for
+//! the command line).
 
 use std::sync::OnceLock;
 
-/// The target of this name.
+/// The target with this name.
 fn target(name: &str) -> Option<fn(&[u8])> {
     let of_files = siltstone_sim::fuzzing::TARGETS.iter();
     let of_files = of_files.map(|target| (target.name, target.run));
@@ -13,10 +14,10 @@ fn target(name: &str) -> Option<fn(&[u8])> {
         .map(|(_, run)| run)
 }
 
-/// Runs the target that the environment names.
+/// Runs the target that the environment variable names.
 ///
 /// # Panics
-/// Where there is none of this name, or one of its promises is broken.
+/// If there is no target with this name, or if the target breaks one of its promises.
 pub fn run(bytes: &[u8]) {
     static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
     let run = TARGET.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! Runs the two-stream instability and shows it: `cargo run --release -p siltstone-plasma --example two_stream [particles]`.
+//! Runs the two-stream instability and shows it:
+//! `cargo run --release -p siltstone-plasma --example two_stream [particles]`.
 
 use siltstone_plasma::{CellOrder, Config, ConfigError, Simulation};
 use std::hint::black_box;
@@ -10,7 +11,7 @@ fn main() -> Result<(), ConfigError> {
         match text.parse() {
             Ok(particles) => config.particles = particles,
             Err(error) => {
-                eprintln!("`{text}` is no number of particles: {error}");
+                eprintln!("`{text}` is not a number of particles: {error}");
                 std::process::exit(2);
             }
         }
@@ -19,7 +20,7 @@ fn main() -> Result<(), ConfigError> {
     let mut simulation = Simulation::new(config)?;
     let count = simulation.particle_count() as f64;
     let loaded = start.elapsed().as_secs_f64();
-    println!("load: {:.1} ns a particle", loaded * 1e9 / count);
+    println!("load: {:.1} ns per particle", loaded * 1e9 / count);
     for _ in 0..8 {
         let start = Instant::now();
         for _ in 0..50 {
@@ -29,7 +30,8 @@ fn main() -> Result<(), ConfigError> {
         print!("{}", simulation.phase_space_text(100, 20));
         let now = simulation.diagnostics();
         println!(
-            "t {:5.1}  field {:.5}  kinetic {:.5}  total {:.7}  momentum {:+.1e}  mode {:.2e}  step {:.2} ms, {:.1} ns a particle",
+            "t {:5.1}  field {:.5}  kinetic {:.5}  total {:.7}  momentum {:+.1e}  mode {:.2e}  \
+             step {:.2} ms, {:.1} ns per particle",
             now.time,
             now.field_energy,
             now.kinetic_energy,

@@ -1,7 +1,7 @@
-//! What a simulation is asked to be, and the checks that refuse what it could not do well.
+//! The settings of a simulation, and the checks that refuse settings that cannot work.
 //!
-//! Invariant: a [`Config`] that [`Config::validate`] accepts never makes the simulation overflow, divide by
-//! zero, leave its grid or go unstable. Plain data; no threading rule.
+//! Invariant: a [`Config`] that [`Config::validate`] accepts never makes the simulation overflow,
+//! divide by zero, leave its grid or become unstable. It is plain data; there is no threading rule.
 
 use std::error::Error;
 use std::f64::consts::TAU;
@@ -9,20 +9,21 @@ use std::fmt;
 
 use crate::theory;
 
-/// The most particles that a simulation may have (24 bytes each).
+/// The largest number of particles of a simulation (24 bytes each).
 pub const MAX_PARTICLES: usize = 1 << 31;
-/// The most cells that a grid may have.
+/// The largest number of cells of a grid.
 pub const MAX_CELLS: usize = 1 << 20;
 
-/// Beyond this a squared velocity could leave the range of the records' 32-bit floats.
+/// A larger velocity, squared, could exceed the range of the records' 32-bit floats.
 const MAX_MAGNITUDE: f64 = 1e12;
-/// Below this a length or velocity could vanish in the records' 32-bit floats.
+/// A smaller length or velocity could become zero in the records' 32-bit floats.
 const MIN_MAGNITUDE: f64 = 1e-12;
 
 /// How particles are placed at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Even distances and low-discrepancy velocities: almost no noise, the perturbation alone grows.
+    /// Even distances and low-discrepancy velocities: there is almost no noise, and only the
+    /// perturbation grows.
     #[default]
     Quiet,
     /// Random positions and velocities: the instability grows out of shot noise, as in nature.
@@ -32,30 +33,32 @@ pub enum Start {
 /// The settings of a simulation, in the units of the [crate's documentation](crate).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of simulated particles in both beams together; even, 2 to [`MAX_PARTICLES`].
+    /// The number of simulated particles in both beams together. It is even, from 2 to
+    /// [`MAX_PARTICLES`].
     pub particles: usize,
-    /// Number of cells of the grid, 4 to [`MAX_CELLS`].
+    /// The number of cells of the grid, 4 to [`MAX_CELLS`].
     pub cells: usize,
-    /// Length of the periodic domain.
+    /// The length of the periodic domain.
     pub length: f64,
-    /// Speed of each beam, one along +x and one along -x; 0 for a plasma at rest.
+    /// The speed of each beam, of which one moves along +x and one along -x. 0 for a plasma at
+    /// rest.
     pub beam_velocity: f64,
-    /// Standard deviation of each of the three thermal velocity components; 0 for cold beams.
+    /// The standard deviation of each of the three thermal velocity components. 0 for cold beams.
     pub thermal_spread: f64,
-    /// Time step in `1 / omega_p`, above 0 and at most 1.
+    /// The time step in `1 / omega_p`, above 0 and at most 1.
     pub dt: f64,
-    /// Relative density perturbation at the start, 0 to below 1.
+    /// The relative density perturbation at the start, from 0 to below 1.
     pub perturbation: f64,
-    /// Wavelengths of the perturbation in the domain, 1 to `cells / 2`.
+    /// The number of wavelengths of the perturbation in the domain, 1 to `cells / 2`.
     pub mode: usize,
     /// How particles are placed.
     pub start: Start,
-    /// Seed of everything random: velocities, and which particle has which id.
+    /// The seed of all random numbers: velocities, and which particle has which id.
     pub seed: u64,
 }
 
 impl Default for Config {
-    /// A quarter of a million warm particles, four wavelengths of the fastest growing wave.
+    /// A quarter of a million warm particles, and four wavelengths of the fastest growing wave.
     fn default() -> Self {
         let beam_velocity = 1.0;
         let mode = 4;
@@ -75,11 +78,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks every setting; the first one that cannot work is the error.
+    /// Checks every setting. The error is about the first one that cannot work.
     ///
     /// # Errors
     ///
-    /// Names the setting, its value, what would be accepted and what to do.
+    /// It names the setting, its value, what would be accepted, and what to do.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let check = |good: bool, setting, found: &dyn fmt::Display, expected: &str, advice| {
             if good {
@@ -107,7 +110,7 @@ impl Config {
             "cells",
             &self.cells,
             &format!("4 to {MAX_CELLS}"),
-            "32 or more cells a wavelength resolve it well",
+            "32 or more cells per wavelength resolve it well",
         )?;
         check(
             magnitude.contains(&self.length),
@@ -121,7 +124,7 @@ impl Config {
             "beam_velocity",
             &self.beam_velocity,
             &format!("0, or a finite number from {MIN_MAGNITUDE:e} to {MAX_MAGNITUDE:e}"),
-            "give the speed; the beams take both signs of it",
+            "give the speed; one beam moves in each direction",
         )?;
         check(
             or_zero(self.thermal_spread),
@@ -135,7 +138,7 @@ impl Config {
             "dt",
             &self.dt,
             "a number above 0 and at most 1",
-            "the unit is 1/omega_p, the scheme is unstable from 2 on; 0.05 to 0.2 is usual",
+            "the unit is 1/omega_p, and the scheme is unstable from 2 on; 0.05 to 0.2 is usual",
         )?;
         check(
             (0.0..1.0).contains(&self.perturbation),
@@ -149,7 +152,7 @@ impl Config {
             "mode",
             &self.mode,
             &format!("1 to {} (half of cells = {})", self.cells / 2, self.cells),
-            "the grid cannot hold shorter waves; take more cells or a lower mode",
+            "the grid cannot represent shorter waves; use more cells or a lower mode",
         )?;
         // Eight standard deviations are the tail that 2^52 equally likely quantiles can reach.
         let stride = (self.beam_velocity + 8.0 * self.thermal_spread) * self.dt;
@@ -161,7 +164,8 @@ impl Config {
                 "at most {} with this length, beam_velocity and thermal_spread",
                 self.length / 2.0 * self.dt / stride
             ),
-            "particles may not cross half of the domain in a step; take a smaller dt or a longer domain",
+            "particles may not cross half of the domain in a step; use a smaller dt or a longer \
+             domain",
         )
     }
 
@@ -171,19 +175,20 @@ impl Config {
         TAU * mode as f64 / self.length
     }
 
-    /// The growth rate (in `omega_p`) that theory gives the mode in cold beams; 0 if it is stable.
+    /// The theoretical growth rate (in `omega_p`) of the mode in cold beams, or 0 if it is stable.
     ///
-    /// See [`theory::growth_rate`]; thermal spread and the grid lower it somewhat.
+    /// See [`theory::growth_rate`]. Thermal spread and the grid lower it somewhat.
     #[must_use]
     pub fn growth_rate(&self, mode: usize) -> f64 {
         theory::growth_rate(self.beam_velocity, self.wave_number(mode))
     }
 
-    /// The mode that grows fastest in cold beams, and its growth rate; `None` if the domain is too short
-    /// for any unstable wave or the beams are at rest.
+    /// The mode that grows fastest in cold beams, and its growth rate. `None` if the domain is too
+    /// short for any unstable wave, or if the beams are at rest.
     #[must_use]
     pub fn most_unstable_mode(&self) -> Option<(usize, f64)> {
-        // The rate has a single maximum over wave numbers, so one of its two neighbours is best.
+        // The rate has a single maximum over wave numbers, so one of its two neighbouring modes is
+        // best.
         let ideal = self.length / theory::fastest_wavelength(self.beam_velocity);
         let below = ideal.clamp(1.0, (self.cells / 2) as f64) as usize;
         [below, below + 1]
@@ -195,7 +200,7 @@ impl Config {
     }
 }
 
-/// A setting that cannot work: which, what it is, what would do, and why.
+/// A setting that cannot work: its name, its value, what is expected, and advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub(crate) setting: &'static str,

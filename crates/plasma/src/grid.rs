@@ -1,36 +1,39 @@
-//! The periodic grid: charge in, field and potential out.
+//! The periodic grid: computes field and potential from the charge.
 //!
-//! Node `i` lies at `i * spacing`, face `i` half a cell to its right. Charge and potential live at nodes,
-//! the solved field at faces; particles see its average at nodes. With `h` for faces the solution obeys
-//! `(h[i] - h[i-1]) / spacing = charge[i]` (Gauss) and `h[i] = -(phi[i+1] - phi[i]) / spacing`, both means being zero.
+//! Node `i` is at `i * spacing`, and face `i` is half a cell to its right. Charge and potential are
+//! at nodes, and the solved field is at faces; particles see its average at nodes. With `h` for
+//! faces, the solution obeys `(h[i] - h[i-1]) / spacing = charge[i]` (Gauss) and
+//! `h[i] = -(phi[i+1] - phi[i]) / spacing`, and both means are zero.
 //!
-//! Invariants: every array has one element a cell, none is allocated after construction; all sums run in index
-//! order, so results are the same everywhere. One owner at a time; no locks.
+//! Invariants: every array has one element per cell, and none is allocated after construction. All
+//! sums run in index order, so results are the same everywhere. A grid has one owner at a time and
+//! no locks.
 
 use crate::maths::sin_cos_turns;
 
-/// What a cell was given by the particles in it: their number, and the sum of
-/// their distances from its left node in cells. Linear weights make the share of the right node that sum, and the
-/// left one's the rest.
+/// What the particles in a cell contribute: their number, and the sum of their distances from the
+/// cell's left node in cells. With linear weights, the right node's share is that sum, and the left
+/// node's share is the remainder.
 pub(crate) type Share = [f64; 2];
 
-/// A quantity at a cell's left node, and its rise from there to the right node.
+/// A quantity at a cell's left node, and its difference to the right node.
 pub(crate) type Linear = [f64; 2];
 
-/// Fields and charge of one moment.
+/// The fields and the charge at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Grid {
     /// Width of a cell.
     pub(crate) spacing: f64,
-    /// Shares of each cell; filled by the particles' pass, read by [`Grid::solve`].
+    /// The shares of each cell. The pass over the particles fills them, and [`Grid::solve`] reads
+    /// them.
     pub(crate) shares: Vec<Share>,
-    /// Charge density at nodes, background included.
+    /// Charge density at nodes, including the background.
     charge: Vec<f64>,
     /// Electric field at faces.
     face: Vec<f64>,
-    /// Electric field from node to node.
+    /// Electric field, linear between nodes.
     pub(crate) electric: Vec<Linear>,
-    /// Potential from node to node.
+    /// Potential, linear between nodes.
     pub(crate) potential: Vec<Linear>,
 }
 
@@ -50,12 +53,13 @@ impl Grid {
         self.charge.len()
     }
 
-    /// Forgets all shares.
+    /// Resets all shares.
     pub(crate) fn clear(&mut self) {
         self.shares.fill([0.0; 2]);
     }
 
-    /// Turns shares into charge, field and potential. `weight` is the electrons a particle stands for.
+    /// Computes charge, field and potential from the shares. `weight` is the number of electrons
+    /// that a particle stands for.
     pub(crate) fn solve(&mut self, weight: f64) {
         let cells = self.cells();
         let mut carried = self.shares[cells - 1][1];
@@ -66,7 +70,7 @@ impl Grid {
             carried = *offsets;
             total += *charge;
         }
-        // Zero but for rounding; what is left would tilt the periodic field.
+        // Zero up to rounding. The remainder would tilt the periodic field.
         let excess = total / cells as f64;
 
         let (mut field, mut sum) = (0.0, 0.0);
@@ -100,13 +104,13 @@ impl Grid {
         }
     }
 
-    /// Energy of the field per unit area: half the integral of its square, by faces, which equals
-    /// half the sum of charge times potential.
+    /// The energy of the field per unit area: half the integral of its square over faces, which
+    /// equals half the sum of charge times potential.
     pub(crate) fn energy(&self) -> f64 {
         0.5 * self.spacing * self.face.iter().fold(0.0, |sum, e| sum + e * e)
     }
 
-    /// Charge in the whole domain, per unit area.
+    /// The charge of the whole domain, per unit area.
     pub(crate) fn net_charge(&self) -> f64 {
         self.spacing * self.charge.iter().fold(0.0, |sum, charge| sum + charge)
     }
@@ -121,13 +125,14 @@ impl Grid {
         &self.face
     }
 
-    /// Amplitude of the field's Fourier component with `mode` wavelengths in the domain.
+    /// The amplitude of the field's Fourier component with `mode` wavelengths in the domain.
     pub(crate) fn amplitude(&self, mode: usize) -> f64 {
         let cells = self.cells();
         let (mut real, mut imaginary) = (0.0, 0.0);
         let mut phase = 0;
         for electric in &self.electric {
-            // Counted in whole cells and wrapped, the angle stays exact at any mode.
+            // The phase is counted in whole cells and wrapped, so the angle stays exact for any
+            // mode.
             let (sin, cos) = sin_cos_turns(phase as f64 / cells as f64);
             real += electric[0] * cos;
             imaginary += electric[0] * sin;

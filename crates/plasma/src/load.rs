@@ -1,8 +1,8 @@
-//! Where the particles are and how fast they move at the start.
+//! The positions and velocities of the particles at the start.
 //!
-//! Particles have *places*, 0 to `particles`: even ones belong to the beam along +x, odd ones to the other, and
-//! places of a beam lie in order along x. Ids are places shuffled, so neither neighbours nor beams can be seen
-//! in them. Pure functions; no threading rule.
+//! Particles have *slots*, 0 to `particles`: even slots belong to the beam along +x, odd ones to
+//! the other, and the slots of a beam are in order along x. Ids are shuffled slots, so they show
+//! neither neighbours nor beams. These are pure functions; there is no threading rule.
 
 use crate::config::{Config, Start};
 use crate::maths::{normal_quantile, sin_cos_turns};
@@ -12,18 +12,18 @@ use std::f64::consts::TAU;
 /// A particle at the start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Initial {
-    /// Position as a fraction of the domain; may lie a little outside of 0 to 1.
-    pub(crate) place: f64,
+    /// The position as a fraction of the domain. It may be slightly outside of 0 to 1.
+    pub(crate) position: f64,
     /// The three velocity components.
     pub(crate) velocity: [f64; 3],
 }
 
-/// Gives the particles of a configuration by id.
+/// Computes the particles of a configuration by id.
 #[derive(Clone, Debug)]
 pub(crate) struct Loader<'a> {
     config: &'a Config,
     shuffle: Shuffle,
-    /// Shifts of the three low-discrepancy sequences, for each beam.
+    /// The shifts of the three low-discrepancy sequences, for each beam.
     shifts: [[u64; 3]; 2],
 }
 
@@ -40,12 +40,12 @@ impl<'a> Loader<'a> {
 
     pub(crate) fn particle(&self, id: u64) -> Initial {
         let config = self.config;
-        let place = self.shuffle.at(id);
-        let (beam, index) = ((place & 1) as usize, place >> 1);
+        let slot = self.shuffle.at(id);
+        let (beam, index) = ((slot & 1) as usize, slot >> 1);
         let beam_size = (config.particles / 2) as f64;
         let (even, thermal) = match config.start {
-            // The sequences' bases are different primes, so position and the three components
-            // fill their four-dimensional space evenly, too.
+            // The bases of the sequences are different primes, so position and the three components
+            // together fill their four-dimensional space evenly.
             Start::Quiet => (
                 (index as f64 + 0.5) / beam_size,
                 [
@@ -55,8 +55,8 @@ impl<'a> Loader<'a> {
                 ],
             ),
             Start::Random => (
-                unit(random(config.seed, Stream::Positions, place)),
-                [0, 1, 2].map(|i| random(config.seed, Stream::Velocities, 3 * place + i)),
+                unit(random(config.seed, Stream::Positions, slot)),
+                [0, 1, 2].map(|i| random(config.seed, Stream::Velocities, 3 * slot + i)),
             ),
         };
         // A displacement by -(d/k) sin(kx) makes the density 1 + d cos(kx).
@@ -72,7 +72,7 @@ impl<'a> Loader<'a> {
         }
         velocity[0] += if beam == 0 { 1.0 } else { -1.0 } * config.beam_velocity;
         Initial {
-            place: even - config.perturbation / (TAU * mode) * sin,
+            position: even - config.perturbation / (TAU * mode) * sin,
             velocity,
         }
     }
@@ -82,7 +82,7 @@ impl<'a> Loader<'a> {
 mod tests {
     use super::*;
 
-    /// Mean and standard deviation.
+    /// The mean and the standard deviation.
     fn moments(values: &[f64]) -> (f64, f64) {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let square = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn both_starts_have_the_moments_asked_for() {
+    fn both_starts_have_the_configured_moments() {
         for (start, tolerance) in [(Start::Quiet, 2e-3), (Start::Random, 3e-2)] {
             let config = Config {
                 particles: 20_000,
@@ -101,8 +101,8 @@ mod tests {
             };
             let loader = Loader::new(&config);
             let all: Vec<_> = (0..20_000).map(|id| loader.particle(id)).collect();
-            let places: Vec<_> = all.iter().map(|p| p.place).collect();
-            let (mean, spread) = moments(&places);
+            let positions: Vec<_> = all.iter().map(|p| p.position).collect();
+            let (mean, spread) = moments(&positions);
             assert!((mean - 0.5).abs() < tolerance, "{start:?} {mean}");
             assert!(
                 (spread - (1.0f64 / 12.0).sqrt()).abs() < tolerance,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn cold_beams_have_no_spread_and_rest_is_rest() {
+    fn cold_beams_at_rest_do_not_move() {
         let config = Config {
             particles: 100,
             thermal_spread: 0.0,

@@ -1,8 +1,10 @@
-//! Logarithm, sine, cosine and the normal quantile from exact operations only.
+//! Logarithm, sine, cosine and the normal quantile, computed only with exactly specified
+//! operations.
 //!
-//! The platform's mathematical library may round these differently on another system or after an update, and one changed
-//! bit in the start changes every later dump. These use only operations that IEEE 754 rounds in one way, to within a
-//! few units in the last place of the true value. Pure functions; no threading rule.
+//! The platform's mathematical library may round these differently on another system or after an
+//! update, and one changed bit at the start changes every later dump. The functions here use only
+//! operations whose rounding IEEE 754 specifies, and are accurate to a few units in the last place.
+//! These are pure functions; there is no threading rule.
 
 use std::f64::consts::{LN_2, SQRT_2, TAU};
 
@@ -17,7 +19,8 @@ const ODD_INVERSES: [f64; 11] = {
     table
 };
 
-/// Of each term of the series of sine and cosine after the first, the share of the one before it, but for sign and square.
+/// The ratio of each term of the series of sine and cosine to the previous term, without the sign
+/// and the square of the angle.
 const TAYLOR_RATIOS: [[f64; 2]; 9] = {
     let mut table = [[0.0; 2]; 9];
     let mut n = 0;
@@ -40,7 +43,8 @@ pub(crate) fn ln(x: f64) -> f64 {
         mantissa *= 0.5;
         exponent += 1;
     }
-    // ln m = 2 artanh((m - 1) / (m + 1)); the argument is below 0.172, so 11 terms reach the last place.
+    // ln m = 2 artanh((m - 1) / (m + 1)). The argument is below 0.172, so 11 terms reach the last
+    // place.
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let square = s * s;
     let mut series = 0.0;
@@ -50,9 +54,10 @@ pub(crate) fn ln(x: f64) -> f64 {
     2.0 * s * series + f64::from(exponent) * LN_2
 }
 
-/// Sine and cosine of an angle given in turns (1 is the full circle).
+/// The sine and cosine of an angle in turns (1 is the full circle).
 pub(crate) fn sin_cos_turns(turns: f64) -> (f64, f64) {
-    // Reduce to an eighth of a turn on either side of the nearest quarter; exact, as the angle is in turns.
+    // Reduce to at most an eighth of a turn from the nearest quarter. This is exact, because the
+    // angle is in turns.
     let quarters = (turns * 4.0).round();
     let angle = (turns - quarters * 0.25) * TAU;
     let square = angle * angle;
@@ -70,10 +75,11 @@ pub(crate) fn sin_cos_turns(turns: f64) -> (f64, f64) {
     }
 }
 
-/// The value that a standard normal variable stays below with probability `p`, `0 < p < 1`.
+/// The value that a standard normal variable is below with probability `p`, `0 < p < 1`.
 ///
-/// M. J. Wichura, *Algorithm AS 241: the percentage points of the normal distribution* (1988): rational
-/// approximations in the centre and in two ranges of the tails, good to about 16 digits.
+/// M. J. Wichura, *Algorithm AS 241: the percentage points of the normal distribution* (1988):
+/// rational approximations in the centre and in two ranges of the tails, accurate to about 16
+/// digits.
 pub(crate) fn normal_quantile(p: f64) -> f64 {
     const CENTRE: [[f64; 8]; 2] = [
         [

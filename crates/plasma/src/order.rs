@@ -1,11 +1,13 @@
-//! Ids in the order of the cells that their particles are in: the order in which a real code would dump them.
+//! Ids sorted by the cells of their particles, which is the order in which a real code would dump
+//! them.
 //!
-//! Plain data, reusable from dump to dump without a new allocation; no threading rule.
+//! Plain data that can be reused from dump to dump without a new allocation. There is no threading
+//! rule.
 
-/// The ids of all particles, sorted by cell at one moment; within a cell by id.
+/// The ids of all particles, sorted by cell at one moment, and by id within a cell.
 ///
-/// Made once by [`CellOrder::new`], then refilled by
-/// [`Simulation::order_by_cell`](crate::Simulation::order_by_cell) as often as wanted.
+/// It is created once by [`CellOrder::new`] and refilled by
+/// [`Simulation::order_by_cell`](crate::Simulation::order_by_cell) as often as needed.
 #[derive(Clone, Debug, Default)]
 pub struct CellOrder {
     ids: Vec<u32>,
@@ -13,7 +15,7 @@ pub struct CellOrder {
 }
 
 impl CellOrder {
-    /// An empty order, without memory until it is first filled.
+    /// An empty order, which has no memory until it is first filled.
     #[must_use]
     pub fn new() -> Self {
         CellOrder::default()
@@ -24,7 +26,8 @@ impl CellOrder {
         self.ids.iter().map(|id| u64::from(*id))
     }
 
-    /// A counting sort of particles by `cells_of`, which yields the cell of each id, twice the same.
+    /// Sorts the particles (counting sort) by `cells_of`, which yields the cell of each id, and
+    /// yields the same when it is cloned.
     pub(crate) fn fill(
         &mut self,
         cells: usize,

@@ -1,19 +1,21 @@
 //! Phase space (position against velocity) as a histogram and as text, for terminals.
 //!
-//! The range of velocities depends on the settings alone, so that successive pictures are to one scale. Read only; no threading rule.
+//! The range of velocities depends only on the settings, so successive pictures have the same
+//! scale. Nothing is written; there is no threading rule.
 
 use crate::config::Config;
 use crate::simulation::Simulation;
 use std::f64::consts::TAU;
 
-/// From empty to full; read by its length.
+/// Characters from empty to full.
 const SHADES: &[u8] = b" .:-=+*#%@";
 
 impl Config {
-    /// The velocity at the edges of phase-space pictures: a little beyond what the saturated wave can trap.
+    /// The velocity at the edges of phase-space pictures, a little beyond what the saturated wave
+    /// can trap.
     #[must_use]
     pub fn picture_velocity(&self) -> f64 {
-        // At rest, electrons displaced by d/k swing with velocity d/k.
+        // In a plasma at rest, electrons displaced by d/k oscillate with velocity d/k.
         let swing = self.perturbation / (TAU * self.mode as f64 / self.length);
         let extent = 2.5 * self.beam_velocity + 4.0 * self.thermal_spread + 1.25 * swing;
         if extent > 0.0 { extent } else { 1.0 }
@@ -21,10 +23,12 @@ impl Config {
 }
 
 impl Simulation {
-    /// Numbers of particles by position (column, left to right) and velocity along x (row, fastest first), row by row.
+    /// Numbers of particles by position (column, left to right) and velocity along x (row, fastest
+    /// first), row by row.
     ///
-    /// Rows span `-`[`Config::picture_velocity`] to `+`; the outermost also hold what lies beyond, so the sum is
-    /// the number of particles. Empty if `columns` or `rows` is 0.
+    /// Rows cover the velocities from `-`[`Config::picture_velocity`] to `+`. The outermost rows
+    /// include all velocities beyond, so the sum is the number of particles. Empty if `columns` or
+    /// `rows` is 0.
     #[must_use]
     pub fn phase_space(&self, columns: usize, rows: usize) -> Vec<u32> {
         let mut counts = vec![0u32; columns.saturating_mul(rows)];
@@ -35,7 +39,8 @@ impl Simulation {
         let edge = self.config().picture_velocity();
         let down = rows as f64 / (2.0 * edge);
         for (x, velocity) in self.positions_and_velocities() {
-            // Conversions to integers saturate, so what lies beyond lands at the edges.
+            // Conversions to integers saturate, so values beyond the edges are counted at the
+            // edges.
             let column = ((x * across) as usize).min(columns - 1);
             let row = (((edge - velocity) * down) as usize).min(rows - 1);
             counts[row * columns + column] += 1;
@@ -43,7 +48,8 @@ impl Simulation {
         counts
     }
 
-    /// The same as text, a line a row, a darker character for more particles.
+    /// As [`Simulation::phase_space`], as text with one line per row. Darker characters mean more
+    /// particles.
     #[must_use]
     pub fn phase_space_text(&self, columns: usize, rows: usize) -> String {
         let counts = self.phase_space(columns, rows);
@@ -51,7 +57,8 @@ impl Simulation {
         let mut text = String::with_capacity(counts.len() + rows);
         for row in counts.chunks(columns.max(1)) {
             for count in row {
-                // The root shows thin regions; anything at all is at least the faintest dot.
+                // The square root makes thin regions visible; any particle gives at least the
+                // faintest dot.
                 let share = (f64::from(*count) / f64::from(most)).sqrt();
                 let shade = (share * (SHADES.len() - 1) as f64).ceil() as usize;
                 text.push(char::from(SHADES[shade]));

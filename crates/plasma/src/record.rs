@@ -1,4 +1,4 @@
-//! The bytes of a record: one particle at one dump.
+//! The bytes of a record, which is one particle at one dump.
 //!
 //! | key, 16 bytes | | value, 32 bytes | |
 //! | --- | --- | --- | --- |
@@ -9,23 +9,24 @@
 //! | | | 24..28 | potential at the particle |
 //! | | | 28..32 | kinetic energy of one electron there, `(vx^2 + vy^2 + vz^2) / 2` |
 //!
-//! All of the value is 32-bit IEEE floats, little endian. Keys compare bytewise as (dump, id) do. Invariant: decoding is
-//! total; bytes of the right length always decode, other lengths are an error. No threading rule.
+//! The whole value consists of 32-bit IEEE floats, little endian. Keys compare bytewise as (dump,
+//! id) do. Invariant: bytes of the right length always decode, and other lengths are an error.
+//! There is no threading rule.
 
 use std::error::Error;
 use std::fmt;
 
-/// Length of a key in bytes.
+/// The length of a key in bytes.
 pub const KEY_BYTES: usize = 16;
-/// Length of a value in bytes.
+/// The length of a value in bytes.
 pub const VALUE_BYTES: usize = 32;
 
-/// A particle at a dump, decoded.
+/// A decoded record of a particle at a dump.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// Number of the dump.
+    /// The number of the dump.
     pub dump: u64,
-    /// Id of the particle, from 0.
+    /// The id of the particle, from 0.
     pub id: u64,
     /// Position, from 0 to below the domain's length.
     pub x: f32,
@@ -35,17 +36,17 @@ pub struct Record {
     pub vy: f32,
     /// Velocity along z.
     pub vz: f32,
-    /// Electrons per unit area that the particle stands for.
+    /// The number of electrons per unit area that the particle stands for.
     pub weight: f32,
     /// Electric field at the particle.
     pub electric_field: f32,
     /// Potential at the particle.
     pub potential: f32,
-    /// Kinetic energy of one electron of the particle.
+    /// The kinetic energy of one electron of the particle.
     pub kinetic_energy: f32,
 }
 
-/// An attribute of a value: its name and where it lies, for secondary indexes.
+/// An attribute of a value: its name and its offset, for secondary indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// [`Record::x`]
@@ -79,13 +80,13 @@ impl Field {
         Field::KineticEnergy,
     ];
 
-    /// Where the field's four bytes start in a value.
+    /// The offset of the field's four bytes in a value.
     #[must_use]
     pub const fn offset_bytes(self) -> usize {
         4 * self as usize
     }
 
-    /// The field's name, as in [`Record`].
+    /// The name of the field, as in [`Record`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,7 +107,7 @@ impl Field {
         Field::ALL.into_iter().find(|field| field.name() == name)
     }
 
-    /// The field of an encoded value.
+    /// Reads the field of an encoded value.
     #[must_use]
     pub fn of(self, value: &[u8; VALUE_BYTES]) -> f32 {
         let at = self.offset_bytes();
@@ -121,7 +122,7 @@ pub fn encode_key(dump: u64, id: u64) -> [u8; KEY_BYTES] {
     ((u128::from(dump) << 64) | u128::from(id)).to_be_bytes()
 }
 
-/// The value of a record; its dump and id are the key's business.
+/// Encodes the value of a record. Its dump and id are part of the key.
 #[inline]
 #[must_use]
 pub fn encode_value(record: &Record) -> [u8; VALUE_BYTES] {
@@ -142,7 +143,7 @@ pub fn encode_value(record: &Record) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// The record of a key and a value.
+/// Decodes a record from its key and value.
 ///
 /// # Errors
 ///
@@ -174,7 +175,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
     })
 }
 
-/// Bytes that cannot be a record, because their length is another.
+/// Bytes that cannot be a record, because they have the wrong length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeError {
     part: &'static str,
@@ -186,7 +187,8 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "not a particle record: its {} has {} bytes, expected {}; was it written by this simulation?",
+            "not a particle record: its {} has {} bytes, expected {}; was it written by this \
+             simulation?",
             self.part, self.found_bytes, self.expected_bytes
         )
     }

@@ -1,12 +1,12 @@
-//! Random and evenly spread numbers, all by integer arithmetic, the same on every platform.
+//! Random and evenly distributed numbers, computed with integers only, the same on every platform.
 //!
-//! Numbers are functions of (seed, purpose, index), so no particle's number depends on the order in which they
-//! are drawn. Pure functions; no threading rule.
+//! Numbers are functions of (seed, purpose, index), so a particle's numbers do not depend on the
+//! order in which they are drawn. These are pure functions; there is no threading rule.
 
-/// What a number is for: equal indices of different streams are unrelated.
+/// What a number is used for. Equal indices of different streams are unrelated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stream {
-    /// Keys of the permutation from ids to places.
+    /// Keys of the permutation from ids to slots.
     Ids = 1,
     /// Random positions.
     Positions = 2,
@@ -16,14 +16,15 @@ pub(crate) enum Stream {
     Velocities = 4,
 }
 
-/// The output function of splitmix64 (Steele, Lea, Flood 2014): a bijection that leaves no visible pattern.
+/// The output function of splitmix64 (Steele, Lea, Flood 2014), a bijection without visible
+/// patterns.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// The `index`-th number of a stream: splitmix64 started at a place of its own for each seed and stream.
+/// The number `index` of a stream: splitmix64 with a different start for each seed and stream.
 pub(crate) fn random(seed: u64, stream: Stream, index: u64) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let start = mix(mix(seed.wrapping_add(GOLDEN)) ^ (stream as u64).wrapping_mul(GOLDEN));
@@ -35,28 +36,29 @@ pub(crate) fn unit(bits: u64) -> f64 {
     ((bits >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
 
-/// `index` written in `BASE`, mirrored at the point (van der Corput), as a fraction of 2^64.
+/// `index` written in `BASE` with its digits mirrored at the point (van der Corput), as a fraction
+/// of 2^64.
 ///
-/// Any run of successive indices spreads evenly, which is what makes a start quiet.
+/// Any run of successive indices is evenly distributed, which makes a start quiet.
 pub(crate) fn radical_inverse<const BASE: u64>(mut index: u64) -> u64 {
     if BASE == 2 {
         return index.reverse_bits();
     }
-    let mut place = u64::MAX / BASE;
+    let mut digit_value = u64::MAX / BASE;
     let mut sum = 0u64;
-    while index > 0 && place > 0 {
+    while index > 0 && digit_value > 0 {
         // Digits are below the base, so the sum stays below u64::MAX.
-        sum += (index % BASE) * place;
+        sum += (index % BASE) * digit_value;
         index /= BASE;
-        place /= BASE;
+        digit_value /= BASE;
     }
     sum
 }
 
-/// A bijection of `0..count`, drawn by a seed, that keeps no neighbours together.
+/// A bijection of `0..count`, chosen by a seed, that separates neighbours.
 ///
-/// It mixes within the next power of two by invertible steps and walks on while outside `0..count`
-/// (less than one extra step on average), so it needs no table.
+/// It mixes within the next power of two by invertible steps, and repeats them while the result is
+/// outside `0..count` (less than once on average), so it needs no table.
 #[derive(Clone, Debug)]
 pub(crate) struct Shuffle {
     count: u64,
@@ -72,13 +74,14 @@ impl Shuffle {
         Shuffle {
             count,
             mask,
-            // Folding the upper half onto the lower is what carries its bits down: products only carry up.
+            // Folding the upper half onto the lower moves its bits down, because products move bits
+            // only up.
             shift: mask.count_ones().div_ceil(2),
             rounds: std::array::from_fn(|i| (number(2 * i as u64) | 1, number(2 * i as u64 + 1))),
         }
     }
 
-    /// Where `index` goes. `index` must be below `count`, or the walk might not end.
+    /// The image of `index`, which must be below `count`, or the loop might not end.
     pub(crate) fn at(&self, index: u64) -> u64 {
         debug_assert!(index < self.count);
         let mut at = index;
@@ -117,7 +120,7 @@ mod tests {
         let near = (1..100_000u64)
             .filter(|i| shuffle.at(*i).abs_diff(shuffle.at(i - 1)) < 100)
             .count();
-        // 0.2% of pairs by chance; a structure of the mixing would show as a large share.
+        // By chance 0.2% of the pairs are near; a flaw of the mixing would make many more.
         assert!(near < 2_000, "{near} of 100000 pairs are near");
     }
 
@@ -146,12 +149,12 @@ mod tests {
         spreads::<2>();
         spreads::<3>();
         spreads::<5>();
-        // The longest run of digits that there is stays inside, too.
+        // The longest run of digits stays in range, too.
         assert!(radical_inverse::<3>(u64::MAX) > 0);
         assert!(radical_inverse::<5>(u64::MAX) > 0);
     }
 
-    /// The first `BASE`^6 points fall one into each of as many equal intervals.
+    /// The first `BASE`^6 points fall one each into as many equal intervals.
     fn spreads<const BASE: u64>() {
         let count = BASE.pow(6);
         let mut points: Vec<u64> = (0..count).map(radical_inverse::<BASE>).collect();

@@ -1,8 +1,8 @@
-//! The particles, their step in time, and what can be asked of them.
+//! The particles, their step in time, and the quantities that can be read.
 //!
-//! Invariants: positions are in cells, from 0 to below the number of cells; velocities along x belong to the moment half a
-//! step before positions; grid and positions belong to the same moment. A particle's id is its index.
-//! Reading takes `&self`; the only writer is [`Simulation::step`].
+//! Invariants: positions are in cells, from 0 to below the number of cells. Velocities along x
+//! belong to the moment half a step before the positions. Grid and positions belong to the same
+//! moment. A particle's id is its index. Reading takes `&self`; only [`Simulation::step`] writes.
 
 use crate::config::{Config, ConfigError};
 use crate::grid::{Grid, Linear};
@@ -10,23 +10,23 @@ use crate::load::Loader;
 use crate::order::CellOrder;
 use crate::record::{KEY_BYTES, Record, VALUE_BYTES, encode_key, encode_value};
 
-/// A plasma at a moment.
+/// A plasma at one moment.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     config: Config,
-    /// Electrons per unit area that a particle stands for.
+    /// The number of electrons per unit area that a particle stands for.
     weight: f64,
     steps: u64,
     positions: Vec<f64>,
     velocities: Vec<f64>,
-    /// The components y and z, which nothing changes; in the precision of records.
+    /// The components y and z, which never change, in the precision of records.
     transverse: Vec<[f32; 2]>,
-    /// Kinetic energy of the components y and z of all particles.
+    /// The kinetic energy of the components y and z of all particles.
     transverse_energy: f64,
     grid: Grid,
 }
 
-/// What physicists watch: sums over the plasma at one moment, per unit area.
+/// Sums over the plasma at one moment, per unit area.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Diagnostics {
     /// Time since the start, in `1 / omega_p`.
@@ -45,33 +45,34 @@ pub struct Diagnostics {
     pub mode_amplitude: f64,
 }
 
-/// A quantity at a distance (in cells) from the left node of its cell.
+/// Interpolates a quantity at a distance (in cells) from the left node of its cell.
 #[inline(always)]
 fn interpolate(at: Linear, offset: f64) -> f64 {
     at[0] + offset * at[1]
 }
 
-/// The cell of a position (in cells) inside the domain.
+/// The cell of a position (in cells) in the domain.
 #[inline(always)]
 fn cell_of(at: f64) -> usize {
-    // By way of 32 bits, which hold every cell: the saturating conversion to 64 costs half as much again a step.
+    // Converted through 32 bits, which are enough for every cell: the saturating conversion to 64
+    // bits makes a step half as long again.
     at as u32 as usize
 }
 
-/// Brings a position (in cells) back into the domain.
+/// Wraps a position (in cells) into the domain.
 #[cold]
 fn wrapped(at: f64, cells: f64) -> f64 {
     let inside = at - cells * (at / cells).floor();
-    // A tiny negative position rounds up to the far end, which is the near end.
+    // A tiny negative position rounds up to the far end, which is the same point as the near end.
     if inside < cells { inside } else { 0.0 }
 }
 
 impl Simulation {
-    /// Places the particles and solves for their first field.
+    /// Places the particles and computes their first field.
     ///
     /// # Errors
     ///
-    /// A setting that [`Config::validate`] refuses, or more particles than there is memory for.
+    /// A setting that [`Config::validate`] refuses, or too little memory for the particles.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
         let count = config.particles;
@@ -89,7 +90,7 @@ impl Simulation {
                     "a number that {} bytes of memory are free for",
                     24 * count as u64
                 ),
-                advice: "each particle takes 24 bytes; take fewer",
+                advice: "each particle takes 24 bytes; use fewer",
             })?;
 
         let cells = config.cells as f64;
@@ -97,7 +98,7 @@ impl Simulation {
         let mut transverse_energy = 0.0;
         for id in 0..count as u64 {
             let initial = loader.particle(id);
-            let mut at = initial.place * cells;
+            let mut at = initial.position * cells;
             if !(0.0..cells).contains(&at) {
                 at = wrapped(at, cells);
             }
@@ -125,7 +126,7 @@ impl Simulation {
             share[1] += at - cell as f64;
         }
         simulation.grid.solve(weight);
-        // Leapfrog: velocities belong to the moment half a step before, where the force (the field
+        // Leapfrog: velocities belong to the moment half a step before, when the force (the field
         // times the charge, -1) has not yet acted.
         let half = 0.5 * simulation.config.dt;
         for (velocity, at) in simulation.velocities.iter_mut().zip(&simulation.positions) {
@@ -135,7 +136,7 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Moves the plasma on by `dt`.
+    /// Advances the plasma by `dt`.
     pub fn step(&mut self) {
         let cells = self.config.cells as f64;
         let kick = -self.config.dt;
@@ -161,19 +162,19 @@ impl Simulation {
         self.steps += 1;
     }
 
-    /// The settings that it was made with.
+    /// The settings of the simulation.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Number of particles; ids run from 0 to below it.
+    /// The number of particles. Ids run from 0 to below it.
     #[must_use]
     pub fn particle_count(&self) -> u64 {
         self.positions.len() as u64
     }
 
-    /// Steps made since the start.
+    /// The number of steps since the start.
     #[must_use]
     pub fn step_count(&self) -> u64 {
         self.steps
@@ -185,7 +186,8 @@ impl Simulation {
         self.steps as f64 * self.config.dt
     }
 
-    /// Position (in cells), velocity along x at the same moment, and cell of a particle.
+    /// The position (in cells) of a particle, its velocity along x at the same moment, and its
+    /// cell.
     #[inline(always)]
     fn particle(&self, id: usize) -> (f64, f64, usize) {
         let at = self.positions[id];
@@ -194,7 +196,7 @@ impl Simulation {
         (at, self.velocities[id] - 0.5 * self.config.dt * field, cell)
     }
 
-    /// Position in units of length, and velocity along x, of each particle in order of ids.
+    /// The position in units of length and the velocity along x of each particle, in order of ids.
     pub fn positions_and_velocities(&self) -> impl ExactSizeIterator<Item = (f64, f64)> + '_ {
         (0..self.positions.len()).map(|id| {
             let (at, velocity, _) = self.particle(id);
@@ -202,7 +204,8 @@ impl Simulation {
         })
     }
 
-    /// Energies, momentum, charge and the perturbed mode's amplitude now. Takes one pass over the particles.
+    /// Energies, momentum, charge and the amplitude of the perturbed mode. Takes one pass over the
+    /// particles.
     #[must_use]
     pub fn diagnostics(&self) -> Diagnostics {
         let (mut sum, mut squares) = (0.0, 0.0);
@@ -224,25 +227,27 @@ impl Simulation {
         }
     }
 
-    /// Amplitude of the electric field's component with `mode` wavelengths in the domain. Takes a pass over the grid.
+    /// The amplitude of the electric field's component with `mode` wavelengths in the domain. Takes
+    /// one pass over the grid.
     #[must_use]
     pub fn mode_amplitude(&self, mode: usize) -> f64 {
         self.grid.amplitude(mode)
     }
 
-    /// Charge density at the grid's nodes, background included.
+    /// Charge density at the nodes of the grid, including the background.
     #[must_use]
     pub fn charge_density(&self) -> &[f64] {
         self.grid.charge()
     }
 
-    /// Electric field at the grid's faces; face `i` lies half a cell to the right of node `i`.
+    /// Electric field at the faces of the grid. Face `i` is half a cell to the right of node `i`.
     #[must_use]
     pub fn electric_field(&self) -> &[f64] {
         self.grid.face()
     }
 
-    /// The particle's record at this moment, `None` if there is no such id. `dump` only goes into the record.
+    /// The record of a particle at this moment. `None` if there is no such id. `dump` is only
+    /// stored in the record.
     #[must_use]
     pub fn record(&self, dump: u64, id: u64) -> Option<Record> {
         (id < self.particle_count()).then(|| self.record_at(dump, id))
@@ -257,7 +262,8 @@ impl Simulation {
         Record {
             dump,
             id,
-            // Rounded to 32 bits, a position may reach the far end, which is the near end.
+            // Rounded to 32 bits, a position may reach the far end, which is the same point as the
+            // near end.
             x: if x < self.config.length as f32 {
                 x
             } else {
@@ -273,12 +279,13 @@ impl Simulation {
         }
     }
 
-    /// Keys and values of the given particles at this moment, in the order given: a range of ids for a
-    /// writer's share, [`CellOrder::ids`] for a dump as real codes write it. Nothing is allocated.
+    /// Keys and values of the given particles at this moment, in the given order: a range of ids
+    /// for one writer's share, or [`CellOrder::ids`] for a dump as real codes write it. Allocates
+    /// nothing.
     ///
     /// # Panics
     ///
-    /// When an id is not below [`Simulation::particle_count`].
+    /// If an id is not below [`Simulation::particle_count`].
     pub fn records<'a, I>(
         &'a self,
         dump: u64,
@@ -293,7 +300,8 @@ impl Simulation {
         })
     }
 
-    /// Calls `visit` with key and value of every particle at this moment, in order of ids (so, of keys).
+    /// Calls `visit` with the key and value of every particle at this moment, in order of ids and
+    /// so of keys.
     pub fn for_each_record(
         &self,
         dump: u64,
@@ -304,7 +312,8 @@ impl Simulation {
         }
     }
 
-    /// Like [`Simulation::for_each_record`], for the given ids in the given order, until `visit` fails.
+    /// As [`Simulation::for_each_record`], for the given ids in the given order, until `visit`
+    /// fails.
     ///
     /// # Errors
     ///
@@ -312,7 +321,7 @@ impl Simulation {
     ///
     /// # Panics
     ///
-    /// When an id is not below [`Simulation::particle_count`].
+    /// If an id is not below [`Simulation::particle_count`].
     pub fn try_for_each_record<E>(
         &self,
         dump: u64,
@@ -323,22 +332,24 @@ impl Simulation {
             .try_for_each(|(key, value)| visit(&key, &value))
     }
 
-    /// Fills `order` with the ids in order of the cells that the particles are in now. Allocates only when
-    /// `order` has never been as large.
+    /// Fills `order` with the ids, sorted by the cells that the particles are in now. Allocates
+    /// only if `order` has never been as large.
     pub fn order_by_cell(&self, order: &mut CellOrder) {
         let cells = self.positions.iter().map(|at| cell_of(*at));
         order.fill(self.config.cells, cells);
     }
 
-    /// The kinetic energy that the given fraction (0 to 1) of all records exceed now, for queries of a
-    /// chosen selectivity. Exactly `floor(fraction * particles)` records exceed it, less those that equal it.
+    /// The kinetic energy that the given fraction (0 to 1) of all records exceed now, for queries
+    /// of a chosen selectivity. Exactly `floor(fraction * particles)` records exceed it, less those
+    /// that equal it.
     #[must_use]
     pub fn kinetic_energy_threshold(&self, fraction: f64) -> f32 {
         let mut energies: Vec<f32> = (0..self.particle_count())
             .map(|id| self.record_at(0, id).kinetic_energy)
             .collect();
         let above = (fraction.clamp(0.0, 1.0) * energies.len() as f64) as usize;
-        // The largest `above` energies lie beyond the threshold; all of them beyond -1, as energies are not negative.
+        // The largest `above` energies exceed the threshold. All energies exceed -1, because none
+        // is negative.
         match energies.len().checked_sub(above + 1) {
             Some(rank) => *energies.select_nth_unstable_by(rank, f32::total_cmp).1,
             None => -1.0,
@@ -381,7 +392,8 @@ mod tests {
             for _ in 0..100 {
                 plasma.step();
             }
-            // Turned round, the velocity half a step ahead is the one half a step behind.
+            // With reversed velocities, the one half a step ahead becomes the one half a step
+            // behind.
             for id in 0..plasma.positions.len() {
                 let (_, velocity, _) = plasma.particle(id);
                 plasma.velocities[id] -= 2.0 * velocity;

@@ -1,25 +1,26 @@
 //! Linear theory of two cold beams, to compare the simulation with.
 //!
 //! Two beams, each of half the density, at `+v0` and `-v0`, obey
-//! `1 = (1/2) [ (w - k v0)^-2 + (w + k v0)^-2 ]` with frequencies in `omega_p`. With `s = (k v0)^2` that is a quadratic
-//! in `w^2`, whose smaller root is negative, a growing wave, exactly when `0 < s < 1`. Pure functions; no threading rule.
+//! `1 = (1/2) [ (w - k v0)^-2 + (w + k v0)^-2 ]` with frequencies in `omega_p`. With `s = (k v0)^2`
+//! this is a quadratic equation in `w^2`. Its smaller root is negative, which means a growing wave,
+//! exactly when `0 < s < 1`. These are pure functions; there is no threading rule.
 
 use std::f64::consts::TAU;
 
 use crate::maths::ln;
 
-/// The largest growth rate that any wave has, in `omega_p`: `1 / sqrt(8)`.
+/// The largest growth rate of any wave, in `omega_p`: `1 / sqrt(8)`.
 pub const MAX_GROWTH_RATE: f64 = 0.353_553_390_593_273_8;
 /// `k v0` of the fastest growing wave, in `omega_p`: `sqrt(3 / 8)`.
 pub const FASTEST_WAVE_NUMBER: f64 = 0.612_372_435_695_794_5;
 
-/// The growth rate, in `omega_p`, of the wave with wave number `k` between cold beams at `+v0` and `-v0`;
-/// 0 for a stable wave. The sign of either argument does not matter.
+/// The growth rate, in `omega_p`, of the wave with wave number `k` between cold beams at `+v0` and
+/// `-v0`, or 0 for a stable wave. The signs of the arguments do not matter.
 #[must_use]
 pub fn growth_rate(v0: f64, k: f64) -> f64 {
     let s = (k * v0) * (k * v0);
     if s > 0.0 && s < 1.0 {
-        // (sqrt(8 s + 1) - (2 s + 1)) / 2, written without the cancellation at small s.
+        // (sqrt(8 s + 1) - (2 s + 1)) / 2, in a form without cancellation at small s.
         (2.0 * s * (1.0 - s) / ((8.0 * s + 1.0).sqrt() + 2.0 * s + 1.0)).sqrt()
     } else {
         0.0
@@ -32,8 +33,9 @@ pub fn fastest_wavelength(v0: f64) -> f64 {
     TAU * v0.abs() / FASTEST_WAVE_NUMBER
 }
 
-/// The exponential growth rate that fits samples of (time, amplitude) best: least squares of
-/// the logarithm. `None` with fewer than two different times or an amplitude that is not positive and finite.
+/// The exponential growth rate that best fits samples of (time, amplitude), by least squares of the
+/// logarithm. `None` with fewer than two different times, or with an amplitude that is not positive
+/// and finite.
 #[must_use]
 pub fn fitted_growth_rate(samples: &[(f64, f64)]) -> Option<f64> {
     if samples.iter().any(|s| !(s.1 > 0.0 && s.1.is_finite())) {
@@ -54,7 +56,7 @@ pub fn fitted_growth_rate(samples: &[(f64, f64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The dispersion relation itself, at `w = i rate`, where it is real; 0 at a root.
+    /// The dispersion relation at `w = i rate`, where it is real. It is 0 at a root.
     fn residual(rate: f64, a: f64) -> f64 {
         // (i g - a)^-2 + (i g + a)^-2 = 2 (a^2 - g^2) / (a^2 + g^2)^2
         let (g2, a2) = (rate * rate, a * a);

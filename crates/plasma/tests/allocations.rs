@@ -1,33 +1,36 @@
-//! Steps and records allocate nothing: the simulation runs inside the loops that load a store.
+//! Steps and records allocate nothing, because the simulation runs inside the loops that load a
+//! store.
 
 use siltstone_plasma::{CellOrder, Config, Simulation};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, counting what each thread asks of it.
+/// The system's allocator, which counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
-    /// Constant at the start and without a destructor, so that reading it never allocates.
+    /// It is initialised with a constant and has no destructor, so that reading it never allocates.
     static ALLOCATION_COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One more allocation of this thread.
+/// Counts one more allocation of this thread.
 fn count() {
     ALLOCATION_COUNT.with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments unchanged, and counting neither allocates
-// nor unwinds.
+// SAFETY: every call goes to the system's allocator with unchanged arguments, and counting neither
+// allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same there.
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same for the system's
+        // allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from the system's allocator by `alloc` or `realloc`, with this layout.
+        // SAFETY: the pointer came from the system's allocator through `alloc` or `realloc`, with
+        // this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 
@@ -41,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often `work` allocates.
+/// The number of allocations that `work` makes.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATION_COUNT.get();
     work();

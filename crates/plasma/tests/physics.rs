@@ -1,4 +1,4 @@
-//! The simulation against what theory says of it.
+//! The simulation compared with theory.
 
 use siltstone_plasma::{Config, Simulation, Start, theory};
 use std::f64::consts::TAU;
@@ -23,11 +23,12 @@ fn simulation(config: Config) -> Simulation {
     Simulation::new(config).expect("the configuration is valid")
 }
 
-/// The measured growth rate of the perturbed mode, from where it leads to where it is not yet large.
+/// The measured growth rate of the perturbed mode, from where it dominates to where it is not yet
+/// large.
 fn measured_rate(config: &Config) -> f64 {
     let mut plasma = simulation(config.clone());
     let first = plasma.mode_amplitude(config.mode);
-    // Saturation sets in where the wave's potential traps beams: k phi of the order of k v0^2.
+    // Saturation begins where the wave's potential traps the beams: k phi of the order of k v0^2.
     let saturation = config.wave_number(config.mode) * config.beam_velocity.powi(2);
     let mut samples = Vec::new();
     for _ in 0..4_000 {
@@ -45,9 +46,9 @@ fn measured_rate(config: &Config) -> f64 {
 }
 
 #[test]
-fn cold_beams_grow_at_the_rate_of_theory() {
+fn cold_beams_grow_at_the_theoretical_rate() {
     let fastest = theory::fastest_wavelength(1.0);
-    // Longer and shorter waves than the fastest, other velocities, and a finer grid.
+    // Waves that are longer and shorter than the fastest, other velocities, and a finer grid.
     let cases = [
         (fastest, 1.0, 64),
         (fastest * 1.6, 1.0, 64),
@@ -72,7 +73,8 @@ fn cold_beams_grow_at_the_rate_of_theory() {
 
 #[test]
 fn slightly_warm_beams_grow_almost_as_fast() {
-    // Both starts grow by more than ten before the fit begins, so that the other three roots no longer show.
+    // Both starts grow by more than a factor of ten before the fit begins, so that the other three
+    // roots have vanished.
     for (start, perturbation, particles) in
         [(Start::Quiet, 1e-4, 16_384), (Start::Random, 2e-3, 262_144)]
     {
@@ -109,7 +111,7 @@ fn slightly_warm_beams_grow_almost_as_fast() {
 
 #[test]
 fn short_waves_are_stable() {
-    // k v0 = 1.5: every mode of the domain is beyond the limit.
+    // k v0 = 1.5, so every mode of the domain is beyond the limit.
     let config = Config {
         length: TAU / 1.5,
         ..cold_beams()
@@ -128,7 +130,7 @@ fn short_waves_are_stable() {
 }
 
 #[test]
-fn a_plasma_at_rest_rings_at_the_plasma_frequency() {
+fn a_plasma_at_rest_oscillates_at_the_plasma_frequency() {
     let config = Config {
         beam_velocity: 0.0,
         length: TAU,
@@ -138,12 +140,13 @@ fn a_plasma_at_rest_rings_at_the_plasma_frequency() {
     };
     let k = config.wave_number(1);
     let mut plasma = simulation(config.clone());
-    // The field of electrons displaced by d/k is d/k, too.
+    // Electrons displaced by d/k have a field of d/k, too.
     assert!((plasma.mode_amplitude(1) / (0.01 / k) - 1.0).abs() < 0.01);
     let kinetic = plasma.diagnostics().kinetic_energy;
     assert!(kinetic < 1e-12, "electrons start at rest, {kinetic}");
 
-    // A standing wave -d/k sin(kx) cos(t): read the field a quarter of a wavelength along, find its zeros.
+    // A standing wave -d/k sin(kx) cos(t). The field a quarter of a wavelength along is read, to
+    // find its zeros.
     let probe = config.cells / 4;
     let mut zeros = Vec::new();
     let mut before = plasma.electric_field()[probe];
@@ -158,7 +161,7 @@ fn a_plasma_at_rest_rings_at_the_plasma_frequency() {
     }
     let period = (zeros[40] - zeros[0]) / 20.0;
     assert!((period / TAU - 1.0).abs() < 2e-3, "period {period}");
-    // Energy swings between field and motion, and the amplitude does not decay.
+    // Energy oscillates between field and motion, and the amplitude does not decay.
     let largest = (0..140)
         .map(|_| {
             plasma.step();
@@ -170,7 +173,8 @@ fn a_plasma_at_rest_rings_at_the_plasma_frequency() {
 
 #[test]
 fn leapfrog_is_second_order() {
-    // The error of the plasma period falls by four when the step is halved: omega dt = 2 asin(dt / 2).
+    // The error of the plasma period falls by a factor of four when the step is halved: omega dt =
+    // 2 asin(dt / 2).
     let phase_error = |dt: f64| {
         let config = Config {
             beam_velocity: 0.0,
@@ -199,7 +203,7 @@ fn leapfrog_is_second_order() {
 
 #[test]
 fn energy_momentum_and_charge_are_conserved_through_saturation() {
-    // 200 / omega_p are 32 plasma periods; the instability saturates after about four of them.
+    // 200 / omega_p are 32 plasma periods. The instability saturates after about four of them.
     for (start, thermal_spread) in [
         (Start::Quiet, 0.0),
         (Start::Quiet, 0.05),
@@ -228,7 +232,7 @@ fn energy_momentum_and_charge_are_conserved_through_saturation() {
                 "{start:?} energy {drift:e} at {}",
                 now.time
             );
-            // Momentum against that of one beam.
+            // The change of momentum relative to the momentum of one beam.
             let slip = (now.momentum - first.momentum) / (0.5 * plasma.config().length);
             assert!(
                 slip.abs() < 1e-13,
@@ -242,7 +246,7 @@ fn energy_momentum_and_charge_are_conserved_through_saturation() {
             );
             largest_field = largest_field.max(now.field_energy);
         }
-        // It saturates: a good part of the beams' energy went into the field, and no more than that.
+        // It saturates: a good part of the beams' energy went into the field, but not more.
         let share = largest_field / scale;
         assert!((0.1..0.5).contains(&share), "{start:?} field share {share}");
         let late = plasma.diagnostics();
@@ -272,8 +276,9 @@ fn a_stable_plasma_keeps_its_energy_closely() {
 }
 
 #[test]
-fn the_energy_distribution_is_that_of_a_trapped_plasma() {
-    // After saturation, electrons are both far slower and far faster than any was at the start.
+fn the_energy_distribution_becomes_that_of_a_trapped_plasma() {
+    // After saturation, some electrons are far slower and some far faster than any was at the
+    // start.
     let mut plasma = simulation(cold_beams());
     assert!((plasma.kinetic_energy_threshold(0.5) - 0.5).abs() < 1e-3);
     while plasma.time() < 60.0 {
@@ -289,7 +294,8 @@ fn phase_space_counts_every_particle_and_shows_both_beams() {
     let counts = plasma.phase_space(16, 10);
     assert_eq!(counts.len(), 160);
     assert_eq!(counts.iter().sum::<u32>(), 8_192);
-    // Edges are at 2.5 v0, so beams lie 0.3 and 0.7 down: exactly at a row's edge or just inside.
+    // The edges are at 2.5 v0, so the beams are at 0.3 and 0.7 of the height: exactly at a row's
+    // edge or just inside.
     let rows: Vec<u32> = counts.chunks(16).map(|row| row.iter().sum()).collect();
     assert_eq!(rows[2] + rows[3], 4_096, "{rows:?}");
     assert_eq!(rows[6] + rows[7], 4_096, "{rows:?}");

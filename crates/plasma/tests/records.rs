@@ -1,4 +1,4 @@
-//! Records, their order and bytes, the determinism of it all, and the configurations that are refused.
+//! Records, their order and bytes, their determinism, and configurations that are refused.
 
 use siltstone_plasma::{
     CellOrder, Config, Field, KEY_BYTES, Record, Simulation, Start, VALUE_BYTES, decode,
@@ -18,7 +18,7 @@ fn simulation(config: Config) -> Simulation {
     Simulation::new(config).expect("the configuration is valid")
 }
 
-/// FNV-1a, enough to tell dumps apart.
+/// FNV-1a, which is enough to distinguish dumps.
 fn digest(plasma: &Simulation, dump: u64, mut hash: u64) -> u64 {
     plasma.for_each_record(dump, |key, value| {
         for byte in key.iter().chain(value) {
@@ -28,7 +28,7 @@ fn digest(plasma: &Simulation, dump: u64, mut hash: u64) -> u64 {
     hash
 }
 
-/// The digest of a few dumps of a run.
+/// The digest of several dumps of a run.
 fn run_digest(config: Config) -> u64 {
     let mut plasma = simulation(config);
     let mut hash = 0xcbf2_9ce4_8422_2325;
@@ -49,7 +49,8 @@ fn the_same_seed_gives_the_same_bytes_everywhere() {
         start: Start::Random,
         ..small()
     });
-    // Fixed numbers: other platforms, build profiles and later versions must give these, too.
+    // These numbers are fixed: other platforms, build profiles and later versions must give them,
+    // too.
     assert_eq!(quiet, 0x2817_23b1_77b1_296d, "{quiet:#x}");
     assert_eq!(random, 0x8755_2bbf_d476_f07b, "{random:#x}");
 }
@@ -158,7 +159,7 @@ fn dumps_come_in_id_order_and_agree_with_the_plasma() {
         assert!((f64::from(record.x) - x).abs() < 1e-5);
         assert!((f64::from(record.vx) - vx).abs() < 1e-6);
     }
-    // Sums over records are the diagnostics.
+    // The sums over records equal the diagnostics.
     let now = plasma.diagnostics();
     let (mut kinetic, mut momentum, mut field) = (0.0, 0.0, 0.0);
     for id in 0..2_000 {
@@ -170,7 +171,7 @@ fn dumps_come_in_id_order_and_agree_with_the_plasma() {
     }
     assert!((kinetic / now.kinetic_energy - 1.0).abs() < 1e-5);
     assert!((momentum - now.momentum).abs() < 1e-4);
-    // The potential's mean is zero, so the background has no share in the field's energy.
+    // The mean of the potential is zero, so the background has no share in the field's energy.
     assert!(
         (field / now.field_energy - 1.0).abs() < 1e-3,
         "{field} {}",
@@ -213,7 +214,7 @@ fn the_electric_field_is_the_slope_of_the_potential() {
 }
 
 #[test]
-fn ids_hide_places_and_cell_order_shows_them() {
+fn ids_hide_positions_and_cell_order_shows_them() {
     let mut plasma = simulation(small());
     for _ in 0..30 {
         plasma.step();
@@ -230,7 +231,7 @@ fn ids_hide_places_and_cell_order_shows_them() {
     plasma.order_by_cell(&mut order);
     let ids: Vec<u64> = order.ids().collect();
     for pair in ids.windows(2) {
-        // A float's rounding is the only excuse for being a cell behind.
+        // Only the rounding of a float may put a particle one cell back.
         assert!((x(pair[1]) / cell + 1e-3).floor() >= (x(pair[0]) / cell - 1e-3).floor());
     }
     let falls = ids.windows(2).filter(|pair| pair[0] > pair[1]).count();
@@ -239,7 +240,7 @@ fn ids_hide_places_and_cell_order_shows_them() {
     sorted.sort_unstable();
     assert!(sorted.into_iter().eq(0..2_000));
 
-    // The same records as in id order, in another order.
+    // The same records as in id order, in a different order.
     let mut by_cell: Vec<_> = plasma.records(3, order.ids()).collect();
     assert!(
         by_cell
@@ -250,14 +251,14 @@ fn ids_hide_places_and_cell_order_shows_them() {
     by_cell.sort_unstable();
     assert!(by_cell.into_iter().eq(plasma.records(3, 0..2_000)));
 
-    // Refilled after the plasma moved on, by the same buffer.
+    // The same buffer is refilled after the plasma advanced.
     plasma.step();
     plasma.order_by_cell(&mut order);
     assert_eq!(order.ids().len(), 2_000);
 }
 
 #[test]
-fn shares_of_a_dump_make_the_dump_and_errors_stop_it() {
+fn the_shares_of_a_dump_add_up_and_an_error_stops_it() {
     let plasma = simulation(small());
     let whole: Vec<_> = plasma.records(1, 0..2_000).collect();
     let shares: Vec<_> = (0..16)
@@ -289,7 +290,7 @@ fn an_unknown_id_in_a_share_panics() {
 }
 
 #[test]
-fn thresholds_select_the_fraction_asked_for() {
+fn thresholds_select_the_requested_fraction() {
     let mut plasma = simulation(small());
     for _ in 0..300 {
         plasma.step();

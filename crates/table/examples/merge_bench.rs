@@ -1,11 +1,13 @@
-//! How fast the CPU executor merges: MB of raw input per second of this process's CPU time.
+//! Measures how fast the CPU executor merges, in MB of raw input per second of this process's CPU
+//! time.
 //!
 //! `cargo run --release -p siltstone-table --example merge_bench -- [input MiB] [folder]`
 //!
-//! 12 input tables with 16-byte keys, a fifth of the entries shadowed, values of 32 and 128 bytes, real files in the
-//! page cache. `cold`: the output's pages are fresh; their faults and the sync's copies are in the figure. `warm`: outputs
-//! overwrite those of the run before (`first` made them). `none`: the outputs' bytes are discarded, so that it is the
-//! merge, the encoding and the reading alone.
+//! There are 12 input tables with 16-byte keys. A fifth of the entries are shadowed, values have 32
+//! or 128 bytes, and the tables are real files in the page cache. `cold`: the pages of the outputs
+//! are new, so the figure includes their page faults and the copies of the sync. `warm`: the
+//! outputs overwrite those of the run before (`first` made them). `none`: the bytes of the outputs
+//! are discarded, so that only the merge, the encoding and the reading are measured.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::sync::Arc;
@@ -41,7 +43,7 @@ fn cpu_seconds() -> f64 {
     (ticks(11) + ticks(12)) as f64 / 100.0
 }
 
-/// A storage whose files forget what is written.
+/// A storage whose files discard what is written.
 struct Discard;
 
 struct DiscardFile(String, AtomicU64);
@@ -79,7 +81,7 @@ fn unsupported<T>(op: &'static str) -> Result<T> {
         StorageErrorKind::Unsupported,
         op,
         "discard",
-        "a benchmark's storage",
+        "the benchmark's storage cannot do this",
     ))
 }
 
@@ -131,11 +133,11 @@ impl Storage for Discard {
     }
 }
 
-/// Real files whose outputs overwrite those of the run before: pages that are in the cache already, as a store would have them that
-/// recycles the files of deleted tables.
+/// Real files whose outputs overwrite those of the run before. Their pages are already in the
+/// cache, as in a store that recycles the files of deleted tables.
 struct Recycled {
     inner: Arc<dyn Storage>,
-    /// Finished outputs to overwrite.
+    /// Finished outputs that can be overwritten.
     kept: siltstone_storage::Mutex<Vec<String>>,
 }
 
@@ -290,7 +292,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             inner: storage.clone(),
             kept: Runtime::threads().mutex(vec![]),
         });
-        // The first run of the recycling one only makes files to recycle.
+        // The first run with `recycled` only makes the files that later runs recycle.
         for (label, outputs) in [
             ("first", &recycled),
             ("warm", &recycled),
@@ -310,8 +312,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             let (cpu, wall) = (cpu_seconds() - cpu, wall.elapsed().as_secs_f64());
             let c = &outcome.counters;
             println!(
-                "value {value_bytes:4} {label:7}: {:6.0} MB/cpu-s {:6.1} ns an entry; {:6.0} MB/s wall; \
-                 {} entries, {} shadowed, {} tables",
+                "value {value_bytes:4} {label:7}: {:6.0} MB/cpu-s {:6.1} ns per entry; \
+                 {:6.0} MB/s wall; {} entries, {} shadowed, {} tables",
                 c.raw_bytes_read as f64 / 1e6 / cpu,
                 cpu * 1e9 / c.entries_read as f64,
                 c.raw_bytes_read as f64 / 1e6 / wall,

@@ -1,4 +1,5 @@
-//! The CPU executor against a naive model, on storage in memory: what every reader sees, before and after.
+//! The CPU executor compared with a naive model, on storage in memory: what every reader sees
+//! before and after.
 
 mod common;
 
@@ -15,7 +16,7 @@ use siltstone_table::limits::MAX_KEY_BYTES;
 use siltstone_table::rangedel::RangeDeletes;
 use siltstone_table::retain::{RangeDelete, RangeEnd, Retain, Stripes, fragment};
 
-/// What was put where, as the engine would hold it: older data outside the job, then the runs of the job.
+/// Contents as the engine would have them: older data outside the job, and the runs of the job.
 #[derive(Clone, Debug)]
 struct Case {
     older: Content,
@@ -44,14 +45,15 @@ enum Op {
     Put(Vec<u8>, usize),
     Delete(Vec<u8>),
     DeleteRange(Vec<u8>, Vec<u8>),
-    /// What follows goes to a newer run.
+    /// The following entries belong to a newer run.
     NextRun,
     Snapshot,
 }
 
 fn an_op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        12 => (a_key(), prop_oneof![9 => 0usize..60, 1 => 0usize..3000]).prop_map(|(k, n)| Op::Put(k, n)),
+        12 => (a_key(), prop_oneof![9 => 0usize..60, 1 => 0usize..3000])
+            .prop_map(|(k, n)| Op::Put(k, n)),
         5 => a_key().prop_map(Op::Delete),
         2 => (a_key(), a_key()).prop_map(|(a, b)| Op::DeleteRange(a, b)),
         2 => Just(Op::NextRun),
@@ -146,8 +148,8 @@ fn apply(content: &mut Content, op: &Op, seq: &mut u64) {
     }
 }
 
-/// The older ranges that the engine would declare: exact hulls of what is there.
-fn hulls(older: &Content) -> Vec<KeyRange> {
+/// The older ranges that the engine would declare: exactly those of the existing data.
+fn exact_ranges(older: &Content) -> Vec<KeyRange> {
     let keys = older
         .entries
         .iter()
@@ -182,7 +184,7 @@ fn world(case: &Case) -> World {
     job.older = if case.declare_everything {
         vec![KeyRange::everything()]
     } else {
-        hulls(&case.older)
+        exact_ranges(&case.older)
     };
     for (i, run) in case.runs.iter().enumerate() {
         if run.is_empty() {
@@ -218,7 +220,10 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 400 } else { 6000 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(debug_assertions) { 400 } else { 6000 },
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn no_reader_sees_a_difference(case in a_case()) {
@@ -231,7 +236,9 @@ proptest! {
         let mut after = case.older.clone();
         after.extend(&output);
         let keys: BTreeSet<Vec<u8>> = before.keys().into_iter()
-            .chain((0..41).map(|n| vec![b'k', n])).chain((0..41).map(|n| vec![b'k', n, 1])).collect();
+            .chain((0..41).map(|n| vec![b'k', n]))
+            .chain((0..41).map(|n| vec![b'k', n, 1]))
+            .collect();
         let mut readers = case.snapshots.clone();
         readers.push(case.published);
         for at in readers {
@@ -239,11 +246,11 @@ proptest! {
                 prop_assert_eq!(before.get(key, at), after.get(key, at), "key {:?} at {}", key, at);
             }
         }
-        // The truth is believed.
+        // The honest outcome is accepted.
         use siltstone_table::job::verify::{Sample, TrustSyncs, verify_outcome, verify_tables};
         verify_outcome(&w.job, &outcome).unwrap();
         verify_tables(&w.job, &outcome, &*w.storage, &TrustSyncs, Sample::All).unwrap().unwrap();
-        // Counts.
+        // The counters are right.
         let c = &outcome.counters;
         let read: u64 = case.runs.iter().map(|r| r.entries.len() as u64).sum();
         prop_assert_eq!(c.entries_read, read);
@@ -252,23 +259,29 @@ proptest! {
         if case.rules == DropRules::QUICK {
             prop_assert_eq!(c.dropped(), 0);
         }
-        // Nothing that the rules may drop is left: at most one version a stripe.
+        // Nothing is left that the rules allow to drop: there is at most one version per stripe.
         if case.rules == DropRules::ALL {
             let mut seen = BTreeSet::new();
             for (key, t, _) in &output.entries {
-                let stripe = case.snapshots.iter().filter(|s| **s < t >> 8).collect::<BTreeSet<_>>().len();
+                let older = case.snapshots.iter().filter(|s| **s < t >> 8);
+                let stripe = older.collect::<BTreeSet<_>>().len();
                 prop_assert!(seen.insert((key.clone(), stripe)));
                 let oldest = stripe == 0;
                 let holds = case.declare_everything || case.older.keys().contains(key)
                     || case.older.range_deletes.iter().any(|r| r.start <= *key && *key < r.end);
-                prop_assert!(!(oldest && !holds && *t as u8 == Kind::Delete as u8), "a tombstone over nothing stayed");
+                let is_delete = *t as u8 == Kind::Delete as u8;
+                prop_assert!(
+                    !(oldest && !holds && is_delete),
+                    "a tombstone that hides nothing was kept"
+                );
             }
-            // Fragments of one stripe do not overlap. One that all readers see reaches, in one
-            // piece, from the first key that older data can hold to the last. Tables cut it only
-            // at their own bounds.
-            let deletes = output.range_deletes.iter().map(|r| (r.start.clone(), r.end.clone(), r.seq));
+            // Fragments of one stripe do not overlap. A fragment that all readers see extends, in
+            // one piece, from the first key that older data can hold to the last. Tables cut it
+            // only at their own bounds.
+            let deletes = output.range_deletes.iter();
+            let deletes = deletes.map(|r| (r.start.clone(), r.end.clone(), r.seq));
             let joined = siltstone_table::rangedel::joined(deletes);
-            let older = hulls(&case.older);
+            let older = exact_ranges(&case.older);
             let stripes = Stripes::new(&case.snapshots, case.published);
             let mut by_stripe: Vec<_> = joined.iter().map(|f| (stripes.of(f.seq), f)).collect();
             by_stripe.sort_by_key(|(stripe, f)| (*stripe, f.start.clone()));
@@ -278,14 +291,18 @@ proptest! {
             }
             if !case.declare_everything {
                 for f in joined.iter().filter(|f| stripes.of(f.seq) == 0) {
-                    prop_assert!(older.iter().any(|h| h.contains(&f.start)), "{:?} begins before older data", f);
+                    let begins = older.iter().any(|h| h.contains(&f.start));
+                    prop_assert!(begins, "{:?} begins before older data", f);
                     let end = RangeEnd::Before(f.end.clone());
-                    prop_assert!(older.iter().any(|h| h.overlaps(&f.start, &f.end) && h.end.at_least(&end)), "{:?} goes on past older data", f);
+                    let ends = older
+                        .iter()
+                        .any(|h| h.overlaps(&f.start, &f.end) && h.end.at_least(&end));
+                    prop_assert!(ends, "{:?} extends past older data", f);
                 }
             }
         }
 
-        // The same again gives the same bytes; in parallel too.
+        // Running the job again gives the same bytes, also in parallel.
         let bytes = files(&*w.storage, &outcome);
         for (attempt, parallel) in [(77, 1), (78, 3)] {
             let mut job = w.job.clone();
@@ -299,8 +316,8 @@ proptest! {
     }
 }
 
-/// What is left of a range delete over `[b, y)` beside older data of these ranges.
-fn left_of(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<RangeDelete>, u64) {
+/// What remains of range deletes over `[b, y)` if older data has these ranges.
+fn surviving(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<RangeDelete>, u64) {
     let deletes: Vec<RangeDelete> = seqs
         .iter()
         .map(|seq| RangeDelete {
@@ -318,7 +335,7 @@ fn left_of(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<RangeDel
 /// At most twice as many fragments survive as there are range deletes, however these overlap and
 /// whatever the snapshots are.
 #[test]
-fn fragments_are_as_many_as_range_deletes() {
+fn there_are_no_more_fragments_than_range_deletes() {
     const COUNT: u64 = 3000;
     let key = |i: u64| format!("{i:06}").into_bytes();
     let deletes: Vec<RangeDelete> = (0..COUNT)
@@ -339,8 +356,8 @@ fn fragments_are_as_many_as_range_deletes() {
         each,
     );
     assert_eq!(retain.surviving_fragments(), (deletes.clone(), 0));
-    // A snapshot after every hundredth range delete. Each range delete leaves one fragment, and the
-    // fragments are stored and searched.
+    // With a snapshot after every hundredth range delete, each range delete leaves one fragment.
+    // The fragments are stored and searched.
     let few: Vec<u64> = snapshots.iter().copied().step_by(100).collect();
     let fragments = fragment(&deletes, &Stripes::new(&few, 2 * COUNT), b"", None);
     assert_eq!(fragments.len() as u64, COUNT);
@@ -365,19 +382,19 @@ fn a_range_delete_is_trimmed_to_what_older_data_can_hold() {
         seq,
     };
     let kept = |start: &[u8], end: &[u8]| vec![part(start, end, 9)];
-    let one = |older: &[KeyRange]| left_of(&[9], &[], older);
+    let one = |older: &[KeyRange]| surviving(&[9], &[], older);
     let whole = (kept(b"b", b"y"), 0);
     assert_eq!(one(&[KeyRange::everything()]), whole);
     assert_eq!(one(&[KeyRange::inclusive(b"a", b"z")]), whole);
     assert_eq!(one(&[]), (vec![], 1));
-    // Neighbours that only touch it, and a range of no keys within it, need nothing.
+    // Ranges that only touch it, and an empty range within it, need no part of it.
     let touching = [
         KeyRange::before(b"a", b"b"),
         KeyRange::inclusive(b"y", b"z"),
         KeyRange::before(b"g", b"g"),
     ];
     assert_eq!(one(&touching), (vec![], 1));
-    // Both ends go; the gap between stays covered.
+    // Both ends are removed. The gap between the ranges stays covered.
     let two = [
         KeyRange::before(b"c", b"c"),
         KeyRange::before(b"d", b"e"),
@@ -390,19 +407,19 @@ fn a_range_delete_is_trimmed_to_what_older_data_can_hold() {
         (kept(b"b", b"c\0"), 0)
     );
     assert_eq!(one(&[KeyRange::before(b"w", b"z")]), (kept(b"w", b"y"), 0));
-    // The key after the longest possible one cannot be told: that end stays.
+    // There is no key directly after the longest possible one, so that end stays.
     let longest = [b"m".to_vec(), vec![b'm'; MAX_KEY_BYTES - 1]].concat();
     assert_eq!(
         one(&[KeyRange::inclusive(&longest, &longest)]),
         (kept(&longest, b"y"), 0)
     );
-    // A range delete that the snapshot does not see does not cut the one that it sees.
+    // A range delete that the snapshot does not see does not cut one that it sees.
     assert_eq!(
-        left_of(&[9, 50], &[20], &two),
+        surviving(&[9, 50], &[20], &two),
         (vec![part(b"b", b"y", 50), part(b"d", b"n\0", 9)], 0)
     );
     assert_eq!(
-        left_of(&[9, 50], &[20], &touching),
+        surviving(&[9, 50], &[20], &touching),
         (vec![part(b"b", b"y", 50)], 1)
     );
 }

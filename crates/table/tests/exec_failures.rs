@@ -1,5 +1,6 @@
-//! What goes wrong around a job: storage that fails at every call, damaged and foreign inputs, cancelling, kinds and
-//! extensions that nobody knows. Nothing is ever returned as an outcome, and no output is left where it can be deleted.
+//! Failures around a job: storage that fails at every call, damaged and wrong inputs, cancellation,
+//! and unknown kinds and extensions. No such job returns an outcome, and its output is deleted if
+//! that is possible.
 
 mod common;
 
@@ -118,7 +119,8 @@ fn every_failing_call_fails_the_job_and_leaves_nothing() {
                         for table in &outcome.tables {
                             w.storage.delete(epoch(), &table.name).unwrap();
                         }
-                        // A hint that fails is no failure; otherwise the calls have run out.
+                        // A failed hint is not a failure. If no fault fired, all calls have been
+                        // tried.
                         if !fired {
                             break;
                         }
@@ -126,7 +128,7 @@ fn every_failing_call_fails_the_job_and_leaves_nothing() {
                     Err(other) => panic!("call {n}: {other}"),
                 }
             }
-            assert!(failures > 8, "only {failures} calls were there to fail");
+            assert!(failures > 8, "only {failures} calls failed");
         }
     }
 }
@@ -156,7 +158,7 @@ fn damage_is_named_and_never_copied() {
                 assert_eq!(w.outputs(), Vec::<String>::new());
             }
             Ok(outcome) => {
-                // The filter is no input of a merge.
+                // A merge does not read the filter.
                 let table =
                     siltstone_table::merge::table::InputTable::open(w.storage.open(name).unwrap())
                         .unwrap();
@@ -175,7 +177,7 @@ fn damage_is_named_and_never_copied() {
 }
 
 #[test]
-fn an_input_that_is_not_the_one_meant() {
+fn an_input_that_is_not_the_named_one_is_refused() {
     let w = world();
     let mut job = w.job.clone();
     job.inputs[0].digest ^= 1;
@@ -198,11 +200,11 @@ fn an_input_that_is_not_the_one_meant() {
     assert_eq!(w.outputs(), Vec::<String>::new());
 }
 
-/// A reason, and the change to a job that calls for it.
+/// The reason for declining, and the change to a job that causes it.
 type Change = (&'static str, fn(&mut Job));
 
 #[test]
-fn what_the_executor_lacks_is_declined_with_a_reason() {
+fn unsupported_jobs_are_declined_with_a_reason() {
     let w = world();
     let changes: &[Change] = &[
         ("layout version", |j| j.layout_version = 9),
@@ -278,9 +280,9 @@ fn a_cancelled_job_leaves_nothing() {
     assert_eq!(w.outputs(), Vec::<String>::new());
 }
 
-/// A flush of range deletes alone, and a sequence override: the corners of a job's output.
+/// A flush of range deletes alone, and a sequence override.
 #[test]
-fn range_deletes_alone_and_overrides() {
+fn range_deletes_alone_and_overrides_give_the_right_tables() {
     let w = world();
     let mut content = Content::default();
     content.range_deletes.push(RangeDelete {
@@ -297,7 +299,7 @@ fn range_deletes_alone_and_overrides() {
         ..w.context()
     };
     let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
-    // Two subjobs, a table each, clipped at the hard cut.
+    // Two subjobs with one table each, clipped at the hard cut.
     let ranges: Vec<_> = outcome
         .tables
         .iter()

@@ -1,4 +1,5 @@
-//! An attempt that fails leaves its finished tables to the next one of the same job; what comes out is what an undisturbed run gives.
+//! A failed attempt leaves its finished tables to the next attempt of the same job. The result is
+//! that of an undisturbed run.
 
 mod common;
 
@@ -26,7 +27,8 @@ struct World {
     files: Vec<Vec<u8>>,
 }
 
-/// Three inputs with overwritten keys, deletes, and range deletes that cross tables, soft cuts and a subjob's bound.
+/// Three inputs with overwritten keys, deletes, and range deletes that cross tables, soft cuts and
+/// the bound of a subjob.
 fn world() -> World {
     let runtime = Runtime::threads();
     let storage = Arc::new(MemoryStorage::new(&runtime));
@@ -129,7 +131,8 @@ impl World {
         names.filter(|n| !n.starts_with("in-")).collect()
     }
 
-    /// The outcome of attempt `attempt` is the undisturbed one, and nothing else is there. Deletes it.
+    /// Checks that the outcome of attempt `attempt` is the undisturbed one, and that there are no
+    /// other objects. Deletes it.
     fn check(&self, outcome: &Outcome, attempt: u64, when: &str) {
         let job = self.named(attempt);
         verify_outcome(&job, outcome).unwrap_or_else(|e| panic!("{when}: {e}"));
@@ -146,7 +149,7 @@ impl World {
             tables
         };
         assert_eq!(nameless(outcome), nameless(&self.undisturbed), "{when}");
-        // Blocks around the places where attempts went on were read more than once, by one.
+        // Blocks around the points where attempts continued were read once more, by one attempt.
         let counted = |c: &Counters| Counters {
             bytes_read: 0,
             ..*c
@@ -176,7 +179,7 @@ impl World {
     }
 }
 
-/// Cancels the job after so many blocks.
+/// Cancels the job after a number of blocks.
 struct CancelAfter {
     left: AtomicU64,
     cancel: CancelToken,
@@ -193,7 +196,7 @@ impl Throttle for CancelAfter {
 const IO: Fault = Fault::Fail(StorageErrorKind::Io);
 
 #[test]
-fn after_any_failed_call_the_next_attempt_goes_on() {
+fn after_any_failed_call_the_next_attempt_continues() {
     let w = world();
     for parallel in [1, 2] {
         let mut most = 0;
@@ -235,7 +238,7 @@ fn k_of_n_tables_are_adopted() {
         w.attempt(10, 1, Some(&handover), None).unwrap_err();
         w.faults.clear();
         assert_eq!(handover.left_count() as u64, k);
-        // An attempt between that fails at once leaves them as they are, under its own names.
+        // An attempt in between that fails at once leaves them unchanged, under its own names.
         w.faults.add(Rule::on(OpKind::Create, IO));
         w.attempt(11, 1, Some(&handover), None).unwrap_err();
         w.faults.clear();
@@ -255,13 +258,13 @@ fn k_of_n_tables_are_adopted() {
 }
 
 #[test]
-fn cancelled_attempts_go_on_wherever_they_were() {
+fn cancelled_attempts_are_continued_wherever_they_were() {
     let w = world();
     for parallel in [1, 2] {
         let handover = Arc::new(Handover::new(&w.runtime));
         let mut before = 0;
         for attempt in 10.. {
-            // A few blocks each: some make no table, some several.
+            // Each attempt reads a few blocks: some make no table, others several.
             match w.attempt(attempt, parallel, Some(&handover), Some(attempt * 2)) {
                 Err(ExecError::Cancelled) => {
                     assert!(handover.left_count() >= before);
@@ -280,7 +283,7 @@ fn cancelled_attempts_go_on_wherever_they_were() {
 }
 
 #[test]
-fn nothing_is_adopted_after_a_failed_sync_or_without_room() {
+fn nothing_is_adopted_after_a_failed_sync_or_on_a_full_disk() {
     let w = world();
     let no_space = Fault::Fail(StorageErrorKind::NoSpace);
     for (rule, what) in [
@@ -304,7 +307,7 @@ fn nothing_is_adopted_after_a_failed_sync_or_without_room() {
 }
 
 #[test]
-fn what_does_not_hold_or_is_of_another_job_is_made_anew() {
+fn damaged_tables_and_those_of_another_job_are_made_again() {
     let w = world();
     let fail_after = |k: u64| {
         let handover = Arc::new(Handover::new(&w.runtime));
@@ -314,7 +317,7 @@ fn what_does_not_hold_or_is_of_another_job_is_made_anew() {
         w.faults.clear();
         handover
     };
-    // A table that was changed, and one that is gone.
+    // A table that was changed, and one that was deleted.
     let handover = fail_after(3);
     let name = w.outputs()[1].clone();
     let mut bytes = w.storage.read_small(&name).unwrap();
@@ -327,8 +330,8 @@ fn what_does_not_hold_or_is_of_another_job_is_made_anew() {
     w.storage.delete(epoch(), &w.outputs()[0]).unwrap();
     let outcome = w.attempt(11, 1, Some(&handover), None).unwrap();
     assert_eq!(handover.adopted_count(), 0);
-    w.check(&outcome, 11, "a table that is gone");
-    // A rename that fails half way.
+    w.check(&outcome, 11, "a deleted table");
+    // A rename that fails halfway.
     let handover = fail_after(3);
     w.faults.add(Rule::on(OpKind::Rename, IO).nth(1));
     let outcome = w.attempt(11, 1, Some(&handover), None).unwrap();

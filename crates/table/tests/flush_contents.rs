@@ -1,5 +1,5 @@
 //! A flush is compared with the stream that it was made from. The comparison finds every entry that
-//! is missing, changed or not from the stream.
+//! is missing, changed, or not from the stream.
 
 mod common;
 
@@ -43,7 +43,7 @@ struct Flush {
     outcome: Outcome,
 }
 
-/// A flush of the content into several tables of several blocks, for readers at 500 and 1000.
+/// A flush of the content into several tables with several blocks, for readers at 500 and 1000.
 fn flush(content: &Content) -> Flush {
     let runtime = Runtime::threads();
     let memory = MemoryStorage::new(&runtime);
@@ -68,8 +68,7 @@ fn flush(content: &Content) -> Flush {
 }
 
 impl Flush {
-    /// The reason for which a comparison with this content rejects the flush; `None` if it does
-    /// not.
+    /// The reason why a comparison with this content rejects the flush. `None` if it accepts it.
     fn compare(&self, content: &Content, sample: Sample) -> Option<String> {
         let stream = Stream(Arc::new((content.sorted(), content.range_deletes.clone())));
         let cancel = CancelToken::new();
@@ -86,7 +85,7 @@ fn drawn(blocks: usize, seed: u64) -> Sample {
 }
 
 #[test]
-fn what_was_flushed_is_accepted_by_every_sample() {
+fn an_honest_flush_is_accepted_by_every_sample() {
     let content = content();
     let flush = flush(&content);
     let mut samples = vec![Sample::None, Sample::Blocks(1), Sample::All];
@@ -100,7 +99,7 @@ fn what_was_flushed_is_accepted_by_every_sample() {
 fn every_difference_is_found_and_named() {
     let content = content();
     let flush = flush(&content);
-    // The newest version of a key that no range delete covers: it is in a table.
+    // The newest version of a key that no range delete covers, so that it is in a table.
     let at = |key: &str| {
         let of_key = |i: &usize| content.entries[*i].0 == key.as_bytes();
         (0..content.entries.len()).rev().find(of_key).unwrap()
@@ -144,22 +143,22 @@ fn every_difference_is_found_and_named() {
         ),
     ];
     for (what, change, says) in changes {
-        for (place, i) in [("first", first), ("some", some), ("last", last)] {
+        for (which, i) in [("first", first), ("some", some), ("last", last)] {
             let mut other = content.clone();
             change(&mut other, i);
             let said = flush.compare(&other, Sample::All);
-            let said = said.unwrap_or_else(|| panic!("{what}, {place}: not found"));
-            assert!(said.contains(says), "{what}, {place}: {said}");
+            let said = said.unwrap_or_else(|| panic!("{what}, {which}: not found"));
+            assert!(said.contains(says), "{what}, {which}: {said}");
             // The first and the last block of each table are always read.
-            if place != "some" {
+            if which != "some" {
                 for seed in 0..10 {
                     let found = flush.compare(&other, drawn(2, seed));
-                    assert!(found.is_some(), "{what}, {place}: a sample of two blocks");
+                    assert!(found.is_some(), "{what}, {which}: a sample of two blocks");
                 }
             }
         }
     }
-    // What the drop rules drop is not compared.
+    // Entries that the drop rules drop are not compared.
     let mut other = content.clone();
     let old = (0..content.entries.len())
         .find(|i| content.entries[*i].0 == b"k0050")
@@ -169,7 +168,7 @@ fn every_difference_is_found_and_named() {
 }
 
 #[test]
-fn range_deletes_are_compared_whole_by_every_sample() {
+fn every_sample_compares_all_range_deletes() {
     let content = content();
     let flush = flush(&content);
     let changes: &[fn(&mut Content)] = &[
@@ -200,8 +199,8 @@ fn range_deletes_are_compared_whole_by_every_sample() {
     }
 }
 
-/// An executor made no table for a flush of range deletes only. Every count was right, and the
-/// range deletes were lost.
+/// An executor made no table for a flush that has only range deletes. Every count was right, and
+/// the range deletes were lost.
 #[test]
 fn range_deletes_without_a_table_are_missed() {
     let content = Content {
@@ -229,7 +228,7 @@ fn range_deletes_without_a_table_are_missed() {
     }
 }
 
-/// The values of two entries are swapped in the table, with every checksum, count and length right.
+/// The values of two entries are swapped in the table, with correct checksums, counts and lengths.
 /// No check of the table alone can find that.
 #[test]
 fn only_the_comparison_finds_swapped_values() {

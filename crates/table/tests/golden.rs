@@ -1,8 +1,8 @@
-//! A table file of version 2, held against the byte tables of `docs/format/table.md`, and against
+//! A table file of version 2 is compared with the byte tables of `docs/format/table.md`, and with
 //! what is written now.
 //!
-//! `SILTSTONE_WRITE_GOLDEN=1 cargo test -p siltstone-table --test golden` writes the file anew, after a change of the
-//! format that also changed its version.
+//! `SILTSTONE_WRITE_GOLDEN=1 cargo test -p siltstone-table --test golden` writes the file again,
+//! after a change of the format that also changed its version.
 
 use std::path::PathBuf;
 
@@ -77,7 +77,7 @@ fn written_bytes_are_the_golden_ones() {
     );
 }
 
-/// The keyspace is one more property, and changes nothing but the lengths behind it.
+/// The keyspace is one more property. It changes only the lengths after it.
 #[test]
 fn a_keyspace_is_ten_bytes_of_the_properties() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,12 +97,12 @@ fn a_keyspace_is_ten_bytes_of_the_properties() {
     assert_eq!(
         bytes[footer + 40..footer + 48],
         want[old_footer + 40..old_footer + 48],
-        "one digest"
+        "the digests are equal"
     );
 }
 
 #[test]
-fn the_golden_file_reads() {
+fn the_golden_file_can_be_read() {
     let storage = FileStorage::open_existing(golden().parent().unwrap()).unwrap();
     let table = TableReader::open(
         storage.open("table-v2.tbl").unwrap(),
@@ -127,7 +127,7 @@ fn the_golden_file_reads() {
     );
 }
 
-/// Entries that compress, values and columns.
+/// Entries whose values and columns can be compressed.
 fn compressible() -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     (0..40u64).map(|i| {
         (
@@ -137,10 +137,10 @@ fn compressible() -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     })
 }
 
-/// What other builds compressed must decode; how small a codec makes it, and so its bytes, may change. They are the golden ones only when
-/// written anew.
+/// Files that other builds compressed must decode. How well a codec compresses, and so its bytes,
+/// may change, so the bytes are not compared.
 #[test]
-fn compressed_golden_files_read() {
+fn compressed_golden_files_can_be_read() {
     for (codec, flags) in [(Codec::Lz4, 8 | 16), (Codec::Zstd, 8 | 16 | 32)] {
         let name = format!("table-v2-{}.tbl", codec.word());
         let path = golden().with_file_name(&name);
@@ -178,7 +178,7 @@ fn compressed_golden_files_read() {
                 .damage
                 .is_empty()
         );
-        // One block: its header says how it is compressed.
+        // There is one block, whose header says how it is compressed.
         let bytes = std::fs::read(&path).unwrap();
         let blocks = uint(&bytes, bytes.len() - 64, 8) as usize;
         let index = blocks + uint(&bytes, bytes.len() - 56, 8) as usize;
@@ -188,9 +188,9 @@ fn compressed_golden_files_read() {
     }
 }
 
-/// Walks the file by the byte tables of the page, with nothing but arithmetic.
+/// Reads the file according to the byte tables of the page, by arithmetic only.
 #[test]
-fn bytes_are_where_the_page_says() {
+fn bytes_are_at_the_offsets_that_the_page_states() {
     let f = std::fs::read(golden()).unwrap();
     let footer = f.len() - 64;
     assert_eq!(&f[footer + 56..], b"SILTTABL");
@@ -218,7 +218,7 @@ fn bytes_are_where_the_page_says() {
     assert_eq!(
         uint(&f, index + 12, 4),
         2,
-        "banana twice has a trailer, and the last block has one"
+        "the separator within banana has a trailer, and so has the last block"
     );
     let anchors: Vec<usize> = (0..3)
         .map(|i| uint(&f, index + 16 + 24 + 4 * i, 4) as usize)
@@ -231,17 +231,17 @@ fn bytes_are_where_the_page_says() {
         u64::from_be_bytes(*b"apr\0\0\0\0\0"),
         "apricot up to its first new byte"
     );
-    // The range deletes: two that overlap.
+    // The range deletes are two that overlap.
     let deletes = index + lengths[2];
     let columns = [
         &[2, 0, 0, 0, 6, 0, 0, 0][..], // two, and six bytes of keys
-        &[2, 0, 0, 0, 5, 0, 0, 0],     // where the starts end
-        &[4, 0, 0, 0, 6, 0, 0, 0],     // where the ends end
+        &[2, 0, 0, 0, 5, 0, 0, 0],     // ends of the starts
+        &[4, 0, 0, 0, 6, 0, 0, 0],     // ends of the ends
         &[2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0],
         b"abbbbc",
     ];
     assert_eq!(f[deletes..deletes + lengths[3] - 4], columns.concat());
-    // The first block: "red", "", "wood", then its header.
+    // The first block has "red", "", "wood", and then its header.
     let h = anchors[0];
     assert_eq!((h, &f[..h]), (7, &b"redwood"[..]));
     assert_eq!(

@@ -1,5 +1,6 @@
-//! `docs/format/job.md` against the code: a job and an outcome, made by hand as the page says, are what the coding writes and reads; the
-//! page's tables have exactly the fields that there are, in order.
+//! Compares `docs/format/job.md` with the code. A job and an outcome that are made by hand as the
+//! page says are what the code writes and reads, and the tables of the page have exactly the
+//! existing fields, in order.
 
 use siltstone_table::Codec;
 use siltstone_table::job::outcome::{Counters, Outcome, OutputTable};
@@ -11,7 +12,7 @@ use siltstone_table::retain::{KeyRange, RangeEnd};
 
 const PAGE: &str = include_str!("../../../docs/format/job.md");
 
-/// Bytes as the page's *parts* say.
+/// Bytes as the *parts* of the page say.
 #[derive(Default)]
 struct Hand(Vec<u8>);
 
@@ -51,7 +52,7 @@ fn whole(magic: &[u8; 8], fields: &[(u16, Hand)]) -> Vec<u8> {
     bytes
 }
 
-/// Tags of the table below a heading of the page.
+/// The tags in the table below a heading of the page.
 fn tags(heading: &str) -> Vec<u16> {
     let section = PAGE.split(heading).nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -138,7 +139,7 @@ fn job() -> Job {
 }
 
 #[test]
-fn a_job_is_what_the_page_says() {
+fn a_job_is_encoded_as_the_page_says() {
     let job = job();
     job.check().unwrap();
     let limits = &job.limits;
@@ -210,7 +211,8 @@ fn a_job_is_what_the_page_says() {
     let bytes = whole(b"siltjob\0", &fields);
     assert_eq!(job.encode(), bytes);
     assert_eq!(Job::decode(&bytes).unwrap(), job);
-    // Everything before the last field and the checksum, which is 6 bytes of head, 16 of field and 4 of checksum.
+    // Everything before the last field and the checksum, which have 6 bytes of head, 16 of field
+    // and 4 of checksum.
     assert_eq!(
         job.identity(),
         xxhash_rust::xxh3::xxh3_128(&bytes[..bytes.len() - 26])
@@ -218,7 +220,7 @@ fn a_job_is_what_the_page_says() {
 }
 
 #[test]
-fn an_outcome_is_what_the_page_says() {
+fn an_outcome_is_encoded_as_the_page_says() {
     let outcome = Outcome {
         job: 0x0102_0304_0506_0708_1112_1314_1516_1718,
         output: OutputPrefix {

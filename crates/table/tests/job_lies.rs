@@ -1,4 +1,5 @@
-//! An executor that lies: whatever it says that is not so, nothing of it is believed. And: jobs and outcomes as bytes.
+//! An executor that lies: a wrong statement in an outcome is found, and the outcome is rejected.
+//! Also tests of jobs and outcomes as bytes.
 
 mod common;
 
@@ -26,7 +27,8 @@ struct Honest {
     outcome: Outcome,
 }
 
-/// A job over three runs with cuts of both kinds, versions, deletes and range deletes, run honestly.
+/// A job over three runs with both kinds of cuts, versions, deletes and range deletes, which is run
+/// honestly.
 fn honest() -> Honest {
     let runtime = Runtime::threads();
     let storage = Arc::new(MemoryStorage::new(&runtime));
@@ -74,14 +76,14 @@ fn honest() -> Honest {
 }
 
 impl Honest {
-    fn believe(&self, outcome: &Outcome, sample: Sample) -> Result<(), Rejected> {
+    fn verify(&self, outcome: &Outcome, sample: Sample) -> Result<(), Rejected> {
         verify_outcome(&self.job, outcome)?;
         verify_tables(&self.job, outcome, &*self.storage, &TrustSyncs, sample).unwrap()
     }
 }
 
 #[test]
-fn the_truth_is_believed() {
+fn an_honest_outcome_is_accepted() {
     let h = honest();
     for sample in [
         Sample::None,
@@ -89,11 +91,11 @@ fn the_truth_is_believed() {
         Sample::Blocks(3),
         Sample::All,
     ] {
-        h.believe(&h.outcome, sample).unwrap();
+        h.verify(&h.outcome, sample).unwrap();
     }
 }
 
-/// A lie: what it is called, and what it does to an honest outcome.
+/// A lie: its name, and the change that it makes to an honest outcome.
 type Lie = (&'static str, fn(&mut Outcome));
 
 #[test]
@@ -140,7 +142,7 @@ fn lies_about_structure_are_found_without_reading() {
             o.tables[0].right_bound = Some(b"k9999".to_vec())
         }),
         ("no right bound", |o| o.tables[0].right_bound = None),
-        ("a left bound that is no cut", |o| {
+        ("a left bound that is not a cut", |o| {
             o.tables[1].left_bound.push(0)
         }),
         ("a first left bound", |o| {
@@ -158,12 +160,12 @@ fn lies_about_structure_are_found_without_reading() {
         let mut outcome = h.outcome.clone();
         lie(&mut outcome);
         let verdict = verify_outcome(&h.job, &outcome);
-        assert!(verdict.is_err(), "believed: {what}");
+        assert!(verdict.is_err(), "accepted: {what}");
     }
 }
 
 #[test]
-fn drops_that_the_job_does_not_allow() {
+fn drops_that_the_job_does_not_allow_are_rejected() {
     let h = honest();
     assert!(h.outcome.counters.shadowed > 0);
     let mut job = h.job.clone();
@@ -204,13 +206,13 @@ fn lies_about_tables_are_found_by_opening_them() {
         let mut outcome = h.outcome.clone();
         lie(&mut outcome);
         assert!(
-            h.believe(&outcome, Sample::None).is_err(),
-            "believed: {what}"
+            h.verify(&outcome, Sample::None).is_err(),
+            "accepted: {what}"
         );
     }
 }
 
-/// The storage's owner knows what was synced.
+/// The owner of the storage knows which objects were synced.
 struct Durable(MemoryStorage);
 
 impl Synced for Durable {
@@ -222,7 +224,7 @@ impl Synced for Durable {
 #[test]
 fn what_is_not_synced_is_not_installed() {
     let h = honest();
-    // What an honest executor returns survives the loss of power at once, whole.
+    // The tables of an honest executor survive an immediate power loss completely.
     let durable = Durable(
         h.storage
             .crash(siltstone_storage::CrashPolicy::LoseUnsynced),
@@ -233,7 +235,7 @@ fn what_is_not_synced_is_not_installed() {
     verify_tables(&h.job, &h.outcome, &durable.0, &TrustSyncs, Sample::All)
         .unwrap()
         .unwrap();
-    // A table rewritten without a sync.
+    // A table is rewritten without a sync.
     let name = &h.outcome.tables[1].name;
     let bytes = h.storage.read_small(name).unwrap();
     h.storage.delete(epoch(), name).unwrap();
@@ -252,7 +254,7 @@ fn what_is_not_synced_is_not_installed() {
 }
 
 /// Replaces a table by one of the same name with changed entries and range deletes, and its record
-/// by what that table says.
+/// by a record of the new table.
 fn forge(
     h: &Honest,
     table: usize,
@@ -316,10 +318,10 @@ fn forged_tables_are_found_by_reading_them() {
         .iter()
         .position(|t| t.fragments == 0 && t.entries > 20)
         .unwrap();
-    // The control: forging without a change is believed.
+    // The control: a forged table without a change is accepted.
     let same = forge(&h, table, |_, _| {});
-    h.believe(&same, Sample::All).unwrap();
-    // A bit of a value flipped behind a digest that was not recomputed: only its block shows it.
+    h.verify(&same, Sample::All).unwrap();
+    // A bit of a value is flipped, and the digest is not recomputed. Only the block shows it.
     let name = h.outcome.tables[table].name.clone();
     let mut bytes = h.storage.read_small(&name).unwrap();
     bytes[3] ^= 1;
@@ -329,23 +331,23 @@ fn forged_tables_are_found_by_reading_them() {
         .unwrap()
         .append(&[&bytes])
         .unwrap();
-    h.believe(&same, Sample::None).unwrap();
-    let verdict = h.believe(&same, Sample::Blocks(2)).unwrap_err();
+    h.verify(&same, Sample::None).unwrap();
+    let verdict = h.verify(&same, Sample::Blocks(2)).unwrap_err();
     assert!(verdict.reason.contains("checksum"), "{verdict}");
-    // Far too many bytes in one table: the layout is derived anew.
+    // One table has far too many bytes. The layout is computed again and shows it.
     let h = honest();
     let fat = forge(&h, table, |entries, _| {
         entries.iter_mut().for_each(|e| e.2 = vec![1; 2000])
     });
-    let verdict = h.believe(&fat, Sample::All).unwrap_err();
+    let verdict = h.verify(&fat, Sample::All).unwrap_err();
     assert!(
         verdict.reason.contains("should begin another table"),
         "{verdict}"
     );
 }
 
-/// An executor changes a range delete, with every count, checksum and bound right. Entries that
-/// were not deleted would be lost, or deleted ones would come back.
+/// An executor changes a range delete, with correct counts, checksums and bounds. Entries that were
+/// not deleted would be lost, or deleted ones would come back.
 #[test]
 fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
     let table = 0;
@@ -360,7 +362,7 @@ fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
     };
     assert!(
         of_first.is_empty(),
-        "the test wants a table without any, too"
+        "the test needs a table without any, too"
     );
     type Lie = (&'static str, fn(&mut Vec<RangeDelete>), &'static str);
     let lies: &[Lie] = &[
@@ -390,11 +392,11 @@ fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
         let table = with(&h);
         // The control: a forged table without a change is accepted.
         let same = forge(&h, table, |_, _| {});
-        h.believe(&same, Sample::All).unwrap();
+        h.verify(&same, Sample::All).unwrap();
         compare(&h, &same).unwrap();
         let lied = forge(&h, table, |_, range_deletes| lie(range_deletes));
-        // No check of the tables alone can find it.
-        h.believe(&lied, Sample::All).unwrap();
+        // No check of the tables alone can find the change.
+        h.verify(&lied, Sample::All).unwrap();
         let verdict = compare(&h, &lied).expect_err(what);
         assert!(verdict.reason.contains(says), "{what}: {verdict}");
     }
@@ -405,10 +407,10 @@ fn forged_range_deletes_are_found_by_comparing_them_with_the_inputs() {
             seq: 900,
         })
     });
-    h.believe(&one_more, Sample::All).unwrap();
+    h.verify(&one_more, Sample::All).unwrap();
     let verdict = compare(&h, &one_more).unwrap_err();
     assert!(verdict.reason.contains("never written"), "{verdict}");
-    // A job of range deletes only, for which no table was made.
+    // A job with only range deletes, for which no table was made.
     let mut job = h.job.clone();
     job.hard_cuts.clear();
     job.soft_cuts.clear();
@@ -442,7 +444,7 @@ fn jobs_and_outcomes_round_trip() {
     assert_eq!(Job::decode(&bytes).unwrap(), job);
     let bytes = h.outcome.encode();
     assert_eq!(Outcome::decode(&bytes).unwrap(), h.outcome);
-    // The prefix is no part of the identity; everything else is.
+    // The output prefix is not part of the identity; everything else is.
     let mut other = h.job.clone();
     other.output.attempt += 1;
     assert_eq!(other.identity(), h.job.identity());
@@ -481,7 +483,7 @@ proptest! {
             bytes[at] = *byte;
         }
         if fix {
-            // With a checksum that holds: no panic, whatever comes out.
+            // With a valid checksum there is no panic, whatever the result is.
             let end = bytes.len() - 4;
             let crc = siltstone_table::checksum::crc32c(&bytes[..end]);
             bytes[end..].copy_from_slice(&crc.to_le_bytes());

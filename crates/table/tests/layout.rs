@@ -1,4 +1,5 @@
-//! The streamed layout against prefix sums over all entries at once, written anew from the definition.
+//! The streamed layout compared with prefix sums over all entries at once, which are computed from
+//! the definition by separate code.
 
 use proptest::prelude::*;
 use siltstone_table::layout::{Layout, LayoutLimits, LayoutState};
@@ -11,15 +12,16 @@ struct Entry {
     raw: u64,
 }
 
-/// Where tables begin: entry and left cut.
+/// The starts of tables: entry and left cut.
 type Starts = Vec<(usize, Option<Vec<u8>>)>;
 
-/// The definition, by whole-array passes only: search each cut in the keys, sum, scan, divide, compare neighbours.
+/// The definition, with passes over whole arrays only: search each cut in the keys, sum, scan,
+/// divide, compare neighbours.
 fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Starts {
     if entries.is_empty() {
         return vec![];
     }
-    // The first entry right of each cut; span i lies between bounds i and i + 1.
+    // The first entry right of each cut. Span i is between bounds i and i + 1.
     let mut bounds = vec![0];
     bounds.extend(
         cuts.iter()
@@ -31,7 +33,7 @@ fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Star
     for e in entries {
         sums.push(sums[sums.len() - 1] + e.raw);
     }
-    // Weights of spans, from that of the first entry on.
+    // The weights of spans, from that of the first entry on.
     let first_span = cuts.iter().filter(|cut| **cut <= entries[0].key).count();
     let weights: Vec<u64> = (0..=cuts.len())
         .map(|i| {
@@ -64,7 +66,7 @@ fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Star
     starts
 }
 
-/// Streams a part of the entries through a layout.
+/// Passes some of the entries to a layout.
 fn stream(
     layout: &mut Layout<'_>,
     entries: &[Entry],
@@ -95,7 +97,8 @@ fn case() -> impl Strategy<Value = Case> {
     let key = prop_oneof![
         6 => (0u16..600).prop_map(|n| n.to_be_bytes().to_vec()),
         1 => prop::collection::vec(0u8..3, 0..4),
-        1 => (0u16..600, 0usize..300).prop_map(|(n, len)| [&n.to_be_bytes()[..], &vec![7; len]].concat()),
+        1 => (0u16..600, 0usize..300)
+            .prop_map(|(n, len)| [&n.to_be_bytes()[..], &vec![7; len]].concat()),
     ];
     let value = prop_oneof![3 => Just(0u64), 6 => 0u64..200, 2 => 0u64..3000, 1 => 0u64..100_000];
     let versions = prop_oneof![8 => Just(1usize), 2 => 1usize..5, 1 => 1usize..60];
@@ -121,7 +124,7 @@ fn case() -> impl Strategy<Value = Case> {
         let limits = if derived {
             LayoutLimits::new(table_bytes, !soft.is_empty())
         } else {
-            // Any limits: the layout must not depend on M and D being as derived.
+            // Any limits, because the layout must not depend on M and D having their usual values.
             LayoutLimits {
                 table_bytes,
                 min_span_bytes: table_bytes / 3,
@@ -146,12 +149,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
-    fn streaming_is_prefix_sums_in_pieces_and_resumed(
+    fn streaming_equals_prefix_sums_also_in_pieces_and_resumed(
         case in case(),
         hard in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
         pieces in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
     ) {
-        // Hard cuts: the counts restart; every soft cut that equals one is dropped; cuts outside may stay.
+        // The counts restart at hard cuts. A soft cut that equals a hard cut is dropped. Cuts
+        // outside a subjob may stay.
         let mut bounds: Vec<Vec<u8>> = if case.entries.is_empty() {
             vec![]
         } else {
@@ -161,7 +165,9 @@ proptest! {
         bounds.dedup();
         let mut from = 0;
         for n in 0..=bounds.len() {
-            let to = bounds.get(n).map_or(case.entries.len(), |b| case.entries.partition_point(|e| e.key < *b));
+            let to = bounds.get(n).map_or(case.entries.len(), |b| {
+                case.entries.partition_point(|e| e.key < *b)
+            });
             let entries = &case.entries[from..to];
             let lower = if n == 0 { None } else { bounds.get(n - 1) };
             let soft: Vec<Vec<u8>> = case.soft.iter()
@@ -169,12 +175,12 @@ proptest! {
                 .cloned().collect();
             let want = by_prefix_sums(entries, &soft, &case.limits);
 
-            // In one go, with the state at each table's start.
+            // As one stream, with the state at the start of each table.
             let (mut got, mut states) = (vec![], vec![]);
             stream(&mut Layout::new(case.limits, &soft), entries, 0, &mut got, &mut states);
             prop_assert_eq!(&got, &want);
 
-            // In pieces that end anywhere, also within a key's versions.
+            // In pieces that end anywhere, also between the versions of a key.
             let mut ends: Vec<usize> = pieces.iter().map(|p| p.index(entries.len() + 1)).collect();
             ends.push(entries.len());
             ends.sort();
@@ -200,7 +206,7 @@ proptest! {
     }
 }
 
-/// A table holds at most `table_bytes + delay_bytes` before its last user key.
+/// A table has at most `table_bytes + delay_bytes` before its last user key.
 #[test]
 fn sizes_are_bounded_and_cuts_are_met() {
     let cuts: Vec<Vec<u8>> = (1..32u32)
@@ -226,7 +232,7 @@ fn sizes_are_bounded_and_cuts_are_met() {
         "{sizes:?}"
     );
     assert_eq!(sizes.iter().sum::<u64>(), 8000 * 16);
-    // Spans lighter than D: every table but the first begins at a cut.
+    // Spans are lighter than D, so every table but the first begins at a cut.
     assert_eq!(at_cuts as usize, sizes.len() - 1);
     assert!(sizes.len() >= 7);
 }

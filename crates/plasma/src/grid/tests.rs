@@ -2,11 +2,11 @@ use super::*;
 use crate::rng::{Stream, random, unit};
 use std::f64::consts::TAU;
 
-/// A grid with `count` particles at places that `place` (0 to 1) gives.
-fn filled(cells: usize, length: f64, count: usize, place: impl Fn(usize) -> f64) -> Grid {
+/// A grid with `count` particles at the positions `position` (0 to 1).
+fn filled(cells: usize, length: f64, count: usize, position: impl Fn(usize) -> f64) -> Grid {
     let mut grid = Grid::new(cells, length);
     for i in 0..count {
-        let at = place(i) * cells as f64;
+        let at = position(i) * cells as f64;
         let cell = at as usize;
         grid.shares[cell][0] += 1.0;
         grid.shares[cell][1] += at - cell as f64;
@@ -41,7 +41,7 @@ fn the_solution_solves_both_difference_equations() {
 }
 
 #[test]
-fn field_energy_is_that_of_charges_in_their_potential() {
+fn field_energy_equals_that_of_charges_in_their_potential() {
     let grid = filled(96, 3.0, 500, |i| {
         unit(random(9, Stream::Positions, i as u64))
     });
@@ -69,7 +69,7 @@ fn the_plasma_exerts_no_force_on_itself() {
 }
 
 #[test]
-fn a_bunched_plasma_has_the_field_of_theory() {
+fn a_bunched_plasma_has_the_theoretical_field() {
     // Electrons displaced by -(d/k) sin(kx) have the density 1 + d cos(kx), so dE/dx = -d cos(kx).
     let (cells, length, mode, d) = (256, 10.0, 3, 1e-3);
     let k = TAU * mode as f64 / length;

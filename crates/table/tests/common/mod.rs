@@ -1,4 +1,4 @@
-//! What tests of jobs share: a naive model of contents, and inputs made from it.
+//! Shared by the tests of jobs: a naive model of contents, and inputs made from it.
 #![allow(dead_code)]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use siltstone_table::rangedel::joined;
 use siltstone_table::retain::RangeDelete;
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
-/// The lease's epoch in tests.
+/// The epoch of the lease in tests.
 pub fn epoch() -> Epoch {
     Epoch(3)
 }
@@ -50,7 +50,7 @@ impl Content {
         entries
     }
 
-    /// What a reader at `at` sees, by definition.
+    /// The value that a reader at `at` sees, by definition.
     pub fn get(&self, key: &[u8], at: u64) -> Option<&[u8]> {
         let newest = self
             .entries
@@ -78,7 +78,7 @@ impl Content {
     }
 }
 
-/// A job without inputs that drops what it may.
+/// A job without inputs that drops everything that it may drop.
 pub fn a_job(published: u64) -> Job {
     Job {
         keyspace: 1,
@@ -214,7 +214,7 @@ impl EntryStream for Open {
     }
 }
 
-/// Everything in a table, block by block.
+/// The contents of a table, read block by block.
 pub fn read_table(storage: &dyn Storage, name: &str) -> Content {
     use siltstone_table::block::{Decoded, open_stored};
     let file = storage.open(name).unwrap();
@@ -248,7 +248,7 @@ pub fn read_table(storage: &dyn Storage, name: &str) -> Content {
     content
 }
 
-/// Everything in an outcome's tables.
+/// The contents of all tables of an outcome.
 pub fn read_all(storage: &dyn Storage, outcome: &Outcome) -> Content {
     let mut all = Content::default();
     outcome
