@@ -294,9 +294,8 @@ macro_rules! read_int {
             // SAFETY: `offset + BYTES <= len` was checked, and the memory is readable while the map
             // is borrowed. The alignment is 1. A volatile load is never repeated by the compiler,
             // so a value that was checked does not change.
-            let Unaligned(value) =
-                unsafe { self.ptr.add(offset).cast::<Unaligned<$int>>().read_volatile() };
-            Some(<$int>::from_le(value))
+            let value = unsafe { self.ptr.add(offset).cast::<Unaligned<$int>>().read_volatile() };
+            Some(<$int>::from_le(value.0))
         }
     };
 }
