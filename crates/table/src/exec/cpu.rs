@@ -70,14 +70,14 @@ struct Shared {
     results: Mutex<Vec<Ended>>,
 }
 
-/// A subjob that came to an end, with the tables that it finished.
+/// A subjob that has ended, with the tables that it finished.
 struct Ended {
     part: Part,
     result: Result<Counters, ExecError>,
 }
 
 impl Shared {
-    /// Runs subjobs until there is none left or one failed.
+    /// Runs subjobs until none is left or one has failed.
     fn work(&self) {
         loop {
             let subjob = self.next.fetch_add(1, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Executor for CpuExecutor {
         let mut helpers = Vec::new();
         for i in 1..ctx.max_parallel.min(job.subjobs()) {
             let shared = shared.clone();
-            // Without a further task the others do its work.
+            // If no further task starts, the others do its work.
             match ctx
                 .runtime
                 .spawn(&format!("subjob-{i}"), move || shared.work())
@@ -170,7 +170,7 @@ impl Executor for CpuExecutor {
     }
 }
 
-/// Blocks of each adopted table that are read back.
+/// How many blocks of each adopted table are verified.
 const ADOPTED_BLOCKS: usize = 8;
 
 /// Takes over what an earlier attempt of the job left: verified as tables from outside are, under this attempt's names. What does not hold is
@@ -202,11 +202,11 @@ fn adopt(
             verify_tables(job, &claimed, &*ctx.outputs, &TrustSyncs, sample),
             Ok(Ok(()))
         );
-        for (place, table) in part.tables.iter_mut().enumerate() {
-            let name = job.table_name(part.subjob, place as u32);
+        for (number, table) in part.tables.iter_mut().enumerate() {
+            let name = job.table_name(part.subjob, number as u32);
             if holds && name != table.name {
                 created.note(&name);
-                // Durable with the `sync_dir` that ends the job.
+                // The `sync_dir` at the end of the job makes the rename durable.
                 holds = ctx.outputs.rename(ctx.epoch, &table.name, &name).is_ok();
                 if !holds {
                     delete(&name);

@@ -68,7 +68,7 @@ pub enum ExecError {
     /// The caller cancelled it.
     #[error("cancelled")]
     Cancelled,
-    /// Storage, damage, or a broken rule.
+    /// Storage failed, an input is damaged, or a rule is broken.
     #[error(transparent)]
     Failed(#[from] TableError),
 }
@@ -104,7 +104,7 @@ pub trait EntryStream: Send {
     /// The next entry, or `None` at the end.
     ///
     /// # Errors
-    /// When the stream's source fails; the job fails with it.
+    /// When the stream cannot be read; the job fails with it.
     fn next_entry(&mut self) -> Result<Option<StreamEntry<'_>>, TableError>;
 }
 
@@ -117,13 +117,13 @@ pub trait StreamSource: Send + Sync {
     /// All its range deletes.
     ///
     /// # Errors
-    /// When the source fails.
+    /// When they cannot be read.
     fn range_deletes(&self) -> Result<Vec<RangeDelete>, TableError>;
 
     /// Its entries within `bounds`.
     ///
     /// # Errors
-    /// When the source fails.
+    /// When the stream cannot be opened.
     fn open(&self, bounds: &KeyBounds) -> Result<Box<dyn EntryStream>, TableError>;
 }
 
@@ -142,7 +142,7 @@ pub trait Inputs: Send + Sync {
     fn stream(&self, location: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError>;
 }
 
-/// Inputs held in maps: what tests, tools and flushes need.
+/// Inputs held in maps, for tests, tools and flushes.
 #[derive(Clone, Default)]
 pub struct InputMap {
     tables: BTreeMap<(u32, String), Arc<dyn ReadFile>>,
@@ -207,7 +207,7 @@ pub struct Progress {
     pub buffer_bytes: AtomicU64,
 }
 
-/// Asks a running job to stop. It looks once a block.
+/// Asks a running job to stop. The job checks it once per block.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -222,7 +222,7 @@ impl CancelToken {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether it was asked.
+    /// Whether the job was asked to stop.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -247,9 +247,9 @@ pub struct ExecContext {
     pub outputs: Arc<dyn Storage>,
     /// The writer's lease.
     pub epoch: Epoch,
-    /// Written while the job runs.
+    /// The executor updates it while the job runs.
     pub progress: Arc<Progress>,
-    /// Read while the job runs.
+    /// Stops the job early.
     pub cancel: CancelToken,
     /// How many subjobs may run at once; with 1 no task is started.
     pub max_parallel: usize,
