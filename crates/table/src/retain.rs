@@ -357,7 +357,7 @@ fn trim(fragment: &mut RangeDelete, needed: &[KeyRange]) {
     }
     let end = match &last.end {
         RangeEnd::Before(end) => end.clone(),
-        // The key right after the last; one that would be too long to be a key leaves the fragment as it is.
+        // The end becomes the key right after `key`; if that is too long to be a key, it stays.
         RangeEnd::With(key) if key.len() < MAX_KEY_BYTES || planted!(TrimPastLongestKey) => {
             [&key[..], &[0]].concat()
         }

@@ -93,8 +93,8 @@ impl Core {
         if CURRENT_RUN.get().run != self.run {
             drop(state);
             panic!(
-                "the simulated runtime of seed {} is used from an OS thread that is not a task of its \
-                 run; start tasks with Runtime::spawn",
+                "the simulated runtime of seed {} is used from an OS thread that is not a task of \
+                 its run; start tasks with Runtime::spawn",
                 self.config.seed
             );
         }
@@ -623,8 +623,8 @@ impl Core {
             Err(_) => "a task".into(),
         };
         eprintln!(
-            "simulation seed {}: {who} has reached no point for {limit:?} after {} points: it blocks \
-             outside the runtime (a foreign lock held across a point, a channel, a thread) or \
+            "simulation seed {}: {who} has reached no point for {limit:?} after {} points: it \
+             blocks outside the runtime (a foreign lock held across a point, a channel, a thread) or \
              computes without end; aborting",
             self.config.seed,
             self.progress()
