@@ -204,7 +204,8 @@ fn how_often_is_a_setting_and_readers_publish_nothing() {
         store.set_option("stats_publish_ms", 250u64).unwrap();
         rt.sleep(Duration::from_secs(11));
         let n = calls(&disk);
-        assert!((40..=44).contains(&n), "{n}");
+        // Four a second, and one at once.
+        assert!((40..=45).contains(&n), "{n}");
         store.set_option("stats_publish_ms", 0u64).unwrap();
         rt.sleep(Duration::from_secs(10));
         assert!(calls(&disk) <= n + 1);

@@ -43,11 +43,7 @@ fn work(jobs: &Jobs, flush_only: bool) -> bool {
             schedule::end_unfinished(jobs);
             return false;
         }
-        let task = match jobs.env().health().check_manifest() {
-            Ok(()) => schedule::next(jobs, flush_only),
-            Err(_) => None,
-        };
-        if let Some(task) = task {
+        if let Some(task) = schedule::next(jobs, flush_only) {
             break task;
         }
         jobs.env().settled().notify();

@@ -200,6 +200,11 @@ pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
     }
     let map = jobs.catalog.keyspaces();
     let mut schedule = jobs.schedule.lock();
+    // Under the lock: a job that poisons the store does so before it leaves the schedule, so what
+    // it could not do is not begun again.
+    if jobs.env.health().check_manifest().is_err() {
+        return None;
+    }
     for keyspace in map.by_id.values() {
         if let Some(task) = next_flush(&mut schedule, keyspace) {
             return Some(Task::Flush(task));
