@@ -16,7 +16,7 @@
 
 pub(crate) mod bodies;
 pub mod format;
-mod position;
+pub(crate) mod position;
 pub(crate) mod replay;
 mod report;
 mod segments;

@@ -1,15 +1,20 @@
-//! A place in the log: a segment's number and a byte offset in it.
+//! Positions in the log: a segment's number and a byte offset in it.
 //!
-//! Invariants: positions order by segment, then by offset; both parts are below 2^32, so that a position fits one
-//! atomic word and is read and raised without a lock.
+//! What it is: a [`Position`] is what the log itself computes with. A [`LogPosition`] and a
+//! [`LogStart`] are what the manifest says about the log: their parts have 64 bits, because the
+//! manifest's bytes may hold any number before they are checked.
 //!
-//! Threading: [`Position`] is a value; [`AtomicPosition`] has one raiser at a time and any number of readers.
+//! Invariants: positions order by segment, then by offset. Both parts of a [`Position`] are below
+//! 2^32, so that it fits one atomic word and is read and raised without a lock.
+//!
+//! Threading: positions are values; [`AtomicPosition`] has one raiser at a time and any number of
+//! readers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place in the log. What was synced, where a record ends, where history ends: all are positions, never sequence
-/// numbers.
+/// A place in the log. What was synced, where a record ends and where history ends are positions,
+/// never sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position {
     /// The segment's number; 0 stands before every segment.
@@ -47,6 +52,68 @@ impl Position {
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.segment, self.offset)
+    }
+}
+
+/// A place in the log as the manifest states it: what was synced through it survives power loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogPosition {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Byte offset in it.
+    pub offset: u64,
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.segment, self.offset)
+    }
+}
+
+impl From<Position> for LogPosition {
+    fn from(at: Position) -> LogPosition {
+        LogPosition {
+            segment: at.segment.into(),
+            offset: at.offset.into(),
+        }
+    }
+}
+
+/// Where the log starts: no record before this position is needed. Positions order by segment, then
+/// by offset; the salt belongs to the segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogStart {
+    /// Number of the first segment that replay reads.
+    pub segment: u64,
+    /// Byte offset in it; 0 if the whole segment is needed, with its header.
+    pub offset: u64,
+    /// The salt of the chain that the segment belongs to. Replay uses it if damage has taken the
+    /// segment's header and the offset says that the header is not needed. 0 where it is not known.
+    pub salt: u64,
+}
+
+impl LogStart {
+    /// The start of a chain's segment, with its header.
+    pub fn of_segment(segment: u64, salt: u64) -> LogStart {
+        LogStart {
+            segment,
+            offset: 0,
+            salt,
+        }
+    }
+
+    /// The position, without the salt.
+    pub fn position(&self) -> LogPosition {
+        LogPosition {
+            segment: self.segment,
+            offset: self.offset,
+        }
+    }
+}
+
+impl fmt::Display for LogStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.position().fmt(f)
     }
 }
 

@@ -17,14 +17,14 @@ use super::format::{
     BadHeader, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
     RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
-use super::position::Position;
+use super::position::{LogPosition, LogStart, Position};
 use super::report::{
     Discarded, PassedDamage, ReplayReport, StopReason, another_chain, corruption, displaced,
     ends_before_close, manifest_is_older, reaches_further, unsupported_version,
 };
 use super::window::{SECTOR_BYTES, Segment, is_unreadable};
 use crate::formats::batch::count_entries;
-use crate::formats::version::{LogPosition, LogStart, StoreState};
+use crate::formats::version::StoreState;
 use crate::types::error::{Error, Result};
 
 /// The number of sectors that cannot be read after which [`ends_before`] gives up: a disk may take

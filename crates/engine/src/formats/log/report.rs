@@ -6,8 +6,7 @@
 use std::fmt;
 
 use super::format::{BadHeader, BadRecord, SEGMENT_HEADER_BYTES, VERSION, segment_name};
-use super::position::Position;
-use crate::formats::version::LogStart;
+use super::position::{LogStart, Position};
 use crate::types::error::Error;
 
 /// Why reading stopped.

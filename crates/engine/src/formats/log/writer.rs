@@ -23,9 +23,8 @@ use super::format::{
     RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, padding_bytes,
     parse_segment_name, record_bytes,
 };
-use super::position::{AtomicPosition, Position};
+use super::position::{AtomicPosition, LogStart, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
-use crate::formats::version::LogStart;
 use crate::types::error::{Error, ErrorKind, Result, closed};
 
 /// Parts of a record that are written without an allocation.

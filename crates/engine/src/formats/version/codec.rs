@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
+use crate::formats::log::position::{LogPosition, LogStart};
 use crate::formats::version::edit::{
-    AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, LogStart, RemoveTable,
-    RunSlot,
+    AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, RemoveTable, RunSlot,
 };
 use crate::formats::version::meta::{End, Key, KeyRange, SeqRange, TABLE_FLAGS, TableMeta};
 use crate::types::error::{Error, Result};

@@ -1,14 +1,13 @@
 //! Edits: what changes the store's state.
 //!
 //! What it is: an [`Edit`] is one atomic step from one whole-store state to the next, over any
-//! number of keyspaces. Its bytes are a list of fields (`edit/encoding.rs`, `edit/fields.rs`).
+//! number of keyspaces. Its bytes are a list of fields (`version/codec.rs`, `types/fields.rs`).
 //!
 //! Invariant: [`Edit::check_limits`] accepts only numbers from which nothing that is computed
 //! wraps.
 //!
 //! Threading: immutable values.
 
-use std::fmt;
 use std::sync::Arc;
 
 pub use crate::formats::version::codec::SEAL_TAG;
@@ -20,6 +19,7 @@ use super::meta::{SeqRange, TableMeta};
 use crate::formats::log::format::{
     MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE, RECORD_ALIGN_BYTES, SEGMENT_HEADER_BYTES,
 };
+use crate::formats::log::position::{LogPosition, LogStart};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
@@ -34,59 +34,6 @@ pub const MAX_TABLE_ID: u64 = (1 << 56) - 1;
 
 /// No table has more bytes or entries.
 const MAX_TABLE_COUNT: u64 = 1 << 44;
-
-/// A place in the log: what was synced through it survives power loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LogPosition {
-    /// Number of the segment.
-    pub segment: u64,
-    /// Byte offset in it.
-    pub offset: u64,
-}
-
-impl fmt::Display for LogPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.segment, self.offset)
-    }
-}
-
-/// Where the log starts: no record before this position is needed. Positions order by segment, then
-/// by offset; the salt belongs to the segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LogStart {
-    /// Number of the first segment that replay reads.
-    pub segment: u64,
-    /// Byte offset in it; 0 if the whole segment is needed, with its header.
-    pub offset: u64,
-    /// The salt of the chain that the segment belongs to. Replay uses it if damage has taken the
-    /// segment's header and the offset says that the header is not needed. 0 where it is not known.
-    pub salt: u64,
-}
-
-impl LogStart {
-    /// The start of a chain's segment, with its header.
-    pub fn of_segment(segment: u64, salt: u64) -> LogStart {
-        LogStart {
-            segment,
-            offset: 0,
-            salt,
-        }
-    }
-
-    /// The position, without the salt.
-    pub fn position(&self) -> LogPosition {
-        LogPosition {
-            segment: self.segment,
-            offset: self.offset,
-        }
-    }
-}
-
-impl fmt::Display for LogStart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.position().fmt(f)
-    }
-}
 
 /// The slot of a level-0 run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

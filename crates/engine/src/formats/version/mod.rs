@@ -25,14 +25,15 @@ use std::sync::Arc;
 pub use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId, LEVEL_COUNT};
 pub use crate::types::options::stored::StoredOptions;
 pub use edit::{
-    AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, LogPosition, LogStart,
-    MAX_KEYSPACE_NAME_BYTES, MAX_OPEN_NUMBER, MAX_TABLE_ID, RemoveTable, RunSlot,
+    AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, MAX_KEYSPACE_NAME_BYTES,
+    MAX_OPEN_NUMBER, MAX_TABLE_ID, RemoveTable, RunSlot,
 };
 pub use keyspace_version::KeyspaceVersion;
 pub use level::{Level, Run};
 pub use meta::{End, Key, KeyRange, SeqRange, SeqSet, TABLE_NEEDS_REWRITE, TableMeta};
 
-use crate::formats::log::Position;
+use crate::formats::log::position::Position;
+pub use crate::formats::log::position::{LogPosition, LogStart};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// A keyspace as the manifest knows it.
@@ -106,10 +107,7 @@ impl StoreState {
     /// This state of a store whose log is synced, ends at `end`, and has nothing in it that is
     /// needed.
     pub(crate) fn closed_at(self, end: Position) -> StoreState {
-        let end = LogPosition {
-            segment: end.segment.into(),
-            offset: end.offset.into(),
-        };
+        let end = LogPosition::from(end);
         StoreState {
             log_start: LogStart {
                 segment: end.segment,

@@ -24,8 +24,8 @@ use crate::formats::log::format::{
     RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
     SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
+use crate::formats::log::position::LogStart;
 use crate::formats::log::{Position, Record, another_chain, is_unreadable};
-use crate::formats::version::LogStart;
 use crate::types::error::{Error, Result};
 
 /// The pieces in which a segment is read where not all of it can be, in bytes.
