@@ -7,7 +7,6 @@
 
 #![allow(dead_code)] // Each test binary uses a part.
 
-pub mod attacks;
 pub mod budget;
 pub mod cancelled;
 pub mod closing;
@@ -17,9 +16,13 @@ pub mod damaged_logs;
 pub mod deletes;
 pub mod executor_stories;
 pub mod folders;
+pub mod groups;
 pub mod history;
 pub mod idleness;
+pub mod ingests;
 pub mod log_stories;
+pub mod no_room;
+pub mod promises;
 pub mod rate;
 pub mod resumption;
 pub mod view_stories;
@@ -43,7 +46,10 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .iter()
         .chain(view_stories::ALL)
         .chain(executor_stories::ALL)
-        .chain(attacks::ALL)
+        .chain(promises::ALL)
+        .chain(no_room::ALL)
+        .chain(ingests::ALL)
+        .chain(groups::ALL)
         .chain(cancelled::ALL)
         .chain(closing::ALL)
         .chain(closing_attacks::ALL)
