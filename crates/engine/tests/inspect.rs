@@ -373,6 +373,65 @@ fn a_log_goes_on_behind_damage() {
     assert!(found.lines.len() >= sound.lines.len() - 6);
 }
 
+/// A file of which some bytes cannot be read.
+struct Failing {
+    held: Held,
+    unreadable: Range<u64>,
+}
+
+impl ReadFile for Failing {
+    fn name(&self) -> &str {
+        &self.held.name
+    }
+
+    fn len(&self) -> u64 {
+        self.held.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> StorageResult<()> {
+        let end = offset + buf.len() as u64;
+        if offset < self.unreadable.end && self.unreadable.start < end {
+            let kind = StorageErrorKind::Io;
+            return Err(StorageError::new(kind, "read", self.name(), "a bad sector"));
+        }
+        self.held.read_at(offset, buf)
+    }
+}
+
+/// The records before bytes that the medium cannot deliver are shown, and then the error.
+#[test]
+fn a_log_is_told_up_to_bytes_that_cannot_be_read() {
+    let files = known_files().into_iter();
+    let logs = files.filter(|(_, kind)| *kind == FileKind::Log);
+    let (held, _) = logs.max_by_key(|(file, _)| file.bytes.len()).unwrap();
+    let mut before = Vec::new();
+    let mut log = LogFile::open(&held).unwrap();
+    while let Some(LogItem::Record(record)) = log.next_item().unwrap() {
+        before.push(record.offset..record.end);
+    }
+    // The first sector of a record in the second half: the others before it lie in whole sectors.
+    let bad = before.iter().map(|r| r.start / 512 * 512);
+    let bad = bad.filter(|at| *at > 8192).min().unwrap();
+    before.retain(|record| record.end <= bad);
+    let failing = Failing {
+        held,
+        unreadable: bad..bad + 512,
+    };
+    let mut log = LogFile::open(&failing).unwrap();
+    assert!(log.header().is_ok());
+    let mut seen = Vec::new();
+    let error = loop {
+        match log.next_item() {
+            Ok(Some(LogItem::Record(record))) => seen.push(record.offset..record.end),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(seen, before);
+    assert!(seen.len() > 10, "{} records", seen.len());
+    assert!(error.to_string().contains("a bad sector"), "{error}");
+}
+
 #[test]
 fn every_truncation_is_told() {
     for (file, kind) in known_files() {

@@ -6,6 +6,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod directories;
+pub(crate) mod file_bytes;
 pub mod log;
 pub mod manifest;
 pub(crate) mod names;

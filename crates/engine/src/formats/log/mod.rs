@@ -1,7 +1,8 @@
 //! The log: every batch, ingest, keyspace create and drop, in order, before it is acknowledged.
 //!
-//! What it is: one log for all keyspaces, in numbered segments. [`LogWriter`] appends records and syncs them,
-//! [`replay`] reads them back after a crash. Formats are in [`mod@format`] and `docs/format/log.md`, the promises in
+//! What it is: one log for all keyspaces, in numbered segments. [`LogWriter`] appends records and
+//! syncs them, [`replay`] reads them back after a crash, and everything that reads a segment does so
+//! through `reader.rs`. Formats are in [`mod@format`] and `docs/format/log.md`, the promises in
 //! `docs/rfc/0001`.
 //!
 //! Invariants:
@@ -17,10 +18,10 @@
 pub(crate) mod bodies;
 pub mod format;
 pub(crate) mod position;
+pub(crate) mod reader;
 pub(crate) mod replay;
 mod report;
 mod segments;
-mod window;
 mod writer;
 
 pub use format::RecordKind;
@@ -28,5 +29,4 @@ pub use position::Position;
 pub use replay::{Record, ReplayOptions, replay};
 pub(crate) use report::another_chain;
 pub use report::{Discarded, PassedDamage, ReplayReport, StopReason};
-pub(crate) use window::is_unreadable;
 pub use writer::{LogConfig, LogOptions, LogStats, LogWriter};

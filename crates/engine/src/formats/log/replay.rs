@@ -1,4 +1,5 @@
-//! Reading a log back after a crash: the longest prefix that is whole, and a verdict on what follows it.
+//! Reading a log back after a crash: the longest prefix that is whole, and a verdict on what
+//! follows it.
 //!
 //! Invariants: records are handed out in order, each verified whole before it is believed; reading
 //! ends at the first bad place. If anything says that a later place was synced (the manifest, or
@@ -14,15 +15,15 @@ use siltstone_storage::planted;
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::format::{
-    BadHeader, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
-    RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
+    BadHeader, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RecordHeader, RecordKind, RecordSeed,
+    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
 };
 use super::position::{LogPosition, LogStart, Position};
+use super::reader::{SECTOR_BYTES, SegmentHead, SegmentReader, is_unreadable};
 use super::report::{
     Discarded, PassedDamage, ReplayReport, StopReason, another_chain, corruption, displaced,
     ends_before_close, manifest_is_older, reaches_further, unsupported_version,
 };
-use super::window::{SECTOR_BYTES, Segment, is_unreadable};
 use crate::formats::batch::count_entries;
 use crate::formats::version::StoreState;
 use crate::types::error::{Error, Result};
@@ -84,8 +85,8 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// The number of its first entry; entry *i* has this number plus *i*.
     pub first_sequence: u64,
-    /// How many sequence numbers it takes: its entries, or one for every kind but a group. An ingest may take more: how many is in its payload,
-    /// which the log does not read.
+    /// How many sequence numbers it takes: as many as it has entries if it is a group, and one if
+    /// it is not. An ingest may take more: how many is in its payload, which the log does not read.
     pub sequence_count: u64,
     /// Its payload; of a group, batch bodies that all decode (see
     /// [`crate::formats::batch::Entries`]).
@@ -95,8 +96,9 @@ pub struct Record<'a> {
 /// Reads the log from the segment of `options.start` on and hands every record to `apply`, in
 /// order.
 ///
-/// A missing or damaged start segment is an empty history if nothing says that any of it was synced: a store that
-/// lost power before its first sync. Segments below the start are not looked at.
+/// A missing or damaged start segment is an empty history if nothing says that any of it was
+/// synced: a store that lost power before its first sync. Segments below the start are not looked
+/// at.
 ///
 /// # Errors
 /// [`ErrorKind::Corruption`](crate::types::error::ErrorKind::Corruption) when a place that was
@@ -182,17 +184,17 @@ impl Replay<'_> {
         };
         loop {
             match self.successor(salt, &last)? {
-                Successor::Goes(mut segment, checksum) => {
+                Successor::Goes(number, mut segment, checksum) => {
                     self.report.segment_count += 1;
-                    let at = SEGMENT_HEADER_BYTES as u64;
+                    let first = Position::new(number, SEGMENT_HEADER_BYTES as u32);
                     if let Some(passed) = &mut self.report.passed {
                         passed.next.get_or_insert(LogStart {
-                            segment: segment.number.into(),
-                            offset: at,
+                            segment: number.into(),
+                            offset: first.offset.into(),
                             salt,
                         });
                     }
-                    last = self.read_segment(&mut segment, salt, at, Some(checksum), apply)?;
+                    last = self.read_segment(&mut segment, salt, first, Some(checksum), apply)?;
                 }
                 Successor::Ends(link) => {
                     let mut stop = last.stop;
@@ -217,13 +219,13 @@ impl Replay<'_> {
                 Ok(Start::Bad(stop, self.salts_of_successors(start)?))
             };
         }
-        let opened = Segment::open(self.storage, start)
-            .and_then(|mut segment| segment.header_bytes().map(|bytes| (segment, bytes)));
-        let (mut segment, bytes) = match opened {
+        let opened = SegmentReader::open(self.storage, start)
+            .and_then(|mut segment| segment.head(start).map(|head| (segment, head)));
+        let (mut segment, head) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 // Its header cannot be read; perhaps it cannot even be opened.
-                let segment = Segment::open(self.storage, start).ok();
+                let segment = SegmentReader::open(self.storage, start).ok();
                 // If the file cannot be opened, the next attempt may succeed. So this is no damage
                 // while anything in the file is needed.
                 let is_readable = segment.is_some() || !self.needs(self.options.start);
@@ -235,18 +237,16 @@ impl Replay<'_> {
                 };
             }
         };
-        let (header, checksum) = match SegmentHeader::decode(&bytes, start) {
+        let (header, checksum) = match head.header {
             Ok(found) => found,
             Err(BadHeader::Version(version)) => return Err(unsupported_version(start, version)),
-            Err(BadHeader::Number(own)) if self.is_displaced(&bytes, own) => {
+            Err(BadHeader::Number(own)) if self.is_displaced(head.store_id, own) => {
                 return Err(displaced(start, own));
             }
-            // A recycled file may still hold an old header of this store. No crash leaves another store's.
-            Err(BadHeader::Number(_))
-                if SegmentHeader::store_id_field(&bytes) != Some(self.options.store_id) =>
-            {
-                let found = SegmentHeader::store_id_field(&bytes).unwrap_or_default();
-                return Err(self.another_store(start, found));
+            // A recycled file may still hold an old header of this store. No crash leaves that of
+            // another store.
+            Err(BadHeader::Number(_)) if head.store_id != Some(self.options.store_id) => {
+                return Err(self.another_store(start, head.store_id.unwrap_or_default()));
             }
             Err(bad) => {
                 let stop = StopReason::StartHeader(bad);
@@ -254,9 +254,8 @@ impl Replay<'_> {
                     let salt = self.options.salt;
                     return self.pass(Some(segment), salt, beginning, stop, apply);
                 }
-                // Records that validate with what stands in the salt's place are real all the same.
                 let mut salts = self.salts_of_successors(start)?;
-                salts.extend(SegmentHeader::salt_field(&bytes));
+                salts.extend(head.salt);
                 salts.dedup();
                 return Ok(Start::Bad(stop, salts));
             }
@@ -269,8 +268,8 @@ impl Replay<'_> {
             return Err(another_chain(start, self.options.salt, header.salt));
         }
         self.report.segment_count += 1;
-        let at = SEGMENT_HEADER_BYTES as u64;
-        let last = self.read_segment(&mut segment, header.salt, at, Some(checksum), apply)?;
+        let first = Position::new(start, SEGMENT_HEADER_BYTES as u32);
+        let last = self.read_segment(&mut segment, header.salt, first, Some(checksum), apply)?;
         if last.position < self.options.start && self.may_pass(Some(&segment), &last.stop) {
             return self.pass(Some(segment), header.salt, last.position, last.stop, apply);
         }
@@ -282,24 +281,24 @@ impl Replay<'_> {
     /// damaged. In one that was not closed, the file must be the right one and reach the start:
     /// a manifest that lost its last edits names a start segment that was deleted or recycled
     /// since, and a file that is cut before the start has lost what is behind it too.
-    fn may_pass(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
+    fn may_pass(&self, segment: Option<&SegmentReader>, stop: &StopReason) -> bool {
         let keeps_start = self.keeps_start(segment, stop);
         self.options.start.offset > 0
             && (self.options.closed || keeps_start || planted!(ClosedIsNotAsked))
     }
 
     /// Whether the start segment is the right one and reaches the log's start.
-    fn keeps_start(&self, segment: Option<&Segment>, stop: &StopReason) -> bool {
+    fn keeps_start(&self, segment: Option<&SegmentReader>, stop: &StopReason) -> bool {
         match stop {
             StopReason::NoStartSegment | StopReason::StartHeader(BadHeader::Number(_)) => false,
-            _ => segment.is_some_and(|s| s.len >= u64::from(self.options.start.offset)),
+            _ => segment.is_some_and(|s| s.len() >= u64::from(self.options.start.offset)),
         }
     }
 
     /// Goes on at the log's start, past damage that was met at `from`.
     fn pass(
         &mut self,
-        segment: Option<Segment>,
+        segment: Option<SegmentReader>,
         salt: u64,
         from: Position,
         found: StopReason,
@@ -317,8 +316,7 @@ impl Replay<'_> {
         self.report.end = start;
         let last = match segment {
             Some(mut segment) => {
-                let at = start.offset.into();
-                let last = self.read_segment(&mut segment, salt, at, None, apply)?;
+                let last = self.read_segment(&mut segment, salt, start, None, apply)?;
                 passed.is_bounded = ends_before(&mut segment, salt, from, start);
                 last
             }
@@ -332,17 +330,18 @@ impl Replay<'_> {
         Ok(Start::Read(last, salt))
     }
 
-    /// Hands out the records of one segment, from `at` up to the first bad place.
+    /// Hands out the records of one segment, from `from` up to the first bad place.
     fn read_segment(
         &mut self,
-        segment: &mut Segment,
+        segment: &mut SegmentReader,
         salt: u64,
-        mut at: u64,
+        from: Position,
         mut chained: Option<u32>,
         apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<SegmentEnd> {
-        let number = segment.number;
+        let number = from.segment;
         let seed = RecordSeed::new(salt, number);
+        let mut at = u64::from(from.offset);
         loop {
             let position = Position::new(number, at as u32);
             self.report.end = position;
@@ -358,7 +357,7 @@ impl Replay<'_> {
                     _ => return Err(error),
                 },
             };
-            let (record, rest) = match found {
+            let (record, payload) = match found {
                 Ok(found) => found,
                 Err(found) => {
                     return Ok(end_with(StopReason::Record {
@@ -367,7 +366,6 @@ impl Replay<'_> {
                     }));
                 }
             };
-            let payload = &rest[..record.header.payload_bytes as usize];
             let (kind, sequence_count) = self.understand(position, &record.header, payload)?;
             let end = Position::new(number, record.end);
             let first_sequence = record.header.first_sequence;
@@ -398,8 +396,8 @@ impl Replay<'_> {
         !is_behind && position >= self.options.start || planted!(UnreadableIsNeeded)
     }
 
-    /// Kind and number of sequence numbers of a record with a good checksum. What makes no sense here is no torn
-    /// write: it is refused, not taken for the end.
+    /// The kind of a record with a good checksum, and how many sequence numbers it takes. What
+    /// makes no sense here is no torn write: it is refused, and not taken for the end.
     fn understand(
         &self,
         position: Position,
@@ -470,7 +468,7 @@ impl Replay<'_> {
                     .checksum
                     .is_none_or(|sum| sum == header.previous.checksum);
             return Ok(if goes_on || planted!(GoOnPastBrokenChain) {
-                Successor::Goes(segment, checksum)
+                Successor::Goes(number, segment, checksum)
             } else {
                 Successor::Ends(Some(number))
             });
@@ -479,13 +477,15 @@ impl Replay<'_> {
     }
 
     /// A later segment and its header, if that is valid and this store's.
-    fn header(&self, number: u32) -> Result<(Segment, Option<(SegmentHeader, u32)>)> {
-        let mut segment = Segment::open(self.storage, number)?;
-        let bytes = segment.header_bytes()?;
-        let header = match SegmentHeader::decode(&bytes, number) {
+    fn header(&self, number: u32) -> Result<(SegmentReader, Option<(SegmentHeader, u32)>)> {
+        let mut segment = SegmentReader::open(self.storage, number)?;
+        let SegmentHead {
+            header, store_id, ..
+        } = segment.head(number)?;
+        let header = match header {
             Ok(found) => Some(found).filter(|(header, _)| header.store_id == self.options.store_id),
             Err(BadHeader::Version(version)) => return Err(unsupported_version(number, version)),
-            Err(BadHeader::Number(own)) if self.is_displaced(&bytes, own) => {
+            Err(BadHeader::Number(own)) if self.is_displaced(store_id, own) => {
                 return Err(displaced(number, own));
             }
             Err(_) => None,
@@ -493,14 +493,15 @@ impl Replay<'_> {
         Ok((segment, header))
     }
 
-    /// Whether a file holds a segment of this history under another segment's name. A file that a crash left between its recycling and its new
-    /// header holds one from before the start: only those are recycled.
-    fn is_displaced(&self, header: &[u8], own: u64) -> bool {
-        SegmentHeader::store_id_field(header) == Some(self.options.store_id)
-            && own >= u64::from(self.options.start.segment)
+    /// Whether a file holds a segment of this history under another segment's name. A file that a
+    /// crash left between its recycling and its new header holds one from before the start: only
+    /// those are recycled.
+    fn is_displaced(&self, store_id: Option<u64>, own: u64) -> bool {
+        store_id == Some(self.options.store_id) && own >= u64::from(self.options.start.segment)
     }
 
-    /// Salts of the chains that later segments continue from segment `start`, whose own header is not to be had.
+    /// Salts of the chains that later segments continue from segment `start`, whose own header
+    /// cannot be read.
     fn salts_of_successors(&self, start: u32) -> Result<Vec<u64>> {
         let mut salts = Vec::new();
         for &number in self.numbers.iter().filter(|&&n| n > start) {
@@ -554,15 +555,11 @@ impl Replay<'_> {
         let mut segment = match self.storage.open(&segment_name(number)) {
             Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error.into()),
-            Ok(_) => Segment::open(self.storage, number)?,
+            Ok(_) => SegmentReader::open(self.storage, number)?,
         };
         let before = self.report.discarded.record_count;
         for &salt in salts {
-            let from = if number == end.segment {
-                u64::from(end.offset)
-            } else {
-                0
-            };
+            let from = end.max(Position::new(number, 0));
             self.search(&mut segment, salt, from, stop)?;
         }
         if number == end.segment {
@@ -583,36 +580,27 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Looks for valid records of the chain behind the end: one that knows of a later synced place makes the end a
-    /// corruption, all others are counted.
+    /// Looks for valid records of the chain from `from` on, which is behind the end. One that knows
+    /// of a later synced place makes the end a corruption; all others are counted.
     fn search(
         &mut self,
-        segment: &mut Segment,
+        segment: &mut SegmentReader,
         salt: u64,
-        from: u64,
+        from: Position,
         stop: &StopReason,
     ) -> Result<()> {
-        let seed = RecordSeed::new(salt, segment.number);
-        let mut at = from.max(SEGMENT_HEADER_BYTES as u64);
-        while at + (RECORD_HEADER_BYTES as u64) <= segment.len {
-            let step = match segment.plausible(at, seed)? {
-                Err(_) => RECORD_ALIGN_BYTES as u64,
-                Ok(record) if segment.verify_in_pieces(at, &record)? => {
-                    if record.header.synced > self.report.end {
-                        let by = format!(
-                            "a valid record at {}",
-                            Position::new(segment.number, at as u32)
-                        );
-                        return Err(corruption(self.report.end, stop, record.header.synced, &by));
-                    }
-                    let bytes = u64::from(record.end) - at;
-                    self.report.discarded.record_count += 1;
-                    self.report.discarded.record_bytes += bytes;
-                    bytes
-                }
-                Ok(_) => RECORD_ALIGN_BYTES as u64,
-            };
-            at += step;
+        let seeds = [RecordSeed::new(salt, from.segment)];
+        let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
+        while let Some(found) = segment.next(at, &seeds)? {
+            let synced = found.record.header.synced;
+            if synced > self.report.end {
+                let position = Position::new(from.segment, found.at as u32);
+                let by = format!("a valid record at {position}");
+                return Err(corruption(self.report.end, stop, synced, &by));
+            }
+            at = u64::from(found.record.end);
+            self.report.discarded.record_count += 1;
+            self.report.discarded.record_bytes += at - found.at;
         }
         Ok(())
     }
@@ -620,8 +608,8 @@ impl Replay<'_> {
 
 /// Whether the log goes on behind a segment's end.
 enum Successor {
-    /// In this segment, whose header has this checksum.
-    Goes(Segment, u32),
+    /// In the segment of this number, whose header has this checksum.
+    Goes(u32, SegmentReader, u32),
     /// No; a segment may name this one with another end.
     Ends(Option<u32>),
 }
@@ -635,13 +623,13 @@ fn unreadable(error: &Error) -> Option<StopReason> {
 
 /// Whether damage that was met at `from` ends before `start`: a record ends exactly there. Sectors
 /// that cannot be read are left out.
-fn ends_before(segment: &mut Segment, salt: u64, from: Position, start: Position) -> bool {
-    let seed = RecordSeed::new(salt, segment.number);
+fn ends_before(segment: &mut SegmentReader, salt: u64, from: Position, start: Position) -> bool {
+    let seed = RecordSeed::new(salt, from.segment);
     let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
     let mut unreadable_count = 0;
     while at < u64::from(start.offset) {
         let found = match segment.plausible(at, seed) {
-            Ok(Ok(record)) if record.end == start.offset => segment.verify_in_pieces(at, &record),
+            Ok(Ok(record)) if record.end == start.offset => segment.verify(at, &record),
             found => found.map(|_| false),
         };
         match found {

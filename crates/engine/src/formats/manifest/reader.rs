@@ -20,6 +20,7 @@ use super::format::{
     self, ALIGN_BYTES, Bad, CURRENT_NAME, Current, HEADER_BYTES, MAX_MANIFEST_BYTES,
     ManifestPosition, manifest_name,
 };
+use crate::formats::file_bytes;
 use crate::formats::version::{Edit, StoreState};
 use crate::types::error::{Error, ErrorKind, Result};
 use siltstone_storage::planted;
@@ -86,16 +87,7 @@ pub fn read_manifest(storage: &dyn Storage, current: &Current) -> Result<Recover
                 .found(len),
         );
     }
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len as usize).map_err(|_| {
-        Error::new(
-            ErrorKind::Io,
-            format!("there is no memory for the manifest's {len} bytes"),
-        )
-        .in_file(name.clone())
-    })?;
-    bytes.resize(len as usize, 0);
-    file.read_at(0, &mut bytes)?;
+    let bytes = file_bytes::read(&*file, 0, len)?;
     parse_manifest(&bytes, current)
 }
 

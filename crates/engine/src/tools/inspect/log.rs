@@ -4,50 +4,27 @@ use std::fmt;
 
 use siltstone_storage::ReadFile;
 
-use super::read;
+use super::shrank;
 use crate::formats::batch::{Entries, Entry};
+use crate::formats::log::bodies::{decode_create, decode_drop};
 use crate::formats::log::format::{
-    BadHeader, BadRecord, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible, RECORD_ALIGN_BYTES,
-    RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader,
-    chain, parse_segment_name,
+    BadHeader, BadRecord, MAGIC, Plausible, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader,
+    RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, chain,
+    parse_segment_name,
 };
+use crate::formats::log::reader::{SegmentHead, SegmentReader, WINDOW_BYTES};
 use crate::formats::version::Edit;
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
-/// How much is read at once, in bytes.
-const WINDOW_BYTES: u64 = 1 << 20;
-
-/// A piece of the file in memory.
-struct Window<'a> {
-    file: &'a dyn ReadFile,
-    /// What is read of it, in bytes.
-    len: u64,
-    start: u64,
-    bytes: Vec<u8>,
-}
-
-impl Window<'_> {
-    /// `len` bytes from `at`, which lie in the file.
-    fn get(&mut self, at: u64, len: u64) -> Result<&[u8]> {
-        let held = self.start..self.start + self.bytes.len() as u64;
-        if at < held.start || at + len > held.end {
-            let wanted = len.max(WINDOW_BYTES).min(self.len - at);
-            self.start = at;
-            read(self.file, at, wanted, &mut self.bytes)?;
-        }
-        let from = (at - self.start) as usize;
-        Ok(&self.bytes[from..from + len as usize])
-    }
-}
-
 /// A log segment being read. See [`LogFile::next_item`].
 pub struct LogFile<'a> {
-    window: Window<'a>,
+    segment: SegmentReader<&'a dyn ReadFile>,
     number: Option<u32>,
     header: std::result::Result<(SegmentHeader, u32), Error>,
-    /// Those that its records may have been written with: of one with a bad header, several, until a record has shown which.
+    /// The seeds with which its records may have been written. If the header is damaged there may
+    /// be several, until a record has shown which one it is.
     seeds: Vec<RecordSeed>,
     is_unused: bool,
     at: u64,
@@ -132,7 +109,8 @@ impl<'a> LogRecord<'a> {
         }
     }
 
-    /// The entries of a group of batches, none of other records. Ends after the first error, which says where and why one does not decode.
+    /// The entries of a group of batches; other records have none. The iterator ends after its
+    /// first error, which says where and why an entry does not decode.
     pub fn entries(&self) -> impl Iterator<Item = Result<LogEntry<'a>>> + use<'a> {
         let body = match &self.content {
             LogContent::Batches(body) => body,
@@ -166,7 +144,8 @@ pub enum Rest {
     Nothing,
     /// Zeros: space for further records.
     Zeros,
-    /// Other bytes: what a recycled segment held before, or a last record that is damaged beyond recognition. No format can tell.
+    /// Other bytes: what a recycled segment held before, or a last record that is damaged beyond
+    /// recognition. No format can tell the two apart.
     Old,
 }
 
@@ -176,7 +155,8 @@ impl fmt::Display for Rest {
             Rest::Nothing => "the file ends",
             Rest::Zeros => "zeros follow: space for records",
             Rest::Old => {
-                "bytes follow that are no record of this segment: a recycled file's old ones, or one that is damaged beyond recognition"
+                "bytes follow that are no record of this segment: a recycled file's old ones, or \
+                 one that is damaged beyond recognition"
             }
         })
     }
@@ -191,45 +171,39 @@ pub struct LogEnd {
     pub rest_bytes: u64,
     /// What these are.
     pub rest: Rest,
-    /// The checksum chained over header and records, which the next segment's header names; `None` if something was lost.
+    /// The checksum chained over header and records, which the next segment's header names; `None`
+    /// if something was lost.
     pub chained: Option<u32>,
 }
 
 impl<'a> LogFile<'a> {
-    /// Reads the header. One that is damaged is told by [`LogFile::header`], and records are looked for all the same, with what its fields
-    /// and the file's name say.
+    /// Reads the header. If it is damaged, [`LogFile::header`] says so, and records are searched
+    /// all the same, with what its fields and the file's name say.
     ///
     /// # Errors
     /// Those of the storage, and a lack of memory.
     pub fn open(file: &'a dyn ReadFile) -> Result<LogFile<'a>> {
-        let len = file.len().min(MAX_SEGMENT_BYTES);
-        let mut window = Window {
-            file,
-            len,
-            start: 0,
-            bytes: Vec::new(),
-        };
-        let head = window.get(0, len.min(MAX_HEADER_BYTES as u64))?;
-        let is_unused = !head.is_empty() && head.iter().all(|byte| *byte == 0);
+        let mut segment = SegmentReader::of(file);
+        let bytes = segment.head_bytes().map_err(shrank)?;
+        let is_unused = !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0);
         let named = parse_segment_name(file.name());
-        let field = SegmentHeader::number_field(head);
-        let salt = SegmentHeader::salt_field(head);
         // The file may have been renamed or copied: its own number counts, if its checksum does.
-        let decoded = SegmentHeader::decode(head, field.or(named).unwrap_or(0));
-        let header = decoded.map_err(|bad| described(file.name(), &bad));
+        let field = SegmentHeader::number_field(bytes);
+        let head = SegmentHead::decode(bytes, field.or(named).unwrap_or(0));
+        let header = head.header.map_err(|bad| described(file.name(), &bad));
         let mut numbers: Vec<u32> = match &header {
             Ok((header, _)) => vec![header.number],
             Err(_) => named.into_iter().chain(field).collect(),
         };
         numbers.dedup();
-        let seeds = salt.map_or(Vec::new(), |salt| {
+        let seeds = head.salt.map_or(Vec::new(), |salt| {
             let seed = |number: &u32| RecordSeed::new(salt, *number);
             numbers.iter().map(seed).collect()
         });
         Ok(LogFile {
             number: numbers.first().copied(),
             chained: header.as_ref().ok().map(|(_, checksum)| *checksum),
-            window,
+            segment,
             header,
             seeds,
             is_unused,
@@ -243,7 +217,8 @@ impl<'a> LogFile<'a> {
         self.number
     }
 
-    /// Whether it begins with zeros: a segment that was made ready before it is needed. Its header is written with its first record.
+    /// Whether it begins with zeros: a segment that was made ready before it is needed. Its header
+    /// is written with its first record.
     pub fn is_unused(&self) -> bool {
         self.is_unused
     }
@@ -267,15 +242,18 @@ impl<'a> LogFile<'a> {
             return Ok(None);
         }
         let at = self.at;
-        let bad = match self.record(at)? {
-            Ok(found) => return self.take(at, &found).map(Some),
+        let bad = match self.record(at).map_err(shrank)? {
+            Ok(found) => return self.take(at, &found).map_err(shrank).map(Some),
             Err(bad) => bad,
         };
-        self.chained = self.chained.filter(|_| !looks_torn(&bad));
-        let next = self.search(at)?;
-        let name = self.window.file.name().to_string();
-        let len = self.window.len;
-        if let Some(next) = next {
+        self.chained = self.chained.filter(|_| !bad.is_torn());
+        let behind = at + RECORD_ALIGN_BYTES as u64;
+        let next = self.segment.next(behind, &self.seeds).map_err(shrank)?;
+        let name = self.segment.name().to_string();
+        let len = self.segment.len();
+        if let Some(found) = next {
+            let next = found.at;
+            self.seeds = vec![self.seeds[found.seed]];
             self.chained = None;
             self.at = next;
             let error = told(
@@ -292,18 +270,19 @@ impl<'a> LogFile<'a> {
                 end: next,
             }));
         }
-        if looks_torn(&bad) {
+        if bad.is_torn() {
             // Its header was written for this very place.
             self.at = len;
             let error = told(
                 Error::corruption(
                     name,
-                    "the last record is cut off or damaged; of a live store it may be being written",
+                    "the last record is cut off or damaged; of a live store it may be being \
+                     written",
                 ),
                 &bad,
             );
             let error = error.at(at);
-            // What is left is this record's; where it ends nobody knows for sure.
+            // The rest of the file is this record's: where it ends is not known.
             self.ended = true;
             return Ok(Some(LogItem::Damage { error, end: len }));
         }
@@ -312,68 +291,37 @@ impl<'a> LogFile<'a> {
         Ok(Some(LogItem::End(LogEnd {
             offset,
             rest_bytes: len - offset,
-            rest: self.rest(offset)?,
+            rest: self.rest(offset).map_err(shrank)?,
             chained: self.chained,
         })))
     }
 
     /// The record at `at`, verified whole.
     fn record(&mut self, at: u64) -> Result<std::result::Result<Plausible, BadRecord>> {
-        let len = self.window.len;
-        if at + RECORD_HEADER_BYTES as u64 > len {
-            return Ok(Err(BadRecord::SegmentFull));
-        }
-        let bytes = self.window.get(at, RECORD_HEADER_BYTES as u64)?;
-        let Some(bytes) = bytes.first_chunk::<RECORD_HEADER_BYTES>().copied() else {
-            return Ok(Err(BadRecord::SegmentFull));
-        };
         let mut bad = BadRecord::Header;
-        for i in 0..self.seeds.len() {
-            let found = RecordHeader::decode(&bytes, self.seeds[i], at as u32, len);
-            let verified = match found {
-                Ok(found) => {
-                    let rest = u64::from(found.end) - at - RECORD_HEADER_BYTES as u64;
-                    let rest = self.window.get(at + RECORD_HEADER_BYTES as u64, rest)?;
-                    found.verify(rest).map(|()| found)
-                }
-                Err(bad) => Err(bad),
-            };
-            match verified {
-                Ok(found) => {
-                    self.seeds = vec![self.seeds[i]];
+        for (i, &seed) in self.seeds.iter().enumerate() {
+            match self.segment.record(at, seed)? {
+                Ok((found, _)) => {
+                    self.seeds = vec![seed];
                     return Ok(Ok(found));
                 }
-                Err(why) if i == 0 || looks_torn(&why) => bad = why,
+                Err(why) if i == 0 || why.is_torn() => bad = why,
                 Err(_) => {}
             }
         }
         Ok(Err(bad))
     }
 
-    /// Where the next good record begins behind `at`.
-    fn search(&mut self, at: u64) -> Result<Option<u64>> {
-        if self.seeds.is_empty() {
-            return Ok(None);
-        }
-        let mut at = at + RECORD_ALIGN_BYTES as u64;
-        while at + RECORD_HEADER_BYTES as u64 <= self.window.len {
-            if self.record(at)?.is_ok() {
-                return Ok(Some(at));
-            }
-            at += RECORD_ALIGN_BYTES as u64;
-        }
-        Ok(None)
-    }
-
     /// What lies from `at` to the end.
     fn rest(&mut self, mut at: u64) -> Result<Rest> {
-        let len = self.window.len;
+        let len = self.segment.len();
         if at == len {
             return Ok(Rest::Nothing);
         }
         while at < len {
-            let n = (len - at).min(WINDOW_BYTES);
-            if self.window.get(at, n)?.iter().any(|byte| *byte != 0) {
+            let n = (len - at).min(WINDOW_BYTES as u64);
+            let bytes = self.segment.bytes(at, n as usize)?;
+            if bytes.iter().any(|byte| *byte != 0) {
                 return Ok(Rest::Old);
             }
             at += n;
@@ -384,22 +332,19 @@ impl<'a> LogFile<'a> {
     fn take(&mut self, at: u64, found: &Plausible) -> Result<LogItem<'_>> {
         self.at = u64::from(found.end);
         self.chained = self.chained.map(|sum| chain(sum, found.stored));
-        let name = self.window.file.name().to_string();
+        let name = self.segment.name().to_string();
         let payload_at = at + RECORD_HEADER_BYTES as u64;
-        let payload = self
-            .window
-            .get(payload_at, u64::from(found.header.payload_bytes))?;
+        let payload_bytes = found.header.payload_bytes as usize;
+        let payload = self.segment.bytes(payload_at, payload_bytes)?;
         let placed = |error: Error| error.in_file(name.clone()).at(payload_at);
         let content = match RecordKind::from_number(found.header.kind) {
             Some(RecordKind::Group) => Ok(LogContent::Batches(payload)),
             Some(RecordKind::Ingest) => {
                 Edit::decode(payload).map(|d| LogContent::Ingest(Box::new(d.edit)))
             }
-            Some(RecordKind::KeyspaceCreate) => crate::formats::log::bodies::decode_create(payload)
+            Some(RecordKind::KeyspaceCreate) => decode_create(payload)
                 .map(|(id, name, options)| LogContent::Create { id, name, options }),
-            Some(RecordKind::KeyspaceDrop) => {
-                crate::formats::log::bodies::decode_drop(payload).map(LogContent::Drop)
-            }
+            Some(RecordKind::KeyspaceDrop) => decode_drop(payload).map(LogContent::Drop),
             None => Err(Error::unsupported(format!(
                 "a log record of kind {}, which is not known here",
                 found.header.kind
@@ -415,14 +360,6 @@ impl<'a> LogFile<'a> {
             content,
         }))
     }
-}
-
-/// Whether a record is known to have been begun at the place.
-fn looks_torn(bad: &BadRecord) -> bool {
-    matches!(
-        bad,
-        BadRecord::Checksum { .. } | BadRecord::Padding | BadRecord::PastEnd { .. }
-    )
 }
 
 fn told(error: Error, bad: &BadRecord) -> Error {
@@ -443,13 +380,13 @@ fn described(name: &str, bad: &BadHeader) -> Error {
             .found(len),
         BadHeader::Magic(found) => error("this does not begin as a log segment")
             .at(0)
-            .expected(format_args!("{:02x?}", crate::formats::log::format::MAGIC))
+            .expected(format_args!("{:02x?}", MAGIC))
             .found(format_args!("{found:02x?}")),
         BadHeader::Version(found) => {
             Error::unsupported("the log segment is of a format version that is not known here")
                 .in_file(name)
                 .at(8)
-                .expected(crate::formats::log::format::VERSION)
+                .expected(VERSION)
                 .found(found)
                 .advice("look at it with the version of siltstone that wrote it")
         }

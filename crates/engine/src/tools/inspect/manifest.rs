@@ -2,7 +2,8 @@
 
 use siltstone_storage::ReadFile;
 
-use super::read;
+use super::shrank;
+use crate::formats::file_bytes;
 use crate::formats::manifest::format::{
     self, ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, RECORD_HEADER_BYTES,
 };
@@ -89,8 +90,7 @@ impl ManifestFile {
                     .found(file.len()),
             );
         }
-        let mut bytes = Vec::new();
-        read(file, 0, file.len(), &mut bytes)?;
+        let bytes = file_bytes::read(file, 0, file.len()).map_err(shrank)?;
         let header = format::decode_header(&bytes, &name);
         let mut numbers = match &header {
             Ok(current) => vec![current.number],

@@ -29,7 +29,7 @@ use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
 use crate::formats::names::BUILT_TABLE_SUFFIX;
 use crate::formats::names::PARTIAL;
 use crate::formats::names::{DIRECTORIES, OWNER};
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, Result};
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
 
@@ -170,22 +170,12 @@ pub fn stored_options(stored: &StoredOptions) -> Vec<(String, String)> {
     }
 }
 
-/// Bytes of a file, without a promise that there is memory for them.
-fn read(file: &dyn ReadFile, at: u64, len: u64, out: &mut Vec<u8>) -> Result<()> {
-    out.clear();
-    let fits = usize::try_from(len).is_ok_and(|len| out.try_reserve_exact(len).is_ok());
-    if !fits {
-        let message = format!("there is no memory for {len} bytes of the file");
-        return Err(Error::new(ErrorKind::Io, message).in_file(file.name()));
+/// An error of a read, with advice where the file became shorter meanwhile.
+fn shrank(error: Error) -> Error {
+    let source = error.storage();
+    if source.is_some_and(|e| e.kind == StorageErrorKind::UnexpectedEof) {
+        error.advice("the file became shorter while it was read: look again")
+    } else {
+        error
     }
-    out.resize(len as usize, 0);
-    file.read_at(at, out).map_err(|error| {
-        let shrank = error.kind == StorageErrorKind::UnexpectedEof;
-        let error = Error::from(error);
-        if shrank {
-            error.advice("the file became shorter while it was read: look again")
-        } else {
-            error
-        }
-    })
 }

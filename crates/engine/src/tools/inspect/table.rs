@@ -7,7 +7,8 @@ use siltstone_table::compress::Codec;
 use siltstone_table::key::seq_of;
 use siltstone_table::salvage::{Expect, Piece, PieceReader, Salvage, salvage};
 
-use super::read;
+use super::shrank;
+use crate::formats::file_bytes;
 use crate::types::error::Result;
 
 /// A table being read.
@@ -66,9 +67,9 @@ impl<'a> TableFile<'a> {
     /// # Errors
     /// As [`TableFile::entries`].
     pub fn block(&mut self, piece: &Piece) -> Result<BlockInfo> {
-        let mut stored = Vec::new();
         let place = piece.place;
-        read(self.file, place.start, place.stored_bytes(), &mut stored)?;
+        let stored = file_bytes::read(self.file, place.start, place.stored_bytes());
+        let stored = stored.map_err(shrank)?;
         let header = Header::parse(&stored[..], (place.anchor - place.start) as usize)
             .map_err(|d| d.in_file(self.file.name(), place.anchor))?;
         self.reader.read(self.file, place)?;

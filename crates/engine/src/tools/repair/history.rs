@@ -1,8 +1,10 @@
-//! The log of a damaged store: every record whose checksums hold, also behind damage, and the holes between them.
+//! The log of a damaged store: every record whose checksums hold, also behind damage, and the holes
+//! between them.
 //!
-//! Where nothing is lost numbers meet: a record's first number follows the last one before it. So a break in the log's structure (a header, a
-//! link) between two records whose numbers meet lost no entry; any other break is a *hole*, and whatever it held has numbers below those of
-//! the next record.
+//! Where nothing is lost, numbers meet: a record's first number follows the last one before it. So
+//! a break in the log's structure (a header, a link) between two records whose numbers meet lost no
+//! entry. Any other break is a *hole*, and whatever it held has numbers below those of the next
+//! record.
 //!
 //! Invariants: a record is believed at the place for which it was written only (its checksum covers
 //! salt, segment and offset). What no format can tell: damage of the last records when nothing
@@ -13,32 +15,32 @@
 //! Threading: one task; it only reads. Memory: one segment.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
-use siltstone_storage::{ReadFile, Storage};
+use siltstone_storage::Storage;
 
 use super::report::{LogFound, LogHole};
 use crate::formats::batch::count_entries;
 use crate::formats::log::format::{
     BadHeader, BadRecord, ChainEnd, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible,
-    RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed,
-    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
+    RECORD_ALIGN_BYTES, RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain,
+    parse_segment_name, segment_name,
 };
 use crate::formats::log::position::LogStart;
-use crate::formats::log::{Position, Record, another_chain, is_unreadable};
+use crate::formats::log::reader::{SegmentHead, SegmentReader, UnreadablePart};
+use crate::formats::log::{Position, Record, another_chain};
 use crate::types::error::{Error, Result};
-
-/// The pieces in which a segment is read where not all of it can be, in bytes.
-const SECTOR_BYTES: usize = 512;
 
 /// One segment in memory.
 struct Segment {
     number: u32,
-    bytes: Vec<u8>,
-    /// The parts that could not be read; `bytes` has zeros there.
-    unreadable: Vec<Error>,
-    header: std::result::Result<(SegmentHeader, u32), BadHeader>,
+    reader: SegmentReader,
+    head: SegmentHead,
+    /// The parts that could not be read; the reader has zeros there.
+    unreadable: Vec<UnreadablePart>,
 }
+
+/// Where the first record of a segment begins.
+const FIRST_RECORD: u64 = SEGMENT_HEADER_BYTES as u64;
 
 /// Where the last record that was found ends.
 struct Last {
@@ -86,14 +88,14 @@ pub(super) fn read(
     let start = needed.segment;
     let mut numbers = Vec::new();
     for (number, name) in files.by_number.range(start..) {
-        let head = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
+        let segment = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
         if parse_segment_name(name) != Some(*number) {
             damage.push(
                 Error::corruption(name.clone(), "a log segment lies under another's name")
                     .found(segment_name(*number)),
             );
         }
-        match (&head.header, store_id) {
+        match (&segment.head.header, store_id) {
             (Ok((header, _)), Some(id)) if header.store_id != id => {
                 damage.push(
                     Error::corruption(name.clone(), "the log segment belongs to another store")
@@ -115,7 +117,7 @@ pub(super) fn read(
                 damage.push(another_chain(*number, salt, header.salt));
             }
             _ => {
-                salts.extend(head.salts());
+                salts.extend(segment.head.salt);
                 numbers.push(*number);
             }
         }
@@ -150,8 +152,8 @@ pub(super) fn read(
     for number in &numbers {
         let name = &files.by_number[number];
         let mut segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
-        reading.damage.append(&mut segment.unreadable);
-        reading.segment(&segment, &salts)?;
+        reading.damage.extend(segment.unreadable());
+        reading.segment(&mut segment, &salts)?;
     }
     reading.finish()
 }
@@ -177,9 +179,10 @@ impl Files {
             let Some(number) = parse_segment_name(&object.name) else {
                 continue;
             };
-            let head = Segment::open(storage, number, &object.name, MAX_HEADER_BYTES as u64)?;
-            match head.header {
-                // Also one that was to be used again and got no new header: its old records are history where they are not flushed.
+            let segment = Segment::open(storage, number, &object.name, MAX_HEADER_BYTES as u64)?;
+            match segment.head.header {
+                // This may also be a segment that was to be used again and got no new header. Its
+                // old records are history where they are not flushed.
                 Err(BadHeader::Number(own)) => renamed.push((own, number, object.name)),
                 _ => {
                     by_number.insert(number, object.name);
@@ -200,8 +203,8 @@ impl Files {
     fn newest_chain(&self, storage: &dyn Storage) -> Result<u32> {
         let mut best: Option<(u64, u32)> = None;
         for (number, name) in self.by_number.iter().rev() {
-            let segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
-            let Some(salt) = segment.salts().first().copied() else {
+            let mut segment = Segment::open(storage, *number, name, MAX_SEGMENT_BYTES)?;
+            let Some(salt) = segment.head.salt else {
                 continue;
             };
             match &mut best {
@@ -209,7 +212,7 @@ impl Files {
                 // Older chains were read whole by the open that began this one.
                 Some(_) => break,
                 None if segment
-                    .next(SEGMENT_HEADER_BYTES, &BTreeSet::from([salt]))
+                    .next(FIRST_RECORD, &BTreeSet::from([salt]))?
                     .is_some() =>
                 {
                     best = Some((salt, *number));
@@ -222,104 +225,36 @@ impl Files {
 }
 
 impl Segment {
+    /// Opens the file `name` as segment `number` and reads at most `most` bytes of it.
     fn open(storage: &dyn Storage, number: u32, name: &str, most: u64) -> Result<Segment> {
-        let file = storage.open(name)?;
-        let len = file.len().min(most);
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len as usize).map_err(|_| {
-            Error::new(
-                crate::types::error::ErrorKind::Io,
-                format!("there is no memory for a log segment of {len} bytes"),
-            )
-            .in_file(name)
-        })?;
-        bytes.resize(len as usize, 0);
-        let unreadable = match file.read_at(0, &mut bytes) {
-            Err(error) if is_unreadable(&error.clone().into()) => read_sectors(&*file, &mut bytes),
-            read => read.map(|()| Vec::new())?,
-        };
-        let header = SegmentHeader::decode(&bytes[..bytes.len().min(MAX_HEADER_BYTES)], number);
+        let (mut reader, unreadable) = SegmentReader::open_whole(storage, name, most)?;
+        let head = reader.head(number)?;
         Ok(Segment {
             number,
-            bytes,
+            reader,
+            head,
             unreadable,
-            header,
         })
     }
 
-    /// The salts that its records may have.
-    fn salts(&self) -> Vec<u64> {
-        match &self.header {
-            Ok((header, _)) => vec![header.salt],
-            Err(_) => SegmentHeader::salt_field(&self.bytes).into_iter().collect(),
-        }
-    }
-
-    fn plausible(&self, at: usize, seed: RecordSeed) -> std::result::Result<Plausible, BadRecord> {
-        let Some(bytes) = self
-            .bytes
-            .get(at..at + RECORD_HEADER_BYTES)
-            .and_then(|b| b.try_into().ok())
-        else {
-            return Err(BadRecord::SegmentFull);
-        };
-        RecordHeader::decode(bytes, seed, at as u32, self.bytes.len() as u64)
-    }
-
-    /// The record at `at`, whole.
-    fn record(
-        &self,
-        at: usize,
-        seed: RecordSeed,
-    ) -> std::result::Result<(Plausible, &[u8]), BadRecord> {
-        let plausible = self.plausible(at, seed)?;
-        let rest = self
-            .bytes
-            .get(at + RECORD_HEADER_BYTES..plausible.end as usize)
-            .ok_or(BadRecord::SegmentFull)?;
-        plausible.verify(rest)?;
-        Ok((plausible, &rest[..plausible.header.payload_bytes as usize]))
+    /// An error for each part that could not be read.
+    fn unreadable(&self) -> impl Iterator<Item = Error> {
+        self.unreadable.iter().map(|part| {
+            let what = "a part of the log segment cannot be read";
+            Error::corruption(self.reader.name(), what)
+                .over(part.bytes.start, part.bytes.end)
+                .found(&part.why)
+        })
     }
 
     /// The next record from `from` on, with one of these salts: its place and salt.
-    fn next(&self, from: usize, salts: &BTreeSet<u64>) -> Option<(usize, u64)> {
-        let seeds: Vec<_> = salts
-            .iter()
-            .map(|salt| (*salt, RecordSeed::new(*salt, self.number)))
-            .collect();
-        (from..self.bytes.len())
-            .step_by(RECORD_ALIGN_BYTES)
-            .find_map(|at| {
-                let (salt, _) = seeds
-                    .iter()
-                    .find(|(_, seed)| self.record(at, *seed).is_ok())?;
-                Some((at, *salt))
-            })
+    fn next(&mut self, from: u64, salts: &BTreeSet<u64>) -> Result<Option<(u64, u64)>> {
+        let salts: Vec<u64> = salts.iter().copied().collect();
+        let seeds = salts.iter().map(|salt| RecordSeed::new(*salt, self.number));
+        let seeds: Vec<RecordSeed> = seeds.collect();
+        let found = self.reader.next(from, &seeds)?;
+        Ok(found.map(|found| (found.at, salts[found.seed])))
     }
-}
-
-/// Reads a file sector by sector, with zeros for the sectors that cannot be read. Returns an error
-/// for each part that is missing.
-fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<Error> {
-    let mut missing: Vec<(Range<u64>, String)> = Vec::new();
-    let offsets = (0..).step_by(SECTOR_BYTES);
-    for (sector, at) in bytes.chunks_mut(SECTOR_BYTES).zip(offsets) {
-        let Err(error) = file.read_at(at, sector) else {
-            continue;
-        };
-        sector.fill(0);
-        let end = at + sector.len() as u64;
-        match missing.last_mut() {
-            Some((bytes, _)) if bytes.end == at => bytes.end = end,
-            _ => missing.push((at..end, error.detail)),
-        }
-    }
-    let told = |(bytes, why): (Range<u64>, String)| {
-        Error::corruption(file.name(), "a part of the log segment cannot be read")
-            .over(bytes.start, bytes.end)
-            .found(why)
-    };
-    missing.into_iter().map(told).collect()
 }
 
 struct Reading<'a> {
@@ -352,12 +287,12 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads one segment.
-    fn segment(&mut self, segment: &Segment, salts: &BTreeSet<u64>) -> Result<()> {
-        let mut salt = segment.salts().first().copied();
+    fn segment(&mut self, segment: &mut Segment, salts: &BTreeSet<u64>) -> Result<()> {
+        let mut salt = segment.head.salt;
         let mut chained = 0;
-        let mut at = SEGMENT_HEADER_BYTES;
+        let mut at = FIRST_RECORD;
         // Whether nothing can lie between the last record and this place.
-        let mut joined = match (&segment.header, &self.last) {
+        let mut joined = match (&segment.head.header, &self.last) {
             (Ok((header, checksum)), last) => {
                 chained = *checksum;
                 // Nothing that is needed is lost before a segment that goes on where the log
@@ -375,13 +310,14 @@ impl Reading<'_> {
                 }
             }
             (Err(bad), last) => {
-                let of_ours = segment.next(at, salts);
+                let why = bad.to_string();
                 let error = Error::corruption(
                     segment_name(segment.number),
                     "the header of a log segment is damaged",
                 )
                 .at(0)
                 .found(bad);
+                let of_ours = segment.next(at, salts)?;
                 match of_ours {
                     // The segment that the log starts with: see `empty_start`.
                     None if last.is_none()
@@ -389,7 +325,7 @@ impl Reading<'_> {
                         && !self.closed =>
                     {
                         self.found.end = Position::new(segment.number, 0);
-                        self.found.stop = bad.to_string();
+                        self.found.stop = why;
                         self.found.first_is_missing = true;
                         self.empty_start = Some(error);
                         return Ok(());
@@ -398,7 +334,8 @@ impl Reading<'_> {
                     _ => self.damage.push(error),
                 }
                 match of_ours {
-                    // Nothing of it is history: a segment that was made ready, or whose records are all lost.
+                    // Nothing of it is history: a segment that was made ready, or whose records
+                    // are all lost.
                     None => {
                         self.unreadable_count += 1;
                         self.found.first_is_missing |= last.is_none();
@@ -413,7 +350,7 @@ impl Reading<'_> {
         };
         let Some(mut salt) = salt else { return Ok(()) };
         let mut count = 0;
-        if let (Ok((header, _)), Some(last)) = (&segment.header, &self.last)
+        if let (Ok((header, _)), Some(last)) = (&segment.head.header, &self.last)
             && header.salt == last.salt
         {
             if joined {
@@ -427,13 +364,13 @@ impl Reading<'_> {
         }
         loop {
             let seed = RecordSeed::new(salt, segment.number);
-            match segment.record(at, seed) {
+            match segment.reader.record(at, seed)? {
                 Ok((record, payload)) => {
                     let position = Position::new(segment.number, at as u32);
-                    self.record(segment, position, &record, payload, joined, count == 0)?;
+                    self.record(position, &record, payload, joined, count == 0)?;
                     count += 1;
                     chained = chain(chained, record.stored);
-                    at = record.end as usize;
+                    at = u64::from(record.end);
                     joined = true;
                     self.last = Some(Last {
                         end: ChainEnd {
@@ -446,7 +383,8 @@ impl Reading<'_> {
                     });
                 }
                 Err(bad) => {
-                    let Some((next, found)) = segment.next(at + RECORD_ALIGN_BYTES, salts) else {
+                    let behind = at + RECORD_ALIGN_BYTES as u64;
+                    let Some((next, found)) = segment.next(behind, salts)? else {
                         self.segment_ends(segment, at, &bad, salt, count, chained);
                         break;
                     };
@@ -455,7 +393,7 @@ impl Reading<'_> {
                             segment_name(segment.number),
                             "a record of the log is damaged, and good ones follow it",
                         )
-                        .at(at as u64)
+                        .at(at)
                         .found(&bad),
                     );
                     (at, salt, joined) = (next, found, false);
@@ -472,14 +410,14 @@ impl Reading<'_> {
     fn segment_ends(
         &mut self,
         segment: &Segment,
-        at: usize,
+        at: u64,
         bad: &BadRecord,
         salt: u64,
         count: u64,
         chained: u32,
     ) {
         let of_chain = self.last.as_ref().is_none_or(|last| last.salt == salt);
-        if segment.header.is_ok() && count == 0 && (of_chain || self.last.is_none()) {
+        if segment.head.header.is_ok() && count == 0 && (of_chain || self.last.is_none()) {
             // Nothing in it yet: its records would begin here.
             let next_sequence = self.last.as_ref().map_or(0, |l| l.next_sequence);
             self.last = Some(Last {
@@ -503,7 +441,7 @@ impl Reading<'_> {
             segment_name(segment.number),
             "the last record of the log's segment is torn or damaged",
         )
-        .at(at as u64)
+        .at(at)
         .found(bad);
         if self.lost_tail {
             self.damage.push(error);
@@ -515,7 +453,6 @@ impl Reading<'_> {
 
     fn record(
         &mut self,
-        segment: &Segment,
         position: Position,
         record: &Plausible,
         payload: &[u8],
@@ -524,7 +461,7 @@ impl Reading<'_> {
     ) -> Result<()> {
         let first = record.header.first_sequence;
         let at = u64::from(position.offset);
-        let name = || segment_name(segment.number);
+        let name = || segment_name(position.segment);
         let Some(kind) = RecordKind::from_number(record.header.kind) else {
             return Err(Error::unsupported(
                 "a log record of a kind that this version does not know",
@@ -563,7 +500,7 @@ impl Reading<'_> {
         self.end_is_certain = true;
         (self.apply)(Record {
             position,
-            end: Position::new(segment.number, record.end),
+            end: Position::new(position.segment, record.end),
             kind,
             first_sequence: first,
             sequence_count: count,
@@ -573,7 +510,7 @@ impl Reading<'_> {
         self.found.record_count += 1;
         self.found.record_bytes += u64::from(record.end) - at;
         self.found.last_number = self.found.last_number.max(first + count.max(1) - 1);
-        let end = Position::new(segment.number, record.end);
+        let end = Position::new(position.segment, record.end);
         self.found.end = end;
         self.reached_synced |= end == self.synced;
         let next_sequence = after.max(first.saturating_add(count));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::history::Known;
+use crate::formats::file_bytes;
 use crate::formats::log::Position;
 use crate::formats::manifest::format::{
     ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, StoreId, behind_seal,
@@ -389,16 +390,7 @@ impl Candidate {
             Err(error) => return Err(error.into()),
         };
         let len = file.len().min(MAX_MANIFEST_BYTES);
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len as usize).map_err(|_| {
-            Error::new(
-                ErrorKind::Io,
-                format!("there is no memory for the manifest's {len} bytes"),
-            )
-            .in_file(name.clone())
-        })?;
-        bytes.resize(len as usize, 0);
-        file.read_at(0, &mut bytes)?;
+        let bytes = file_bytes::read(&*file, 0, len)?;
         let mut candidate = Candidate {
             number,
             bytes,
