@@ -10,7 +10,7 @@ use common::*;
 use proptest::prelude::*;
 use siltstone_storage::{MemoryStorage, Runtime};
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
-use siltstone_table::job::{DropRules, Job, KeyRange};
+use siltstone_table::job::{DropRules, FormatOptions, Job, KeyRange, OutputLimits, OutputPrefix};
 use siltstone_table::key::{Kind, trailer};
 use siltstone_table::limits::MAX_KEY_BYTES;
 use siltstone_table::rangedel::RangeDeletes;
@@ -330,6 +330,50 @@ fn surviving(seqs: &[u64], snapshots: &[u64], older: &[KeyRange]) -> (Vec<RangeD
     let fragments = fragment(&deletes, &stripes, b"", None);
     let retain = Retain::new(DropRules::ALL, stripes, older, fragments);
     retain.surviving_fragments()
+}
+
+/// A job of one stream keeps deletes, because older data may hold their keys, until its maker says
+/// that there is none. It keeps one version of each key.
+#[test]
+fn a_job_of_a_stream_keeps_what_older_data_may_need() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let content = Content {
+        entries: vec![
+            (b"a".to_vec(), trailer(4, Kind::Put), b"old".to_vec()),
+            (b"a".to_vec(), trailer(6, Kind::Put), b"new".to_vec()),
+            (b"b".to_vec(), trailer(5, Kind::Delete), Vec::new()),
+        ],
+        range_deletes: Vec::new(),
+    };
+    let mut inputs = InputMap::new();
+    let input = stream_input(&mut inputs, "entries", &content);
+    let output = OutputPrefix {
+        epoch: epoch().0,
+        attempt: 1,
+    };
+    let limits = OutputLimits::new(1 << 12, 512, false);
+    let job = Job::of_stream(1, input, limits, FormatOptions::default(), output);
+    assert_eq!((job.check(), job.published), (Ok(()), 6));
+    let context = ExecContext::new(runtime, Arc::new(inputs), storage.clone(), epoch());
+    let keys_after = |job: &Job| {
+        let outcome = CpuExecutor::new().run(job, &context).unwrap();
+        let left = read_all(&*storage, &outcome).entries;
+        let left = left.into_iter().map(|(key, trailer, _)| (key, trailer));
+        left.collect::<Vec<_>>()
+    };
+    let newest = (b"a".to_vec(), trailer(6, Kind::Put));
+    let delete = (b"b".to_vec(), trailer(5, Kind::Delete));
+    assert_eq!(keys_after(&job), [newest.clone(), delete]);
+    let alone = Job {
+        older: Vec::new(),
+        output: OutputPrefix {
+            attempt: 2,
+            ..job.output.clone()
+        },
+        ..job
+    };
+    assert_eq!(keys_after(&alone), [newest]);
 }
 
 /// At most twice as many fragments survive as there are range deletes, however these overlap and

@@ -19,6 +19,8 @@ pub mod fragments;
 pub mod outcome;
 pub mod verify;
 
+use std::ops::RangeInclusive;
+
 use crate::compress::Codec;
 use crate::layout::LayoutLimits;
 use crate::limits::{MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MIN_BLOCK_SIZE_BYTES};
@@ -103,6 +105,24 @@ pub struct Input {
     pub clip: KeyBounds,
     /// The sequence number that replaces those of all its entries (for ingested tables).
     pub seq_override: Option<u64>,
+}
+
+impl Input {
+    /// A stream with this id, whose entries have sequence numbers within `seqs`.
+    pub fn of_stream(id: &str, seqs: RangeInclusive<u64>) -> Input {
+        Input {
+            kind: InputKind::Stream,
+            location: 0,
+            name: id.to_string(),
+            run: 0,
+            len_bytes: 0,
+            digest: 0,
+            min_seq: *seqs.start(),
+            max_seq: *seqs.end(),
+            clip: KeyBounds::everything(),
+            seq_override: None,
+        }
+    }
 }
 
 /// How output tables are written.
@@ -221,6 +241,53 @@ pub struct Job {
 }
 
 impl Job {
+    /// The job that writes one stream as tables, such as a flush. It keeps the newest version of
+    /// every key, and deletes too, because older data may hold any key; the published number is the
+    /// last one of the stream. A caller that knows more sets fields of it: the snapshots whose
+    /// versions are kept, the time, cuts, and what older data can hold (nothing, if there is none).
+    ///
+    /// ```
+    /// use siltstone_table::job::{FormatOptions, Input, Job, OutputLimits, OutputPrefix};
+    ///
+    /// let job = Job {
+    ///     snapshots: vec![7],
+    ///     ..Job::of_stream(
+    ///         1,
+    ///         Input::of_stream("memtable", 5..=9),
+    ///         OutputLimits::new(1 << 20, 4096, false),
+    ///         FormatOptions::default(),
+    ///         OutputPrefix::default(),
+    ///     )
+    /// };
+    /// assert_eq!(job.check(), Ok(()));
+    /// assert_eq!(job.published, 9);
+    /// ```
+    pub fn of_stream(
+        keyspace: u32,
+        stream: Input,
+        limits: OutputLimits,
+        format: FormatOptions,
+        output: OutputPrefix,
+    ) -> Job {
+        Job {
+            keyspace,
+            layout_version: LAYOUT_VERSION,
+            published: stream.max_seq,
+            inputs: vec![stream],
+            bounds: KeyBounds::everything(),
+            hard_cuts: Vec::new(),
+            soft_cuts: Vec::new(),
+            snapshots: Vec::new(),
+            rules: DropRules::ALL,
+            now_us: 0,
+            older: vec![KeyRange::everything()],
+            limits,
+            format,
+            extensions: Vec::new(),
+            output,
+        }
+    }
+
     /// The number of subjobs.
     pub fn subjobs(&self) -> usize {
         self.hard_cuts.len() + 1

@@ -157,16 +157,8 @@ pub fn stream_input(inputs: &mut InputMap, name: &str, content: &Content) -> Inp
     );
     let (min_seq, max_seq) = content.seqs();
     Input {
-        kind: InputKind::Stream,
         location: 7,
-        name: name.into(),
-        run: 0,
-        len_bytes: 0,
-        digest: 0,
-        min_seq,
-        max_seq,
-        clip: KeyBounds::everything(),
-        seq_override: None,
+        ..Input::of_stream(name, min_seq..=max_seq)
     }
 }
 
