@@ -16,7 +16,7 @@ use siltstone_storage::planted;
 
 use crate::formats::log::format::MAX_SEQUENCE;
 use crate::formats::version::{
-    AddTable, Edit, KeyspaceEdit, Level, MAX_KEYSPACE_NAME_BYTES, Run, RunSlot, SeqRange, TableMeta,
+    Edit, KeyspaceEdit, Level, MAX_KEYSPACE_NAME_BYTES, Run, RunSlot, SeqRange, TableMeta,
 };
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
@@ -69,7 +69,7 @@ pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
 pub(crate) fn encode_ingest(parts: &[NumberedPart]) -> Vec<u8> {
     let last = parts.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0) as u64;
     let keyspaces = parts.iter().map(|(id, runs)| {
-        let mut add = Vec::new();
+        let mut edit = KeyspaceEdit::new(*id);
         for (i, (run_id, tables)) in (0u64..).zip(runs) {
             let hi = if i + 1 == runs.len() as u64 {
                 last
@@ -80,17 +80,9 @@ pub(crate) fn encode_ingest(parts: &[NumberedPart]) -> Vec<u8> {
                 id: *run_id,
                 seqs: SeqRange::new(i, hi),
             };
-            add.extend(tables.iter().map(|table| AddTable {
-                level: 0,
-                run: Some(slot),
-                table: table.clone(),
-            }));
+            edit.add_run(slot, tables);
         }
-        KeyspaceEdit {
-            id: *id,
-            add,
-            ..KeyspaceEdit::default()
-        }
+        edit
     });
     Edit {
         keyspaces: keyspaces.collect(),

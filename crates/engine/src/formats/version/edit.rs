@@ -15,6 +15,7 @@ pub use crate::types::fields::MUST_UNDERSTAND;
 use crate::types::fields::malformed;
 pub use crate::types::options::stored::{StoredOptions, option};
 
+use super::level::Run;
 use super::meta::{SeqRange, TableMeta};
 use crate::formats::log::format::{
     MAX_SEGMENT_BYTES, MAX_SEGMENT_NUMBER, MAX_SEQUENCE, RECORD_ALIGN_BYTES, SEGMENT_HEADER_BYTES,
@@ -189,6 +190,40 @@ impl KeyspaceEdit {
             ..KeyspaceEdit::default()
         }
     }
+
+    /// The edit that installs new runs of level 0 and covers their ranges, so that no replay brings
+    /// back what they hold: what a flush, an ingest and a recovery commit.
+    pub fn adding(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
+        let mut edit = KeyspaceEdit::new(id);
+        for run in runs {
+            edit.covered.push(run.seqs);
+            let slot = RunSlot {
+                id: run.id,
+                seqs: run.seqs,
+            };
+            edit.add_run(slot, run.tables.tables());
+        }
+        edit
+    }
+
+    /// Adds the tables of a run of level 0. Its range is not added to what is covered: a merge
+    /// within level 0 makes a run of numbers that are covered already.
+    pub fn add_run(&mut self, run: RunSlot, tables: &[Arc<TableMeta>]) {
+        self.add.extend(tables.iter().map(|table| AddTable {
+            level: 0,
+            run: Some(run),
+            table: table.clone(),
+        }));
+    }
+
+    /// Adds tables to a level below level 0.
+    pub fn add_to_level(&mut self, level: u8, tables: &[Arc<TableMeta>]) {
+        self.add.extend(tables.iter().map(|table| AddTable {
+            level,
+            run: None,
+            table: table.clone(),
+        }));
+    }
 }
 
 impl Edit {
@@ -260,5 +295,60 @@ impl Edit {
         self.keyspaces
             .iter()
             .try_for_each(KeyspaceEdit::check_limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::version::tests::table;
+    use crate::formats::version::{KeyspaceVersion, Level};
+
+    #[test]
+    fn added_runs_are_covered_and_make_sources() {
+        let run = |id, lo, hi, tables: Vec<TableMeta>| Run {
+            id,
+            seqs: SeqRange::new(lo, hi),
+            tables: Level::new(tables.into_iter().map(Arc::new).collect()).unwrap(),
+        };
+        let runs = [
+            run(
+                3,
+                0,
+                5,
+                vec![table(1, b"a", b"c", (1, 4)), table(2, b"d", b"f", (2, 4))],
+            ),
+            run(5, 5, 6, vec![table(4, b"a", b"z", (6, 6))]),
+        ];
+        let edit = KeyspaceEdit::adding(1, &runs);
+        assert_eq!(edit.id, 1);
+        assert_eq!((edit.covered_floor, edit.moved_through), (None, None));
+        let version = KeyspaceVersion::new(1).apply(&edit).unwrap();
+        let oldest_first = version.runs().iter().rev();
+        let installed: Vec<Run> = oldest_first.map(|run| (**run).clone()).collect();
+        assert_eq!(installed, runs);
+        assert!((1..=6).all(|number| version.covered().contains(number)));
+        assert!(!version.covered().contains(7));
+        // What is covered is not installed again.
+        version.apply(&edit).unwrap_err();
+        // A merge of the two adds a run that covers nothing new, or tables below level 0.
+        let mut merged = KeyspaceEdit {
+            remove: [1, 2, 4].map(|id| RemoveTable { level: 0, id }).to_vec(),
+            ..KeyspaceEdit::new(1)
+        };
+        let mut down = merged.clone();
+        let tables = [Arc::new(table(6, b"a", b"z", (1, 6)))];
+        let slot = RunSlot {
+            id: 7,
+            seqs: SeqRange::new(0, 6),
+        };
+        merged.add_run(slot, &tables);
+        let merged = version.apply(&merged).unwrap();
+        assert_eq!((merged.runs().len(), merged.runs()[0].id), (1, 7));
+        assert_eq!(merged.covered(), version.covered());
+        down.add_to_level(3, &tables);
+        let down = version.apply(&down).unwrap();
+        assert_eq!(down.level(3).tables(), tables);
+        assert!(down.runs().is_empty());
     }
 }

@@ -453,23 +453,14 @@ impl KeyspaceVersion {
         edit.covered = self.covered.ranges().to_vec();
         edit.moved_through = (self.moved_through > 0).then_some(self.moved_through);
         for run in &self.runs {
-            let slot = Some(RunSlot {
+            let slot = RunSlot {
                 id: run.id,
                 seqs: run.seqs,
-            });
-            edit.add
-                .extend(run.tables.tables().iter().map(|t| AddTable {
-                    level: 0,
-                    run: slot,
-                    table: t.clone(),
-                }));
+            };
+            edit.add_run(slot, run.tables.tables());
         }
         for (level, tables) in self.levels() {
-            edit.add.extend(tables.tables().iter().map(|t| AddTable {
-                level,
-                run: None,
-                table: t.clone(),
-            }));
+            edit.add_to_level(level, tables.tables());
         }
         edit
     }

@@ -41,8 +41,7 @@ use crate::formats::directories::{
 };
 use crate::formats::log::{Record, RecordKind};
 use crate::formats::version::{
-    AddTable, CreateKeyspace, Edit, KeyRange, KeyspaceEdit, MAX_KEYSPACE_NAME_BYTES, SeqSet,
-    StoreState,
+    CreateKeyspace, Edit, KeyRange, KeyspaceEdit, MAX_KEYSPACE_NAME_BYTES, SeqSet, StoreState,
 };
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::DEFAULT_KEYSPACE;
@@ -479,19 +478,13 @@ impl Found {
                 sequence: keyspace.created.min(largest),
                 options: keyspace.options,
             });
-            edit.keyspaces.push(KeyspaceEdit {
+            let mut tables = KeyspaceEdit {
                 covered_floor: Some(largest),
                 moved_through: Some(largest),
-                add: metas
-                    .into_iter()
-                    .map(|table| AddTable {
-                        level: BOTTOM_LEVEL,
-                        run: None,
-                        table,
-                    })
-                    .collect(),
                 ..KeyspaceEdit::new(id)
-            });
+            };
+            tables.add_to_level(BOTTOM_LEVEL, &metas);
+            edit.keyspaces.push(tables);
         }
         edit.next_table_id = Some(next_id);
         let highest = edit.create.last().map_or(1, |c| c.id.saturating_add(1));

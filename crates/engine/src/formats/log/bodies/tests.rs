@@ -1,6 +1,7 @@
 //! The record of an ingest.
 
 use super::*;
+use crate::formats::version::AddTable;
 use crate::formats::version::{Key, KeyRange};
 
 /// A table without entries behind it, from `first` to `last`.
