@@ -10,5 +10,6 @@ pub(crate) mod file_bytes;
 pub mod log;
 pub mod manifest;
 pub(crate) mod names;
+pub(crate) mod new_store;
 pub(crate) mod options_file;
 pub mod version;

@@ -20,14 +20,14 @@ use std::sync::Arc;
 
 use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::planted::{self, Bug};
-use siltstone_storage::{Epoch, Runtime, Storage};
+use siltstone_storage::{Epoch, Storage};
 
 use crate::commit::Commit;
 use crate::env::Env;
-use crate::formats::directories::{log_store_id, refuse_within};
-use crate::formats::log::{LogConfig, LogOptions, LogWriter};
-use crate::formats::manifest::{self, Manifest, Space, StoreId};
+use crate::formats::directories::{random_id, refuse_within};
+use crate::formats::manifest;
 use crate::formats::names::{LEASE, PARTIAL};
+use crate::formats::new_store;
 use crate::formats::version::{CreateKeyspace, Edit, KeyspaceState, Level, Run, StoreState};
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
@@ -242,7 +242,9 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
     }
     edit.next_table_id = Some(next_id);
     check_going_on(jobs.env())?;
-    found(target, epoch, jobs.env().runtime(), state, &edit)?;
+    let runtime = jobs.env().runtime();
+    let id = random_id(runtime);
+    new_store::create(target, epoch, runtime, id, state.apply(&edit)?)?;
     Ok(report)
 }
 
@@ -284,43 +286,6 @@ fn import(env: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<(
     target
         .import(epoch, name, &*env.storages().tables, name)
         .map_err(|e| Error::from(e).context(format!("taking {name} into a checkpoint")))
-}
-
-/// Makes a new store of finished, synced tables: an empty log, and a manifest with `state` after `edit`. The last step is the pointer to it;
-/// before, everything else is durable. Gives the new store's id.
-pub(crate) fn found(
-    target: &Arc<dyn Storage>,
-    epoch: Epoch,
-    runtime: &Runtime,
-    state: StoreState,
-    edit: &Edit,
-) -> Result<StoreId> {
-    let id = StoreId(u128::from(runtime.random_u64()) << 64 | u128::from(runtime.random_u64()));
-    let log = LogWriter::start(LogConfig {
-        storage: target.clone(),
-        epoch,
-        runtime: runtime.clone(),
-        store_id: log_store_id(id),
-        options: LogOptions {
-            segment_bytes: crate::formats::log::format::MIN_SEGMENT_BYTES,
-            recycle_count: 0,
-        },
-        reserve: None,
-        last_known_segment: 0,
-        on_poison: Box::new(|_| ()),
-    })?;
-    let synced = log.sync(log.end())?;
-    let state = StoreState {
-        log_start: log.chain_start(),
-        ..state
-    };
-    let state = state.apply(edit)?.closed_at(synced);
-    // Names of tables and of the segment; `create` syncs the manifest, its name, and sets the pointer.
-    target.sync_dir(epoch)?;
-    // The folder may be one that somebody has just made.
-    target.sync_place(epoch)?;
-    Manifest::create(target.clone(), epoch, id, Arc::new(state), Space::Fresh)?;
-    Ok(id)
 }
 
 /// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.

@@ -10,16 +10,13 @@ use std::sync::Arc;
 use siltstone_storage::{Epoch, Runtime, Storage, StorageErrorKind};
 use siltstone_table::compress::Codec;
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap, StreamSource};
-use siltstone_table::job::{
-    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits,
-    OutputPrefix,
-};
+use siltstone_table::job::{FormatOptions, Input, Job, OutputLimits, OutputPrefix};
 
 use super::RepairOptions;
-use crate::formats::log::{LogConfig, LogOptions, LogWriter};
-use crate::formats::manifest::format::parse_manifest_name;
-use crate::formats::manifest::{CURRENT_NAME, Manifest, Space, StoreId, read_current};
+use crate::formats::directories::random_id;
+use crate::formats::manifest::{CURRENT_NAME, StoreId, parse_manifest_name, read_current};
 use crate::formats::names::MARKER_TEXT;
+use crate::formats::new_store;
 use crate::formats::version::meta::meta_of;
 use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, Result};
@@ -30,9 +27,6 @@ pub(super) const MARKER: &str = crate::formats::names::PARTIAL;
 
 /// The open number in the names of the tables, and of the first manifest.
 pub(super) const OPEN_NUMBER: u64 = 1;
-
-/// Bytes of the log's segment, which stays empty: the first open begins one of its own.
-const SEGMENT_BYTES: u64 = 4096;
 
 /// A store being made.
 pub(super) struct Target {
@@ -73,8 +67,7 @@ impl Target {
             }
             storage.sync_dir(epoch)?;
         }
-        let high = u128::from(runtime.random_u64()) << 64;
-        let id = StoreId(high | u128::from(runtime.random_u64()));
+        let id = random_id(runtime);
         let text = format!("{MARKER_TEXT}\nstore {id}\n");
         storage.replace(epoch, MARKER, text.as_bytes())?;
         Ok(Target {
@@ -101,40 +94,24 @@ impl Target {
     ) -> Result<Vec<Arc<TableMeta>>> {
         const NAME: &str = "salvaged";
         let job = Job {
-            keyspace,
-            layout_version: LAYOUT_VERSION,
-            inputs: vec![Input {
-                kind: InputKind::Stream,
-                location: 0,
-                name: NAME.to_string(),
-                run: 0,
-                len_bytes: 0,
-                digest: 0,
-                min_seq: 0,
-                max_seq: largest,
-                clip: KeyBounds::everything(),
-                seq_override: None,
-            }],
-            bounds: KeyBounds::everything(),
-            hard_cuts: Vec::new(),
-            soft_cuts: Vec::new(),
-            published: largest,
-            snapshots: Vec::new(),
-            rules: DropRules::ALL,
             now_us: self.runtime.unix_micros(),
+            // The stream is all that the keyspace will hold.
             older: Vec::new(),
-            limits: OutputLimits::new(options.table_bytes, options.block_bytes, false),
-            format: FormatOptions {
-                codec: Codec::None,
-                level: 0,
-                bits_per_key: options.bloom_bits_per_key,
-                verify: true,
-            },
-            extensions: Vec::new(),
-            output: OutputPrefix {
-                epoch: OPEN_NUMBER,
-                attempt: u64::from(keyspace) + 1,
-            },
+            ..Job::of_stream(
+                keyspace,
+                Input::of_stream(NAME, 0..=largest),
+                OutputLimits::new(options.table_bytes, options.block_bytes, false),
+                FormatOptions {
+                    codec: Codec::None,
+                    level: 0,
+                    bits_per_key: options.bloom_bits_per_key,
+                    verify: true,
+                },
+                OutputPrefix {
+                    epoch: OPEN_NUMBER,
+                    attempt: u64::from(keyspace) + 1,
+                },
+            )
         };
         let mut inputs = InputMap::new();
         inputs.add_stream(0, NAME, source);
@@ -155,37 +132,8 @@ impl Target {
 
     /// Makes the store complete. `state` lacks the log's start.
     pub(super) fn finish(self, state: StoreState) -> Result<()> {
-        let log = LogWriter::start(LogConfig {
-            storage: self.storage.clone(),
-            epoch: self.epoch,
-            runtime: self.runtime.clone(),
-            store_id: crate::formats::directories::log_store_id(self.id),
-            options: LogOptions {
-                segment_bytes: SEGMENT_BYTES,
-                recycle_count: 0,
-            },
-            reserve: None,
-            last_known_segment: 0,
-            on_poison: Box::new(|_| {}),
-        })?;
-        let synced = log.sync_all()?;
-        let state = StoreState {
-            log_start: log.chain_start(),
-            ..state
-        }
-        .closed_at(synced);
         state.check()?;
-        self.storage.sync_dir(self.epoch)?;
-        // The folder may be one that somebody has just made.
-        self.storage.sync_place(self.epoch)?;
-        Manifest::create(
-            self.storage.clone(),
-            self.epoch,
-            self.id,
-            Arc::new(state),
-            Space::Fresh,
-        )
-        .map_err(Error::from)?;
+        new_store::create(&self.storage, self.epoch, &self.runtime, self.id, state)?;
         self.storage.delete(self.epoch, MARKER)?;
         Ok(self.storage.sync_dir(self.epoch)?)
     }
