@@ -19,6 +19,7 @@
 
 pub mod format;
 pub mod reader;
+pub(crate) mod records;
 pub mod writer;
 
 pub use format::{

@@ -20,6 +20,7 @@ use super::format::{
     self, ALIGN_BYTES, Bad, CURRENT_NAME, Current, HEADER_BYTES, MAX_MANIFEST_BYTES,
     ManifestPosition, manifest_name,
 };
+use super::records::{self, Records};
 use crate::formats::file_bytes;
 use crate::formats::version::{Edit, StoreState};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -109,16 +110,13 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
         dropped_bytes: 0,
         ignored_field_count: 0,
     };
-    let mut offset = HEADER_BYTES;
+    let mut records = Records::new(bytes, current.number);
     let bad = loop {
-        if recovered.record_count > 1 {
-            offset = format::behind_seal(bytes, current.number, offset);
-        }
-        let (payload, end) = match format::decode_record(bytes, current.number, offset) {
+        let (at, payload) = match records.next() {
             Ok(record) => record,
             Err(bad) => break bad,
         };
-        let placed = |error: Error| error.in_file(name.clone()).at(offset as u64);
+        let placed = |error: Error| error.in_file(name.clone()).at(at as u64);
         let decoded = Edit::decode(payload).map_err(placed)?;
         if decoded.edit.whole != (recovered.record_count == 0) {
             return Err(placed(Error::new(
@@ -129,9 +127,9 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
         recovered.state = recovered.state.apply(&decoded.edit).map_err(placed)?;
         recovered.ignored_field_count += decoded.ignored_count;
         recovered.record_count += 1;
-        recovered.end.offset = end as u64;
-        offset = end;
+        recovered.end.offset = records.at() as u64;
     };
+    let offset = records.at();
     if recovered.record_count == 0 {
         return Err(
             Error::corruption(name, "the manifest's first record is damaged")
@@ -141,16 +139,10 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
         );
     }
     // From here on nothing was acknowledged, unless a valid record says otherwise.
-    let tail = bytes.get(offset..).unwrap_or(&[]);
-    recovered.dropped_bytes = tail
-        .iter()
-        .rposition(|b| *b != 0)
-        .map_or(0, |last| last as u64 + 1);
+    recovered.dropped_bytes = records::used_bytes(bytes, offset);
     if recovered.dropped_bytes > 0 {
-        let behind = (offset + ALIGN_BYTES..bytes.len())
-            .step_by(ALIGN_BYTES)
-            .find(|at| format::decode_record(bytes, current.number, *at).is_ok());
-        if let Some(at) = behind {
+        let behind = records::find(bytes, current.number, offset + ALIGN_BYTES);
+        if let Some((at, ..)) = behind {
             return Err(
                 Error::corruption(name, "a record of the manifest is damaged")
                     .at(offset as u64)

@@ -7,7 +7,7 @@ use crate::formats::file_bytes;
 use crate::formats::manifest::format::{
     self, ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, RECORD_HEADER_BYTES,
 };
-use crate::formats::manifest::parse_manifest_name;
+use crate::formats::manifest::{parse_manifest_name, records};
 use crate::formats::version::{Decoded, Edit, StoreState};
 use crate::types::error::{Error, ErrorKind, Result};
 
@@ -190,15 +190,11 @@ impl ManifestFile {
                 end: len as u64,
             });
         }
-        let tail = self.bytes.get(at..).unwrap_or(&[]);
-        let dropped = tail
-            .iter()
-            .rposition(|b| *b != 0)
-            .map_or(0, |last| last + 1);
+        let dropped_bytes = records::used_bytes(&self.bytes, at);
         Some(ManifestItem::End(ManifestEnd {
             offset: at as u64,
-            dropped_bytes: dropped as u64,
-            zero_bytes: (tail.len() - dropped) as u64,
+            dropped_bytes,
+            zero_bytes: len.saturating_sub(at) as u64 - dropped_bytes,
         }))
     }
 

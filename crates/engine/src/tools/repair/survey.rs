@@ -16,9 +16,10 @@ use super::history::Known;
 use crate::formats::file_bytes;
 use crate::formats::log::Position;
 use crate::formats::manifest::format::{
-    ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, StoreId, behind_seal,
-    check_header, decode_record, manifest_name, parse_manifest_name,
+    ALIGN_BYTES, Bad, Current, HEADER_BYTES, MAX_MANIFEST_BYTES, StoreId, check_header,
+    decode_header, manifest_name, parse_manifest_name,
 };
+use crate::formats::manifest::records::{self, Records};
 use crate::formats::manifest::{CURRENT_NAME, read_current};
 use crate::formats::version::{
     Edit, KeyspaceEdit, LogStart, SeqRange, SeqSet, StoreState, TableMeta,
@@ -149,15 +150,12 @@ impl Survey {
             self.damage.push(error.clone());
         }
         let mut state: Option<StoreState> = None;
-        let mut at = HEADER_BYTES;
+        let mut records = Records::new(&candidate.bytes, candidate.number);
         let mut count = 0;
-        let bad = loop {
-            if count > 1 {
-                at = behind_seal(&candidate.bytes, candidate.number, at);
-            }
-            let (payload, end) = match decode_record(&candidate.bytes, candidate.number, at) {
+        let (at, bad) = loop {
+            let (at, payload) = match records.next() {
                 Ok(record) => record,
-                Err(bad) => break Some(bad),
+                Err(bad) => break (records.at(), Some(bad)),
             };
             let decoded = match Edit::decode(payload) {
                 Ok(decoded) => decoded,
@@ -166,11 +164,11 @@ impl Survey {
                 }
                 Err(error) => {
                     self.damage.push(error.in_file(name.clone()).at(at as u64));
-                    break None;
+                    break (at, None);
                 }
             };
             let next = match &state {
-                None if !decoded.edit.whole => break Some(Bad::Payload),
+                None if !decoded.edit.whole => break (at, Some(Bad::Payload)),
                 None => StoreState::default().apply(&decoded.edit),
                 Some(state) => state.apply(&decoded.edit),
             };
@@ -178,12 +176,11 @@ impl Survey {
                 Ok(next) => state = Some(next),
                 Err(error) => {
                     self.damage.push(error.in_file(name.clone()).at(at as u64));
-                    break None;
+                    break (at, None);
                 }
             }
             self.note_removed(&decoded.edit);
             count += 1;
-            at = end;
         };
         let Some(state) = state else {
             let what = bad.map_or("an edit that makes no sense", Bad::describe);
@@ -202,11 +199,7 @@ impl Survey {
         }
         self.take_state(&state);
         // What is behind the prefix: nothing, an edit that was being written, or more edits.
-        let tail = candidate.bytes.get(at..).unwrap_or(&[]);
-        self.dropped_bytes = tail
-            .iter()
-            .rposition(|b| *b != 0)
-            .map_or(0, |i| i as u64 + 1);
+        self.dropped_bytes = records::used_bytes(&candidate.bytes, at);
         let is_followed = bad.is_none() || candidate.records(at + ALIGN_BYTES).next().is_some();
         let is_short = (at as u64) < candidate.end;
         self.is_whole = !is_followed && !is_short;
@@ -416,33 +409,21 @@ impl Candidate {
 
     /// The id in the header. It is believed only where the header's checksum holds.
     fn store_id(&self) -> Result<StoreId> {
-        let name = manifest_name(self.number);
-        let short = || Error::corruption(name.clone(), "the manifest is shorter than its header");
-        let header = self.bytes.get(..HEADER_BYTES).ok_or_else(short)?;
-        let id = header[16..32].try_into().map_err(|_| short())?;
-        let store_id = StoreId(u128::from_le_bytes(id));
+        let found = decode_header(&self.bytes, &manifest_name(self.number))?;
         let current = Current {
             number: self.number,
-            store_id,
-            end: self.end,
+            ..found
         };
-        check_header(header, &current).map(|()| store_id)
+        check_header(&self.bytes, &current).map(|()| found.store_id)
     }
 
     /// Payloads of good records from `from` on, searched at every place where one may begin.
     fn records(&self, from: usize) -> impl Iterator<Item = &[u8]> {
         let mut at = from;
         std::iter::from_fn(move || {
-            while at < self.bytes.len() {
-                match decode_record(&self.bytes, self.number, at) {
-                    Ok((payload, end)) => {
-                        at = end;
-                        return Some(payload);
-                    }
-                    Err(_) => at += ALIGN_BYTES,
-                }
-            }
-            None
+            let (_, payload, end) = records::find(&self.bytes, self.number, at)?;
+            at = end;
+            Some(payload)
         })
     }
 }
