@@ -4,13 +4,17 @@
 //! its file and held against its checksums, the rules of the format, and what the manifest says of
 //! it: what [`crate::tools::check`] does with the tables of a store that nobody has open.
 //!
-//! Invariants: nothing is changed; a damaged table does not keep the others from being read; no lock is held, jobs and writers go on.
+//! Invariants: nothing is changed; a damaged table does not keep the others from being read; no
+//! lock is held, jobs and writers go on.
 //!
-//! Threading: the caller's task. Tables that became obsolete meanwhile stay on disk until it is done with their keyspace.
+//! Threading: the caller's task. Tables that became obsolete meanwhile stay on disk until it is
+//! done with their keyspace.
 
 use crate::api::store::Store;
 use crate::catalog::Catalog;
-use crate::tools::check::{CheckProgress, CheckReport, KeyspaceCheck, check_open_table};
+use crate::tools::check::{
+    CheckProgress, CheckReport, KeyspaceCheck, TableWalk, check_open_table, unreadable_table,
+};
 use crate::types::error::{Error, Result};
 
 /// What was found in an open store. Damage is in `problems`; the rest says how much was looked at.
@@ -52,36 +56,20 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
         .flat_map(|(_, view)| view.level_views())
         .map(|(_, level)| level.level.file_bytes())
         .sum();
-    let mut done_bytes = 0;
     let mut report = CheckReport::default();
+    let mut walk = TableWalk::new(&mut report, progress, total_bytes);
     for (name, view) in views {
-        let mut found = KeyspaceCheck {
-            name,
-            ..KeyspaceCheck::default()
-        };
-        for handle in view.level_views().flat_map(|(_, level)| &level.handles) {
+        let handles = view.level_views().flat_map(|(_, level)| &level.handles);
+        let tables = handles.map(|handle| &*handle.meta);
+        walk.keyspace(&name, tables, |meta, report| {
             catalog.env().check_open()?;
-            let meta = &handle.meta;
-            found.table_count += 1;
-            found.file_bytes += meta.file_bytes;
-            let before = (report.entry_count, report.problems.len());
-            if let Err(error) =
-                check_open_table(&*catalog.env().storages().tables, meta, &mut report)
-            {
-                let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
-                report.problems.push(error);
-            }
-            found.entry_count += report.entry_count - before.0;
-            found.problem_count += (report.problems.len() - before.1) as u64;
-            done_bytes += meta.file_bytes;
-            progress(CheckProgress {
-                done_bytes,
-                total_bytes,
-            });
-        }
-        report.keyspaces.push(found);
+            let checked = check_open_table(&*catalog.env().storages().tables, meta, report);
+            let wrong = checked.map_err(|error| unreadable_table(meta, error)).err();
+            report.problems.extend(wrong);
+            Ok(())
+        })?;
     }
-    report.keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
+    walk.finish();
     Ok(VerifyReport {
         keyspaces: report.keyspaces,
         table_count: report.table_count,

@@ -9,10 +9,9 @@
 //!
 //! Threading: one task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
-use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use crate::formats::directories::{
     Claim, Folder, NO_CURRENT_ADVICE, Storages, folders, lease_shared,
@@ -21,15 +20,15 @@ use crate::formats::log::Position;
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{self, CURRENT_NAME, StoreId, manifest_name, parse_manifest_name};
 use crate::formats::names::{self, Kind, Parts};
-use crate::formats::version::meta::in_block;
-use crate::formats::version::{End, KeyRange, StoreState, TableMeta};
-use crate::types::error::{Error, ErrorKind, Result};
-use crate::types::limits::KeyspaceId;
+use crate::formats::version::StoreState;
+use crate::types::error::{Error, Result};
 use crate::types::options::KeyspaceOptions;
 
 mod log;
+mod tables;
 
 use log::{Ingested, check_log};
+pub(crate) use tables::{TableWalk, check_open_table, unreadable_table};
 
 /// Where the parts of a store lie.
 #[derive(Clone, Copy)]
@@ -230,7 +229,7 @@ pub fn check(
     check_options(storages, &state, &mut report);
     let (ingested, passed) = check_log(storages.log, report.store_id, &state, &mut report)?;
     let log_problem_count = report.problems.len();
-    check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
+    tables::check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
     if let Some(passed) = passed {
         let error = match report.keyspaces.iter().all(|k| k.problem_count == 0) {
             true => passed.to_error(state.closed),
@@ -299,266 +298,11 @@ fn is_table(name: &str) -> bool {
     crate::formats::names::open_number_of(name).is_some()
 }
 
-fn check_tables(
-    storage: &dyn Storage,
-    state: &StoreState,
-    ingested: &Ingested,
-    report: &mut CheckReport,
-    progress: &mut dyn FnMut(CheckProgress),
-) -> Result<()> {
-    let named = |id: KeyspaceId| {
-        let installed = state
-            .keyspace(id)
-            .into_iter()
-            .flat_map(|k| k.version.tables().map(|(_, t)| t));
-        installed.chain(
-            ingested
-                .tables
-                .iter()
-                .filter(move |(k, _)| *k == id)
-                .map(|(_, t)| t),
-        )
-    };
-    let installed = state.keyspaces.iter().map(|(id, k)| (*id, &k.name));
-    let all = || {
-        installed
-            .clone()
-            .chain(ingested.keyspaces.iter().map(|(id, name)| (*id, name)))
-    };
-    let total_bytes = all()
-        .flat_map(|(id, _)| named(id))
-        .map(|t| t.file_bytes)
-        .sum();
-    let mut done_bytes = 0;
-    let lengths: BTreeMap<String, u64> = storage
-        .list()?
-        .into_iter()
-        .map(|o| (o.name, o.len))
-        .collect();
-    for (id, name) in all() {
-        let mut found = KeyspaceCheck {
-            name: name.clone(),
-            ..KeyspaceCheck::default()
-        };
-        for meta in named(id) {
-            found.table_count += 1;
-            found.file_bytes += meta.file_bytes;
-            let before = (report.entry_count, report.problems.len());
-            if let Err(error) = check_table(storage, &lengths, meta, report) {
-                // A table that cannot be opened is lost with all of its keys.
-                let error = error.in_file(meta.name.clone()).keys(&meta.bounds);
-                if is_denied(&error) {
-                    return Err(error);
-                }
-                report.problems.push(error);
-            }
-            found.entry_count += report.entry_count - before.0;
-            found.problem_count += (report.problems.len() - before.1) as u64;
-            done_bytes += meta.file_bytes;
-            progress(CheckProgress {
-                done_bytes,
-                total_bytes,
-            });
-        }
-        report.keyspaces.push(found);
-    }
-    report.keyspaces.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(())
-}
-
 /// Whether the error is that this process may not read a file. Nothing is known of the file then,
 /// so this is no damage, and the check fails.
 fn is_denied(error: &Error) -> bool {
     let source = error.storage();
     source.is_some_and(|e| e.kind == StorageErrorKind::PermissionDenied)
-}
-
-/// Checks one table; an error is one more problem of it.
-fn check_table(
-    storage: &dyn Storage,
-    lengths: &BTreeMap<String, u64>,
-    meta: &TableMeta,
-    report: &mut CheckReport,
-) -> Result<()> {
-    report.table_count += 1;
-    let Some(len) = lengths.get(&meta.name) else {
-        return Err(match storage.open(&meta.name) {
-            Err(error) if error.kind != StorageErrorKind::NotFound => {
-                // Something else lies in its place, which a listing of files does not show.
-                Error::from(error).with_kind(ErrorKind::Corruption)
-            }
-            _ => Error::corruption(
-                meta.name.clone(),
-                "a table is missing that the manifest names, or an ingest in the log",
-            )
-            .expected(format!("a file of {} bytes", meta.file_bytes))
-            .found("no such file")
-            .advice(
-                "restore the file from a copy, or make a new store of what can be read with `silt \
-                 repair`; if tables lay in a folder of their own, put DIRECTORIES back first",
-            ),
-        });
-    };
-    report.table_bytes += len;
-    check_file(storage, meta, *len, report)
-}
-
-/// As [`check_table`], for a table that nobody deletes meanwhile.
-pub(crate) fn check_open_table(
-    storage: &dyn Storage,
-    meta: &TableMeta,
-    report: &mut CheckReport,
-) -> Result<()> {
-    report.table_count += 1;
-    report.table_bytes += meta.file_bytes;
-    check_file(storage, meta, meta.file_bytes, report)
-}
-
-/// Compares a table's file, of `len` bytes, with what the manifest says, and checks all of it.
-fn check_file(
-    storage: &dyn Storage,
-    meta: &TableMeta,
-    len: u64,
-    report: &mut CheckReport,
-) -> Result<()> {
-    let mut differences = Vec::new();
-    differs(
-        &mut differences,
-        "length",
-        format!("{} bytes", meta.file_bytes),
-        format!("{len} bytes"),
-    );
-    let file = storage.open(&meta.name).map_err(|error| match error.kind {
-        StorageErrorKind::NotFound => Error::from(error).with_kind(ErrorKind::Corruption),
-        _ => error.into(),
-    })?;
-    let options = ReaderOptions {
-        verify: Verify::Always,
-        map: false,
-        ..ReaderOptions::default()
-    };
-    let opened = TableReader::open(file, options);
-    if let Ok(table) = &opened {
-        compare(table, meta, &mut differences);
-    }
-    report.problems.extend(different(meta, len, &differences));
-    let table = opened?;
-    let found = siltstone_table::check::check(&table)?;
-    report.block_count += found.blocks;
-    report.entry_count += found.entries;
-    report.range_delete_count += table.range_deletes().fragments().len() as u64;
-    report
-        .problems
-        .extend(found.damage.into_iter().map(in_block));
-    Ok(())
-}
-
-/// A property of a table that differs: its name, what the manifest says, and what was found.
-type Difference = (&'static str, String, String);
-
-fn differs(all: &mut Vec<Difference>, what: &'static str, expected: String, found: String) {
-    if expected != found {
-        all.push((what, expected, found));
-    }
-}
-
-/// Makes one problem of all differences of a table, because they have one cause.
-fn different(meta: &TableMeta, len: u64, differences: &[Difference]) -> Option<Error> {
-    let list = |value: for<'a> fn(&'a Difference) -> &'a String| {
-        let all = differences.iter();
-        let all = all.map(|difference| format!("{} {}", difference.0, value(difference)));
-        all.collect::<Vec<_>>().join(", ")
-    };
-    match differences {
-        [] => None,
-        [("length", expected, found)] => Some(
-            Error::corruption(
-                meta.name.clone(),
-                "a table has another length than the manifest says",
-            )
-            .at(len.min(meta.file_bytes))
-            .expected(expected)
-            .found(found),
-        ),
-        [(what, expected, found)] => Some(
-            Error::corruption(
-                meta.name.clone(),
-                format!("a table's {what} differs from what the manifest says"),
-            )
-            .expected(expected)
-            .found(found),
-        ),
-        _ => Some(
-            Error::corruption(
-                meta.name.clone(),
-                "the file is another table than the one that the manifest names: it was \
-                 replaced, or changed places with another file",
-            )
-            .expected(list(|d| &d.1))
-            .found(list(|d| &d.2)),
-        ),
-    }
-}
-
-/// What the table says of itself against what the manifest says of it.
-fn compare(table: &TableReader, meta: &TableMeta, differences: &mut Vec<Difference>) {
-    let own = table.properties();
-    let mut differs = |what, expected, found| differs(differences, what, expected, found);
-    let hex = |digest: u128| format!("{digest:#018x}");
-    differs(
-        "digest",
-        hex(meta.digest),
-        hex(table.footer().digest.into()),
-    );
-    differs(
-        "entry count",
-        meta.entries.to_string(),
-        own.entries.to_string(),
-    );
-    differs(
-        "delete count",
-        meta.deletes.to_string(),
-        own.deletes.to_string(),
-    );
-    differs(
-        "raw size",
-        meta.raw_bytes.to_string(),
-        own.raw_bytes().to_string(),
-    );
-    if meta.sequence_override.is_none() {
-        let seqs = |lo: u64, hi: u64| format!("{lo} to {hi}");
-        differs(
-            "sequence range",
-            seqs(meta.min_seq, meta.max_seq),
-            seqs(own.smallest_seq, own.largest_seq),
-        );
-    }
-    let keys = |points: Option<(&[u8], &[u8])>| match points {
-        Some((first, last)) => KeyRange::closed(first, last).to_string(),
-        None => "no keys".to_string(),
-    };
-    let own_points = own.smallest_key.as_deref().zip(own.largest_key.as_deref());
-    let meta_points = meta.points.as_ref().map(|(a, b)| (&a[..], &b[..]));
-    if own_points != meta_points {
-        differs(
-            "smallest and largest key",
-            keys(meta_points),
-            keys(own_points),
-        );
-    }
-    for fragment in table.range_deletes().fragments() {
-        let range = KeyRange {
-            start: fragment.start.clone().into(),
-            end: End::Excluded(fragment.end.clone().into()),
-        };
-        if !meta.bounds.includes(&range) {
-            differs(
-                "range deletes (bounds)",
-                meta.bounds.to_string(),
-                range.to_string(),
-            );
-        }
-    }
 }
 
 /// Lists the files that nothing names.
