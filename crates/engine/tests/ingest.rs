@@ -1,4 +1,5 @@
-//! Tables from outside: built or exported, taken in over keyspaces, in every situation that a store can be in.
+//! Tables from outside: built or exported, taken in over keyspaces, in every situation that a store
+//! can be in.
 
 mod common;
 
@@ -9,11 +10,10 @@ use std::time::Duration;
 
 use common::*;
 use siltstone::{
-    ErrorKind, IngestMode, IngestReport, IterOptions, Keyspace, Options, Store, TableBuilder,
-    TableFile, TableFolder, TableOptions,
+    ErrorKind, IngestMode, IngestReport, IterOptions, Keyspace, Store, TableBuilder, TableFile,
+    TableFolder, TableOptions,
 };
 use siltstone_storage::fault::{Fault, Rule};
-use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{
     CrashPolicy, Epoch, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind,
 };
@@ -21,20 +21,6 @@ use siltstone_table::key::{Kind, trailer};
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// Plays a story on the simulated runtime with these seeds; a failure names its seed.
-fn play(seeds: u64, story: fn(Runtime, u64)) {
-    for seed in 0..seeds {
-        let config = SimConfig {
-            stack_bytes: 1 << 20,
-            max_steps: 3_000_000,
-            ..SimConfig::new(seed)
-        };
-        if let Err(failure) = sim::run(config, move |rt| story(rt, seed)).result {
-            panic!("seed {seed}: {failure}");
-        }
-    }
-}
 
 /// A folder of the caller's.
 struct Outside {
@@ -91,7 +77,7 @@ fn state(keyspace: &Keyspace) -> Model {
 
 #[test]
 fn a_builder_wants_ascending_keys_and_cuts_tables() {
-    play(1, |rt, _| {
+    with_seeds(1, |rt, _| {
         let outside = Outside::new(&rt);
         let mut builder = TableBuilder::new(&outside.folder, "t", TableOptions::default()).unwrap();
         builder.put(b"b", b"1").unwrap();
@@ -137,7 +123,7 @@ fn a_builder_wants_ascending_keys_and_cuts_tables() {
 /// Existing data in memtables, level 0 and every level below; overlapping files; snapshots before and after; range deletes beneath.
 #[test]
 fn ingested_tables_lie_above_everything() {
-    play(6, |rt, seed| {
+    with_seeds(6, |rt, seed| {
         let disk = Disk::new(&rt);
         let store = disk.open();
         let outside = Outside::new(&rt);
@@ -224,7 +210,7 @@ fn ingested_tables_lie_above_everything() {
 /// Several keyspaces at once: whoever looks sees all of it or nothing.
 #[test]
 fn an_ingest_over_keyspaces_is_seen_whole() {
-    play(40, |rt, seed| {
+    with_seeds(40, |rt, seed| {
         let disk = Disk::new(&rt);
         let store = disk.open();
         let outside = Outside::new(&rt);
@@ -293,7 +279,7 @@ fn an_ingest_over_keyspaces_is_seen_whole() {
 /// A crash at every call: the ingest is there in all its keyspaces or in none, it is there if it was acknowledged, and nothing is left over.
 #[test]
 fn a_crash_at_every_call_leaves_all_or_nothing() {
-    play(3, |rt, seed| {
+    with_seeds(3, |rt, seed| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
         let store = disk.open();
@@ -368,7 +354,7 @@ fn a_crash_at_every_call_leaves_all_or_nothing() {
 /// Any storage call of the ingest fails: it says so, nothing has changed, nothing is left, and the files are still the caller's.
 #[test]
 fn a_failing_call_changes_nothing() {
-    play(1, |rt, _| {
+    with_seeds(1, |rt, _| {
         for kind in [OpKind::Import, OpKind::Open, OpKind::Read, OpKind::Sync] {
             for nth in 0..4 {
                 let disk = Disk::new(&rt);
@@ -405,7 +391,7 @@ fn a_failing_call_changes_nothing() {
 /// left to write, said Ok, and power took what was acknowledged.
 #[test]
 fn a_link_whose_sync_failed_is_not_believed_later() {
-    play(4, |rt, seed| {
+    with_seeds(4, |rt, seed| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
         let store = disk.open();
@@ -483,7 +469,7 @@ fn altered(outside: &Outside, of: &TableFile, name: &str, f: impl Fn(&mut Vec<u8
 
 #[test]
 fn bad_files_are_refused_by_name() {
-    play(1, |rt, _| {
+    with_seeds(1, |rt, _| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
         let store = disk.open();
@@ -611,7 +597,7 @@ fn bad_files_are_refused_by_name() {
 /// Without room the ingest fails and leaves nothing; in `NoSpace` it is refused; with room again it works.
 #[test]
 fn a_full_disk() {
-    play(4, |rt, seed| {
+    with_seeds(4, |rt, seed| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
         let store = disk.open();
@@ -659,7 +645,7 @@ fn a_full_disk() {
 /// A drop, a close, and other ingests while one is on its way.
 #[test]
 fn beside_drops_and_closes() {
-    play(60, |rt, seed| {
+    with_seeds(60, |rt, seed| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
         let store = disk.open();
@@ -722,7 +708,7 @@ fn beside_drops_and_closes() {
 /// What a store exports, another one ingests: the same keys and values, ranges and snapshots included.
 #[test]
 fn an_export_is_what_another_store_ingests() {
-    play(3, |rt, seed| {
+    with_seeds(3, |rt, seed| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
         let store = disk.open();
@@ -804,140 +790,6 @@ fn an_export_is_what_another_store_ingests() {
                 .is_err()
         );
         assert!(outside.names().is_empty(), "{:?}", outside.names());
-    });
-}
-
-/// What is told about sizes lies within its error.
-#[test]
-fn approximate_sizes_keep_their_bounds() {
-    play(3, |rt, seed| {
-        let disk = Disk::new(&rt);
-        let store = disk.open_with(Options { ..small() });
-        let ks = store.default_keyspace().unwrap();
-        let mut dice = Dice::new(seed);
-        // No key twice: what is stored is what a scan shows.
-        let mut order: Vec<u64> = (0..4000).collect();
-        for i in (1..order.len()).rev() {
-            order.swap(i, dice.below(i as u64 + 1) as usize);
-        }
-        let mut model = Model::new();
-        for (n, i) in order.into_iter().enumerate() {
-            let value = vec![7; dice.below(200) as usize];
-            ks.put(&key(i), &value).unwrap();
-            model.insert(key(i), value);
-            if n == 1500 {
-                ks.compact_range(None, None).unwrap();
-            }
-            if n == 3000 {
-                ks.flush().unwrap();
-            }
-        }
-        let raw = |range: &dyn Fn(&Vec<u8>) -> bool| -> (u64, u64) {
-            let inside = model.iter().filter(|(k, _)| range(k));
-            inside.fold((0, 0), |(n, raw), (k, v)| {
-                (n + 1, raw + (k.len() + v.len()) as u64 + 12)
-            })
-        };
-        let within = |e: siltstone::Estimate, truth: u64, what: &str| {
-            assert!(
-                e.value.abs_diff(truth) <= e.error,
-                "{what}: {e:?}, in truth {truth}"
-            );
-        };
-        let whole = ks.approximate_size(&IterOptions::default()).unwrap();
-        let (count, bytes) = raw(&|_| true);
-        assert_eq!(
-            (whole.entry_count.value, whole.entry_count.error),
-            (count, 0)
-        );
-        assert_eq!((whole.raw_bytes.value, whole.raw_bytes.error), (bytes, 0));
-        let properties = ks.properties().unwrap();
-        assert_eq!(whole.file_bytes.value, properties.file_bytes);
-        assert_eq!(
-            properties.entry_count + properties.memtable_entry_count,
-            count
-        );
-        let mut file_bytes = 0;
-        for _ in 0..50 {
-            let (x, y) = (dice.below(4000), dice.below(4000));
-            let (from, to) = (key(x.min(y)), key(x.max(y)));
-            let size = ks
-                .approximate_size(&IterOptions::range(from.clone()..to.clone()))
-                .unwrap();
-            let (count, bytes) = raw(&|k| from <= *k && *k < to);
-            within(size.entry_count, count, "entries");
-            within(size.raw_bytes, bytes, "raw bytes");
-            // In practice much closer than promised: a few blocks of 1 KiB.
-            assert!(
-                size.entry_count.value.abs_diff(count) < 150,
-                "{size:?}, in truth {count}"
-            );
-            file_bytes = file_bytes.max(size.file_bytes.error);
-        }
-        // Half of two blocks for each of a few runs and levels.
-        assert!((1..64_000).contains(&file_bytes), "{file_bytes}");
-        let empty = ks
-            .approximate_size(&IterOptions::range(key(9)..key(9)))
-            .unwrap();
-        assert_eq!(empty, siltstone::ApproximateSize::default());
-        // Two halves are the whole, within their errors.
-        let (low, high) = (
-            ks.approximate_size(&IterOptions::range(..key(2000)))
-                .unwrap(),
-            ks.approximate_size(&IterOptions::range(key(2000)..))
-                .unwrap(),
-        );
-        let sum = low.file_bytes.value + high.file_bytes.value;
-        let error = low.file_bytes.error + high.file_bytes.error;
-        assert!(sum.abs_diff(whole.file_bytes.value) <= error + 2);
-    });
-}
-
-/// The verification of an open store finds what is damaged, and goes on.
-#[test]
-fn an_open_store_is_verified() {
-    play(2, |rt, _| {
-        let disk = Disk::new(&rt);
-        let store = disk.open();
-        let (a, b) = two(&store);
-        // The range delete hides nothing and would be dropped.
-        store.core_for_tests().pause_compaction(true);
-        for i in 0..2000 {
-            a.put(&key(i), &[7; 100]).unwrap();
-        }
-        b.put(b"k", b"v").unwrap();
-        b.delete_range(b"a", b"c").unwrap();
-        store.flush().unwrap();
-        let mut told = Vec::new();
-        let report = store.verify(&mut |p| told.push(p)).unwrap();
-        assert!(report.is_sound(), "{:?}", report.problems);
-        assert_eq!((report.entry_count, report.range_delete_count), (2001, 1));
-        assert_eq!(told.len() as u64, report.table_count);
-        let last = told.last().unwrap();
-        assert_eq!(last.done_bytes, last.total_bytes);
-        assert_eq!(last.total_bytes, report.table_bytes);
-        let of_a = report.keyspaces.iter().find(|k| k.name == "a").unwrap();
-        assert_eq!(of_a.entry_count, 2000);
-        let p = b.properties().unwrap();
-        assert_eq!(
-            (p.entry_count, p.range_delete_count, p.table_count),
-            (1, 1, 1)
-        );
-        assert!(p.oldest_number.unwrap() < p.newest_number.unwrap());
-
-        // One byte of one table.
-        let victim = tables_of(&disk)[0].clone();
-        let mut bytes = disk.memory.read_small(&victim).unwrap();
-        bytes[100] ^= 8;
-        let epoch = store.core_for_tests().epoch();
-        disk.memory.delete(epoch, &victim).unwrap();
-        let file = disk.memory.create(epoch, &victim).unwrap();
-        file.append(&[&bytes]).unwrap();
-        let report = store.verify(&mut |_| ()).unwrap();
-        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
-        assert_eq!(report.problems[0].file(), Some(&victim[..]));
-        assert!(report.problems[0].is_corruption());
-        store.close().unwrap();
     });
 }
 

@@ -1,14 +1,15 @@
-//! Reads beyond get, against a model over random histories: many keys at once, seeks at bounds in both directions, cursors that are
-//! refreshed; and what scans leave of the block cache.
+//! Reads beyond get, against a model over random histories: many keys at once, seeks at bounds in
+//! both directions, cursors that are refreshed; what scans leave of the block cache; approximate
+//! sizes; and the verification of an open store, which reads all of it.
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::history::{Change, Habits, Model, Reader, World, simulate};
-use common::{Disk, small};
+use common::{Dice, Disk, key, small, two, with_seeds};
 use siltstone::{Compression, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store};
-use siltstone_storage::Runtime;
+use siltstone_storage::{Runtime, Storage};
 
 const HABITS: &[(u64, Change)] = &[
     (24, Change::Put),
@@ -413,4 +414,138 @@ fn upper_levels_stay_open() {
         assert!(counts().1 - closed > lower / 2, "deep tables are closed");
         assert_eq!(read_upper(), 0, "upper ones are not");
     }
+}
+
+/// Approximate sizes differ from the true ones by no more than the error that they state.
+#[test]
+fn approximate_sizes_keep_their_bounds() {
+    with_seeds(3, |rt, seed| {
+        let disk = Disk::new(&rt);
+        let store = disk.open_with(Options { ..small() });
+        let ks = store.default_keyspace().unwrap();
+        let mut dice = Dice::new(seed);
+        // No key twice: what is stored is what a scan shows.
+        let mut order: Vec<u64> = (0..4000).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, dice.below(i as u64 + 1) as usize);
+        }
+        let mut model = BTreeMap::new();
+        for (n, i) in order.into_iter().enumerate() {
+            let value = vec![7; dice.below(200) as usize];
+            ks.put(&key(i), &value).unwrap();
+            model.insert(key(i), value);
+            if n == 1500 {
+                ks.compact_range(None, None).unwrap();
+            }
+            if n == 3000 {
+                ks.flush().unwrap();
+            }
+        }
+        let raw = |range: &dyn Fn(&Vec<u8>) -> bool| -> (u64, u64) {
+            let inside = model.iter().filter(|(k, _)| range(k));
+            inside.fold((0, 0), |(n, raw), (k, v)| {
+                (n + 1, raw + (k.len() + v.len()) as u64 + 12)
+            })
+        };
+        let within = |e: siltstone::Estimate, truth: u64, what: &str| {
+            assert!(
+                e.value.abs_diff(truth) <= e.error,
+                "{what}: {e:?}, in truth {truth}"
+            );
+        };
+        let whole = ks.approximate_size(&IterOptions::default()).unwrap();
+        let (count, bytes) = raw(&|_| true);
+        assert_eq!(
+            (whole.entry_count.value, whole.entry_count.error),
+            (count, 0)
+        );
+        assert_eq!((whole.raw_bytes.value, whole.raw_bytes.error), (bytes, 0));
+        let properties = ks.properties().unwrap();
+        assert_eq!(whole.file_bytes.value, properties.file_bytes);
+        assert_eq!(
+            properties.entry_count + properties.memtable_entry_count,
+            count
+        );
+        let mut file_bytes = 0;
+        for _ in 0..50 {
+            let (x, y) = (dice.below(4000), dice.below(4000));
+            let (from, to) = (key(x.min(y)), key(x.max(y)));
+            let size = ks
+                .approximate_size(&IterOptions::range(from.clone()..to.clone()))
+                .unwrap();
+            let (count, bytes) = raw(&|k| from <= *k && *k < to);
+            within(size.entry_count, count, "entries");
+            within(size.raw_bytes, bytes, "raw bytes");
+            // In practice much closer than promised: a few blocks of 1 KiB.
+            assert!(
+                size.entry_count.value.abs_diff(count) < 150,
+                "{size:?}, in truth {count}"
+            );
+            file_bytes = file_bytes.max(size.file_bytes.error);
+        }
+        // Half of two blocks for each of a few runs and levels.
+        assert!((1..64_000).contains(&file_bytes), "{file_bytes}");
+        let empty = ks
+            .approximate_size(&IterOptions::range(key(9)..key(9)))
+            .unwrap();
+        assert_eq!(empty, siltstone::ApproximateSize::default());
+        // Two halves are the whole, within their errors.
+        let (low, high) = (
+            ks.approximate_size(&IterOptions::range(..key(2000)))
+                .unwrap(),
+            ks.approximate_size(&IterOptions::range(key(2000)..))
+                .unwrap(),
+        );
+        let sum = low.file_bytes.value + high.file_bytes.value;
+        let error = low.file_bytes.error + high.file_bytes.error;
+        assert!(sum.abs_diff(whole.file_bytes.value) <= error + 2);
+    });
+}
+
+/// The verification of an open store finds what is damaged, and goes on.
+#[test]
+fn an_open_store_is_verified() {
+    with_seeds(2, |rt, _| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let (a, b) = two(&store);
+        // The range delete hides nothing and would be dropped.
+        store.core_for_tests().pause_compaction(true);
+        for i in 0..2000 {
+            a.put(&key(i), &[7; 100]).unwrap();
+        }
+        b.put(b"k", b"v").unwrap();
+        b.delete_range(b"a", b"c").unwrap();
+        store.flush().unwrap();
+        let mut told = Vec::new();
+        let report = store.verify(&mut |p| told.push(p)).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+        assert_eq!((report.entry_count, report.range_delete_count), (2001, 1));
+        assert_eq!(told.len() as u64, report.table_count);
+        let last = told.last().unwrap();
+        assert_eq!(last.done_bytes, last.total_bytes);
+        assert_eq!(last.total_bytes, report.table_bytes);
+        let of_a = report.keyspaces.iter().find(|k| k.name == "a").unwrap();
+        assert_eq!(of_a.entry_count, 2000);
+        let p = b.properties().unwrap();
+        assert_eq!(
+            (p.entry_count, p.range_delete_count, p.table_count),
+            (1, 1, 1)
+        );
+        assert!(p.oldest_number.unwrap() < p.newest_number.unwrap());
+
+        // One byte of one table.
+        let victim = disk.names(".tbl")[0].clone();
+        let mut bytes = disk.memory.read_small(&victim).unwrap();
+        bytes[100] ^= 8;
+        let epoch = store.core_for_tests().epoch();
+        disk.memory.delete(epoch, &victim).unwrap();
+        let file = disk.memory.create(epoch, &victim).unwrap();
+        file.append(&[&bytes]).unwrap();
+        let report = store.verify(&mut |_| ()).unwrap();
+        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+        assert_eq!(report.problems[0].file(), Some(&victim[..]));
+        assert!(report.problems[0].is_corruption());
+        store.close().unwrap();
+    });
 }

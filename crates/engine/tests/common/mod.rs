@@ -90,6 +90,13 @@ fn each_seed(
     Ok(())
 }
 
+/// Runs a test on the simulated runtime with each of so many seeds; a failure names its seed.
+pub fn with_seeds(seeds: u64, test: fn(Runtime, u64)) {
+    if let Err(failure) = each_seed(seeds, test) {
+        panic!("{failure}");
+    }
+}
+
 /// Runs a test on the simulated runtime, with a few seeds.
 pub fn simulate(test: fn(Runtime)) {
     if let Err(failure) = each_seed(3, move |rt, _| test(rt)) {
