@@ -1,13 +1,14 @@
-//! The example of README.md, which a test (`tests/readme.rs`) runs and compares with it: `cargo run --example first_store -p siltstone`.
+//! The example of README.md. A test (`tests/readme.rs`) runs it and compares it with README.md:
+//! `cargo run --example first_store -p siltstone`.
 #![allow(missing_docs)] // `main` is public for that test.
 
 use siltstone::{Batch, Options, Result, Store, WriteOptions};
 
 pub fn main() -> Result<()> {
-    let store = Store::open("first.store", Options::default())?; // a folder, created if it is not there
-    let birds = store.open_keyspace("birds")?; //                   an ordered map of its own
+    let store = Store::open("first.store", Options::default())?; // creates the folder
+    let birds = store.open_keyspace("birds")?; // an ordered map in the store
     birds.put(b"wren", b"9 g")?;
-    let mut batch = Batch::new(); // all of it or nothing, over any keyspaces
+    let mut batch = Batch::new(); // applied as a whole, over any keyspaces
     batch.put(&birds, b"robin", b"18 g")?;
     batch.delete(&birds, b"wren")?;
     let before = store.snapshot();

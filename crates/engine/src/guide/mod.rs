@@ -1,15 +1,18 @@
-//! A guide, from a first store to moving a service from another engine. Every piece of code in it runs as a test.
+//! A guide, from a first store to moving a service from another engine. All of its code runs as
+//! tests.
 //!
 //! 1. [A first store](first_store): open, put, get, scan, errors, close.
-//! 2. [Keyspaces](keyspaces): maps of their own, with settings of their own; keys that sort as you mean.
-//! 3. [Batches and snapshots](batches_and_snapshots): all or nothing, and a moment that stays.
-//! 4. [Bulk data](bulk): loading tables built outside, exporting, checkpoints, giving space back.
-//! 5. [Durability](durability): what each sync mode loses, errors that stop a store and errors that do not, damage.
-//! 6. [Tuning by measurement](tuning): which figures to look at, and which setting each of them asks for.
+//! 2. [Keyspaces](keyspaces): separate maps with their own settings; numbers as keys.
+//! 3. [Batches and snapshots](batches_and_snapshots): atomic writes, and reads of one moment.
+//! 4. [Bulk data](bulk): loading tables that were built elsewhere, exports, checkpoints, freeing
+//!    space.
+//! 5. [Durability](durability): what each sync mode can lose, which errors stop a store, damage.
+//! 6. [Tuning by measurement](tuning): which figures to look at, and which setting to change.
 //! 7. [Watching a store](watching): statistics, events, and the `metrics` facade.
-//! 8. [Moving from RocksDB](moving_from_rocksdb): a table of calls, and what there is none of.
+//! 8. [Moving from RocksDB](moving_from_rocksdb): a table of calls and settings, and what is
+//!    missing.
 //!
-//! Longer programs are in `examples/` of this crate; each runs in the tests.
+//! Longer programs are in `examples/` of this crate. They also run as tests.
 
 pub mod first_store {
     #![doc = include_str!("first_store.md")]
