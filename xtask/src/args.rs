@@ -70,7 +70,8 @@ cargo xtask COMMAND
   ci                      what must hold before anything lands: .ci/run
   fmt                     format the workspace
   trials [ROW]            the trials, in release, with more seeds than the gate gives them
-  soak ROW... --minutes N each row with ever new seeds for N minutes, on every core; prints the seed that failed, or seeds and core-minutes
+  soak ROW... --minutes N each row with ever new seeds for N minutes, on every core; prints the \
+  seed that failed, or seeds and core-minutes
   planted [NUMBER...] [--tenth | --gate] [--jobs N] [--write]
                           builds all planted faults (crates/storage/src/planted.rs, and the patches
                           in xtask/planted) in a copy of the sources, target/planted-tree; plays the
@@ -86,14 +87,19 @@ cargo xtask COMMAND
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
-  loom                    the cores that are made of atomics under loom: memtable nodes, views and numbers
+  loom                    the cores that are made of atomics under loom: memtable nodes, views and \
+  numbers
   asan [PACKAGE]          the tests under AddressSanitizer (needs: a nightly toolchain)
-  tsan [PACKAGE]          the tests under ThreadSanitizer (needs: rustup +nightly component add rust-src)
+  tsan [PACKAGE]          the tests under ThreadSanitizer (needs: rustup +nightly component add \
+  rust-src)
   coverage                which lines the tests run, as HTML in target/llvm-cov/html and a summary
-                          (needs: cargo install cargo-llvm-cov, rustup +nightly component add llvm-tools)
+                          (needs: cargo install cargo-llvm-cov, rustup +nightly component add \
+                          llvm-tools)
   fuzz [TARGET...] [--seconds N] [--runs N] [--keep]
-                          libFuzzer with ASan on some parsers or on each, until it ran for 30 seconds and a million times unless told, or for ten times
-                          the seconds; --keep: what it found goes into the corpora (needs: rustup toolchain install nightly, and a C++ compiler); the
+                          libFuzzer with ASan on some parsers or on each, until it ran for 30 \
+                          seconds and a million times unless told, or for ten times
+                          the seconds; --keep: what it found goes into the corpora (needs: rustup \
+                          toolchain install nightly, and a C++ compiler); the
                           gate only replays the corpora
   help                    this text
 

@@ -1,10 +1,11 @@
 //! libFuzzer on the parsers, one after the other, and what it finds taken into the corpora.
 //!
-//! What it is: one binary for all targets, built with the address sanitizer; each target runs in legs until both its seconds and its runs are
-//! reached, or ten times its seconds have passed, because some targets open a whole store a run. libFuzzer counts the runs itself and prints them.
+//! What it is: one binary for all targets, built with the address sanitizer; each target runs in
+//! legs until both its seconds and its runs are reached, or ten times its seconds have passed,
+//! because some targets open a whole store a run. libFuzzer counts the runs itself and prints them.
 //!
-//! Invariants: a leg that fails ends the whole run, and its input lies in `fuzz/artifacts`; corpora are only added to, never replaced: seeds and what was
-//! found by failing once stay.
+//! Invariants: a leg that fails ends the whole run, and its input lies in `fuzz/artifacts`; corpora
+//! are only added to, never replaced: seeds and what was found by failing once stay.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,20 +16,22 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::steps::Step;
 
-/// What libFuzzer needs of the code that it drives: counters of edges, compared values, and the address sanitizer. cargo-fuzz sets the same.
+/// What libFuzzer needs of the code that it drives: counters of edges, compared values, and the
+/// address sanitizer. cargo-fuzz sets the same.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address";
 
-/// What one input may cost: its bytes, seconds, memory in all and in one piece (MiB). Leaks are not looked for: runtimes and statics live until the
-/// process ends.
+/// What one input may cost: its bytes, seconds, memory in all and in one piece (MiB). Leaks are not
+/// looked for: runtimes and statics live until the process ends.
 const LIMITS: &str =
     "-max_len=65536 -timeout=20 -rss_limit_mb=4096 -malloc_limit_mb=64 -detect_leaks=0";
 
 /// How many times its seconds a slow target may take to reach its runs.
 const PATIENCE: u64 = 10;
 
-/// A corpus takes in no file that is larger, and not more files than this: the gate replays all of them.
+/// A corpus takes in no file that is larger, and not more files than this: the gate replays all of
+/// them.
 const KEPT_BYTES: u64 = 4096;
 const KEPT_FILES: usize = 120;
 
@@ -57,7 +60,8 @@ impl Wish {
             runs: 1_000_000,
             keep: false,
         };
-        let usage = "`fuzz` is used as: fuzz [TARGET...] [--seconds N] [--runs N] [--keep], N of seconds from 1 to 86400";
+        let usage = "`fuzz` is used as: fuzz [TARGET...] [--seconds N] [--runs N] [--keep], N of \
+            seconds from 1 to 86400";
         let mut words = words.iter();
         while let Some(&word) = words.next() {
             let mut number = || words.next().and_then(|n| n.parse().ok()).ok_or(usage);
@@ -110,7 +114,8 @@ pub fn fuzz(root: &Path, wish: &Wish) -> Result<(), Failure> {
     // Named, so that build scripts are not built for the fuzzer.
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let build = Step::new(&format!(
-        "cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target {host}"
+        "cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target \
+        --target {host}"
     ));
     crate::run(&build.with("RUSTFLAGS", FLAGS), root)?;
     let binary = format!("fuzz/target/{host}/release/parsers");
@@ -164,7 +169,8 @@ fn one(
         };
         let runs = runs.map_or(String::new(), |n| format!(" -runs={n}"));
         let step = Step::new(&format!(
-            "{binary} {found} fuzz/corpora/{target} -max_total_time={time}{runs} -print_final_stats=1 \
+            "{binary} {found} fuzz/corpora/{target} -max_total_time={time}{runs} \
+            -print_final_stats=1 \
              -artifact_prefix=fuzz/artifacts/{target}- {LIMITS}"
         ));
         let before = reached.runs;
@@ -249,7 +255,8 @@ fn keep(root: &Path, binary: &str, target: &str) -> Result<(), Failure> {
         fs::copy(&file, merged.join(name)).map_err(|e| failed(&file, &e))?;
     }
     let step = Step::new(&format!(
-        "{binary} -merge=1 fuzz/found/{target}.merged fuzz/found/{target} -artifact_prefix=fuzz/artifacts/{target}- {LIMITS}"
+        "{binary} -merge=1 fuzz/found/{target}.merged fuzz/found/{target} \
+        -artifact_prefix=fuzz/artifacts/{target}- {LIMITS}"
     ));
     leg(
         root,

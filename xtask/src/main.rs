@@ -1,11 +1,13 @@
-//! `cargo xtask`: the project's commands, in Rust so that they need no shell dialect and no tool to install.
+//! `cargo xtask`: the project's commands, in Rust so that they need no shell dialect and no tool to
+//! install.
 //!
-//! What it is: [`args`] turns the command line into a [`args::Command`], [`steps`] turns that into processes to start (a pure function, so that it is
-//! tested as one), and this file starts them, printing each exactly as it could be typed. [`soak`] repeats one trial until its time is up;
+//! What it is: [`args`] turns the command line into a [`args::Command`], [`steps`] turns that into
+//! processes to start (a pure function, so that it is tested as one), and this file starts them,
+//! printing each exactly as it could be typed. [`soak`] repeats one trial until its time is up;
 //! [`planted`] runs the trials with faults that they must find, [`fuzz`] libFuzzer on the parsers.
 //!
-//! Invariants: no step runs that was not printed first; the first step that fails ends the run with its exit code; no dependencies, so that
-//! building it costs a second.
+//! Invariants: no step runs that was not printed first; the first step that fails ends the run with
+//! its exit code; no dependencies, so that building it costs a second.
 
 mod args;
 mod fuzz;

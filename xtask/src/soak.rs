@@ -1,9 +1,12 @@
-//! Soaking: a row with seeds that were never tried, one after the other on every core, until its time is up or a seed fails.
+//! Soaking: a row with seeds that were never tried, one after the other on every core, until its
+//! time is up or a seed fails.
 //!
-//! What it is: the trials are built once; then their binary is started again and again, for one seed or, where seeds are short, for a second's worth.
+//! What it is: the trials are built once; then their binary is started again and again, for one
+//! seed or, where seeds are short, for a second's worth.
 //!
-//! Invariants: no seed is used twice, not by another soak either (seeds begin at the time in microseconds); what a failing seed printed is
-//! shown whole, and it holds the command that repeats it.
+//! Invariants: no seed is used twice, not by another soak either (seeds begin at the time in
+//! microseconds); what a failing seed printed is shown whole, and it holds the command that repeats
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,7 +26,8 @@ const BUILD: [&str; 6] = [
     "--message-format=json-render-diagnostics",
 ];
 
-/// How long a process should take: seeds that are done sooner are taken several at a time, or starting it would be most of the work.
+/// How long a process should take: seeds that are done sooner are taken several at a time, or
+/// starting it would be most of the work.
 const BATCH: Duration = Duration::from_secs(1);
 
 /// Most seeds of one process.
@@ -100,20 +104,23 @@ fn soak_row(root: &Path, binary: &Path, row: &str, minutes: u64) -> Result<(), F
         None => {
             let seeds = done.load(Ordering::Relaxed);
             println!(
-                "{row}: {seeds} seeds from {microseconds} on, {took:.1} minutes, {core_minutes}, no failure"
+                "{row}: {seeds} seeds from {microseconds} on, {took:.1} minutes, {core_minutes}, \
+                no failure"
             );
             Ok(())
         }
     }
 }
 
-/// Processor time of all processes that ended and were waited for, by us or by those, in seconds; where the system tells it.
+/// Processor time of all processes that ended and were waited for, by us or by those, in seconds;
+/// where the system tells it.
 fn core_seconds() -> Option<f64> {
     /// The unit of `/proc`'s times, a constant of Linux's interface to programs.
     const TICKS_A_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program, in parentheses, may hold anything; the fields behind it are numbers. User and system time of children
-    // are the 16th and 17th of all, the 14th and 15th behind the name.
+    // The name of the program, in parentheses, may hold anything; the fields behind it are numbers.
+    // User and system time of children are the 16th and 17th of all, the 14th and 15th behind the
+    // name.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
     Some((ticks(13)? + ticks(14)?) / TICKS_A_SECOND)
@@ -195,7 +202,8 @@ pub(crate) fn binaries(root: &Path, words: &[&str]) -> Result<Vec<PathBuf>, Fail
     Ok(found.into_iter().map(PathBuf::from).collect())
 }
 
-/// The paths in cargo's messages, one JSON value a line. A path with a quote or a backslash is left out, not misread.
+/// The paths in cargo's messages, one JSON value a line. A path with a quote or a backslash is left
+/// out, not misread.
 fn executables(messages: &str) -> Vec<String> {
     let field = "\"executable\":\"";
     let paths = messages
@@ -203,7 +211,8 @@ fn executables(messages: &str) -> Vec<String> {
         .filter_map(|line| line.split_once(field)?.1.split_once('"'));
     paths
         .map(|(path, _)| path.to_string())
-        // Examples are no tests: one that is asked for its tests takes `--list` for a folder, and writes it.
+        // Examples are no tests: one that is asked for its tests takes `--list` for a folder, and
+        // writes it.
         .filter(|path| !path.contains('\\') && !path.contains("/examples/"))
         .collect()
 }
@@ -216,7 +225,8 @@ mod tests {
     fn executables_are_found_in_cargos_messages() {
         let messages = concat!(
             "{\"reason\":\"compiler-artifact\",\"executable\":null,\"fresh\":true}\n",
-            "{\"reason\":\"compiler-artifact\",\"executable\":\"/t/deps/trials-12ab\",\"fresh\":true}\n",
+            "{\"reason\":\"compiler-artifact\",\
+             \"executable\":\"/t/deps/trials-12ab\",\"fresh\":true}\n",
             "{\"reason\":\"build-finished\",\"success\":true}\n",
         );
         assert_eq!(executables(messages), ["/t/deps/trials-12ab"]);

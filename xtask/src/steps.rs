@@ -107,8 +107,9 @@ pub fn of(command: &Command) -> Vec<Step> {
             step.args.extend(words.iter().cloned());
             vec![step]
         }
-        // Leaks are not looked for: epochs and arenas are handed back at the process's end. The files' tests make system calls that Miri
-        // has none of, so only what holds unsafe code without them runs.
+        // Leaks are not looked for: epochs and arenas are handed back at the process's end. The
+        // files' tests make system calls that Miri has none of, so only what holds unsafe code
+        // without them runs.
         Command::Miri => [
             "-p siltstone-storage --test sim_miri",
             "-p siltstone-storage --lib map::tests -- --skip write_map",
@@ -129,10 +130,12 @@ pub fn of(command: &Command) -> Vec<Step> {
         ],
         Command::Asan { package } => vec![
             sanitized("address", "", package)
-                // Leaks are not looked for: arenas, epochs and the SIGBUS registry live until the process ends.
+                // Leaks are not looked for: arenas, epochs and the SIGBUS registry live until the
+                // process ends.
                 .with("ASAN_OPTIONS", "detect_leaks=0:allow_user_segv_handler=1")
-                // The C of dependencies is built with it too: GCC 12 moves a function's constant array to static memory, and marks it as out of scope
-                // for all threads when one leaves the function (zstd's `getAllMatchesFns`).
+                // The C of dependencies is built with it too: GCC 12 moves a function's constant
+                // array to static memory, and marks it as out of scope for all threads when one
+                // leaves the function (zstd's `getAllMatchesFns`).
                 .with("CFLAGS", "-fno-sanitize-address-use-after-scope"),
         ],
         // Without a standard library of its own it takes what is synchronised inside std for races.
@@ -141,28 +144,32 @@ pub fn of(command: &Command) -> Vec<Step> {
             format_args!("halt_on_error=1:second_deadlock_stack=1:suppressions={SUPPRESSIONS}"),
         )],
         Command::Coverage => vec![Step::new(
-            "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex /(tests|examples|xtask)/ --no-fail-fast",
+            "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex \
+            /(tests|examples|xtask)/ --no-fail-fast",
         )],
         Command::Soak { .. } | Command::Planted(_) | Command::Fuzz(_) | Command::Help => Vec::new(),
     }
 }
 
-/// The tests, of `package` alone if one is named, built with a sanitizer into a folder of its own: its objects fit no others. The simulator's tasks
-/// are threads then; a change of stacks inside a thread is no step that a sanitizer follows. Tests that start other builds (those of
-/// xtask) have nothing that it could look at, a signal that must end the process is caught by the sanitizer's own handler, and what the process takes of
-/// memory is mostly the sanitizer's.
+/// The tests, of `package` alone if one is named, built with a sanitizer into a folder of its own:
+/// its objects fit no others. The simulator's tasks are threads then; a change of stacks inside a
+/// thread is no step that a sanitizer follows. Tests that start other builds (those of xtask) have
+/// nothing that it could look at, a signal that must end the process is caught by the sanitizer's
+/// own handler, and what the process takes of memory is mostly the sanitizer's.
 fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
     let tests = match package {
         Some(package) => format!("-p {package}"),
         None => "--workspace --exclude xtask".to_string(),
     };
     let mut step = Step::new(&format!(
-        "cargo +nightly test{std} --target {TARGET} --target-dir target/{sanitizer}-sanitizer {tests} --lib --bins --tests --no-fail-fast --"
+        "cargo +nightly test{std} --target {TARGET} --target-dir target/{sanitizer}-sanitizer \
+        {tests} --lib --bins --tests --no-fail-fast --"
     ));
     for test in NOT_SANITIZED {
         step.args.extend(["--skip", test].map(String::from));
     }
-    // System calls that go past the C library are not seen: memory that was unmapped and mapped again would be taken for one piece that threads share.
+    // System calls that go past the C library are not seen: memory that was unmapped and mapped
+    // again would be taken for one piece that threads share.
     let flags = match sanitizer {
         "thread" => "-Zsanitizer=thread --cfg=rustix_use_libc --cfg=tsan".to_string(),
         _ => format!("-Zsanitizer={sanitizer} --cfg=rustix_use_libc"),
@@ -236,7 +243,8 @@ mod tests {
                 words: vec!["a b".into(), "it's".into()]
             }),
             [
-                r"cargo run --release --manifest-path bench-compare/Cargo.toml -p bench-compare -- 'a b' 'it'\''s'"
+                "cargo run --release --manifest-path bench-compare/Cargo.toml -p bench-compare \
+                    -- 'a b' 'it'\\''s'"
             ]
         );
         assert_eq!(
@@ -244,7 +252,8 @@ mod tests {
                 row: Some("power_loss".into())
             }),
             [
-                "SILT_SEEDS=1000 cargo test --release -p siltstone-sim -- --nocapture --exact power_loss"
+                "SILT_SEEDS=1000 cargo test --release -p siltstone-sim -- --nocapture --exact \
+                power_loss"
             ]
         );
     }

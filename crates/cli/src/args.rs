@@ -1,7 +1,8 @@
 //! What can be asked of `silt`: commands, flags, and their help, as data.
 //!
-//! Invariants: the store is always the first argument, a keyspace is always `-k NAME`; keys and values are given and printed in the forms
-//! of [`FormArgs`]; `--json` means JSON, `--yes` that nobody is asked.
+//! Invariants: the store is always the first argument, a keyspace is always `-k NAME`; keys and
+//! values are given and printed in the forms of [`FormArgs`]; `--json` means JSON, `--yes` that
+//! nobody is asked.
 
 pub mod admin;
 pub mod data;
@@ -93,7 +94,8 @@ pub enum Command {
     Repair(RepairArgs),
     /// Delete a store and all its files.
     Destroy(DestroyArgs),
-    /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and verify what survived.
+    /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and
+    /// verify what survived.
     Demo(DemoArgs),
     /// Print the completions of a shell.
     Completions(CompletionsArgs),
@@ -176,11 +178,16 @@ fn limit(text: &str) -> Result<u64, String> {
 }
 
 /// What help says of forms.
-pub const FORMS_HELP: &str = "Forms: text prints what is UTF-8 as it is, but a tab, a line break and a backslash as \\t, \\n and \\\\, and other bytes as \\xNN; keys and \
-    values are given in the same way. A layout names fields one behind the other: u8 to u128, i8 to i128, f32 and f64 are little-endian, or big-endian with `be` \
-    behind them (only unsigned big-endian numbers sort as keys by their value); bytesN is N bytes as hexadecimal digits, textN text with zero bytes behind it; \
-    `bytes` or `text` as the last field take what is left; fields called _ are not shown. Fields are given with commas between them; of a prefix or a bound the first \
-    fields will do. --json prints numbers and text as JSON; bytes that are no text are {\"hex\": \"...\"}.";
+pub const FORMS_HELP: &str = "Forms: text prints what is UTF-8 as it is, but a tab, a line break \
+    and a backslash as \\t, \\n and \\\\, and other bytes as \\xNN; keys and \
+    values are given in the same way. A layout names fields one behind the other: u8 to u128, i8 \
+    to i128, f32 and f64 are little-endian, or big-endian with `be` \
+    behind them (only unsigned big-endian numbers sort as keys by their value); bytesN is N bytes \
+    as hexadecimal digits, textN text with zero bytes behind it; \
+    `bytes` or `text` as the last field take what is left; fields called _ are not shown. Fields \
+    are given with commas between them; of a prefix or a bound the first \
+    fields will do. --json prints numbers and text as JSON; bytes that are no text are {\"hex\": \
+    \"...\"}.";
 
 /// Arguments of `demo`.
 #[derive(Debug, clap::Args)]
@@ -191,10 +198,12 @@ pub struct DemoArgs {
     /// All of it in a few seconds, with fewer particles.
     #[arg(long)]
     pub quick: bool,
-    /// Where the store shall be: a folder that is empty or not there yet. A new one among the temporary files if not given.
+    /// Where the store shall be: a folder that is empty or not there yet. A new one among the
+    /// temporary files if not given.
     #[arg(long, value_name = "FOLDER")]
     pub store: Option<PathBuf>,
-    /// Where the report shall be, an HTML file; one that is there is replaced. Beside the store, with `.html` behind its name, if not given.
+    /// Where the report shall be, an HTML file; one that is there is replaced. Beside the store,
+    /// with `.html` behind its name, if not given.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Seed of everything random.

@@ -1,7 +1,8 @@
-//! How keys and values are given and printed: as text, hexadecimal digits, base64, JSON, or the fields of a record layout.
+//! How keys and values are given and printed: as text, hexadecimal digits, base64, JSON, or the
+//! fields of a record layout.
 //!
-//! Invariant: [`Form::parse`] takes back what [`Form::push`] prints, but for the tabs between the fields of a layout, which are commas
-//! on the command line.
+//! Invariant: [`Form::parse`] takes back what [`Form::push`] prints, but for the tabs between the
+//! fields of a layout, which are commas on the command line.
 
 pub mod layout;
 
@@ -62,7 +63,8 @@ impl Form {
         })
     }
 
-    /// The bytes that are written so on the command line. Of a layout the first fields alone will do if `partial`.
+    /// The bytes that are written so on the command line. Of a layout the first fields alone will
+    /// do if `partial`.
     ///
     /// # Errors
     /// Why they cannot be read.
@@ -166,7 +168,8 @@ pub fn push_json_text(line: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(line, text);
 }
 
-/// Appends bytes as a JSON string if they are text, else as an object that holds their hexadecimal digits.
+/// Appends bytes as a JSON string if they are text, else as an object that holds their hexadecimal
+/// digits.
 pub fn push_json_bytes(line: &mut Vec<u8>, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => push_json_text(line, text),

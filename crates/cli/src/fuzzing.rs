@@ -1,10 +1,12 @@
-//! The parsers of the command line as functions of bytes: what libFuzzer (`fuzz/`) and the replay of its corpora run, as `siltstone_sim::fuzzing` is for
-//! the parsers of files.
+//! The parsers of the command line as functions of bytes: what libFuzzer (`fuzz/`) and the replay
+//! of its corpora run, as `siltstone_sim::fuzzing` is for the parsers of files.
 //!
-//! What it is: [`TARGETS`]. Each holds what a parser accepts against what it promises: what was printed can be given again; an input gives the same
-//! records whatever the buffer, and from a place between two records the same as from its start; settings that were written are read back.
+//! What it is: [`TARGETS`]. Each holds what a parser accepts against what it promises: what was
+//! printed can be given again; an input gives the same records whatever the buffer, and from a
+//! place between two records the same as from its start; settings that were written are read back.
 //!
-//! Invariants: a target is a function of its bytes alone, opens no store, and panics where a promise is broken.
+//! Invariants: a target is a function of its bytes alone, opens no store, and panics where a
+//! promise is broken.
 //!
 //! Threading: targets start no threads.
 
@@ -34,7 +36,8 @@ pub const TARGETS: [Target; 4] = [
     ("cli_set", set),
 ];
 
-/// Longest line of flags: a layout's field may have 65,535 bytes, and a command line as many fields as its length allows.
+/// Longest line of flags: a layout's field may have 65,535 bytes, and a command line as many fields
+/// as its length allows.
 const FLAGS_BYTES: usize = 200;
 
 /// The first line and the rest.
@@ -89,7 +92,8 @@ fn printed(form: &Form, bytes: &[u8]) -> Result<String, String> {
     Ok(String::from_utf8(line).expect("what is printed is text"))
 }
 
-/// What was printed, as it is given: the fields of a layout with commas between them, their own commas escaped.
+/// What was printed, as it is given: the fields of a layout with commas between them, their own
+/// commas escaped.
 fn given(form: &Form, printed: &str) -> String {
     if !matches!(form, Form::Layout(_)) {
         return printed.to_string();
@@ -233,7 +237,8 @@ fn asked(line: &str) -> Option<(LoadArgs, Flags)> {
 /// The flags of `silt load` with tabs between them, and behind a line feed the input.
 fn load(bytes: &[u8]) {
     thread_local! {
-        // Most inputs have the flags of the one before, and reading these takes longer than all else.
+        // Most inputs have the flags of the one before, and reading these takes longer than all
+        // else.
         static ASKED: RefCell<Asked> = RefCell::default();
     }
     let Some((line, text)) = first_line(bytes) else {
@@ -266,7 +271,8 @@ fn load_text(args: &LoadArgs, flags: &Flags, text: &[u8]) {
     }
 }
 
-/// `silt options --set`: the name of a keyspace or nothing, lines of NAME=VALUE or -NAME up to an empty one, the text of `OPTIONS.toml`.
+/// `silt options --set`: the name of a keyspace or nothing, lines of NAME=VALUE or -NAME up to an
+/// empty one, the text of `OPTIONS.toml`.
 fn set(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

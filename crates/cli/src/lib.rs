@@ -1,13 +1,14 @@
 //! `silt`: the command line of siltstone.
 //!
-//! What it is: one binary over the library; its code is a library too, so that a fuzzer can call its parsers ([`fuzzing`]). `args` says what can be
-//! asked, `commands` answers, `demo` shows the whole store at work, `report` draws what it measured, `form` decides how bytes look, `output`
+//! What it is: one binary over the library; its code is a library too, so that a fuzzer can call
+//! its parsers ([`fuzzing`]). `args` says what can be asked, `commands` answers, `demo` shows the
+//! whole store at work, `report` draws what it measured, `form` decides how bytes look, `output`
 //! where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`), data
 //! lost (`repair`), input left out (`load`) or values that are not JSON (`scan`), 2 wrong usage, 3
 //! failed, 130 and 143 stopped by SIGINT and SIGTERM (`load`, which closes the store first).
 //!
-//! Invariants: data goes to standard output, everything else to standard error; a reader that closes the pipe ends the command quietly;
-//! a command that only reads never creates a store.
+//! Invariants: data goes to standard output, everything else to standard error; a reader that
+//! closes the pipe ends the command quietly; a command that only reads never creates a store.
 //!
 //! Threading: the main thread, but for the demo's writers.
 
@@ -61,7 +62,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
 /// What the binary does.
 pub fn main() -> ExitCode {
     commands::completions::answer();
-    // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill the process.
+    // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill
+    // the process.
     siltstone_storage::files::ignore_file_size_signal();
     let args = Args::try_parse().unwrap_or_else(|error| {
         if error.kind() != clap::error::ErrorKind::InvalidUtf8 {
@@ -71,7 +73,9 @@ pub fn main() -> ExitCode {
         let given = given.unwrap_or_default();
         let given = given.as_encoded_bytes().escape_ascii();
         eprintln!(
-            "silt: the argument `{given}` is not UTF-8: keys and values with such bytes are given with \\xNN for each, or as digits with --hex or --base64; `silt put` takes a value from a file too, with --file"
+            "silt: the argument `{given}` is not UTF-8: keys and values with such bytes are given \
+            with \\xNN for each, or as digits with --hex or --base64; `silt put` takes a value \
+            from a file too, with --file"
         );
         std::process::exit(2)
     });

@@ -1,4 +1,5 @@
-//! What people and disks do wrong: each is refused with a clear error and the right exit code, and nothing is lost.
+//! What people and disks do wrong: each is refused with a clear error and the right exit code, and
+//! nothing is lost.
 
 mod common;
 #[path = "../../storage/tests/common/tmpfs.rs"]
@@ -141,7 +142,8 @@ fn no_store_there() {
     assert!(said.contains("not a folder"), "{said}");
 }
 
-/// A path that is one folder too short must not strew a store's files among others; a new file system and a mount's hidden files are nobody's.
+/// A path that is one folder too short must not strew a store's files among others; a new file
+/// system and a mount's hidden files are nobody's.
 #[test]
 fn no_store_is_created_among_other_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +166,8 @@ fn no_store_is_created_among_other_files() {
     assert_eq!(on("count", &home, &[]).fine(), "2\n");
 }
 
-/// `ulimit -f` is like a full disk: an error, and what was written stays. The kernel's signal killed the process.
+/// `ulimit -f` is like a full disk: an error, and what was written stays. The kernel's signal
+/// killed the process.
 #[test]
 fn a_limit_of_file_sizes_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -214,7 +217,8 @@ fn a_second_writer_is_refused_and_told_who_holds_the_store() {
     let mut input = writer.stdin.take().unwrap();
     input.write_all(&numbered(1_000)).unwrap();
     let start = Instant::now();
-    // Every open writes a manifest anew: the writer has the store once the pointer names another one.
+    // Every open writes a manifest anew: the writer has the store once the pointer names another
+    // one.
     while pointer() == before {
         assert!(
             start.elapsed() < Duration::from_secs(60),
@@ -654,7 +658,8 @@ fn a_cut_log_gives_a_prefix_or_an_error() {
     }
 }
 
-/// Data without its pointer is no empty folder: every command says so, and none makes a new store over it.
+/// Data without its pointer is no empty folder: every command says so, and none makes a new store
+/// over it.
 #[test]
 fn a_lost_pointer_is_told_from_no_store() {
     let dir = tempfile::tempdir().unwrap();

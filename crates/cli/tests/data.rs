@@ -1,4 +1,5 @@
-//! `put`, `get`, `del`, `scan`, `count` and `keyspace`: forms of keys and values, ranges, questions, pages.
+//! `put`, `get`, `del`, `scan`, `count` and `keyspace`: forms of keys and values, ranges,
+//! questions, pages.
 
 mod common;
 
@@ -67,7 +68,8 @@ fn json_of_pairs() {
     on("put", &store, &["\\xff", "no json"]).fine();
     assert_eq!(
         on("scan", &store, &["--json"]).fine(),
-        "{\"key\":\"a\\\"b\",\"value\":\"{\\\"n\\\": [1, 2.50]}\"}\n{\"key\":{\"hex\":\"ff\"},\"value\":\"no json\"}\n"
+        "{\"key\":\"a\\\"b\",\"value\":\"{\\\"n\\\": [1, \
+        2.50]}\"}\n{\"key\":{\"hex\":\"ff\"},\"value\":\"no json\"}\n"
     );
     assert_eq!(
         on("get", &store, &["a\"b", "--json", "--value-as", "json"]).fine(),

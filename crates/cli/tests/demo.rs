@@ -68,7 +68,8 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
     assert_eq!(delays, counts.sum::<u64>(), "{said}");
     let checked = on("check", &store, &[]).fine();
     assert!(checked.contains("ledger-a"), "{checked}");
-    // Of the 5,000 keys of dump 0, 250 went by a range delete and a quarter of the others one by one.
+    // Of the 5,000 keys of dump 0, 250 went by a range delete and a quarter of the others one by
+    // one.
     assert_eq!(on("count", &store, &[]).fine(), "18563\n");
     assert_eq!(
         on("count", &store, &["--hex", "--prefix", "0000000000000003"]).fine(),
@@ -88,7 +89,8 @@ fn report_is_whole(html: &str) {
     let data: serde_json::Value = serde_json::from_str(&page.json).unwrap();
     let list = |pointer: &str| data.pointer(pointer).unwrap().as_array().unwrap().clone();
     let number = |value: &serde_json::Value, name: &str| value[name].as_u64().unwrap();
-    // Every particle was written once, and the changes came on top; what is written before the kills is of the first opening.
+    // Every particle was written once, and the changes came on top; what is written before the
+    // kills is of the first opening.
     let samples = list("/timeline/samples");
     let plasma = samples.iter().rfind(|s| s["opening"] == 0).unwrap();
     // 950 overwrites and as many deletes, 250 of them less in the range, and the range delete.
@@ -182,7 +184,8 @@ fn the_same_seed_draws_the_same_picture() {
     assert!(run("a") == run("b"));
 }
 
-/// A load is no demo: its only promise is that a kill leaves a prefix of whole batches. Ten of them, one on top of the other.
+/// A load is no demo: its only promise is that a kill leaves a prefix of whole batches. Ten of
+/// them, one on top of the other.
 #[test]
 fn a_killed_load_leaves_a_prefix() {
     const RECORDS: u64 = 60_000;

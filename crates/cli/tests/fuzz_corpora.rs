@@ -1,5 +1,6 @@
-//! Row 7, the parsers of the command line: every file of their fuzzers' corpora, and mutations of each from a seed. `SILT_SEEDS=N` scales the mutations to
-//! N percent, `SILT_SEED=K` takes only the mutations of seed K; see `crates/sim/tests/fuzz_corpora.rs` for the parsers of files.
+//! Row 7, the parsers of the command line: every file of their fuzzers' corpora, and mutations of
+//! each from a seed. `SILT_SEEDS=N` scales the mutations to N percent, `SILT_SEED=K` takes only the
+//! mutations of seed K; see `crates/sim/tests/fuzz_corpora.rs` for the parsers of files.
 
 use siltstone_cli::fuzzing::TARGETS;
 use siltstone_sim::fuzzing::replay::replay;

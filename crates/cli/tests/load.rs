@@ -1,4 +1,5 @@
-//! `load`: every format, what becomes key and value, bad records, and loads that go on where they were interrupted.
+//! `load`: every format, what becomes key and value, bad records, and loads that go on where they
+//! were interrupted.
 
 mod common;
 
@@ -133,7 +134,8 @@ fn keys_and_values_of_every_format() {
 fn numbers_become_keys_that_sort() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
-    let json = b"{\"id\":300,\"x\":1.5,\"y\":-2}\n{\"id\":\"20\",\"x\":0.25,\"y\":1e3}\n{\"id\":-1,\"x\":0,\"y\":0}\n";
+    let json = b"{\"id\":300,\"x\":1.5,\"y\":-2}\n{\"id\":\"20\",\"x\":0.25,\"y\":1e3}\n\
+        {\"id\":-1,\"x\":0,\"y\":0}\n";
     let args = [
         "-f",
         "jsonl",
@@ -482,7 +484,8 @@ fn a_killed_load_goes_on_and_nothing_is_lost_or_doubled() {
         let mut child = start();
         let mut input = child.stdin.take().unwrap();
         input.write_all(&lines[..fed].concat()).unwrap();
-        // Killed when the batch is in the log that holds the last record but one or two thousand; more may be there.
+        // Killed when the batch is in the log that holds the last record but one or two thousand;
+        // more may be there.
         let mark = format!("{:012}", fed - 2_000);
         let written =
             |log: &Path| fs::read(log).is_ok_and(|b| b.windows(12).any(|w| w == mark.as_bytes()));

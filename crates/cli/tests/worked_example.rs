@@ -1,4 +1,5 @@
-//! README.md's example of a large file, command by command as it stands there, over a small tree instead of /usr.
+//! README.md's example of a large file, command by command as it stands there, over a small tree
+//! instead of /usr.
 
 mod common;
 

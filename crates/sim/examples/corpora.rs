@@ -1,4 +1,5 @@
-//! Writes the seeds of the fuzzers' corpora, from the files of real stores: `cargo run -p siltstone-sim --example corpora -- FOLDER`.
+//! Writes the seeds of the fuzzers' corpora, from the files of real stores:
+//! `cargo run -p siltstone-sim --example corpora -- FOLDER`.
 //!
 //! Files of the same bytes are written once; what is there stays.
 
@@ -44,7 +45,8 @@ fn used(bytes: &[u8]) -> Vec<u8> {
     bytes[..(end + 24).min(bytes.len())].to_vec()
 }
 
-/// Files of a store of three keyspaces, with each codec, range deletes, a log that is not flushed; of every kind of edit some.
+/// Files of a store of three keyspaces, with each codec, range deletes, a log that is not flushed;
+/// of every kind of edit some.
 fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, String> {
     let told = |e: siltstone::Error| e.to_string();
     let media = ["/store", "/log"].map(|n| MemoryStorage::named(runtime, n));
@@ -212,7 +214,8 @@ fn of_table(seeds: &mut Seeds, image: &MemoryStorage, name: &str, bytes: &[u8]) 
     }
 }
 
-/// An executor on the host's cores that keeps the jobs it is given and what it makes of them, as bytes.
+/// An executor on the host's cores that keeps the jobs it is given and what it makes of them, as
+/// bytes.
 #[derive(Default)]
 struct Keeps {
     jobs: Mutex<Vec<Vec<u8>>>,
@@ -237,7 +240,8 @@ impl Executor for Keeps {
     }
 }
 
-/// A folder for `repair`: pieces of a number, a length and bytes; the files of the store, with its names replaced by the target's.
+/// A folder for `repair`: pieces of a number, a length and bytes; the files of the store, with its
+/// names replaced by the target's.
 fn folder_of(image: &MemoryStorage, number_bit: u8) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut out = Vec::new();
     let mut tables = 5..8u8;
@@ -274,7 +278,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     seeds.insert("job", take(&keeps.jobs));
     seeds.insert("outcome", take(&keeps.outcomes));
     let all = options().to_toml();
-    let few = "memtable_bytes = \"1 MiB\"\nsync = \"100 ms\"\n[keyspaces.a]\nl0_stop_count = 50\ncompression = [\"none\", \"zstd:3\"]\n";
+    let few = "memtable_bytes = \"1 MiB\"\nsync = \"100 ms\"\n[keyspaces.a]\nl0_stop_count = \
+        50\ncompression = [\"none\", \"zstd:3\"]\n";
     seeds.insert("options", vec![all.into_bytes(), few.into()]);
     for bit in [0, 8] {
         let folder = folder_of(&images[0], bit)?;

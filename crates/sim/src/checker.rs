@@ -1,9 +1,11 @@
 //! Compares a store with the model: everything, both ways.
 //!
-//! What it is: whole scans forward and backward, gets of keys that are there and that are not, seeks both ways, changes of direction and bounds, at the
-//! present and at any snapshot; and, after a crash, the search for the one prefix of the history that the store shows.
+//! What it is: whole scans forward and backward, gets of keys that are there and that are not,
+//! seeks both ways, changes of direction and bounds, at the present and at any snapshot; and, after
+//! a crash, the search for the one prefix of the history that the store shows.
 //!
-//! Threading: called by one task; the store may be written meanwhile, because all comparisons are made at a snapshot's number.
+//! Threading: called by one task; the store may be written meanwhile, because all comparisons are
+//! made at a snapshot's number.
 
 use std::collections::BTreeMap;
 
@@ -423,8 +425,8 @@ fn equals(contents: &Contents, model: &Model, number: u64) -> Check {
     Ok(())
 }
 
-/// Finds the prefix of the history that a freshly opened store shows: one that ends at `least` or later, the same over all keyspaces. Cuts the
-/// model to it and gives its end.
+/// Finds the prefix of the history that a freshly opened store shows: one that ends at `least` or
+/// later, the same over all keyspaces. Cuts the model to it and gives its end.
 ///
 /// # Errors
 /// With the difference to the prefix that comes nearest.
@@ -434,7 +436,8 @@ pub fn find_prefix(
     least: u64,
 ) -> std::result::Result<u64, String> {
     let contents = contents(store).map_err(told("reading everything after a recovery"))?;
-    // A number above the published one was never given in the store's past, whatever its contents look like.
+    // A number above the published one was never given in the store's past, whatever its contents
+    // look like.
     let published = store.snapshot().number();
     let ends: Vec<u64> = model
         .ends_from(least)

@@ -1,4 +1,5 @@
-//! What a batch of seeds reached: operations, drop rules, kinds of compaction, faults. A trial fails if something that it is there for was never reached.
+//! What a batch of seeds reached: operations, drop rules, kinds of compaction, faults. A trial
+//! fails if something that it is there for was never reached.
 //!
 //! Threading: owned; runs give theirs back and are added up.
 

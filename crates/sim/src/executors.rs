@@ -1,6 +1,8 @@
-//! Executors beside the host's own that are slow, decline, fail, or lie: whatever they do, the store's contents are what the model says.
+//! Executors beside the host's own that are slow, decline, fail, or lie: whatever they do, the
+//! store's contents are what the model says.
 //!
-//! Threading: as executors are; what one does with a job is drawn from the run's own random numbers.
+//! Threading: as executors are; what one does with a job is drawn from the run's own random
+//! numbers.
 
 use std::sync::Arc;
 use std::time::Duration;

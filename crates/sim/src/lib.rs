@@ -1,7 +1,9 @@
-//! Trials of the whole store on the simulated runtime: a model, workloads, a checker, and the trials that put them together.
+//! Trials of the whole store on the simulated runtime: a model, workloads, a checker, and the
+//! trials that put them together.
 //!
-//! What it is: one seed decides a run: options, operations, schedule of tasks, faults. Everything that the store answers is compared with the
-//! [`model`]; what a trial is there to reach is counted ([`coverage`]) and its absence is a failure. [`trials`] runs seeds and prints the ones that fail
+//! What it is: one seed decides a run: options, operations, schedule of tasks, faults. Everything
+//! that the store answers is compared with the [`model`]; what a trial is there to reach is counted
+//! ([`coverage`]) and its absence is a failure. [`trials`] runs seeds and prints the ones that fail
 //! with the command that repeats them.
 //!
 //! - [`model`]: every version of every key, cut to any prefix.
@@ -15,7 +17,8 @@
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`reduce`]: what is not needed for a failure is left out.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
-//! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it does not run on the simulated runtime.
+//! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it
+//!   does not run on the simulated runtime.
 //!
 //! Threading: a run has one OS thread; runs share nothing.
 

@@ -1,18 +1,24 @@
-//! Linearizability: is there an order of operations, each within its interval, that explains every answer?
+//! Linearizability: is there an order of operations, each within its interval, that explains every
+//! answer?
 //!
-//! What it is: a history is a list of [`Operation`]s: intervals with what was written or what was seen. Everything that a store offers comes down to
-//! two actions, each over one or more keys at once: a get, a multi-get, a scan and a snapshot are reads (a scan also of the keys that it did not show; a
-//! snapshot at its creation, whatever its later reads answered), a put, a delete, a range delete and a batch are writes. [`check`] says whether the
-//! history is linearizable, and if not, which few operations contradict each other ([`Verdict::Not`]).
+//! What it is: a history is a list of [`Operation`]s: intervals with what was written or what was
+//! seen. Everything that a store offers comes down to two actions, each over one or more keys at
+//! once: a get, a multi-get, a scan and a snapshot are reads (a scan also of the keys that it did
+//! not show; a snapshot at its creation, whatever its later reads answered), a put, a delete, a
+//! range delete and a batch are writes. [`check`] says whether the history is linearizable, and if
+//! not, which few operations contradict each other ([`Verdict::Not`]).
 //!
-//! How: just-in-time linearization (Wing and Gong; Lowe). Events are taken in the order of time; a *configuration* is the set of running operations that
-//! have taken effect, and the contents they left. Nothing takes effect before something must: when an operation ends, every configuration in which it
-//! has not taken effect is continued by all orders of running writes up to the point where it has. Reads take effect as soon as they can, because
-//! they leave no trace. A configuration that cannot let the operation end is dropped; a history without configurations is not linearizable.
+//! How: just-in-time linearization (Wing and Gong; Lowe). Events are taken in the order of time; a
+//! *configuration* is the set of running operations that have taken effect, and the contents they
+//! left. Nothing takes effect before something must: when an operation ends, every configuration in
+//! which it has not taken effect is continued by all orders of running writes up to the point where
+//! it has. Reads take effect as soon as they can, because they leave no trace. A configuration that
+//! cannot let the operation end is dropped; a history without configurations is not linearizable.
 //! Keys that no operation joins are searched apart (linearizability is local).
 //!
-//! An operation that a kill cut off took effect at some time before the end of the kill, or never: [`End::Cut`]. What was cut off and shows later,
-//! after a reader has seen that it is not there, is so found out.
+//! An operation that a kill cut off took effect at some time before the end of the kill, or never:
+//! [`End::Cut`]. What was cut off and shows later, after a reader has seen that it is not there, is
+//! so found out.
 //!
 //! The search is bounded; past the bound it says [`Verdict::Undecided`], which is no pass.
 //!
@@ -28,7 +34,8 @@ mod tests;
 /// A key, as a number.
 pub type Key = u32;
 
-/// A value, as a number; `None`: there is none. Histories say most when no two writes write the same.
+/// A value, as a number; `None`: there is none. Histories say most when no two writes write the
+/// same.
 pub type Value = Option<u64>;
 
 /// What an operation did, all of it at one moment.
@@ -85,7 +92,8 @@ pub struct Operation {
     pub name: &'static str,
     /// Who did it, for people: order comes from times alone.
     pub client: u32,
-    /// When it was called: any clock that all clients share. An operation that ends when another is called overlaps it.
+    /// When it was called: any clock that all clients share. An operation that ends when another is
+    /// called overlaps it.
     pub called: u64,
     /// How and when it ended.
     pub end: End,
@@ -125,8 +133,9 @@ pub enum Verdict {
         /// Steps that the search took.
         steps: u64,
     },
-    /// There is none, and these operations alone already have none: without any one of them, or of the keys that are named, there would be one
-    /// (unless the bound kept it from being made smaller). By time of call.
+    /// There is none, and these operations alone already have none: without any one of them, or of
+    /// the keys that are named, there would be one (unless the bound kept it from being made
+    /// smaller). By time of call.
     Not(Vec<Operation>),
     /// The bound was reached, or more than 64 operations ran at once.
     Undecided(String),
@@ -157,8 +166,9 @@ impl Verdict {
     }
 }
 
-/// Whether the history, which begins without any values, is linearizable. The search for the verdict takes `steps_max` steps at most (one is
-/// one write taking effect in one configuration: about a microsecond), making the conflict small ten times as many.
+/// Whether the history, which begins without any values, is linearizable. The search for the
+/// verdict takes `steps_max` steps at most (one is one write taking effect in one configuration:
+/// about a microsecond), making the conflict small ten times as many.
 pub fn check(operations: &[Operation], steps_max: u64) -> Verdict {
     let mut steps = 0;
     for part in parts(operations) {
@@ -173,7 +183,8 @@ pub fn check(operations: &[Operation], steps_max: u64) -> Verdict {
     Verdict::Linearizable { steps }
 }
 
-/// The operations by the keys that they join: what shares no key, directly or through others, is apart.
+/// The operations by the keys that they join: what shares no key, directly or through others, is
+/// apart.
 fn parts(operations: &[Operation]) -> Vec<Vec<Operation>> {
     let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
     fn find(leader: &mut BTreeMap<Key, Key>, key: Key) -> Key {
@@ -230,7 +241,8 @@ enum Found {
     Undecided(String),
 }
 
-/// Which of the running operations have taken effect, by their place, and what they left: by key, the value's number, 0 for none.
+/// Which of the running operations have taken effect, by their place, and what they left: by key,
+/// the value's number, 0 for none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Configuration {
     done: u64,

@@ -1,10 +1,12 @@
 //! What a store must answer: every version of every key, by sequence number.
 //!
-//! What it is: [`Model`] is the history as the log recorded it, record by record, and an index over it that answers gets and scans of any keyspace at any
-//! number. It never forgets a version, so any snapshot and any cursor can be checked, and it can be cut to any prefix of its records,
-//! which is what a power loss may do to a store.
+//! What it is: [`Model`] is the history as the log recorded it, record by record, and an index over
+//! it that answers gets and scans of any keyspace at any number. It never forgets a version, so any
+//! snapshot and any cursor can be checked, and it can be cut to any prefix of its records, which is
+//! what a power loss may do to a store.
 //!
-//! Invariants: records come with ascending numbers; a keyspace's id is never given twice; the index is a function of the records.
+//! Invariants: records come with ascending numbers; a keyspace's id is never given twice; the index
+//! is a function of the records.
 //!
 //! Threading: owned; the run keeps it under a mutex that is held over no storage call.
 
@@ -46,13 +48,15 @@ impl Op {
 pub enum Event {
     /// Entries, numbered one by one.
     Group(Vec<Op>),
-    /// Runs of pairs (or deletes) by keyspace, oldest first: all of run *i* has the record's first number + *i*.
+    /// Runs of pairs (or deletes) by keyspace, oldest first: all of run *i* has the record's first
+    /// number + *i*.
     Ingest(Vec<(u32, Vec<TablePairs>)>),
     /// A keyspace begins.
     Create(u32, String),
     /// A keyspace ends.
     Drop(u32),
-    /// A keyspace ended without a record, because there was no room for one: by the manifest alone, right after the record before.
+    /// A keyspace ended without a record, because there was no room for one: by the manifest alone,
+    /// right after the record before.
     DropWithoutRecord(u32),
 }
 
@@ -117,7 +121,8 @@ impl Model {
     /// Adds the next record.
     ///
     /// # Panics
-    /// If its numbers do not ascend, or it names a keyspace that is not there: the store wrote a wrong log.
+    /// If its numbers do not ascend, or it names a keyspace that is not there: the store wrote a
+    /// wrong log.
     pub fn push(&mut self, record: Record) {
         let last = self.last();
         let record = match record.event {
@@ -210,8 +215,8 @@ impl Model {
         self.records.last().map_or(0, Record::last)
     }
 
-    /// The end of the last record that ends at `number` or before: the published number may lie above it, because an open starts above
-    /// everything that may ever have been given.
+    /// The end of the last record that ends at `number` or before: the published number may lie
+    /// above it, because an open starts above everything that may ever have been given.
     pub fn end_at(&self, number: u64) -> u64 {
         let count = self.records.partition_point(|r| r.last() <= number);
         count.checked_sub(1).map_or(0, |at| self.records[at].last())
@@ -231,7 +236,8 @@ impl Model {
         &self.records
     }
 
-    /// The numbers at which the history may end: the start, and after each record; those from `least` on, newest first.
+    /// The numbers at which the history may end: the start, and after each record; those from
+    /// `least` on, newest first.
     pub fn ends_from(&self, least: u64) -> Vec<u64> {
         let ends = std::iter::once(0).chain(self.records.iter().map(Record::last));
         let mut ends: Vec<u64> = ends.filter(|end| *end >= least).collect();
@@ -268,7 +274,8 @@ impl Model {
         named.collect()
     }
 
-    /// The id that the next keyspace gets at `number`. Ids of dropped keyspaces are not given again.
+    /// The id that the next keyspace gets at `number`. Ids of dropped keyspaces are not given
+    /// again.
     pub fn next_keyspace_id(&self, number: u64) -> u32 {
         let ids = self
             .keyspaces
@@ -342,7 +349,8 @@ impl Model {
         keyspace.versions.iter().filter_map(shown).collect()
     }
 
-    /// Puts and deletes of keys from `lower` on and before `upper` that were ever written to keyspace `id` up to `number`.
+    /// Puts and deletes of keys from `lower` on and before `upper` that were ever written to
+    /// keyspace `id` up to `number`.
     pub fn version_count(&self, id: u32, lower: &[u8], upper: Option<&[u8]>, number: u64) -> u64 {
         let Some(keyspace) = self.keyspaces.get(&id) else {
             return 0;

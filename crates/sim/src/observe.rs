@@ -1,9 +1,10 @@
 //! The history, as the log is told it: a storage between store and medium that reads along.
 //!
-//! What it is: [`Observed`] passes every call on; of every append to a log segment it decodes the record and adds it to the [`History`], *before* the append
-//! happens. So the history's order is the store's own, whoever else writes at the same time, and it holds what was in flight at a crash.
-//! What a batch holds is taken from what its client announced ([`History::announce`]); a record with entries that nobody announced, or
-//! with a number that does not ascend, ends the run.
+//! What it is: [`Observed`] passes every call on; of every append to a log segment it decodes the
+//! record and adds it to the [`History`], *before* the append happens. So the history's order is
+//! the store's own, whoever else writes at the same time, and it holds what was in flight at a
+//! crash. What a batch holds is taken from what its client announced ([`History::announce`]); a
+//! record with entries that nobody announced, or with a number that does not ascend, ends the run.
 //!
 //! Threading: the history is under a std mutex held over no storage call.
 
@@ -34,9 +35,11 @@ pub struct History {
     tables: BTreeMap<u128, TablePairs>,
     /// What is set for keyspaces.
     pub settings: SettingsModel,
-    /// A keyspace whose drop found no room for a record and poisoned the store: the manifest may say that it is gone, once it is read again.
+    /// A keyspace whose drop found no room for a record and poisoned the store: the manifest may
+    /// say that it is gone, once it is read again.
     pub doubtful_drop: Option<u32>,
-    /// Largest number that earlier lives gave, also to what was lost since: the log may not give it again.
+    /// Largest number that earlier lives gave, also to what was lost since: the log may not give it
+    /// again.
     pub given: u64,
     /// Largest number acknowledged.
     pub acked: u64,
@@ -129,7 +132,8 @@ impl History {
         all
     }
 
-    /// Takes in what is appended to a log segment: a header, or one whole record. Gives the record's last number.
+    /// Takes in what is appended to a log segment: a header, or one whole record. Gives the
+    /// record's last number.
     fn appended(&mut self, parts: &[&[u8]]) -> Option<u64> {
         let head = parts[0];
         if head.starts_with(&MAGIC) {
@@ -144,7 +148,8 @@ impl History {
         let first = u64::from_le_bytes(head[24..32].try_into().expect("eight bytes"));
         assert!(
             first > self.given,
-            "the log gives number {first} again: numbers up to {} were given before the store was opened",
+            "the log gives number {first} again: numbers up to {} were given before the store was \
+            opened",
             self.given
         );
         let mut bodies = Vec::new();
@@ -197,7 +202,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Reads along with what is written to `inner`; notes in the journal of `journal` which numbers are given.
+    /// Reads along with what is written to `inner`; notes in the journal of `journal` which numbers
+    /// are given.
     pub fn new(
         inner: Arc<dyn Storage>,
         history: SharedHistory,

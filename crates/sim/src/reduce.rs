@@ -1,19 +1,24 @@
-//! Makes a failing seed small: fewer operations, fewer and shorter keys, smaller values; printed as a test that can be pasted.
+//! Makes a failing seed small: fewer operations, fewer and shorter keys, smaller values; printed as
+//! a test that can be pasted.
 //!
-//! What it is: a [`Cut`] says what is left out of a run. Each operation of a client draws from numbers of its own, so leaving one out leaves the others
-//! as they were. [`reduce`] leaves out as much as it can while the seed still fails: whole lives' clients first, then ever smaller groups of
-//! operations (ddmin), then it tries short keys and small values.
+//! What it is: a [`Cut`] says what is left out of a run. Each operation of a client draws from
+//! numbers of its own, so leaving one out leaves the others as they were. [`reduce`] leaves out as
+//! much as it can while the seed still fails: whole lives' clients first, then ever smaller groups
+//! of operations (ddmin), then it tries short keys and small values.
 //!
-//! Invariants: the same seed and cut give the same run. A run that is cut may fail in another way than the whole one: what is printed says how.
+//! Invariants: the same seed and cut give the same run. A run that is cut may fail in another way
+//! than the whole one: what is printed says how.
 //!
-//! Threading: the cut in force is the thread's own; a simulated run, which has a thread of its own, takes it along ([`InForce`]).
+//! Threading: the cut in force is the thread's own; a simulated run, which has a thread of its own,
+//! takes it along ([`InForce`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One operation of a run: which call of `Run::work` (from 0), which client, which of its operations.
+/// One operation of a run: which call of `Run::work` (from 0), which client, which of its
+/// operations.
 pub type Place = (u32, u32, u32);
 
 /// What is left of a run.
@@ -122,8 +127,9 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Makes a failing run small. `fails` runs it under the cut in force and gives the failure, if it fails. Gives the smallest cut that was found and how it
-/// fails with it; none if the whole run does not fail. Runs it `runs_max` times at most.
+/// Makes a failing run small. `fails` runs it under the cut in force and gives the failure, if it
+/// fails. Gives the smallest cut that was found and how it fails with it; none if the whole run
+/// does not fail. Runs it `runs_max` times at most.
 pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut, String)> {
     let mut left = runs_max;
     let mut attempt = |cut: &Cut| {
@@ -183,7 +189,8 @@ pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut,
 /// A reduced seed as a test that can be pasted into `crates/sim/tests/trials.rs`.
 pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
     let mut text = String::new();
-    // Without the stack, and without the middle of long lines (options, of which the seed says the same).
+    // Without the stack, and without the middle of long lines (options, of which the seed says the
+    // same).
     let is_frame = |line: &str| {
         let line = line.trim_start();
         line.starts_with("at ")
@@ -206,7 +213,8 @@ pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
     }
     let _ = write!(
         text,
-        "    #[test]\n    fn {trial}_{seed}() {{\n        let cut = siltstone_sim::reduce::{cut};\n        cut.during(|| {trial}({seed}));\n    }}\n"
+        "    #[test]\n    fn {trial}_{seed}() {{\n        let cut = \
+        siltstone_sim::reduce::{cut};\n        cut.during(|| {trial}({seed}));\n    }}\n"
     );
     text
 }

@@ -1,4 +1,5 @@
-//! A small generator of random numbers (SplitMix64): one seed, one sequence, on every platform and in every version.
+//! A small generator of random numbers (SplitMix64): one seed, one sequence, on every platform and
+//! in every version.
 //!
 //! Threading: owned.
 

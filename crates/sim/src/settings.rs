@@ -1,7 +1,8 @@
 //! What is set for keyspaces: every change in its order, and what of it may be found after a crash.
 //!
-//! What it is: settings are no part of the log's history (only a create's own are, in its record): a change is an edit of the manifest, which is
-//! durable when its call returns. So after a crash a keyspace has what was set last, or what a call set that had not come back.
+//! What it is: settings are no part of the log's history (only a create's own are, in its record):
+//! a change is an edit of the manifest, which is durable when its call returns. So after a crash a
+//! keyspace has what was set last, or what a call set that had not come back.
 //!
 //! Invariants: changes are made one at a time (the world's turn), so their order is the store's.
 //!
@@ -64,7 +65,8 @@ impl SettingsModel {
         self.settled
     }
 
-    /// What keyspace `id` may have, if what was begun first, `settled` of them, is over, and anything after it may have happened.
+    /// What keyspace `id` may have, if what was begun first, `settled` of them, is over, and
+    /// anything after it may have happened.
     pub fn allowed(&self, id: u32, settled: usize) -> Vec<KeyspaceOptions> {
         let (over, open) = self.changes.split_at(settled.min(self.changes.len()));
         let of_it = |change: &&(u32, KeyspaceOptions)| change.0 == id;
@@ -78,7 +80,8 @@ impl SettingsModel {
         all
     }
 
-    /// A new life begins, of a store of which only the first `settled` changes are known to be over.
+    /// A new life begins, of a store of which only the first `settled` changes are known to be
+    /// over.
     pub fn restart(&mut self, settled: usize) {
         let mut ids: Vec<u32> = self.changes.iter().map(|(id, _)| *id).collect();
         ids.sort_unstable();
@@ -91,7 +94,8 @@ impl SettingsModel {
         self.settled = 0;
     }
 
-    /// An open wishes these settings, by name, for the keyspaces `names`; it may keep them at any of its calls.
+    /// An open wishes these settings, by name, for the keyspaces `names`; it may keep them at any
+    /// of its calls.
     pub fn wish(
         &mut self,
         names: &BTreeMap<u32, String>,

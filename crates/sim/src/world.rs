@@ -1,12 +1,16 @@
-//! One open store, and what is done to it: every operation announces what it is about to write, does it, notes what was promised, and checks what it gave.
+//! One open store, and what is done to it: every operation announces what it is about to write,
+//! does it, notes what was promised, and checks what it gave.
 //!
-//! What it is: [`World`] is what the clients of a store share, and what stories play on. [`write`](World::write), [`create`](World::create)
-//! and [`drop_keyspace`](World::drop_keyspace) are here; tables from outside in [`outside`], checkpoints, settings and verification in
+//! What it is: [`World`] is what the clients of a store share, and what stories play on.
+//! [`write`](World::write), [`create`](World::create) and [`drop_keyspace`](World::drop_keyspace)
+//! are here; tables from outside in [`outside`], checkpoints, settings and verification in
 //! [`upkeep`].
 //!
-//! Invariants: an operation that failed in a way that its documentation does not allow ends the run.
+//! Invariants: an operation that failed in a way that its documentation does not allow ends the
+//! run.
 //!
-//! Threading: shared by the tasks of a run; what it holds is under std mutexes that are held over no point of the runtime, but for `turn`.
+//! Threading: shared by the tasks of a run; what it holds is under std mutexes that are held over
+//! no point of the runtime, but for `turn`.
 
 mod leaks;
 pub mod outside;
@@ -38,7 +42,8 @@ pub enum Errors {
     Fatal,
     /// Storage faults are injected: calls may fail, but never lie.
     Expected,
-    /// Files were damaged behind the store's back: calls may fail, naming one of them, but never lie.
+    /// Files were damaged behind the store's back: calls may fail, naming one of them, but never
+    /// lie.
     Damaged,
 }
 
@@ -64,7 +69,8 @@ pub struct World {
     pub coverage: StdMutex<Coverage>,
     /// How errors are taken.
     pub errors: Errors,
-    /// Storage faults were injected earlier in this life: settings may count that were not kept, drops may have no number.
+    /// Storage faults were injected earlier in this life: settings may count that were not kept,
+    /// drops may have no number.
     pub was_faulty: bool,
     /// Files that were damaged.
     pub damaged: StdMutex<BTreeSet<String>>,
@@ -82,24 +88,29 @@ pub struct World {
     pub copies: Arc<StdMutex<Vec<Copy>>>,
     /// How many promises were begun.
     pub begun: AtomicU64,
-    /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the order.
+    /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the
+    /// order.
     pub turn: Mutex<()>,
     /// Somebody is closing the store, or has closed it: from then on any call may be refused.
     pub closing: AtomicBool,
-    /// Where memory for memtables is refused: the keyspaces whose groups may be too large for what there is.
+    /// Where memory for memtables is refused: the keyspaces whose groups may be too large for what
+    /// there is.
     pub starved: StdMutex<Option<BTreeSet<u32>>>,
 }
 
 /// What the store says when it gets no memory for a memtable.
 const NO_MEMORY: &str = "no memory for a memtable";
 
-/// From this size on a memtable's memory is refused where a run says so, in bytes: more than any that is not made for one large batch.
+/// From this size on a memtable's memory is refused where a run says so, in bytes: more than any
+/// that is not made for one large batch.
 const REFUSED_BYTES: usize = 900 << 10;
 
-/// Batches of fewer bytes than this do not come near [`REFUSED_BYTES`], however many of them share a group.
+/// Batches of fewer bytes than this do not come near [`REFUSED_BYTES`], however many of them share
+/// a group.
 const SMALL_BYTES: usize = 128 << 10;
 
-/// What promises to be durable when it ends: a run is cut off inside each kind as often as inside any other.
+/// What promises to be durable when it ends: a run is cut off inside each kind as often as inside
+/// any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// A batch that is to be synced.
@@ -133,7 +144,8 @@ impl Drop for Begun<'_> {
 }
 
 impl World {
-    /// The same open store once its storage does all that it is told: from now on no error may come.
+    /// The same open store once its storage does all that it is told: from now on no error may
+    /// come.
     pub fn mended(&self) -> Arc<World> {
         Arc::new(World {
             runtime: self.runtime.clone(),
@@ -162,7 +174,8 @@ impl World {
         })
     }
 
-    /// Notes in the journal, from here until what it gives is dropped, that something is under way that will be a promise.
+    /// Notes in the journal, from here until what it gives is dropped, that something is under way
+    /// that will be a promise.
     pub fn begin(&self, promise: Promise) -> Begun<'_> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed) * PROMISES + promise as u64;
         self.medium.mark(format!("b{number}"));
@@ -203,8 +216,9 @@ impl World {
         }
     }
 
-    /// Notes what has become older than the interval of the store's own sync. Nothing that a sync waits for takes simulated time, as long as no fault
-    /// is injected; so what is older by any time is synced.
+    /// Notes what has become older than the interval of the store's own sync. Nothing that a sync
+    /// waits for takes simulated time, as long as no fault is injected; so what is older by any
+    /// time is synced.
     fn age(&self) {
         let Some(interval) = self.interval.filter(|_| self.errors == Errors::Fatal) else {
             return;
@@ -276,8 +290,12 @@ impl World {
                 let published = self.store.snapshot().number();
                 let own = {
                     let history = lock(&self.history);
-                    let has = |e: &Event| matches!(e, Event::Group(all) if all.windows(ops.len()).any(|w| w == &ops[..]));
-                    // If two clients write the same at the same time, it may be the other's, which came first.
+                    let has = |e: &Event| match e {
+                        Event::Group(all) => all.windows(ops.len()).any(|w| w == &ops[..]),
+                        _ => false,
+                    };
+                    // If two clients write the same at the same time, it may be the other's, which
+                    // came first.
                     history.model.first_above(before, has)
                 };
                 let Some(last) = own else {
@@ -326,14 +344,16 @@ impl World {
         }
     }
 
-    /// Whether a batch may be refused memory: it, or one that may share its group, is large, in one of the keyspaces that it touches.
+    /// Whether a batch may be refused memory: it, or one that may share its group, is large, in one
+    /// of the keyspaces that it touches.
     fn is_starved(&self, ops: &[Op]) -> bool {
         let starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
         let is_starved = |op: &Op| starved.as_ref().is_some_and(|s| s.contains(&op.keyspace()));
         ops.iter().any(is_starved)
     }
 
-    /// Writes a value for which no memtable gets memory; batches of others, which may share its group, are not to be refused with it.
+    /// Writes a value for which no memtable gets memory; batches of others, which may share its
+    /// group, are not to be refused with it.
     ///
     /// # Errors
     /// As [`World::write`].
@@ -473,9 +493,9 @@ impl World {
         }
     }
 
-    /// Asks of a store at rest, whose storage does all it is told, that it owes nothing: no edit waits, no ingest is unsettled, nothing
-    /// keeps the log that has nothing in it. Then everything can be flushed, and the log is
-    /// not needed any more.
+    /// Asks of a store at rest, whose storage does all it is told, that it owes nothing: no edit
+    /// waits, no ingest is unsettled, nothing keeps the log that has nothing in it. Then everything
+    /// can be flushed, and the log is not needed any more.
     ///
     /// # Errors
     /// What it owes.
@@ -534,7 +554,8 @@ impl World {
         }))
     }
 
-    /// Asks that the sources of each keyspace have all numbers between them: those on both sides of a hole would never merge.
+    /// Asks that the sources of each keyspace have all numbers between them: those on both sides of
+    /// a hole would never merge.
     ///
     /// # Errors
     /// A hole.

@@ -1,4 +1,5 @@
-//! Row 6: bytes at rest that change. `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K` takes one seed's store, `SILT_FLIP=N` only its copy N.
+//! Row 6: bytes at rest that change. `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K` takes one
+//! seed's store, `SILT_FLIP=N` only its copy N.
 
 #[path = "common/largest.rs"]
 mod largest;
@@ -9,10 +10,12 @@ use siltstone_sim::trials::{FLIPS, flip_trial, seeds};
 #[global_allocator]
 static LARGEST: Largest = Largest;
 
-/// No file here has more than a few hundred kilobytes, and no table expands to more: what asks for this much believed a damaged length.
+/// No file here has more than a few hundred kilobytes, and no table expands to more: what asks for
+/// this much believed a damaged length.
 const ALLOCATION_BYTES_MAX: usize = 32 << 20;
 
-/// Every kind of file met every kind of damage that its size allows, and every answer that it may give.
+/// Every kind of file met every kind of damage that its size allows, and every answer that it may
+/// give.
 fn wanted() -> Vec<String> {
     let single = ["bit", "byte", "noise", "cut", "garbage"];
     let zeros = ["zeroed_sector", "zeroed_page"];

@@ -1,5 +1,5 @@
-//! Row 7: every file of the fuzzers' corpora, and mutations of each from a seed. `SILT_SEEDS=N` scales the mutations to N percent, `SILT_SEED=K` takes
-//! only the mutations of seed K.
+//! Row 7: every file of the fuzzers' corpora, and mutations of each from a seed. `SILT_SEEDS=N`
+//! scales the mutations to N percent, `SILT_SEED=K` takes only the mutations of seed K.
 
 #[path = "common/largest.rs"]
 mod largest;
@@ -11,7 +11,8 @@ use siltstone_sim::fuzzing::replay::{corpora, replay};
 #[global_allocator]
 static LARGEST: Largest = Largest;
 
-/// Inputs have less than a few hundred kilobytes, and a block expands to at most its limit: what asks for this much believed a length.
+/// Inputs have less than a few hundred kilobytes, and a block expands to at most its limit: what
+/// asks for this much believed a length.
 const ALLOCATION_BYTES_MAX: usize = 64 << 20;
 
 /// Mutations of a target's whole corpus in the gate.

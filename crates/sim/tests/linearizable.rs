@@ -1,5 +1,5 @@
-//! Row 11: histories of operations beside each other have an order that explains all answers. `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K`
-//! runs one.
+//! Row 11: histories of operations beside each other have an order that explains all answers.
+//! `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K` runs one.
 
 use siltstone_sim::coverage::Coverage;
 use siltstone_sim::trials::{
@@ -7,8 +7,8 @@ use siltstone_sim::trials::{
     takeover_trial,
 };
 
-/// One unit: a history of a thousand operations on the simulated runtime, through kills, and one of threads on a folder, in processes that
-/// are killed.
+/// One unit: a history of a thousand operations on the simulated runtime, through kills, and one of
+/// threads on a folder, in processes that are killed.
 #[test]
 fn linearizable() {
     let wanted = [
@@ -49,7 +49,8 @@ fn child_of_a_history() {
     history_child();
 }
 
-/// Row 12, the fence: the holder of a lease is paused at a storage call, every one in turn of each seed's scenario, while another takes over.
+/// Row 12, the fence: the holder of a lease is paused at a storage call, every one in turn of each
+/// seed's scenario, while another takes over.
 #[test]
 fn schedules_takeover() {
     let wanted = ["first.was_refused", "paused", "history"];

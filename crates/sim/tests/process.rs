@@ -1,4 +1,5 @@
-//! The trials with real processes in the gate's size: rows 1, 4 and 5. `SILT_SEEDS=N` scales them to N percent, `SILT_SEED=K` runs one seed.
+//! The trials with real processes in the gate's size: rows 1, 4 and 5. `SILT_SEEDS=N` scales them
+//! to N percent, `SILT_SEED=K` runs one seed.
 
 #![cfg(target_os = "linux")]
 
@@ -26,7 +27,8 @@ fn kill_9() {
     });
 }
 
-/// Each seed is a folder and five faults, drawn from the calls that a first run made. Without strace nothing is tried, aloud; the gate has it, and says so.
+/// Each seed is a folder and five faults, drawn from the calls that a first run made. Without
+/// strace nothing is tried, aloud; the gate has it, and says so.
 #[test]
 fn strace_errors() {
     if let Some(why) = without_strace() {
@@ -41,7 +43,8 @@ fn strace_errors() {
     });
 }
 
-/// Each seed fills a real file system six times and more. Where none can be mounted nothing is tried, aloud.
+/// Each seed fills a real file system six times and more. Where none can be mounted nothing is
+/// tried, aloud.
 #[test]
 fn small_tmpfs() {
     on_tmpfs("small_tmpfs", TMPFS_MIB, |folder| {

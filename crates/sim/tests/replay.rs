@@ -1,5 +1,5 @@
-//! One seed gives one trace of decisions and storage calls: run twice, in two processes, on both back ends; another seed gives another; and a clock
-//! that is read behind the runtime's back shows.
+//! One seed gives one trace of decisions and storage calls: run twice, in two processes, on both
+//! back ends; another seed gives another; and a clock that is read behind the runtime's back shows.
 
 use siltstone_sim::trials::{Trace, options_trial, trace};
 use siltstone_storage::Runtime;

@@ -2,8 +2,9 @@
 //! into this test: `commit/queue.rs` (who leads, who answers whom), `env/notify.rs` (no notification
 //! is missed), `pinning.rs` and `snapshot.rs` (view and number, what a log keeps).
 //!
-//! Tasks hand over at runtime locks and waits, as everywhere in simulation, and here also at every access to an atomic: `atomics` below stands in the
-//! place of the engine's module of that name. Weak memory is loom's part (`cargo xtask loom`).
+//! Tasks hand over at runtime locks and waits, as everywhere in simulation, and here also at every
+//! access to an atomic: `atomics` below stands in the place of the engine's module of that name.
+//! Weak memory is loom's part (`cargo xtask loom`).
 //!
 //! What was broken by hand, and after how many seeds it was found: docs/reliability.md, row 12.
 
@@ -63,7 +64,8 @@ fn join_all(tasks: Vec<Task>) -> Result<(), String> {
 
 // ---- The queue of writers. ----
 
-/// One batch: who wrote it, its number among the writer's, whether it asks for a sync, and its size.
+/// One batch: who wrote it, its number among the writer's, whether it asks for a sync, and its
+/// size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Parcel {
     writer: u64,
@@ -245,7 +247,8 @@ fn in_turn(market: &Arc<Market>, rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// Writers and those who lead for themselves, in all kinds of turns: one leader at a time, every batch done once and then answered, nobody left.
+/// Writers and those who lead for themselves, in all kinds of turns: one leader at a time, every
+/// batch done once and then answered, nobody left.
 #[test]
 fn schedules_commit_queue() {
     let wanted = [
@@ -416,7 +419,8 @@ impl Keyspace {
         Ok(())
     }
 
-    /// The background: a sealed memtable becomes a run that has only what somebody may still see, in its place.
+    /// The background: a sealed memtable becomes a run that has only what somebody may still see,
+    /// in its place.
     fn flush(&self, rounds: u64) -> Result<(), String> {
         for _ in 0..rounds {
             self.runtime.yield_point();
@@ -496,7 +500,8 @@ impl Keyspace {
     }
 }
 
-/// A leader that rotates and publishes, a background that installs runs, readers and snapshots: every read is exact at its number.
+/// A leader that rotates and publishes, a background that installs runs, readers and snapshots:
+/// every read is exact at its number.
 #[test]
 fn schedules_views() {
     let wanted = [
@@ -625,7 +630,8 @@ impl Log {
     }
 }
 
-/// A leader that pins and appends beside a background that cuts the log: what an unflushed source needs is never cut off.
+/// A leader that pins and appends beside a background that cuts the log: what an unflushed source
+/// needs is never cut off.
 #[test]
 fn schedules_log_start() {
     seeds(

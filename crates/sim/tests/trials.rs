@@ -1,4 +1,5 @@
-//! The trials in the gate's size. `SILT_SEEDS=N` scales them to N percent, `SILT_SEED=K` runs one seed.
+//! The trials in the gate's size. `SILT_SEEDS=N` scales them to N percent, `SILT_SEED=K` runs one
+//! seed.
 
 use siltstone_sim::trials::{
     Share, Story, cut_files_trial, disk_full_trial, every_fault, failed_syncs_trial, fault_trial,
@@ -121,18 +122,19 @@ fn option_sets() {
     seeds("option_sets", 1, 600, REACHED, options_trial);
 }
 
-/// Seeds that once failed, each for a fault of the engine's that is mended: 4821 a flush overtook the create edit of its keyspace (as
-/// did 4398 under power loss, 5504 and 7230 under storage errors); 6873 a drop on a full disk that failed had dropped all the same;
-/// 16954 a sync of the folder that failed for want of room was made again;
-/// 19928 and 23530 a drop without a record showed before its edit was durable.
-/// `every_call_fails` 76: the manifest that a pointer may name was deleted when the pointer could not be read back.
-/// A change of the generator makes other runs of them; then they are only more seeds.
+/// Seeds that once failed, each for a fault of the engine's that is mended: 4821 a flush overtook
+/// the create edit of its keyspace (as did 4398 under power loss, 5504 and 7230 under storage
+/// errors); 6873 a drop on a full disk that failed had dropped all the same; 16954 a sync of the
+/// folder that failed for want of room was made again; 19928 and 23530 a drop without a record
+/// showed before its edit was durable. `every_call_fails` 76: the manifest that a pointer may name
+/// was deleted when the pointer could not be read back. A change of the generator makes other runs
+/// of them; then they are only more seeds.
 #[test]
 fn seeds_that_failed() {
     options_trial(4821);
     power_trial(4398);
-    // The long one: a drop without a record whose edit failed after it was written; after a kill the keyspace is gone, and the trial took that for
-    // lost.
+    // The long one: a drop without a record whose edit failed after it was written; after a kill
+    // the keyspace is gone, and the trial took that for lost.
     for seed in [
         534,
         1861,
@@ -158,14 +160,17 @@ fn seeds_that_failed() {
     // A keyspace was dropped while data of it that waited for room was flushed: the tables stayed.
     fault_trial(4473);
     every_fault(9, Story::Checkpoint, 's', 20);
-    // 332: writers were told of jobs that were over; 3625, 3905: on a full disk they were told that a keyspace of others was dropped, because
-    // that was the last thing that a job had met; 1834: whoever waited for idleness was not told of a full disk; 3002: a simulated run that
-    // was over waited for a store to close; the long one: ingests of long keys had outgrown the manifest's reserve on the only disk, and the trial
-    // knew of that only where the manifest has a disk of its own.
+    // 332: writers were told of jobs that were over; 3625, 3905: on a full disk they were told that
+    // a keyspace of others was dropped, because that was the last thing that a job had met; 1834:
+    // whoever waited for idleness was not told of a full disk; 3002: a simulated run that was over
+    // waited for a store to close; the long one: ingests of long keys had outgrown the manifest's
+    // reserve on the only disk, and the trial knew of that only where the manifest has a disk of
+    // its own.
     for seed in [332, 1834, 3002, 3625, 3905, 1_795_347_893_285_825] {
         disk_full_trial(seed);
     }
-    // 203: the manifest's end was overwritten; 557, 651: leftovers taken in for a missing table brought deleted keys back.
+    // 203: the manifest's end was overwritten; 557, 651: leftovers taken in for a missing table
+    // brought deleted keys back.
     for seed in [203, 557, 651, 1155] {
         repair_trial(seed);
     }
@@ -312,8 +317,8 @@ fn storage_errors() {
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
 
-/// 8 seeds in the gate: a tenth of the calls of each story, and of its pairs of a call and a call of the recovery one in 460; the 80 of
-/// `cargo xtask trials` take all calls, and some 5,000 pairs.
+/// 8 seeds in the gate: a tenth of the calls of each story, and of its pairs of a call and a call
+/// of the recovery one in 460; the 80 of `cargo xtask trials` take all calls, and some 5,000 pairs.
 #[test]
 fn every_call() {
     let by_story = Story::ALL
@@ -351,7 +356,8 @@ fn every_call() {
     for story in Story::ALL {
         let of = |what: &str| reached.of(&format!("{story:?}.{what}"));
         println!(
-            "every_call, {story:?}: {} of {} calls, {} crashes there; {} of {} pairs with a crash of the recovery",
+            "every_call, {story:?}: {} of {} calls, {} crashes there; {} of {} pairs with a crash \
+            of the recovery",
             of("calls"),
             of("calls_of_all_seeds"),
             of("crashes"),

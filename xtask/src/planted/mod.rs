@@ -44,7 +44,8 @@ const ORDER: [&str; 8] = [
     "every_call_of_a_repair",
 ];
 
-/// Tests that are no trials: kept seeds, which would be tests written for a fault, and what another test starts.
+/// Tests that are no trials: kept seeds, which would be tests written for a fault, and what another
+/// test starts.
 const NO_ROWS: [&str; 2] = ["seeds_that_failed", "child_of_a_history"];
 
 /// Sizes in percent of the gate, and how long a row may try, in seconds.
@@ -378,7 +379,8 @@ fn known(page: &str) -> BTreeMap<u32, String> {
     page.lines().filter_map(cells).collect()
 }
 
-/// Runs rows with a fault until one fails: first the one that caught it before, in the gate's size, then all in their order.
+/// Runs rows with a fault until one fails: first the one that caught it before, in the gate's size,
+/// then all in their order.
 fn hunt(
     tree: &Path,
     (rows, first, sizes): (&[Row], Option<&Row>, &[(u64, u64)]),
@@ -474,7 +476,8 @@ fn end_of(said: &str) -> End {
     if seeds.is_none() && said.contains("never reached") {
         return End::Passed;
     }
-    // What a panic says stands between the line that names its place and the one that the trial prints.
+    // What a panic says stands between the line that names its place and the one that the trial
+    // prints.
     let mut lines = said.lines().skip_while(|l| !l.contains(" panicked at "));
     let message: Vec<&str> = lines
         .by_ref()
@@ -483,7 +486,8 @@ fn end_of(said: &str) -> End {
         .take(4)
         .collect();
     let mut message = message.join(" ");
-    // A task that computes without end is no panic: the simulation's watchdog ends the process, with one line.
+    // A task that computes without end is no panic: the simulation's watchdog ends the process,
+    // with one line.
     if message.is_empty() {
         let last = said.lines().find(|l| l.starts_with("simulation seed "));
         message.extend(last);
@@ -538,7 +542,8 @@ fn line_of(found: &Found) -> String {
 /// The table in Markdown.
 fn table(found: &[Found], all: &[Fault]) -> String {
     let mut text = String::from(
-        "| no. | fault | what it breaks | caught by | after seeds | seconds |\n| --- | --- | --- | --- | --- | --- |\n",
+        "| no. | fault | what it breaks | caught by | after seeds | seconds |\n| --- | --- | --- | \
+        --- | --- | --- |\n",
     );
     for Found {
         fault,
@@ -596,7 +601,8 @@ mod tests {
 
     #[test]
     fn a_row_tells_after_how_many_seeds_it_failed() {
-        let said = "thread 'x' panicked at src/a.rs:1:2:\nkey 7: found 1\nFAILED: row, seed 3\nCAUGHT: row after 3 seeds\n";
+        let said = "thread 'x' panicked at src/a.rs:1:2:\nkey 7: found 1\nFAILED: row, seed \
+            3\nCAUGHT: row after 3 seeds\n";
         assert_eq!(end_of(said), End::Failed(Some(3), "key 7: found 1".into()));
         assert_eq!(end_of("row: never reached: [\"x\"]"), End::Passed);
         assert_eq!(end_of("killed"), End::Failed(None, String::new()));

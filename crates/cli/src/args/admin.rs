@@ -22,7 +22,10 @@ pub struct FiguresArgs {
     /// terminal, else a block or line each time. A store that is not there yet is waited for, up
     /// to 60 seconds. A look that opens the store itself keeps writers out, and the pause after it
     /// is at least 20 times as long as the look.
-    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
+    #[arg(
+        short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "1", value_parser = seconds
+    )]
     pub watch: Option<Duration>,
 }
 
@@ -42,8 +45,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     silt stats words.silt --json | jq .counters\n  \
     silt stats words.silt --watch\n  \
     silt stats words.silt --watch=10 --json >>figures.jsonl\n\n\
-    Beside a live writer these are its own figures, which it publishes once a second (setting stats_publish_ms): counters, latencies and delays since \
-    it opened the store, and rates when watching. A store that nobody has open is opened for reading; counters are then those of this look at it.")]
+    Beside a live writer these are its own figures, which it publishes once a second (setting \
+    stats_publish_ms): counters, latencies and delays since \
+    it opened the store, and rates when watching. A store that nobody has open is opened for \
+    reading; counters are then those of this look at it.")]
 pub struct StatsArgs {
     /// Which figures.
     #[command(flatten)]
@@ -56,7 +61,8 @@ pub struct StatsArgs {
     silt levels words.silt\n  \
     silt levels words.silt -k default --json\n  \
     silt levels words.silt --watch\n\n\
-    A level below 0 is one run of tables without overlap; level 0 has a run for each flush. Raw bytes are keys, values and 12 an entry, before compression.")]
+    A level below 0 is one run of tables without overlap; level 0 has a run for each flush. Raw \
+    bytes are keys, values and 12 an entry, before compression.")]
 pub struct LevelsArgs {
     /// Which figures.
     #[command(flatten)]
@@ -68,7 +74,8 @@ pub struct LevelsArgs {
 #[command(after_help = "Examples:\n  \
     silt compact words.silt\n  \
     silt compact words.silt -k default --prefix ze\n\n\
-    Everything (or what a range touches) is merged down to the lowest level that has data there: what was removed or replaced gives its space back. \
+    Everything (or what a range touches) is merged down to the lowest level that has data there: \
+    what was removed or replaced gives its space back. \
     It can be interrupted; what was merged by then stays merged.")]
 pub struct CompactArgs {
     /// The store's folder.
@@ -91,7 +98,8 @@ pub struct CompactArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  silt checkpoint birds.silt /backup/birds-monday.silt\n\n\
-    The new folder is a store of its own, all keyspaces at one moment. On the same file system tables are linked, not copied: it takes moments and next to no \
+    The new folder is a store of its own, all keyspaces at one moment. On the same file system \
+    tables are linked, not copied: it takes moments and next to no \
     space. The settings file goes with it. A program that has the store open makes checkpoints \
     with Store::checkpoint.\n\n\
     Tables are not verified: damage in one is in the checkpoint too, so run `silt check` on what \
@@ -172,8 +180,10 @@ pub struct CheckArgs {
     silt repair broken.silt                          makes broken.silt.repaired\n  \
     silt repair broken.silt --to new.silt --report lost.json\n  \
     silt repair broken.silt --to sure.silt --strict\n\n\
-    The damaged store is not changed. The report names every range of keys that is lost, and every range that is suspect: its keys may be \
-    missing, older than the last write, or back although they were deleted. The exit code is 0 if nothing is lost, 1 if something is, 3 if \
+    The damaged store is not changed. The report names every range of keys that is lost, and every \
+    range that is suspect: its keys may be \
+    missing, older than the last write, or back although they were deleted. The exit code is 0 if \
+    nothing is lost, 1 if something is, 3 if \
     no store could be made. A repair that was cut off can be made again into the same folder.")]
 pub struct RepairArgs {
     /// The damaged store's folder.
@@ -197,8 +207,10 @@ pub struct RepairArgs {
 #[command(after_help = "Examples:\n  \
     silt destroy old.silt\n  \
     silt destroy old.silt --yes        in a script\n\n\
-    It asks first; --yes answers. Only files of the store are deleted, its settings OPTIONS.toml among them, also those in the folders of its log and tables; other files \
-    stay, and are listed. Folders that are empty then are removed. A store that is open is refused, and so is a folder that holds no store. If it is cut off, \
+    It asks first; --yes answers. Only files of the store are deleted, its settings OPTIONS.toml \
+    among them, also those in the folders of its log and tables; other files \
+    stay, and are listed. Folders that are empty then are removed. A store that is open is \
+    refused, and so is a folder that holds no store. If it is cut off, \
     the store is there whole, or destroying it again deletes the rest.")]
 pub struct DestroyArgs {
     /// The store's folder.

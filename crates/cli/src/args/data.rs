@@ -82,7 +82,8 @@ impl RangeArgs {
     silt del words.silt zebra zebras\n  \
     silt del words.silt --prefix ze\n  \
     silt del words.silt --from m --to n --yes\n\n\
-    A range is removed at a cost that does not depend on how many keys it has; it asks first, --yes answers. A key that is not there is no error. It is durable when the \
+    A range is removed at a cost that does not depend on how many keys it has; it asks first, \
+    --yes answers. A key that is not there is no error. It is durable when the \
     command ends.\n\n{FORMS_HELP}"))]
 pub struct DelArgs {
     /// Store and keyspace.
@@ -114,7 +115,8 @@ pub struct DelArgs {
     silt scan words.silt --keys | wc -l\n  \
     silt scan particles.silt --key-as cell:u32be,id:u64be --value-as x:f32,v:f32 --prefix 7\n  \
     silt scan people.silt --json | jq .value\n\n\
-    A line is key, tab, value; with a layout its fields are columns under their names on a terminal, and separated by tabs else. With --json a line is \
+    A line is key, tab, value; with a layout its fields are columns under their names on a \
+    terminal, and separated by tabs else. With --json a line is \
     {{\"key\": ..., \"value\": ...}}. A value that is no JSON under --value-as json --json is \
     printed as under --value-as text, with \"value_is_json\": false behind it; a key likewise, \
     with \"key_is_json\". The scan goes on, says at the end how many there were, and ends with \

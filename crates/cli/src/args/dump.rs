@@ -28,10 +28,13 @@ pub enum DumpKind {
     silt dump words.silt/CURRENT\n  \
     silt dump table.tbl --entries --prefix ze\n  \
     silt dump table.tbl --json | jq 'select(.type == \"block\")'\n\n\
-    The first column is the offset in the file. A log's records, a manifest's edits and a table's sections and blocks are printed, the first 20 if not asked for more, and \
-    with --entries the keys and values in them. Everything is read and verified. A damaged file is printed as far as it holds, behind damage too; each damage is named with \
+    The first column is the offset in the file. A log's records, a manifest's edits and a table's \
+    sections and blocks are printed, the first 20 if not asked for more, and \
+    with --entries the keys and values in them. Everything is read and verified. A damaged file is \
+    printed as far as it holds, behind damage too; each damage is named with \
     offset, expected and found, and the exit code is 1.\n\n\
-    Nothing is changed or locked: it works beside a process that has the store open, whose last record may then look cut off.\n\n{FORMS_HELP}"))]
+    Nothing is changed or locked: it works beside a process that has the store open, whose last \
+    record may then look cut off.\n\n{FORMS_HELP}"))]
 pub struct DumpArgs {
     /// The file: a log segment, a manifest, CURRENT, a table of a store or an exported one.
     pub file: PathBuf,

@@ -36,9 +36,11 @@ pub enum Format {
     silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n  \
     silt scan a.silt | silt load b.silt - --format tsv --escapes\n\n\
     The key (--key):\n  \
-    csv, tsv  columns by number from 1, or by the name that the first record gives them; the first if not given\n  \
+    csv, tsv  columns by number from 1, or by the name that the first record gives them; the first \
+    if not given\n  \
     json(l)   JSON pointers; a name alone is a member of the outermost object; must be given\n  \
-    lines     ranges of bytes A..B; if not given, the whole line is the key and its number the value\n  \
+    lines     ranges of bytes A..B; if not given, the whole line is the key and its number the \
+    value\n  \
     fixed     ranges of bytes A..B; must be given\n  \
     any       `number`: the record's number, with twelve digits; a header is no record\n  \
     Several have commas between them; a name that holds a comma stands in quotes, as in CSV \
@@ -151,7 +153,8 @@ pub struct LoadArgs {
     /// Load from the input's start, even if an earlier load of it was interrupted.
     #[arg(long)]
     pub restart: bool,
-    /// What the input is called, instead of its path: a load of this name goes on where one of this name was interrupted.
+    /// What the input is called, instead of its path: a load of this name goes on where one of this
+    /// name was interrupted.
     #[arg(long, value_name = "NAME")]
     pub input_name: Option<String>,
     /// Make every batch durable against power loss before the next one.

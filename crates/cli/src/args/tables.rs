@@ -21,10 +21,13 @@ pub struct Into {
     silt export birds.silt out && silt ingest copy.silt out\n  \
     silt ingest birds.silt -k sightings day1.table day2.table --move\n  \
     silt ingest birds.silt --into sightings=out/sightings --into names=out/names\n\n\
-    The tables are those of `silt export` or of the library's TableBuilder; of a folder all that end in .table. Their entries come above everything that the keyspaces hold, \
-    and all of them at once, over all keyspaces: after a crash everything is there or nothing. Where tables of a keyspace overlap, later ones win. Every block is verified \
+    The tables are those of `silt export` or of the library's TableBuilder; of a folder all that \
+    end in .table. Their entries come above everything that the keyspaces hold, \
+    and all of them at once, over all keyspaces: after a crash everything is there or nothing. \
+    Where tables of a keyspace overlap, later ones win. Every block is verified \
     first. It is durable when the command ends.\n\n\
-    --link makes a second name of each file where the file system can, else a copy; nobody may write to the file afterwards. --copy leaves the files alone, --move removes \
+    --link makes a second name of each file where the file system can, else a copy; nobody may \
+    write to the file afterwards. --copy leaves the files alone, --move removes \
     them once they are safely in.")]
 pub struct IngestArgs {
     /// Store and keyspace, both created if they are not there.
@@ -56,7 +59,8 @@ pub struct IngestArgs {
     silt export birds.silt out\n  \
     silt export birds.silt -k sightings out --prefix 2026-\n  \
     silt export birds.silt out --from m --to n --name middle\n\n\
-    Writes what the keyspace holds now as tables NAME-00000.table, ... in key order, without deletes and older versions, which `silt ingest` takes into any store and \
+    Writes what the keyspace holds now as tables NAME-00000.table, ... in key order, without \
+    deletes and older versions, which `silt ingest` takes into any store and \
     `silt dump` prints. Nothing in the folder is replaced. While an export runs, the file \
     NAME-unfinished.export lies beside its tables. If it was killed, the file stays, and neither \
     `silt ingest` nor another export accepts these tables: delete them with the file, and export \

@@ -109,7 +109,8 @@ fn advised(problem: &Error) -> Error {
     let own = problem.clone();
     match problem.advice_text() {
         Some(advice) if advice.starts_with("run `silt check`") => own.advice(
-            "restore the file from a copy, or make a new store of what can be read with `silt repair`",
+            "restore the file from a copy, or make a new store of what can be read with `silt \
+            repair`",
         ),
         _ => own,
     }
@@ -178,7 +179,8 @@ fn json(report: &CheckReport, path: impl Fn(&str) -> PathBuf) -> serde_json::Val
     let problems = report.problems.iter().map(|e| problem(e, &path));
     let log = report.log.as_ref().map(|log| {
         serde_json::json!({
-            "segment_count": log.segment_count, "record_count": log.record_count, "record_bytes": log.record_bytes,
+            "segment_count": log.segment_count, "record_count": log.record_count,
+            "record_bytes": log.record_bytes,
             "entry_count": log.entry_count, "end_segment": log.end.segment,
             "end_offset": log.end.offset, "stop": log.stop, "closed": log.closed,
             "is_torn": log.is_torn, "discarded_record_count": log.discarded_record_count,
@@ -249,7 +251,8 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
         if log.discarded_record_count > 0 {
             outln!(
                 out,
-                "          and {} ({}) behind a torn one, never synced; the next open discards them, `silt repair` before it keeps them",
+                "          and {} ({}) behind a torn one, never synced; the next open discards \
+                them, `silt repair` before it keeps them",
                 plural(log.discarded_record_count, "record"),
                 bytes(log.discarded_bytes)
             )?;

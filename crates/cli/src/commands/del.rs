@@ -78,7 +78,8 @@ fn counted(keyspace: &Keyspace, range: IterOptions) -> Result<u64, Failure> {
     Ok(count)
 }
 
-/// Adds a range delete. One without an end reaches the last key that is there: no key lies above all that can be.
+/// Adds a range delete. One without an end reaches the last key that is there: no key lies above
+/// all that can be.
 fn add_range(keyspace: &Keyspace, range: IterOptions, batch: &mut Batch) -> Result<(), Failure> {
     let start = range.lower.clone().unwrap_or_default();
     let end = match range.upper.clone() {

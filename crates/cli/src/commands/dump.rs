@@ -45,7 +45,8 @@ pub fn run(args: &DumpArgs) -> Result<Outcome, Failure> {
         }
         _ => {
             return Err(Failure::Other(format!(
-                "{}: neither its bytes nor its name say that it is a file of a store; --kind says what to read it as",
+                "{}: neither its bytes nor its name say that it is a file of a store; --kind says \
+                what to read it as",
                 args.file.display()
             )));
         }

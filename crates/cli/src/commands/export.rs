@@ -21,7 +21,8 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
         Some(name) if fits(name) => &name[..],
         Some(name) => {
             return Err(Failure::Usage(format!(
-                "tables cannot be called `{name}`: expected at most 88 of the characters A-Z a-z 0-9 . _ -, the first no dot"
+                "tables cannot be called `{name}`: expected at most 88 of the characters A-Z a-z \
+                0-9 . _ -, the first no dot"
             )));
         }
         None if fits(&args.store.keyspace) => &args.store.keyspace,

@@ -14,7 +14,8 @@ use crate::output::{Out, bytes, duration, outln, plural};
 /// Runs the command.
 pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
-    // A keyspace's tables stay in the order in which they are given; the library takes a keyspace more than once.
+    // A keyspace's tables stay in the order in which they are given; the library takes a keyspace
+    // more than once.
     let mut wanted: Vec<(&str, Vec<PathBuf>)> = Vec::new();
     let all = args.files.iter().map(|path| (&args.store.keyspace, path));
     let all = all.chain(args.into.iter().map(|i| (&i.keyspace, &i.path)));
@@ -82,7 +83,8 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
             .collect();
         let all = serde_json::json!({
             "keyspaces": each, "number": report.number, "table_count": report.table_count,
-            "entry_count": report.entry_count, "file_bytes": report.file_bytes, "run_count": report.run_count,
+            "entry_count": report.entry_count, "file_bytes": report.file_bytes,
+            "run_count": report.run_count,
             "not_removed": report.left,
         });
         outln!(out, "{all}")?;
@@ -125,7 +127,8 @@ fn tables_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     if tables.is_empty() {
         return Err(Failure::Other(format!(
-            "{}: the folder has no tables ({BUILT_TABLE_SUFFIX}); `silt export` writes such, a store's own tables come with `silt checkpoint`",
+            "{}: the folder has no tables ({BUILT_TABLE_SUFFIX}); `silt export` writes such, a \
+            store's own tables come with `silt checkpoint`",
             path.display()
         )));
     }

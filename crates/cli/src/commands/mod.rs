@@ -220,7 +220,8 @@ fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
     open_or_create(path)
 }
 
-/// Opens a store as all commands do: what the open discarded is told, and nothing is created among other people's files.
+/// Opens a store as all commands do: what the open discarded is told, and nothing is created among
+/// other people's files.
 ///
 /// # Errors
 /// As [`Store::open`]; where other files lie in the place of a store.
@@ -231,7 +232,8 @@ fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
     told(patiently(&|| Store::open(path, options.clone()))).map(Opened::new)
 }
 
-/// Opens a store, and waits a moment for whoever has it: a process that was just killed keeps its locks until its memory is given back.
+/// Opens a store, and waits a moment for whoever has it: a process that was just killed keeps its
+/// locks until its memory is given back.
 fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<Store> {
     let start = Instant::now();
     loop {
@@ -267,7 +269,8 @@ fn is_about_the_path(error: &Error) -> bool {
     advice.is_none_or(|advice| advice.starts_with("check the path"))
 }
 
-/// The library takes any folder. A path on a command line is easily one too short, and the store's files would lie among the others.
+/// The library takes any folder. A path on a command line is easily one too short, and the store's
+/// files would lie among the others.
 fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
     // What cannot be listed is for the open to tell.
     let Ok(entries) = std::fs::read_dir(path) else {
@@ -287,7 +290,8 @@ fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
     }
     match foreign {
         Some(name) => Err(Failure::Other(format!(
-            "{}: the folder holds no store but other files (`{name}`); give the store a folder of its own, for example {}",
+            "{}: the folder holds no store but other files (`{name}`); give the store a folder of \
+            its own, for example {}",
             path.display(),
             path.join("store").display()
         ))),
@@ -295,13 +299,15 @@ fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Log records behind a torn one are discarded by an open. Losing power does that to what was never synced, and so does damage, which
-/// looks the same: nobody should learn it only from what is missing.
+/// Log records behind a torn one are discarded by an open. Losing power does that to what was never
+/// synced, and so does damage, which looks the same: nobody should learn it only from what is
+/// missing.
 fn tell_discarded(store: &Store) {
     let discarded = store.stats().counter("discarded_log_bytes");
     if discarded > 0 {
         eprintln!(
-            "silt: the log had a torn or damaged record that was never synced; {} behind it were discarded",
+            "silt: the log had a torn or damaged record that was never synced; {} behind it were \
+            discarded",
             bytes(discarded)
         );
     }

@@ -102,7 +102,8 @@ fn print(out: &mut Out, report: &RepairReport, target: &Path) -> Result<(), Fail
     } else {
         outln!(
             out,
-            "LOST DATA: keys of the suspect ranges may be missing, older than they were, or deleted before"
+            "LOST DATA: keys of the suspect ranges may be missing, older than they were, or \
+            deleted before"
         )?;
     }
     Ok(())

@@ -1,7 +1,9 @@
-//! The third section: a writer process is killed with SIGKILL in the middle of its work, and everything that it was told is kept must be.
+//! The third section: a writer process is killed with SIGKILL in the middle of its work, and
+//! everything that it was told is kept must be.
 //!
-//! What must hold after each kill: of each lane, exactly the first so many operations are there, whole, in both keyspaces; that is at
-//! least as many as were acknowledged, and at most one more (the one that was being written). And the particles are as they were.
+//! What must hold after each kill: of each lane, exactly the first so many operations are there,
+//! whole, in both keyspaces; that is at least as many as were acknowledged, and at most one more
+//! (the one that was being written). And the particles are as they were.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -71,7 +73,8 @@ pub fn run(
         plan.kills
     )?;
     say!(
-        "   Sync mode never: nothing waits for the disk. Each batch writes to two keyspaces; its acknowledgement leaves through a pipe."
+        "   Sync mode never: nothing waits for the disk. Each batch writes to two keyspaces; its \
+        acknowledgement leaves through a pipe."
     )?;
     recorder.phase(PhaseKind::Verify, "opening");
     // The stores of this section tell of themselves, by their process; the reads are ours.
@@ -141,7 +144,8 @@ pub fn run(
             discarded_log_bytes: stats.counter("discarded_log_bytes"),
         });
         say!(
-            "   kill {round} after {}, {} running, {} and {} done: {} batches acknowledged, {} there, {} pairs compared;\n\
+            "   kill {round} after {}, {} running, {} and {} done: {} batches acknowledged, {} \
+            there, {} pairs compared;\n\
              {:10}opened in {}, {} replayed",
             duration(after),
             plural(said.jobs.into(), "job"),
@@ -199,7 +203,8 @@ fn open(plan: &Plan, path: &Path) -> Result<Store, Failure> {
     )?)
 }
 
-/// Starts the writer, kills it `after` its first acknowledgement, and gives what it said until then.
+/// Starts the writer, kills it `after` its first acknowledgement, and gives what it said until
+/// then.
 fn write_and_kill(
     plan: &Plan,
     path: &Path,
@@ -320,7 +325,8 @@ fn listen(
     }
 }
 
-/// Compares the store with the script, advances the model to what is there, and gives the pairs that were compared.
+/// Compares the store with the script, advances the model to what is there, and gives the pairs
+/// that were compared.
 fn verify(
     plan: &Plan,
     store: &Store,

@@ -1,4 +1,5 @@
-//! What is going on, while it goes on: a line that is drawn anew on a terminal, a line a second elsewhere.
+//! What is going on, while it goes on: a line that is drawn anew on a terminal, a line a second
+//! elsewhere.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,12 +1,14 @@
-//! `silt demo`: the whole store at work, on data that a simulation makes, with every claim verified.
+//! `silt demo`: the whole store at work, on data that a simulation makes, with every claim
+//! verified.
 //!
-//! What it is: four sections. [`simulate`] runs a plasma into a new store; [`reads`] reads it back and compares every byte with what the
-//! simulation says; [`crash`] kills a writer process with SIGKILL in the middle of its work, again and again, and compares everything that
-//! was acknowledged; the end says what was measured and what to try next. All along, a recorder keeps what happens
-//! when, for the HTML [`report`] that stays.
+//! What it is: four sections. [`simulate`] runs a plasma into a new store; [`reads`] reads it back
+//! and compares every byte with what the simulation says; [`crash`] kills a writer process with
+//! SIGKILL in the middle of its work, again and again, and compares everything that was
+//! acknowledged; the end says what was measured and what to try next. All along, a recorder keeps
+//! what happens when, for the HTML [`report`] that stays.
 //!
-//! Invariants: nothing is claimed that was not compared; the first difference ends the demo with the seed that shows it again; an
-//! existing folder with anything in it is never touched.
+//! Invariants: nothing is claimed that was not compared; the first difference ends the demo with
+//! the seed that shows it again; an existing folder with anything in it is never touched.
 
 mod crash;
 mod live;
@@ -200,7 +202,8 @@ fn try_next(out: &mut Out, path: &Path) -> Result<(), Failure> {
     )?;
     outln!(
         out,
-        "  silt scan {store} --hex --prefix 0000000000000001 --limit 3    (dump 1, the first particles)"
+        "  silt scan {store} --hex --prefix 0000000000000001 --limit 3    (dump 1, the first \
+        particles)"
     )?;
     outln!(
         out,
@@ -248,7 +251,8 @@ fn place(asked: Option<&Path>) -> Result<PathBuf, Failure> {
         Ok(mut entries) => match entries.next() {
             None => Ok(path.to_path_buf()),
             Some(_) => Err(Failure::Other(format!(
-                "{} is not empty; the demo wants an empty folder or one that is not there yet, so that it harms nothing",
+                "{} is not empty; the demo wants an empty folder or one that is not there yet, so \
+                that it harms nothing",
                 path.display()
             ))),
         },

@@ -1,4 +1,5 @@
-//! What the store must hold of the particles: recomputed from the simulation, never remembered from what was written.
+//! What the store must hold of the particles: recomputed from the simulation, never remembered from
+//! what was written.
 
 use siltstone_plasma::{KEY_BYTES, Simulation, VALUE_BYTES, encode_key, encode_value};
 

@@ -1,6 +1,7 @@
 //! The plasma as the store holds it: every dump scanned, decoded, and drawn into phase space.
 //!
-//! Nothing here comes from the simulation but the scale: length of the domain, edge of velocities, times of dumps.
+//! Nothing here comes from the simulation but the scale: length of the domain, edge of velocities,
+//! times of dumps.
 
 use std::time::Instant;
 
@@ -15,7 +16,8 @@ use crate::output::{count, duration};
 use crate::report::model::{Dump, Plasma};
 use crate::report::record::Recorder;
 
-/// Particles for each cell of a picture. Most cells are empty, so the others hold enough of them to be more than noise.
+/// Particles for each cell of a picture. Most cells are empty, so the others hold enough of them to
+/// be more than noise.
 const CELL_PARTICLES: u64 = 3;
 
 /// Runs the section's part.
@@ -76,7 +78,8 @@ pub fn run(
     plasma.reading_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     if let [first, .., last] = &plasma.dumps[..] {
         say!(
-            "   the physics:  {} pairs decoded in {}: mean kinetic energy {:.4} at first, {:.4} at last (the wave took the rest); fastest {:.2}, then {:.2}",
+            "   the physics:  {} pairs decoded in {}: mean kinetic energy {:.4} at first, {:.4} at \
+            last (the wave took the rest); fastest {:.2}, then {:.2}",
             count(plasma.pair_count),
             duration(start.elapsed()),
             first.kinetic_energy,

@@ -14,7 +14,8 @@ pub struct Plan {
     pub seed: u64,
     /// Particles; each is a pair in every dump.
     pub particles: u64,
-    /// Steps before each dump, counted from the start. The instability is born, grows and saturates in them.
+    /// Steps before each dump, counted from the start. The instability is born, grows and saturates
+    /// in them.
     pub dump_steps: Vec<u64>,
     /// Point reads.
     pub reads: u64,
@@ -26,7 +27,8 @@ pub struct Plan {
     pub kill_after_min: Duration,
     /// to there.
     pub kill_after_max: Duration,
-    /// Divides sizes of memtables and levels, so that a small demo has as many of them as a large one.
+    /// Divides sizes of memtables and levels, so that a small demo has as many of them as a large
+    /// one.
     shrink: u64,
 }
 
@@ -77,7 +79,8 @@ impl Plan {
     pub fn options(&self) -> Options {
         let shrunk = |bytes: u64| bytes / self.shrink;
         Options {
-            // A kill of the process loses nothing in this mode; that is what the third section is about.
+            // A kill of the process loses nothing in this mode; that is what the third section is
+            // about.
             sync: SyncMode::Never,
             memtable_bytes: shrunk(16 << 20),
             table_bytes: shrunk(8 << 20),
@@ -88,8 +91,9 @@ impl Plan {
         }
     }
 
-    /// The options of the writer that will be killed: so small memtables and levels that flushes and compactions never pause, whatever the
-    /// plan. They are the writer's own business; each open brings its options.
+    /// The options of the writer that will be killed: so small memtables and levels that flushes
+    /// and compactions never pause, whatever the plan. They are the writer's own business; each
+    /// open brings its options.
     pub fn writer_options() -> Options {
         Options {
             create_if_missing: false,

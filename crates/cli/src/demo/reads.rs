@@ -190,7 +190,8 @@ pub fn compare_dumps(
                 let found = cursor.valid().then(|| (cursor.key(), cursor.value()));
                 return Err(wrong(
                     format_args!(
-                        "a scan gives {found:?} where particle {id} of dump {dump} must be ({key:?}, {expected:?})"
+                        "a scan gives {found:?} where particle {id} of dump {dump} must be \
+                        ({key:?}, {expected:?})"
                     ),
                     seed,
                 ));
@@ -317,7 +318,8 @@ fn snapshot(
     )?;
     drop(snapshot);
     say!(
-        "   a snapshot:   {} overwrites, {} deletes and one range delete over {} keys went on top; it saw {} pairs, all the old ones,\n\
+        "   a snapshot:   {} overwrites, {} deletes and one range delete over {} keys went on top; \
+        it saw {} pairs, all the old ones,\n\
          {:17}a present scan {}, all the new ones ({})",
         count(overwritten),
         count(deleted),

@@ -54,12 +54,14 @@ pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
     let timeline = recorder.finish();
     let compared = timeline.reads.last().map_or(0, |r| r.1);
     let verdict = format!(
-        "No difference was found: {} pairs were read back and compared, byte by byte, with what the simulation and the scripts say.{}",
+        "No difference was found: {} pairs were read back and compared, byte by byte, with what \
+        the simulation and the scripts say.{}",
         count(compared),
         match kills {
             0 => String::new(),
             n => format!(
-                " A writer process was killed {} in the middle of its work; all of its {} acknowledged batches were there afterwards, whole.",
+                " A writer process was killed {} in the middle of its work; all of its {} \
+                acknowledged batches were there afterwards, whole.",
                 times(n),
                 count(crashed.acknowledged)
             ),
@@ -82,7 +84,8 @@ pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
         ),
         latency(
             "get, absent",
-            "a key that was never written, between two that were; every call was timed, from outside",
+            "a key that was never written, between two that were; every call was timed, from \
+            outside",
             &read.misses,
         ),
     ];

@@ -1,10 +1,13 @@
-//! What the writer that will be killed writes: a sequence of batches that can be computed again from a seed.
+//! What the writer that will be killed writes: a sequence of batches that can be computed again
+//! from a seed.
 //!
-//! What it is: [`batch`] gives operation `n` of a *lane* (one writer thread, with keys of its own); [`Model`] applies the first so many
-//! operations of every lane to ordered maps, which is what the store must hold.
+//! What it is: [`batch`] gives operation `n` of a *lane* (one writer thread, with keys of its own);
+//! [`Model`] applies the first so many operations of every lane to ordered maps, which is what the
+//! store must hold.
 //!
-//! Invariants: a batch depends on seed, lane and number alone; every batch goes over both keyspaces and writes its number into its
-//! lane's marker, so a store that holds half a batch, or skipped one, differs from every prefix.
+//! Invariants: a batch depends on seed, lane and number alone; every batch goes over both keyspaces
+//! and writes its number into its lane's marker, so a store that holds half a batch, or skipped
+//! one, differs from every prefix.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +23,8 @@ pub const LANES: usize = 2;
 /// Numbers that keys of one lane and keyspace have.
 pub const KEYS: u32 = 1 << 15;
 
-/// One entry of an operation. Keys are numbers of the lane, `keyspace` is an index into [`KEYSPACES`].
+/// One entry of an operation. Keys are numbers of the lane, `keyspace` is an index into
+/// [`KEYSPACES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Sets a key; its value is [`value`] of the operation and this entry.

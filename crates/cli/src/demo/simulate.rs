@@ -1,6 +1,7 @@
 //! The first section: a simulation writes its dumps into the store.
 //!
-//! Threading: two writers share a dump's particles, the simulation rests meanwhile; a third thread watches.
+//! Threading: two writers share a dump's particles, the simulation rests meanwhile; a third thread
+//! watches.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -58,8 +59,8 @@ impl Wave {
         self.amplitudes.push((time, amplitude));
     }
 
-    /// Fits an exponential to where the growing wave leads and is not yet large: from ten times the first amplitude to a
-    /// fifth of that at which the wave's potential stops the beams.
+    /// Fits an exponential to where the growing wave leads and is not yet large: from ten times the
+    /// first amplitude to a fifth of that at which the wave's potential stops the beams.
     fn growth(&self, simulation: &Simulation) -> Option<Growth> {
         let config = simulation.config();
         let number = config.wave_number(config.mode);
@@ -88,10 +89,12 @@ pub fn run(
 ) -> Result<(Particles, Written), Failure> {
     say!("\n1  a plasma simulation writes its particles")?;
     say!(
-        "   Two beams of electrons stream through each other; a slight wave grows until it traps them."
+        "   Two beams of electrons stream through each other; a slight wave grows until it traps \
+        them."
     )?;
     say!(
-        "   Every particle of every dump is a pair: 16 bytes of key (dump, id), 32 of value, in the order of the grid's cells."
+        "   Every particle of every dump is a pair: 16 bytes of key (dump, id), 32 of value, in \
+        the order of the grid's cells."
     )?;
     recorder.phase(PhaseKind::Rest, "placing the particles");
     let mut simulation =

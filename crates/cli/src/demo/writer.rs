@@ -1,7 +1,9 @@
-//! The process that gets killed: it writes the script of [`super::script`] and tells its parent, through a pipe, what was acknowledged.
+//! The process that gets killed: it writes the script of [`super::script`] and tells its parent,
+//! through a pipe, what was acknowledged.
 //!
-//! A message is 16 bytes, and what it announces behind it; it is written by one system call and shorter than `PIPE_BUF`, so pipes keep it
-//! whole. A parent that is gone ends the writer by its next message.
+//! A message is 16 bytes, and what it announces behind it; it is written by one system call and
+//! shorter than `PIPE_BUF`, so pipes keep it whole. A parent that is gone ends the writer by its
+//! next message.
 //!
 //! Threading: a thread a lane, and one that reports what the store is doing.
 
@@ -122,7 +124,8 @@ impl Pipe {
             .map_err(|e| Failure::output(&e))
     }
 
-    /// Sends a figure of the store. One that is too long for a pipe to keep whole is not worth the risk.
+    /// Sends a figure of the store. One that is too long for a pipe to keep whole is not worth the
+    /// risk.
     fn tell(&self, told: &Told) -> Result<(), Failure> {
         let json = serde_json::to_vec(told)
             .map_err(|e| Failure::Other(format!("a message as JSON: {e}")))?;

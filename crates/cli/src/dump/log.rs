@@ -91,7 +91,8 @@ fn header(dump: &mut Dump<'_>, log: &LogFile<'_>, file: &dyn ReadFile) -> Result
             "type": "header", "offset": 0, "file_bytes": len, "segment": header.number,
             "store": format!("{:016x}", header.store_id), "salt": format!("{:016x}", header.salt),
             "previous_segment": before.segment, "previous_end": before.offset,
-            "previous_checksum": format!("{:08x}", before.checksum), "checksum": format!("{checksum:08x}"),
+            "previous_checksum": format!("{:08x}", before.checksum),
+            "checksum": format!("{checksum:08x}"),
         }));
     }
     dump.line(
@@ -105,7 +106,8 @@ fn header(dump: &mut Dump<'_>, log: &LogFile<'_>, file: &dyn ReadFile) -> Result
     )?;
     if parse_segment_name(file.name()).is_some_and(|named| named != header.number) {
         dump.more(
-            "its name is another segment's: a recycled file that waits for its next use, or a renamed one",
+            "its name is another segment's: a recycled file that waits for its next use, or a \
+            renamed one",
         )?;
     }
     if before.segment == 0 {
@@ -122,9 +124,11 @@ fn print_record(dump: &mut Dump<'_>, record: &LogRecord<'_>) -> Result<(), Failu
     let count_entries = record.entries().filter(Result::is_ok).count() as u64;
     if dump.args.json {
         let mut value = json!({
-            "type": "record", "offset": record.offset, "end": record.end, "kind": record.kind_word(),
+            "type": "record", "offset": record.offset, "end": record.end,
+            "kind": record.kind_word(),
             "payload_bytes": record.header.payload_bytes, "number": record.header.first_sequence,
-            "synced_segment": record.header.synced.segment, "synced_offset": record.header.synced.offset,
+            "synced_segment": record.header.synced.segment,
+            "synced_offset": record.header.synced.offset,
             "checksum": format!("{:08x}", record.checksum),
         });
         match &record.content {
@@ -214,7 +218,8 @@ fn print_entries(
 fn print_end(dump: &mut Dump<'_>, end: &LogEnd) -> Result<(), Failure> {
     if dump.args.json {
         return dump.object(&json!({
-            "type": "end", "offset": end.offset, "rest_bytes": end.rest_bytes, "rest": end.rest.to_string(),
+            "type": "end", "offset": end.offset, "rest_bytes": end.rest_bytes,
+            "rest": end.rest.to_string(),
             "chained_checksum": end.chained.map(|sum| format!("{sum:08x}")),
         }));
     }

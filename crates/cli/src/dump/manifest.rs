@@ -68,7 +68,8 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                 } else {
                     dump.line(
                         offset,
-                        "no seal behind this edit: a loss of power has taken it, or it is damaged; nothing else is lost",
+                        "no seal behind this edit: a loss of power has taken it, or it is damaged; \
+                        nothing else is lost",
                     )?;
                 }
             }
@@ -80,7 +81,8 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                 cut(dump, &mut left_out)?;
                 if dump.args.json {
                     dump.object(&json!({
-                        "type": "end", "offset": end.offset, "dropped_bytes": end.dropped_bytes, "zero_bytes": end.zero_bytes,
+                        "type": "end", "offset": end.offset, "dropped_bytes": end.dropped_bytes,
+                        "zero_bytes": end.zero_bytes,
                     }))?;
                     continue;
                 }
@@ -88,7 +90,8 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                     dump.line(
                         end.offset,
                         format_args!(
-                            "{} that are no record: an edit that was never acknowledged, or the last one, damaged",
+                            "{} that are no record: an edit that was never acknowledged, or the \
+                            last one, damaged",
                             bytes(end.dropped_bytes)
                         ),
                     )?;
@@ -124,7 +127,8 @@ fn print_record(dump: &mut Dump<'_>, record: &ManifestRecord) -> Result<(), Fail
     if dump.args.json {
         let edit = edit_json(dump, &decoded.edit);
         return dump.object(&json!({
-            "type": "record", "offset": record.offset, "end": record.end, "payload_bytes": record.payload_bytes,
+            "type": "record", "offset": record.offset, "end": record.end,
+            "payload_bytes": record.payload_bytes,
             "ignored_field_count": decoded.ignored_count, "edit": edit,
         }));
     }
@@ -268,9 +272,12 @@ pub fn edit_json(dump: &Dump<'_>, edit: &Edit) -> Value {
         json!({
             "id": t.id, "level": add.level, "run": add.run.map(|r| r.id),
             "run_numbers": add.run.map(|r| [r.seqs.lo, r.seqs.hi]),
-            "name": t.name, "location": t.location, "file_bytes": t.file_bytes, "raw_bytes": t.raw_bytes,
-            "entry_count": t.entries, "delete_count": t.deletes, "range_delete_count": t.range_deletes,
-            "smallest_number": t.min_seq, "largest_number": t.max_seq, "number_of_all": t.sequence_override,
+            "name": t.name, "location": t.location, "file_bytes": t.file_bytes,
+            "raw_bytes": t.raw_bytes,
+            "entry_count": t.entries, "delete_count": t.deletes,
+            "range_delete_count": t.range_deletes,
+            "smallest_number": t.min_seq, "largest_number": t.max_seq,
+            "number_of_all": t.sequence_override,
             "smallest_key": t.points.as_ref().map(|(first, _)| key(first)),
             "largest_key": t.points.as_ref().map(|(_, last)| key(last)),
             "left_bound": key(&t.bounds.start),
@@ -329,7 +336,9 @@ pub fn edit_json(dump: &Dump<'_>, edit: &Edit) -> Value {
                     "options": change.options.as_ref().map(options_json),
                     "installed": change.covered.iter().map(|r| [r.lo, r.hi]).collect::<Vec<_>>(),
                     "installed_floor": change.covered_floor, "moved_through": change.moved_through,
-                    "remove": change.remove.iter().map(|r| json!({ "level": r.level, "id": r.id })).collect::<Vec<_>>(),
+                    "remove": change.remove.iter()
+                        .map(|r| json!({ "level": r.level, "id": r.id }))
+                        .collect::<Vec<_>>(),
                     "add": change.add.iter().map(tables).collect::<Vec<_>>(),
                 })
             });
@@ -406,7 +415,9 @@ pub fn pointer(dump: &mut Dump<'_>, text: &[u8]) -> Result<(), Failure> {
     match Current::decode(text) {
         Ok(current) if dump.args.json => {
             let value = json!({
-                "type": "pointer", "offset": 0, "manifest": siltstone::manifest::manifest_name(current.number),
+                "type": "pointer", "offset": 0,
+
+                    "manifest": siltstone::manifest::manifest_name(current.number),
                 "store": current.store_id.to_string(), "end_bytes": current.end,
             });
             dump.object(&value)

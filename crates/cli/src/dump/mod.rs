@@ -1,7 +1,8 @@
-//! What `silt dump` prints of a file, kind by kind; the reading is the library's ([`siltstone::inspect`]).
+//! What `silt dump` prints of a file, kind by kind; the reading is the library's
+//! ([`siltstone::inspect`]).
 //!
-//! Invariants: every line begins with the offset that it speaks of; what is damaged is printed where it lies, and counted; a listing that was
-//! cut says how much is missing.
+//! Invariants: every line begins with the offset that it speaks of; what is damaged is printed
+//! where it lies, and counted; a listing that was cut says how much is missing.
 
 pub mod log;
 pub mod manifest;

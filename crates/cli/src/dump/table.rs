@@ -110,7 +110,9 @@ fn sections(
         }
         let size = place.end - place.start;
         if dump.args.json {
-            dump.object(&json!({ "type": "section", "offset": place.start, "end": place.end, "name": name }))?;
+            dump.object(&json!({
+                "type": "section", "offset": place.start, "end": place.end, "name": name,
+            }))?;
         } else {
             dump.line(
                 place.start,
@@ -130,11 +132,16 @@ fn properties(dump: &mut Dump<'_>, table: &TableFile<'_>) -> Result<(), Failure>
         let value = json!({
             "type": "properties", "offset": places.properties.start,
             "entry_count": p.entries, "put_count": p.puts, "delete_count": p.deletes,
-            "range_delete_count": p.range_deletes, "key_count": p.user_keys, "key_bytes": p.key_bytes,
-            "value_bytes": p.value_bytes, "smallest_key": key(&p.smallest_key), "largest_key": key(&p.largest_key),
-            "left_bound": key(&p.left_bound), "smallest_number": p.smallest_seq, "largest_number": p.largest_seq,
-            "block_count": p.blocks, "compression": p.codec.word(), "bloom_bits_per_key": p.bits_per_key,
-            "block_bytes": p.block_size_bytes, "layout_version": p.layout_version, "keyspace": p.keyspace,
+            "range_delete_count": p.range_deletes, "key_count": p.user_keys,
+            "key_bytes": p.key_bytes,
+            "value_bytes": p.value_bytes, "smallest_key": key(&p.smallest_key),
+            "largest_key": key(&p.largest_key),
+            "left_bound": key(&p.left_bound), "smallest_number": p.smallest_seq,
+            "largest_number": p.largest_seq,
+            "block_count": p.blocks, "compression": p.codec.word(),
+            "bloom_bits_per_key": p.bits_per_key,
+            "block_bytes": p.block_size_bytes, "layout_version": p.layout_version,
+            "keyspace": p.keyspace,
         });
         return dump.object(&value);
     }
@@ -318,8 +325,10 @@ fn block(dump: &mut Dump<'_>, table: &mut TableFile<'_>, piece: &Piece) -> Resul
             "type": "block", "offset": place.start, "header": place.anchor, "end": place.end,
             "entry_count": piece.entries, "first_key": first, "last_key": last,
             "smallest_number": info.seqs.0, "largest_number": info.seqs.1,
-            "value_bytes": info.value_bytes, "column_bytes": info.column_bytes, "prefix_bytes": info.prefix_bytes,
-            "values_compression": info.values_codec.word(), "columns_compression": info.columns_codec.word(),
+            "value_bytes": info.value_bytes, "column_bytes": info.column_bytes,
+            "prefix_bytes": info.prefix_bytes,
+            "values_compression": info.values_codec.word(),
+            "columns_compression": info.columns_codec.word(),
             "is_suspect": piece.island,
         }));
     }

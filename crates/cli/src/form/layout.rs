@@ -1,8 +1,8 @@
 //! Record layouts: `id:u64,energy:f32`, fields of fixed widths one behind the other.
 //!
-//! What it is: numbers are little-endian unless they say `be`; `bytesN` are printed as hexadecimal digits, `textN` as text without the
-//! zero bytes at its end; the last field may be `bytes` or `text` without a width and takes what is left. Fields called `_` are there
-//! but not shown.
+//! What it is: numbers are little-endian unless they say `be`; `bytesN` are printed as hexadecimal
+//! digits, `textN` as text without the zero bytes at its end; the last field may be `bytes` or
+//! `text` without a width and takes what is left. Fields called `_` are there but not shown.
 //!
 //! Invariant: a record fits whole or not at all; nothing is read beyond it.
 
@@ -41,7 +41,8 @@ pub struct Layout {
     open: bool,
 }
 
-const KINDS: &str = "u8 to u128, i8 to i128, f32, f64 (with `be` behind it: big-endian), bytesN, textN, or at the end bytes or text";
+const KINDS: &str = "u8 to u128, i8 to i128, f32, f64 (with `be` behind it: big-endian), bytesN, \
+    textN, or at the end bytes or text";
 
 /// As it is given on the command line: equal layouts give equal texts.
 impl fmt::Display for Layout {
@@ -146,7 +147,8 @@ impl Field {
         }
     }
 
-    /// Appends a JSON value. Numbers that JSON has no words for are strings: `"NaN"`, `"inf"`, `"-inf"`.
+    /// Appends a JSON value. Numbers that JSON has no words for are strings: `"NaN"`, `"inf"`,
+    /// `"-inf"`.
     pub fn push_json(&self, line: &mut Vec<u8>, bytes: &[u8]) {
         let finite = |text: &str| !text.contains(['N', 'i']);
         match self.kind {
@@ -163,7 +165,8 @@ impl Field {
         }
     }
 
-    /// Appends the bytes of what `text` says. Text and bytes of fixed width are filled up with zero bytes.
+    /// Appends the bytes of what `text` says. Text and bytes of fixed width are filled up with zero
+    /// bytes.
     ///
     /// # Errors
     /// Why it cannot be this field.
@@ -269,7 +272,8 @@ impl Layout {
         for (i, field) in fields.iter().enumerate() {
             if field.width.is_none() && i + 1 < fields.len() {
                 return Err(format!(
-                    "the field `{}` takes all that is left, so it must be the last; or give it a width, such as {}16",
+                    "the field `{}` takes all that is left, so it must be the last; or give it a \
+                    width, such as {}16",
                     field.name,
                     field.type_name()
                 ));
@@ -351,8 +355,8 @@ impl Layout {
         Ok(())
     }
 
-    /// The bytes of a record on the command line: fields with commas between them. In a text field a comma is `\x2c`; a last one takes
-    /// what is left.
+    /// The bytes of a record on the command line: fields with commas between them. In a text field
+    /// a comma is `\x2c`; a last one takes what is left.
     ///
     /// # Errors
     /// As [`Layout::encode`].
@@ -389,12 +393,14 @@ mod tests {
 
     #[test]
     fn every_type_there_and_back() {
-        let all = "a:u8,b:u16be,c:u32,d:u64be,e:u128,f:i8,g:i16,h:i32be,i:i64,j:i128be,k:f32,l:f64be,m:bytes3,n:text4,o:text";
+        let all = "a:u8,b:u16be,c:u32,d:u64be,e:u128,f:i8,g:i16,h:i32be,i:i64,j:i128be,\
+            k:f32,l:f64be,m:bytes3,n:text4,o:text";
         let layout = Layout::parse(all).unwrap();
         for record in [
             "0,0,0,0,0,0,0,0,0,0,0.0,-0.0,000000,,",
-            "255,65535,4294967295,18446744073709551615,340282366920938463463374607431768211455,-128,-32768,-2147483648,\
-             -9223372036854775808,-170141183460469231731687303715884105728,3.4028235e38,5e-324,ff00fe,four,and the rest",
+            "255,65535,4294967295,18446744073709551615,340282366920938463463374607431768211455,\
+             -128,-32768,-2147483648,-9223372036854775808,\
+             -170141183460469231731687303715884105728,3.4028235e38,5e-324,ff00fe,four,and the rest",
             "1,258,16909060,72623859790382856,1,127,32767,-2,-3,4,NaN,-inf,0a0b0c,é,x",
         ] {
             let bytes = layout.parse_record(record, false).unwrap();

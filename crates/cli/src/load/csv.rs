@@ -1,11 +1,13 @@
-//! Comma-separated values as RFC 4180 has them: quotes, doubled quotes, delimiters and line breaks within quotes.
+//! Comma-separated values as RFC 4180 has them: quotes, doubled quotes, delimiters and line breaks
+//! within quotes.
 //!
-//! What goes into a value as a record or as several of its columns goes *as it stands* in the input, quotes included: it can be taken apart
-//! again by any reader of CSV, and no byte is lost; a key, and a column alone, goes without its quotes. Own code because of that, and
-//! because the usual readers take an input that ends inside quotes, as torn files do, for a good record.
+//! What goes into a value as a record or as several of its columns goes *as it stands* in the
+//! input, quotes included: it can be taken apart again by any reader of CSV, and no byte is lost; a
+//! key, and a column alone, goes without its quotes. Own code because of that, and because the
+//! usual readers take an input that ends inside quotes, as torn files do, for a good record.
 //!
-//! Lenient where no reader could err: line ends may be line feeds alone, records may differ in their columns, empty lines are left
-//! out, a quote inside an unquoted field is a quote.
+//! Lenient where no reader could err: line ends may be line feeds alone, records may differ in
+//! their columns, empty lines are left out, a quote inside an unquoted field is a quote.
 //!
 //! A stray quote must not take good records with it. A quoted field that never closes, that goes on
 //! further than [`Limits`] allow, or that closes in a later line with text behind the quote, makes
@@ -99,8 +101,9 @@ impl Scanner {
         self.spoil(format!("the quote that opens in line {line} {how}"));
     }
 
-    /// Follows the next bytes of the record: how many belong to it, its line end included, and whether it ended with them. One that is too long is
-    /// given up at the same byte, in whatever pieces it comes: where not even a line end of two bytes could still make it good.
+    /// Follows the next bytes of the record: how many belong to it, its line end included, and
+    /// whether it ended with them. One that is too long is given up at the same byte, in whatever
+    /// pieces it comes: where not even a line end of two bytes could still make it good.
     fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
         let most = self.limits.record_bytes.saturating_add(2);
         let (first, rest) = match self.state {
@@ -278,7 +281,8 @@ impl Csv {
         }
     }
 
-    /// Reads a record over its line end: its length without it, if it is good; none at the end of the input.
+    /// Reads a record over its line end: its length without it, if it is good; none at the end of
+    /// the input.
     fn read(&mut self, source: &mut Source<'_>) -> io::Result<Option<usize>> {
         self.scanner.begin(source.place.lines);
         // How much of the source's rest the scanner has seen. A bad record is not kept, unless it
@@ -433,7 +437,8 @@ fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'"', quoted).is_none() {
         return Cow::Borrowed(quoted);
     }
-    // What lies between the halves of doubled quotes; the state machine has made sure that they are.
+    // What lies between the halves of doubled quotes; the state machine has made sure that they
+    // are.
     let mut bytes = Vec::with_capacity(quoted.len());
     let mut parts = quoted.split(|b| *b == b'"');
     bytes.extend_from_slice(parts.next().unwrap_or_default());

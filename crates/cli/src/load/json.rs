@@ -1,7 +1,8 @@
 //! JSON lines: a JSON value a line, keys and values picked out of it by JSON pointers (RFC 6901).
 //!
-//! Invariants: a line that is no JSON, or no UTF-8, is a bad record whatever is picked of it; what is picked goes as it stands in the
-//! input, strings without quotes and escapes; nothing is built of what is not picked.
+//! Invariants: a line that is no JSON, or no UTF-8, is a bad record whatever is picked of it; what
+//! is picked goes as it stands in the input, strings without quotes and escapes; nothing is built
+//! of what is not picked.
 
 use std::fmt;
 use std::io;
@@ -47,7 +48,8 @@ impl Pointer {
     }
 }
 
-/// Pointers that are still looked for, each with the tokens that are left and the number of its slot.
+/// Pointers that are still looked for, each with the tokens that are left and the number of its
+/// slot.
 type Wanted<'p> = [(&'p [String], usize)];
 
 /// Walks one level of a value and puts what the pointers name into their slots.
@@ -271,7 +273,8 @@ impl JsonLines {
             && let Some(deep) = parts.iter().find(|p| p.tokens.len() > 1)
         {
             return Err(format!(
-                "--value rest leaves members of the outermost object out, and {} lies deeper; use --value whole",
+                "--value rest leaves members of the outermost object out, and {} lies deeper; use \
+                --value whole",
                 deep.text
             ));
         }
@@ -470,7 +473,9 @@ mod tests {
 
     #[test]
     fn keys_by_pointer() {
-        let text = "{\"id\": 7, \"user\": {\"name\": \"J\\u00e9\\n\", \"a/b\": [true, {\"~x\": 1.50}]}}\n\n  \r\n".as_bytes();
+        let text = "{\"id\": 7, \"user\": {\"name\": \"J\\u00e9\\n\", \"a/b\": [true, {\"~x\": \
+            1.50}]}}\n\n  \r\n"
+            .as_bytes();
         let whole = text.split(|b| *b == b'\n').next().unwrap();
         for (pointer, key) in [
             ("/id", "7"),

@@ -1,4 +1,5 @@
-//! Lines: the whole line is the key and its number the value; or bytes of the line are the key, or its number is.
+//! Lines: the whole line is the key and its number the value; or bytes of the line are the key, or
+//! its number is.
 
 use std::io;
 use std::ops::Range;
@@ -12,7 +13,8 @@ use super::{Begin, Pair, Records, Step, key_too_long, record_too_long};
 /// Which bytes of a line are its key and its value.
 pub type Bytes = (KeyFrom<Range<usize>>, ValueFrom<Range<usize>>);
 
-/// See the module. A line ends with a line feed or with the input; a carriage return before the line feed does not belong to it.
+/// See the module. A line ends with a line feed or with the input; a carriage return before the
+/// line feed does not belong to it.
 pub struct Lines {
     /// None: the line is the key, its number is the value.
     pub parts: Option<Bytes>,

@@ -2,9 +2,9 @@
 //! of a record is its key and its value. Before that, what an input is: compressed, encoded, or no
 //! text.
 //!
-//! Invariants: a reader holds one record at a time and no more than its limit lets a record be (whatever the input is);
-//! bytes need not be text; an input that ends inside a record is a bad record, never a silently shorter one; after a bad record
-//! reading goes on behind it.
+//! Invariants: a reader holds one record at a time and no more than its limit lets a record be
+//! (whatever the input is); bytes need not be text; an input that ends inside a record is a bad
+//! record, never a silently shorter one; after a bad record reading goes on behind it.
 
 pub mod array;
 pub mod content;

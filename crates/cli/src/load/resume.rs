@@ -1,14 +1,16 @@
 //! Where an interrupted load goes on.
 //!
-//! What it is: an entry of the keyspace `silt.load` for each load that is not finished: key `load/`, the keyspace's id, a slash and what the
-//! input is called; value JSON. It is written in the batch of the records that it speaks of, so that both are there or neither, and removed in
+//! What it is: an entry of the keyspace `silt.load` for each load that is not finished: key
+//! `load/`, the keyspace's id, a slash and what the input is called; value JSON. It is written in
+//! the batch of the records that it speaks of, so that both are there or neither, and removed in
 //! the batch of the last ones. It also holds what was loaded and left out so far, so that the
 //! totals of an interrupted load are those of one that ran through.
 //!
 //! Offsets count decoded bytes: an input that is compressed or UTF-16 is decoded again up to there.
 //!
-//! Invariant: a load goes on only where the input's bytes up to there are those that were loaded, and with the flags that they were loaded
-//! with. Keyspace ids are never used again, so a keyspace made anew under its name begins anew.
+//! Invariant: a load goes on only where the input's bytes up to there are those that were loaded,
+//! and with the flags that they were loaded with. Keyspace ids are never used again, so a keyspace
+//! made anew under its name begins anew.
 
 use siltstone::batch::Batch;
 use siltstone::{ErrorKind, Keyspace, Store};
@@ -71,7 +73,8 @@ impl Resume {
             .map(|value| {
                 Found::read(&value).ok_or_else(|| {
                     Failure::Other(format!(
-                        "where an earlier load of this input stopped cannot be read (keyspace `{KEYSPACE}`); --restart loads it from its start"
+                        "where an earlier load of this input stopped cannot be read (keyspace \
+                        `{KEYSPACE}`); --restart loads it from its start"
                     ))
                 })
             })
@@ -138,7 +141,8 @@ impl Resume {
         );
         if found.how != self.how {
             return Err(Failure::Other(format!(
-                "{stopped}, with other flags ({}; now {}): give the same ones to go on, or --restart to load it from its start",
+                "{stopped}, with other flags ({}; now {}): give the same ones to go on, or \
+                --restart to load it from its start",
                 found.how, self.how
             )));
         }
@@ -148,7 +152,8 @@ impl Resume {
         source.mark();
         if !there || digest_text(&source.marked()) != found.digest {
             return Err(Failure::Other(format!(
-                "{stopped}, and what it read is not there any more: the input has changed before byte {}; --restart loads it from its start (what is \
+                "{stopped}, and what it read is not there any more: the input has changed before \
+                byte {}; --restart loads it from its start (what is \
                  in the store stays, equal keys are set anew)",
                 found.offset
             )));

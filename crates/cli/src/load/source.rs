@@ -1,7 +1,8 @@
 //! An input as bytes: buffered, with the place and the digest of what was read of it.
 //!
-//! Invariants: a [`Mark`] speaks of exactly the bytes before it, not of those that were read or buffered since; a record lies in one piece in
-//! the buffer, which grows to the longest record and no further.
+//! Invariants: a [`Mark`] speaks of exactly the bytes before it, not of those that were read or
+//! buffered since; a record lies in one piece in the buffer, which grows to the longest record and
+//! no further.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -143,7 +144,8 @@ impl<'a> Source<'a> {
     /// Hashes what lies before the mark, if nothing behind it is hashed yet.
     fn hash_to_mark(&mut self) {
         if self.mark_hasher.is_none() {
-            // The mark lies in the buffer, at or behind what is hashed: `fill` saves the hasher before it goes on.
+            // The mark lies in the buffer, at or behind what is hashed: `fill` saves the hasher
+            // before it goes on.
             let mark = (self.mark_offset - self.base) as usize;
             self.hasher.update(&self.buffer[self.hashed..mark]);
             self.hashed = mark;
@@ -177,7 +179,8 @@ impl<'a> Source<'a> {
         Ok(&rest[..rest.len().min(len)])
     }
 
-    /// Bytes at places that [`Source::line`] or [`Source::exact`] gave, before anything else is read.
+    /// Bytes at places that [`Source::line`] or [`Source::exact`] gave, before anything else is
+    /// read.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
@@ -262,8 +265,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads a line of at most `limit` bytes with its end, a line feed with or without a carriage return before it, or the input's end;
-    /// none at the input's end.
+    /// Reads a line of at most `limit` bytes with its end, a line feed with or without a carriage
+    /// return before it, or the input's end; none at the input's end.
     ///
     /// # Errors
     /// Those of the input.

@@ -1,5 +1,6 @@
-//! Tab-separated values: a line a record, tabs between columns, quotes without a meaning. With escapes, `\t`, `\n`, `\\` and `\xNN` stand for
-//! bytes, as `silt scan` prints them, so that what was printed can be loaded again.
+//! Tab-separated values: a line a record, tabs between columns, quotes without a meaning. With
+//! escapes, `\t`, `\n`, `\\` and `\xNN` stand for bytes, as `silt scan` prints them, so that what
+//! was printed can be loaded again.
 
 use std::borrow::Cow;
 use std::io;

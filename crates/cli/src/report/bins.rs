@@ -1,6 +1,8 @@
-//! A timeline cut into equal spans, for charts: rates of what is counted, and levels of what is held.
+//! A timeline cut into equal spans, for charts: rates of what is counted, and levels of what is
+//! held.
 //!
-//! Invariant: however the spans lie to the samples, the sum of a rate over all spans is what the samples counted.
+//! Invariant: however the spans lie to the samples, the sum of a rate over all spans is what the
+//! samples counted.
 
 use super::model::{Counts, Timeline};
 use super::scale::round_step;
@@ -15,7 +17,8 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// Spans for a run of so many seconds: a second each, but not fewer than about sixty of them, and never more than a thousand.
+    /// Spans for a run of so many seconds: a second each, but not fewer than about sixty of them,
+    /// and never more than a thousand.
     pub fn of(length_s: f64) -> Bins {
         let length_s = if length_s.is_finite() {
             length_s.max(0.0)
@@ -106,7 +109,8 @@ impl Bins {
         sums
     }
 
-    /// What the store held at the end of each span, as last seen. (Openings of one store follow one another.)
+    /// What the store held at the end of each span, as last seen. (Openings of one store follow one
+    /// another.)
     pub fn held(&self, timeline: &Timeline, value: impl Fn(&Counts) -> u64) -> Vec<f64> {
         let mut values = vec![None; self.count];
         for sample in &timeline.samples {

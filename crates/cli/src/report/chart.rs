@@ -1,9 +1,12 @@
-//! Charts: a plot of SVG that stretches with the page, labels of HTML that do not, and a table that says the same.
+//! Charts: a plot of SVG that stretches with the page, labels of HTML that do not, and a table that
+//! says the same.
 //!
-//! The plot's coordinates go from 0 to 1000 both ways and are stretched to whatever room there is; strokes keep their width
-//! (`vector-effect`), and labels lie over it at percentages. So a chart is legible from a phone to a wall, without a script.
+//! The plot's coordinates go from 0 to 1000 both ways and are stretched to whatever room there is;
+//! strokes keep their width (`vector-effect`), and labels lie over it at percentages. So a chart is
+//! legible from a phone to a wall, without a script.
 //!
-//! The table is for those who cannot see the plot or want the numbers; a script, where there is one, reads from it what is under the pointer.
+//! The table is for those who cannot see the plot or want the numbers; a script, where there is
+//! one, reads from it what is under the pointer.
 
 use std::fmt::Write;
 
@@ -93,7 +96,8 @@ pub fn percent(at: f64) -> String {
     format!("{}%", (at * 10_000.0).round() / 100.0)
 }
 
-/// The outline of values in equal spans from 0 to `end`, as steps; with a base, down to it and back.
+/// The outline of values in equal spans from 0 to `end`, as steps; with a base, down to it and
+/// back.
 pub fn steps(x: &Axis, y: &Axis, end: f64, values: &[f64], base: Option<&[f64]>) -> String {
     let mut path = String::new();
     let width = end / values.len().max(1) as f64;
@@ -277,7 +281,8 @@ pub fn legend<'a>(h: &mut Html, layers: impl Iterator<Item = (&'a str, &'static 
     });
 }
 
-/// A table; its first column names the row. On a narrow page each row becomes a list, for which cells carry their column's head.
+/// A table; its first column names the row. On a narrow page each row becomes a list, for which
+/// cells carry their column's head.
 pub fn table(h: &mut Html, caption: &str, class: &str, table: &Table) {
     h.within("table", &[("class", &class)], |h| {
         h.element("caption", &[], caption);

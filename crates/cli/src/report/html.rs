@@ -1,7 +1,8 @@
 //! HTML that is balanced and escaped by construction.
 //!
-//! Invariants: an element is closed where its closure ends; text and attribute values are always escaped; only what is written in this
-//! program's source ([`Html::source`]) goes in as it is. Names of tags and attributes are literals.
+//! Invariants: an element is closed where its closure ends; text and attribute values are always
+//! escaped; only what is written in this program's source ([`Html::source`]) goes in as it is.
+//! Names of tags and attributes are literals.
 
 use std::fmt::{self, Display, Write};
 
@@ -14,7 +15,8 @@ pub struct Html {
 /// An attribute: its name and its value.
 pub type Attribute<'a> = (&'static str, &'a dyn Display);
 
-/// Escapes what is written through it. Control characters that HTML forbids become U+FFFD, so that nothing is lost unseen.
+/// Escapes what is written through it. Control characters that HTML forbids become U+FFFD, so that
+/// nothing is lost unseen.
 struct Escaped<'a>(&'a mut String);
 
 impl Write for Escaped<'_> {
@@ -105,7 +107,8 @@ impl Html {
         self.out.push('\n');
     }
 
-    /// JSON for scripts. `<` can stand only within its strings, where it is written as an escape: nothing in it ends the element.
+    /// JSON for scripts. `<` can stand only within its strings, where it is written as an escape:
+    /// nothing in it ends the element.
     pub fn json(&mut self, id: &'static str, json: &str) {
         self.begin("script", &[("type", &"application/json"), ("id", &id)]);
         self.out.push('>');
@@ -132,7 +135,8 @@ mod tests {
         h.json("x", "{\"a\":\"</script><!--\"}");
         assert_eq!(
             h.into_string(),
-            "<script type=\"application/json\" id=\"x\">{\"a\":\"\\u003c/script>\\u003c!--\"}</script>"
+            "<script type=\"application/json\" \
+            id=\"x\">{\"a\":\"\\u003c/script>\\u003c!--\"}</script>"
         );
     }
 }

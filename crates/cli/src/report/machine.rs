@@ -1,4 +1,5 @@
-//! What a run was made on: facts of the machine, the system, the file system and the program. What cannot be found out is left out.
+//! What a run was made on: facts of the machine, the system, the file system and the program. What
+//! cannot be found out is left out.
 
 use std::fs;
 use std::path::Path;
@@ -83,7 +84,8 @@ pub fn file_system(folder: &Path) -> Option<String> {
     })
 }
 
-/// The kind and source of the mount that holds a path, of lines as `proc_pid_mountinfo(5)` has them.
+/// The kind and source of the mount that holds a path, of lines as `proc_pid_mountinfo(5)` has
+/// them.
 fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
     let mut best: Option<(usize, String, String)> = None;
     for line in mounts.lines() {

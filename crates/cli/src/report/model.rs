@@ -1,6 +1,8 @@
-//! What a report tells, as plain data: nothing of how it looks. It can be stored as JSON and drawn later.
+//! What a report tells, as plain data: nothing of how it looks. It can be stored as JSON and drawn
+//! later.
 //!
-//! Units are the last word of a name. Times without another word count from the beginning of the run.
+//! Units are the last word of a name. Times without another word count from the beginning of the
+//! run.
 
 use serde::{Deserialize, Serialize};
 
@@ -275,7 +277,8 @@ pub struct Dump {
     pub speed_max: f64,
     /// Columns of the picture.
     pub columns: usize,
-    /// Particles by velocity (row, fastest first) and position (column), row by row. Not stored: a picture is worth a million numbers.
+    /// Particles by velocity (row, fastest first) and position (column), row by row. Not stored: a
+    /// picture is worth a million numbers.
     #[serde(skip)]
     pub counts: Vec<u32>,
 }

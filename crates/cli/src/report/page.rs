@@ -41,7 +41,8 @@ pub fn render(report: &Report) -> Result<String, Failure> {
             h.element(
                 "footer",
                 &[],
-                "The data of this page, all but the pictures, is in it as JSON: the script element with the id “data”.",
+                "The data of this page, all but the pictures, is in it as JSON: the script element \
+                with the id “data”.",
             );
             h.json("data", &data);
             h.line();

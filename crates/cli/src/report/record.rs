@@ -1,10 +1,12 @@
 //! Gathers a run's [`Timeline`] while the run goes on.
 //!
-//! What it is: [`Moment`] is what is taken of a store at once, plain data that also travels through a pipe from a process that will be
-//! killed; [`Recorder`] puts moments, phases and marks onto one clock; [`Sampler`] is the thread that takes moments of a store here.
+//! What it is: [`Moment`] is what is taken of a store at once, plain data that also travels through
+//! a pipe from a process that will be killed; [`Recorder`] puts moments, phases and marks onto one
+//! clock; [`Sampler`] is the thread that takes moments of a store here.
 //!
-//! Invariants: samples are in order of time; a delay is there once, with its last known length, whatever the number of moments that
-//! told of it. Samples stay when the process that sent them dies.
+//! Invariants: samples are in order of time; a delay is there once, with its last known length,
+//! whatever the number of moments that told of it. Samples stay when the process that sent them
+//! dies.
 //!
 //! Threading: a [`Recorder`] is shared; one mutex, held only to append.
 

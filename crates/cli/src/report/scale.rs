@@ -1,6 +1,7 @@
 //! Axes: from values to places, with ticks at 1, 2 and 5 times powers of ten.
 //!
-//! Invariant: whatever the values (none, all the same, infinite, not a number), a place is a finite number from 0 to 1 and an axis has a tick.
+//! Invariant: whatever the values (none, all the same, infinite, not a number), a place is a finite
+//! number from 0 to 1 and an axis has a tick.
 
 use super::number::{Unit, grouped, with_unit};
 
@@ -94,7 +95,8 @@ impl Axis {
         }
     }
 
-    /// Logarithmic, over all values above 0. Ticks at powers of ten, and at 2 and 5 times them where few powers are.
+    /// Logarithmic, over all values above 0. Ticks at powers of ten, and at 2 and 5 times them
+    /// where few powers are.
     pub fn log(values: impl Iterator<Item = f64>, unit: Option<Unit>) -> Axis {
         let (mut low, mut high) = (f64::INFINITY, 0f64);
         for value in values.filter(|v| v.is_finite() && *v > 0.0) {
@@ -153,7 +155,8 @@ impl Axis {
         axis
     }
 
-    /// Where a value is: 0 is the axis' beginning, 1 its end. What lies beyond, or is not a number, is at an end.
+    /// Where a value is: 0 is the axis' beginning, 1 its end. What lies beyond, or is not a number,
+    /// is at an end.
     pub fn place(&self, value: f64) -> f64 {
         let at = if self.log {
             let (low, high) = (self.low.ln(), self.high.ln());

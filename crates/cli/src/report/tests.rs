@@ -183,7 +183,8 @@ fn a_whole_report_says_its_numbers() {
         "500 k/s",
         "7.00 M/s",
         "250 k/s",
-        "12.3 ms at 0.50 s, keyspace default: memtables wait for their flush (3 memtables waited for their flush, the limit is 3)",
+        "12.3 ms at 0.50 s, keyspace default: memtables wait for their flush (3 memtables waited \
+        for their flush, the limit is 3)",
         "5,632",
         "5,633, all and 1 more",
         "51,533",

@@ -1,4 +1,5 @@
-//! The part of the page about time: throughput with delays and kills, bytes written by cause, bytes held by level.
+//! The part of the page about time: throughput with delays and kills, bytes written by cause, bytes
+//! held by level.
 
 use std::fmt::Display;
 
@@ -189,7 +190,8 @@ impl Times<'_> {
         }
         let total: u64 = timeline.delay_totals.iter().map(|t| t.count).sum();
         let description = format!(
-            "Over {}: at most {} entries written and {} pairs read. Writers were delayed {}; {} are marked.",
+            "Over {}: at most {} entries written and {} pairs read. Writers were delayed {}; {} \
+            are marked.",
             Unit::Seconds.show(timeline.length_s),
             Unit::PerSecond.show(max(&written)),
             Unit::PerSecond.show(max(&read)),
@@ -232,7 +234,8 @@ impl Times<'_> {
         match drawn {
             0 => String::new(),
             n if n < total => format!(
-                " Under it, the {} longest of {} delays of writers: point at one to see its cause and length.",
+                " Under it, the {} longest of {} delays of writers: point at one to see its cause \
+                and length.",
                 count(n),
                 count(total)
             ),
@@ -354,8 +357,10 @@ impl Times<'_> {
         let chart = Chart {
             id: "written",
             title: "Bytes written to files, by cause",
-            note: "A second, one on top of the other; the dashed line is what users gave to write. A flush or compaction counts when it is done."
-                .to_string(),
+            note:
+                "A second, one on top of the other; the dashed line is what users gave to write. \
+                A flush or compaction counts when it is done."
+                    .to_string(),
             description: format!("At most {} together.", Unit::BytesPerSecond.show(max)),
             x: self.x.clone(),
             x_name: "",

@@ -1,4 +1,5 @@
-//! Reads a page of HTML as strictly as a test can: every tag is closed in its order, every attribute quoted, nothing from outside is asked for.
+//! Reads a page of HTML as strictly as a test can: every tag is closed in its order, every
+//! attribute quoted, nothing from outside is asked for.
 
 use std::collections::BTreeSet;
 

@@ -326,7 +326,8 @@ pub(super) fn options(bytes: &[u8]) {
     }
 }
 
-/// Lines of NAME=VALUE, each set alone: for the store, and for a keyspace. Values are numbers, switches, texts, or lists with semicolons.
+/// Lines of NAME=VALUE, each set alone: for the store, and for a keyspace. Values are numbers,
+/// switches, texts, or lists with semicolons.
 pub(super) fn settings(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -1,6 +1,7 @@
 //! Makes the checksums of damaged bytes fit, so that what stands behind them is reached.
 //!
-//! Invariants: lengths and places stay as the bytes say, as far as they can be followed; nothing panics.
+//! Invariants: lengths and places stay as the bytes say, as far as they can be followed; nothing
+//! panics.
 //!
 //! Threading: pure functions.
 
@@ -28,8 +29,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight.unwrap_or_default())
 }
 
-/// A segment with this header whose records are these bytes' (which begin with a header that is not looked at), as far as they can be followed:
-/// a record that says too much ends with the file.
+/// A segment with this header whose records are these bytes' (which begin with a header that is not
+/// looked at), as far as they can be followed: a record that says too much ends with the file.
 pub(super) fn segment(bytes: &[u8], header: &SegmentHeader) -> Vec<u8> {
     linked(bytes, header).0
 }
@@ -123,7 +124,8 @@ pub(super) fn trailing_crc(bytes: &mut [u8]) {
     }
 }
 
-/// A table whose checksums fit: of its footer, its sections, and its blocks, as far as the footer's lengths and the index can be followed.
+/// A table whose checksums fit: of its footer, its sections, and its blocks, as far as the footer's
+/// lengths and the index can be followed.
 pub(super) fn table(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let Some(at) = out.len().checked_sub(FOOTER_BYTES) else {

@@ -1,11 +1,14 @@
-//! Every parser of bytes that come from outside, as functions of bytes: what libFuzzer (`fuzz/`) and the replay of its corpora run.
+//! Every parser of bytes that come from outside, as functions of bytes: what libFuzzer (`fuzz/`)
+//! and the replay of its corpora run.
 //!
-//! What it is: [`TARGETS`], one for each parser. Each gives the bytes to the parser as they are; those whose format has checksums give them once
-//! more with the checksums made to fit, because no fuzzer finds a crc32c. What a parser accepts is held against the parser's own promises: it
-//! encodes to the same bytes (or to bytes that decode to the same), what it points to lies where it may.
-//! [`mutate`] is the small mutator of [`replay`], which runs the corpora on stable Rust.
+//! What it is: [`TARGETS`], one for each parser. Each gives the bytes to the parser as they are;
+//! those whose format has checksums give them once more with the checksums made to fit, because no
+//! fuzzer finds a crc32c. What a parser accepts is held against the parser's own promises: it
+//! encodes to the same bytes (or to bytes that decode to the same), what it points to lies where it
+//! may. [`mutate`] is the small mutator of [`replay`], which runs the corpora on stable Rust.
 //!
-//! Invariants: a target is a function of its bytes alone; it panics where a promise is broken, and for nothing else.
+//! Invariants: a target is a function of its bytes alone; it panics where a promise is broken, and
+//! for nothing else.
 //!
 //! Threading: targets start no threads.
 
@@ -61,7 +64,8 @@ pub const TARGETS: [Target; 24] = [
     target("table", table::table),
 ];
 
-/// Changes `bytes` as a fuzzer does: a few bits, bytes, numbers, pieces; `other` is a file to take pieces from.
+/// Changes `bytes` as a fuzzer does: a few bits, bytes, numbers, pieces; `other` is a file to take
+/// pieces from.
 pub fn mutate(rng: &mut Rng, bytes: &[u8], other: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..1 + rng.below(4) {

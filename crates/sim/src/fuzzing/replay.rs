@@ -1,8 +1,10 @@
 //! The fuzzers' corpora run again on stable Rust: every file, and mutations of them from a seed.
 //!
-//! What it is: [`replay`] runs one target; what fails is printed, with what repeats it, and its bytes are left in a file.
+//! What it is: [`replay`] runs one target; what fails is printed, with what repeats it, and its
+//! bytes are left in a file.
 //!
-//! Invariants: `SILT_SEEDS=N` scales the mutations to N percent; `SILT_SEED=K` takes those of seed K alone, `SILT_COUNT=M` of M seeds from there.
+//! Invariants: `SILT_SEEDS=N` scales the mutations to N percent; `SILT_SEED=K` takes those of seed
+//! K alone, `SILT_COUNT=M` of M seeds from there.
 //!
 //! Threading: a target runs on the caller's thread.
 
@@ -42,8 +44,8 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Gives `run` every file of the corpus of `target`, and `mutations` inputs made of them. An error of `run`, or a panic, is a failure. Gives how many
-/// failed.
+/// Gives `run` every file of the corpus of `target`, and `mutations` inputs made of them. An error
+/// of `run`, or a panic, is a failure. Gives how many failed.
 ///
 /// # Panics
 /// If there is no corpus, or it cannot be read.

@@ -161,7 +161,8 @@ const NAMES: [&str; 8] = [
     "00000001-00000003-0000-00000.tbl",
 ];
 
-/// A folder: pieces of a number (below 8: a name as above; 8 more: with checksums that fit), a length u16, and bytes.
+/// A folder: pieces of a number (below 8: a name as above; 8 more: with checksums that fit), a
+/// length u16, and bytes.
 fn folder(mut bytes: &[u8], runtime: &Runtime) -> MemoryStorage {
     let storage = MemoryStorage::new(runtime);
     while let Some(([number, low, high], rest)) = bytes.split_first_chunk::<3>() {
@@ -227,7 +228,8 @@ pub(super) fn repair(bytes: &[u8]) {
     contents(&store).unwrap_or_else(|e| panic!("a sound store is read: {e}"));
 }
 
-/// One byte says which file: `DIRECTORIES` of the store's folder, or `OWNER` of the one where its log lies.
+/// One byte says which file: `DIRECTORIES` of the store's folder, or `OWNER` of the one where its
+/// log lies.
 pub(super) fn directories(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else {
         return;

@@ -1,11 +1,12 @@
 //! From a history that is not linearizable to a few of its operations that are not either.
 //!
 //! Each step is sound: if the whole were linearizable, so would what is left.
-//! - What was called after the contradiction showed, and what had not returned by then, is left out (a write that had not returned stays as one
-//!   that may take effect).
+//! - What was called after the contradiction showed, and what had not returned by then, is left out
+//!   (a write that had not returned stays as one that may take effect).
 //! - A read, or one of the keys that it saw, is left out: fewer answers are to be explained.
-//! - A write, or one of the keys that it wrote, is left out if nobody who is left saw the value (of a delete: saw that key without a value): in any order
-//!   that explains the whole, no read lies between it and the next write of the key.
+//! - A write, or one of the keys that it wrote, is left out if nobody who is left saw the value (of
+//!   a delete: saw that key without a value): in any order that explains the whole, no read lies
+//!   between it and the next write of the key.
 //!
 //! Threading: plain values.
 
@@ -152,7 +153,8 @@ fn is_seen(operations: &[Operation], key: u32, value: Value) -> bool {
     })
 }
 
-/// Whether nobody in `part` saw anything of the writes that `whole` has beyond it. `part` is a subsequence of `whole`.
+/// Whether nobody in `part` saw anything of the writes that `whole` has beyond it. `part` is a
+/// subsequence of `whole`.
 fn all_unseen(whole: &[Operation], part: &[Operation]) -> bool {
     let mut kept = part.iter().peekable();
     whole.iter().all(|operation| {

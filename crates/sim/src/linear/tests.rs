@@ -1,4 +1,5 @@
-//! The checker on histories known to be bad, on histories known to be good though they look odd, and against trying all orders.
+//! The checker on histories known to be bad, on histories known to be good though they look odd,
+//! and against trying all orders.
 
 use super::*;
 use crate::rng::Rng;
@@ -197,7 +198,8 @@ fn a_value_goes_and_comes_back() {
         ],
         3,
     );
-    // Even though nobody looked between: it took effect before the kill was over, and so before the next write.
+    // Even though nobody looked between: it took effect before the kill was over, and so before the
+    // next write.
     bad(
         &[
             cut(put(0, (1, 9), 1, 10), 5),
@@ -273,7 +275,8 @@ fn odd_but_good() {
         get(2, (5, 6), 1, 10),
         get(2, (21, 22), 1, 10),
     ]);
-    // An old value is seen by a read that began before the write returned, while another already sees the new one.
+    // An old value is seen by a read that began before the write returned, while another already
+    // sees the new one.
     good(&[
         put(0, (1, 2), 1, 10),
         put(0, (3, 9), 1, 11),
@@ -337,7 +340,8 @@ fn keys_that_nothing_joins_are_apart() {
 
 #[test]
 fn past_the_bound_it_is_undecided() {
-    // Writes beside each other, of which only two are seen: the search goes through all subsets of the others.
+    // Writes beside each other, of which only two are seen: the search goes through all subsets of
+    // the others.
     let beside = |count: u32| {
         let mut history: Vec<Operation> = (0..count)
             .map(|i| put(i, (1, 99), 1, 10 + u64::from(i)))
@@ -353,7 +357,8 @@ fn past_the_bound_it_is_undecided() {
     assert!(matches!(check(&many, STEPS), Verdict::Undecided(_)));
 }
 
-/// All orders, one after the other: whether one of them explains what was seen. An operation that was cut off may be left out.
+/// All orders, one after the other: whether one of them explains what was seen. An operation that
+/// was cut off may be left out.
 fn some_order(operations: &[Operation]) -> bool {
     fn go(left: &[&Operation], contents: &BTreeMap<Key, u64>) -> bool {
         let must = |o: &&&Operation| matches!(o.end, End::Returned(_));
@@ -485,7 +490,8 @@ fn it_agrees_with_trying_all_orders() {
     assert!(yes > 3000 && no > 3000, "{yes} good, {no} bad");
 }
 
-/// A history that some order explains, by making the answers along one: eight clients, a thousand operations.
+/// A history that some order explains, by making the answers along one: eight clients, a thousand
+/// operations.
 fn explained_history(seed: u64, count: usize) -> Vec<Operation> {
     let mut rng = Rng::new(seed);
     let mut contents: BTreeMap<Key, u64> = BTreeMap::new();
@@ -493,7 +499,8 @@ fn explained_history(seed: u64, count: usize) -> Vec<Operation> {
     let mut free_at = [0; 8];
     let mut moment = 10;
     for i in 0..count {
-        // Each takes effect at its moment, and has an interval around it that leaves its client's other operations alone.
+        // Each takes effect at its moment, and has an interval around it that leaves its client's
+        // other operations alone.
         moment += 1 + rng.below(10);
         let client = rng.index(8);
         if free_at[client] >= moment {

@@ -1,8 +1,9 @@
 //! What the store must hold, kept outside of the process that is killed.
 //!
-//! What it is: [`Expected`] hears what a victim says and keeps, for each lane, every contents that it may have: one, and twice as many for each
-//! operation that began and was not acknowledged, which may have happened or not, as a whole. A verifier's dump must be one of them; from then
-//! on it is the only one.
+//! What it is: [`Expected`] hears what a victim says and keeps, for each lane, every contents that
+//! it may have: one, and twice as many for each operation that began and was not acknowledged,
+//! which may have happened or not, as a whole. A verifier's dump must be one of them; from then on
+//! it is the only one.
 //!
 //! Threading: owned by the parent.
 

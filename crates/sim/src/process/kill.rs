@@ -1,4 +1,5 @@
-//! Row 1: a real process is killed with SIGKILL at random moments, over and over in the same folder, and nothing acknowledged is missing.
+//! Row 1: a real process is killed with SIGKILL at random moments, over and over in the same
+//! folder, and nothing acknowledged is missing.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -62,7 +63,8 @@ fn draw_kill(n: u64, work: Duration, rng: &mut Rng, open: Duration) -> When {
     }
 }
 
-/// One seed: [`CYCLES`] cycles of start, work, kill and verify in one folder. `program`: the victim's.
+/// One seed: [`CYCLES`] cycles of start, work, kill and verify in one folder. `program`: the
+/// victim's.
 ///
 /// # Panics
 /// At the first loss, wrong answer, unexpected error, panic or hang.
@@ -106,7 +108,8 @@ fn cycle_of(
             if bench.expected.said().opened_us.is_some() {
                 if status.code() != Some(NOT_OPEN) || !errors.contains("[locked]") {
                     return Err(format!(
-                        "a second opener was not refused while the first was stopped: {status}; {errors}"
+                        "a second opener was not refused while the first was stopped: {status}; \
+                        {errors}"
                     ));
                 }
                 bench.coverage.add("second_opener_refused");

@@ -1,9 +1,12 @@
-//! The parent's hands: it starts victims, hears them, kills them, and has what they left verified by a process that knows nothing of it.
+//! The parent's hands: it starts victims, hears them, kills them, and has what they left verified
+//! by a process that knows nothing of it.
 //!
-//! What it is: [`Bench`] is one folder with a store, the state that it must hold, and a place for what victims write to their standard error;
-//! [`Victim`] is a running one, in a process group of its own, which dies with its owner.
+//! What it is: [`Bench`] is one folder with a store, the state that it must hold, and a place for
+//! what victims write to their standard error; [`Victim`] is a running one, in a process group of
+//! its own, which dies with its owner.
 //!
-//! Invariants: every wait has an end: a victim that says nothing and does not end is a hang, and a failure that shows what it had said.
+//! Invariants: every wait has an end: a victim that says nothing and does not end is a hang, and a
+//! failure that shows what it had said.
 //!
 //! Threading: a thread hears each victim's pipe; everything else is the caller's.
 

@@ -1,10 +1,13 @@
-//! What a victim does: operations that can be computed again from seed, cycle, lane and number, and what they make of a lane's contents.
+//! What a victim does: operations that can be computed again from seed, cycle, lane and number, and
+//! what they make of a lane's contents.
 //!
-//! What it is: a *lane* is one thread of the victim, with keys of its own in the keyspaces that all share, and a keyspace of its own that it creates
-//! and drops. [`Script::op`] gives operation *n* of a lane; [`Lane`] is what the lane's part of the store must hold.
+//! What it is: a *lane* is one thread of the victim, with keys of its own in the keyspaces that all
+//! share, and a keyspace of its own that it creates and drops. [`Script::op`] gives operation *n*
+//! of a lane; [`Lane`] is what the lane's part of the store must hold.
 //!
-//! Invariants: an operation depends on seed, cycle, lane and number alone, so whoever is told a number knows the operation; no operation touches
-//! what another lane may write, so lanes may be judged one by one, whatever their order was.
+//! Invariants: an operation depends on seed, cycle, lane and number alone, so whoever is told a
+//! number knows the operation; no operation touches what another lane may write, so lanes may be
+//! judged one by one, whatever their order was.
 //!
 //! Threading: plain values.
 
@@ -27,7 +30,8 @@ pub const SPACES: usize = SHARED.len() + 1;
 pub const OWN: usize = SHARED.len();
 /// Numbers that usual keys of a lane have in one keyspace.
 pub const KEYS: u64 = 240;
-/// Numbers behind them, of long keys: few of them fill a memtable, and their tables' bounds fill a manifest.
+/// Numbers behind them, of long keys: few of them fill a memtable, and their tables' bounds fill a
+/// manifest.
 pub const LONG_KEYS: u64 = 4;
 const LONG_KEY_BYTES: usize = 60_000;
 
@@ -133,7 +137,8 @@ pub enum Op {
     },
     /// A snapshot is taken and kept.
     TakeSnapshot,
-    /// All of the lane's keys in a shared space are read as a kept snapshot sees them; then it may be let go.
+    /// All of the lane's keys in a shared space are read as a kept snapshot sees them; then it may
+    /// be let go.
     ReadSnapshot {
         /// Where.
         space: usize,
@@ -204,7 +209,8 @@ impl Script {
         }
     }
 
-    /// Whether keys are long in this cycle: every few writes are a flush, and every few flushes a manifest.
+    /// Whether keys are long in this cycle: every few writes are a flush, and every few flushes a
+    /// manifest.
     pub fn has_long_keys(&self) -> bool {
         self.long_keys
     }
@@ -217,8 +223,9 @@ impl Script {
         self
     }
 
-    /// The options of the cycle: small sizes, so that a few hundred operations flush, compact and change segments. Where log and tables lie is the
-    /// seed's choice, since it is made once. `direct`: whether the file system has direct I/O.
+    /// The options of the cycle: small sizes, so that a few hundred operations flush, compact and
+    /// change segments. Where log and tables lie is the seed's choice, since it is made once.
+    /// `direct`: whether the file system has direct I/O.
     pub fn options(&self, direct: bool) -> Options {
         let mut rng = mix(&[self.seed, self.cycle, 23]);
         let mut options = draw_options(&mut rng);
@@ -388,7 +395,8 @@ impl Lane {
         space != OWN || self.own
     }
 
-    /// Whether an operation has anything to change here: a keyspace may not be there, or be there already.
+    /// Whether an operation has anything to change here: a keyspace may not be there, or be there
+    /// already.
     pub fn is_changed_by(&self, op: &Op) -> bool {
         match op {
             Op::Write { entries, .. } => !self.possible(entries).is_empty(),

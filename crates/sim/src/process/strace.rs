@@ -1,11 +1,13 @@
 //! Row 4 on the real binary: its system calls fail, by `strace -e inject`, once or for good.
 //!
-//! What it is: a first run under strace counts the calls of each thread; from these a call, an error and a number are drawn, and the victim goes on in the
-//! same folder with that fault. strace counts for each thread by itself, so several threads may meet it. What strace wrote says which file met it
-//! and what was called on that file afterwards.
+//! What it is: a first run under strace counts the calls of each thread; from these a call, an
+//! error and a number are drawn, and the victim goes on in the same folder with that fault. strace
+//! counts for each thread by itself, so several threads may meet it. What strace wrote says which
+//! file met it and what was called on that file afterwards.
 //!
-//! What must hold: the victim goes on or says clearly what failed; nothing acknowledged is missing for a process that meets no fault; a failed sync
-//! of the log or of the manifest poisons, and no write is acknowledged that began after somebody was told so; no sync of a file is called again
+//! What must hold: the victim goes on or says clearly what failed; nothing acknowledged is missing
+//! for a process that meets no fault; a failed sync of the log or of the manifest poisons, and no
+//! write is acknowledged that began after somebody was told so; no sync of a file is called again
 //! after it failed; the failed sync of a table poisons nothing; no panic, no hang.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +28,8 @@ use crate::rng::Rng;
 pub const FAULTS: u64 = 5;
 /// Operations of a lane in each run.
 const OPS: u64 = 120;
-/// With a fault that stays, a victim that makes no progress for so long and says why is left to itself.
+/// With a fault that stays, a victim that makes no progress for so long and says why is left to
+/// itself.
 const STALL: Duration = Duration::from_secs(3);
 
 /// System calls of the store, how often each is chosen, and the errors that it meets.
@@ -380,7 +383,8 @@ fn strace(log: &Path, traced: &str, inject: Option<&Fault>) -> Vec<String> {
     words
 }
 
-/// One seed: a run that counts, then [`FAULTS`] runs with a fault each, in one folder, verified each time. `program`: the victim's.
+/// One seed: a run that counts, then [`FAULTS`] runs with a fault each, in one folder, verified
+/// each time. `program`: the victim's.
 ///
 /// # Panics
 /// At the first loss, wrong answer, panic, hang, or poison that is missing or too much.
@@ -439,7 +443,8 @@ fn count(bench: &mut Bench) -> Result<Counted, String> {
     ))
 }
 
-/// Hears the victim to its end; false if it stands still with a reason that it tells, and was left to itself.
+/// Hears the victim to its end; false if it stands still with a reason that it tells, and was left
+/// to itself.
 fn work(bench: &mut Bench, victim: &mut Victim, fault: Option<&Fault>) -> Result<bool, String> {
     let mut progress = Instant::now();
     let stays = fault.is_some_and(|f| f.times == Times::ForGood);
@@ -542,7 +547,8 @@ impl Traced {
         matches!(self.call.as_str(), "fsync" | "fdatasync")
     }
 
-    /// Whether a file that was not there before, or whose bytes are all forgotten, has the name from here on.
+    /// Whether a file that was not there before, or whose bytes are all forgotten, has the name
+    /// from here on.
     fn makes_anew(&self) -> bool {
         let made = self.text.contains("O_EXCL") || self.text.contains("O_TRUNC");
         self.call.starts_with("rename") || (self.call == "openat" && made)
@@ -579,7 +585,8 @@ fn judge(bench: &Bench, fault: &Fault, trace: &[Traced]) -> Result<BTreeSet<&'st
                 again.text, failed.text
             ));
         }
-        // The first sync of a segment or a manifest that is only being made ready: nothing is in it yet that anybody was told of.
+        // The first sync of a segment or a manifest that is only being made ready: nothing is in it
+        // yet that anybody was told of.
         let made = of_it()
             .filter(|t| t.makes_anew() && t.began < failed.began)
             .max_by_key(|t| t.began);

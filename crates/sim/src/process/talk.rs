@@ -1,9 +1,12 @@
-//! What a victim tells its parent: messages through a pipe while it works, and all that a store holds, by a verifier.
+//! What a victim tells its parent: messages through a pipe while it works, and all that a store
+//! holds, by a verifier.
 //!
-//! What it is: a message is 40 bytes, written by one system call and shorter than `PIPE_BUF`, so pipes keep it whole; what was written before a kill
-//! is still read after it. A dump is length-prefixed bytes with a mark at its end.
+//! What it is: a message is 40 bytes, written by one system call and shorter than `PIPE_BUF`, so
+//! pipes keep it whole; what was written before a kill is still read after it. A dump is
+//! length-prefixed bytes with a mark at its end.
 //!
-//! Invariants: messages go out by `writev`, which no storage of ours calls: faults that are injected into the store's calls do not meet them.
+//! Invariants: messages go out by `writev`, which no storage of ours calls: faults that are
+//! injected into the store's calls do not meet them.
 //!
 //! Threading: a pipe may be written from any thread.
 

@@ -1,7 +1,9 @@
-//! Row 5 on a real small file system: it fills, under a victim at work and from outside, and is freed again.
+//! Row 5 on a real small file system: it fills, under a victim at work and from outside, and is
+//! freed again.
 //!
-//! What must hold: writes are refused with `NoSpace` and nothing else; reads go on and are right; writing resumes by itself when there is room, without a
-//! reopen; nothing acknowledged is missing, whether the store is closed, killed while the disk is full, or opened while it is full.
+//! What must hold: writes are refused with `NoSpace` and nothing else; reads go on and are right;
+//! writing resumes by itself when there is room, without a reopen; nothing acknowledged is missing,
+//! whether the store is closed, killed while the disk is full, or opened while it is full.
 
 use std::fs::File;
 use std::io::Write;
@@ -179,7 +181,8 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
             filler = Some(Filler::take(ballast, 0)?);
         }
         match bench.verify(&later) {
-            // What the log holds goes to tables, for which there is no room, or stays in memory, up to a bound that users set.
+            // What the log holds goes to tables, for which there is no room, or stays in memory, up
+            // to a bound that users set.
             Err(e) if e.contains("replay_bytes_max") => {
                 bench.coverage.add("full.refused_beyond_replay_bytes");
             }

@@ -1,4 +1,5 @@
-//! The other jobs of the program `victim`: to read everything that a store holds in every way and show it, and to check it.
+//! The other jobs of the program `victim`: to read everything that a store holds in every way and
+//! show it, and to check it.
 //!
 //! Threading: one thread, and those of the store.
 

@@ -1,10 +1,13 @@
-//! The child process: it works on a real folder until it is killed, or opens the store and shows all that it holds.
+//! The child process: it works on a real folder until it is killed, or opens the store and shows
+//! all that it holds.
 //!
-//! What it is: [`main`] is the program `victim`. `run` works through the script with a thread a lane, and tells its parent of every operation before it
-//! begins and after it was acknowledged; `verify` and `check` are `verifier.rs`.
+//! What it is: [`main`] is the program `victim`. `run` works through the script with a thread a
+//! lane, and tells its parent of every operation before it begins and after it was acknowledged;
+//! `verify` and `check` are `verifier.rs`.
 //!
-//! Invariants: a lane compares what it reads with what it wrote, so a wrong answer before the kill is found too; whatever is unexpected ends the
-//! process with [`WRONG`] and a text on its standard error.
+//! Invariants: a lane compares what it reads with what it wrote, so a wrong answer before the kill
+//! is found too; whatever is unexpected ends the process with [`WRONG`] and a text on its standard
+//! error.
 //!
 //! Threading: a thread a lane; the first thread watches.
 
@@ -38,9 +41,11 @@ pub const DAMAGED: i32 = 5;
 
 /// How often the store's state is told.
 const STATE_EVERY: Duration = Duration::from_millis(5);
-/// Writes of a lane that may have failed without it being known whether they had an effect; then the lane ends.
+/// Writes of a lane that may have failed without it being known whether they had an effect; then
+/// the lane ends.
 const UNSURE_MAX: u32 = 4;
-/// Writes of a lane that are refused by a full disk; then the lane ends, unless it is to be patient.
+/// Writes of a lane that are refused by a full disk; then the lane ends, unless it is to be
+/// patient.
 const REFUSED_MAX: u32 = 60;
 
 /// What the program is to do.
@@ -127,7 +132,8 @@ impl Order {
         let direct = FileStorage::open_existing(above).is_ok_and(|s| s.check_direct().is_ok());
         let mut options = self.script().options(direct);
         if self.reader {
-            // A reader keeps all that the log holds; the largest keys may make that more than the least that it keeps.
+            // A reader keeps all that the log holds; the largest keys may make that more than the
+            // least that it keeps.
             options.replay_bytes_max = 256 << 20;
         }
         options
@@ -191,7 +197,8 @@ pub(super) fn not_open(error: &Error) -> End {
     End::Status(NOT_OPEN, format!("not open: [{}] {error}", error.kind()))
 }
 
-/// A system call that fails may keep a lane from beginning: the victim's misfortune, not the store's.
+/// A system call that fails may keep a lane from beginning: the victim's misfortune, not the
+/// store's.
 fn no_thread(error: &std::io::Error) -> End {
     End::Status(NOT_OPEN, format!("not open: [thread] {error}"))
 }
@@ -461,7 +468,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// After a write of which nobody knows whether it had an effect: it is there as a whole or not at all. False if nothing can be read.
+    /// After a write of which nobody knows whether it had an effect: it is there as a whole or not
+    /// at all. False if nothing can be read.
     fn settle(&mut self, op: &Op, n: u64) -> Outcome<bool> {
         self.own = self.stage.store.keyspace(&own_name(self.lane)).ok();
         let found = match self.found() {

@@ -1,5 +1,6 @@
-//! Files cut under an open store, and pages that can no longer be read: whoever asks gets an error that names the file, or what is right; never a panic,
-//! never a wrong answer, and no hang. Also afterwards, when the store is opened again.
+//! Files cut under an open store, and pages that can no longer be read: whoever asks gets an error
+//! that names the file, or what is right; never a panic, never a wrong answer, and no hang. Also
+//! afterwards, when the store is opened again.
 //!
 //! Threading: one task, its clients, and one that damages files meanwhile.
 
@@ -188,7 +189,8 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
             parts
         });
         let damaging = damaging.map_err(|e| e.to_string())?;
-        // What is damaged for good stalls writers for good, visibly; no client waits for that in this trial.
+        // What is damaged for good stalls writers for good, visibly; no client waits for that in
+        // this trial.
         let (clients, count) = (1 + rng.below(2), 20 + rng.below(40));
         let closer = world.store.clone();
         let clock = runtime.clone();
@@ -255,7 +257,8 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
             Ok(world) => world,
             Err(e) => {
                 let text = e.to_string();
-                // Where a segment is gone, the one before it is named: there the log ends too early.
+                // Where a segment is gone, the one before it is named: there the log ends too
+                // early.
                 let of_log = damaged.iter().any(|name| part_of(name) == "log");
                 let named = damaged.iter().any(|name| text.contains(name.as_str()))
                     || of_log && text.contains(".log");
@@ -275,7 +278,8 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         if !ends.iter().any(|end| is_at(&seen, &model, *end).is_ok()) {
             let nearest = is_at(&seen, &model, model.last());
             return Err(told(format!(
-                "opened again it shows no moment from {least} to {}; damaged: {damaged:?}; against the last: {nearest:?}",
+                "opened again it shows no moment from {least} to {}; damaged: {damaged:?}; against \
+                the last: {nearest:?}",
                 model.last()
             )));
         }

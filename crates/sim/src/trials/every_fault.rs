@@ -1,4 +1,5 @@
-//! Fixed stories in which every storage call fails in turn: the store's, the checkpoint's folder's, the folder's of tables outside.
+//! Fixed stories in which every storage call fails in turn: the store's, the checkpoint's folder's,
+//! the folder's of tables outside.
 
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use crate::observe::lock;
 use crate::rng::Rng;
 use crate::world::upkeep::reading_options;
 
-/// Plays a story once for each call number `seed`, `seed` + `share`, ..., at which a call fails, until it ends before that. `place`: the storage
-/// that fails, `s`tore, `t`arget of the checkpoint, or outside (`x`). How it fails changes with the seed.
+/// Plays a story once for each call number `seed`, `seed` + `share`, ..., at which a call fails,
+/// until it ends before that. `place`: the storage that fails, `s`tore, `t`arget of the checkpoint,
+/// or outside (`x`). How it fails changes with the seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -114,7 +116,8 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
             }
             None => {}
         }
-        // What it showed stays, also when the power fails after the reopen: pages of a failed sync look as if they were there.
+        // What it showed stays, also when the power fails after the reopen: pages of a failed sync
+        // look as if they were there.
         let policy = match rng.chance(50) {
             true => CrashPolicy::LoseUnsynced,
             false => CrashPolicy::Seeded(rng.draw()),
@@ -141,7 +144,8 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
     })
 }
 
-/// A checkpoint that failed is no store, or a whole one; the next one to the same folder takes up what is no store.
+/// A checkpoint that failed is no store, or a whole one; the next one to the same folder takes up
+/// what is no store.
 fn take_up(
     stage: &Stage,
     world: &crate::world::World,

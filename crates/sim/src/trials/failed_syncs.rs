@@ -1,6 +1,7 @@
-//! Syncs that fail. Of a log segment, a manifest or the folder: the store takes no more writes and says why, that sync is never made again, reads go on,
-//! and what a reopen shows stays, also when the power fails after it (what a failed sync covered is still shown by the page cache, and will never
-//! be durable). Of a table: its job runs again, and nothing else happens.
+//! Syncs that fail. Of a log segment, a manifest or the folder: the store takes no more writes and
+//! says why, that sync is never made again, reads go on, and what a reopen shows stays, also when
+//! the power fails after it (what a failed sync covered is still shown by the page cache, and will
+//! never be durable). Of a table: its job runs again, and nothing else happens.
 //!
 //! Threading: one task, its clients, and one that repairs the disk after a while.
 
@@ -14,6 +15,7 @@ use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
 use super::{Run, STEPS, simulate_counted};
 use crate::checker::check_now;
 use crate::coverage::Coverage;
+use crate::model::Event;
 use crate::observe::lock;
 use crate::rng::Rng;
 use crate::workload::draw_options;
@@ -50,7 +52,8 @@ fn failed_syncs(trace: &[String], from: usize) -> Vec<Failed> {
             let append = format!(" append {name} at ");
             trace[..at].iter().any(|line| line.contains(&append))
         };
-        // Nor does anything refer to a manifest that is being written anew, before the pointer names it.
+        // Nor does anything refer to a manifest that is being written anew, before the pointer
+        // names it.
         let is_current = || {
             let append = format!(" append {name} at ");
             let begun = trace[..at].iter().position(|line| line.contains(&append));
@@ -93,7 +96,7 @@ pub(super) fn try_put(run: &Run, world: &World) -> Result<Option<siltstone::Erro
         return Ok(match world.store.create_keyspace("default") {
             Ok(keyspace) => {
                 let id = keyspace.id();
-                let created = |e: &crate::model::Event| matches!(e, crate::model::Event::Create(i, _) if *i == id);
+                let created = |e: &Event| matches!(e, Event::Create(i, _) if *i == id);
                 let number = lock(&run.history).model.number_of_change(created);
                 world.synced(number.ok_or("a create left no record")?);
                 None

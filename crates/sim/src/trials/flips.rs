@@ -1,18 +1,22 @@
 //! Damage at rest: one file of a store changed at one place, and then everything asked.
 //!
-//! What it is: a seed makes an image of a store (the clients of the other trials; or a checkpoint; or a store in three folders), and hits copies of
-//! it, one place of one file at a time. A copy that is closed is checked, opened, read, compacted, and opened and read once more; one that is
-//! open with `verify = always` is hit between two reads; a table outside is hit before it is ingested.
+//! What it is: a seed makes an image of a store (the clients of the other trials; or a checkpoint;
+//! or a store in three folders), and hits copies of it, one place of one file at a time. A copy
+//! that is closed is checked, opened, read, compacted, and opened and read once more; one that is
+//! open with `verify = always` is hit between two reads; a table outside is hit before it is
+//! ingested.
 //!
-//! - No answer is wrong, whatever was hit: right, or an error that names a file. No panic, no hang (the simulated runtime sees to both).
+//! - No answer is wrong, whatever was hit: right, or an error that names a file. No panic, no hang
+//!   (the simulated runtime sees to both).
 //! - A store that `check` finds sound has no error.
-//! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is refused. Else history may end at the record
-//!   that was hit, no earlier, the same for all keyspaces; valid records behind it are counted.
+//! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is
+//!   refused. Else history may end at the record that was hit, no earlier, the same for all
+//!   keyspaces; valid records behind it are counted.
 //! - The log of a store that was closed is whole up to its end, or the open is refused. Damage
 //!   before the log's start does not refuse the open and loses nothing: it is counted, and `check`
 //!   finds it.
-//! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros, a cut) may be refused or lose settings that
-//!   were the last thing done, and never data.
+//! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros,
+//!   a cut) may be refused or lose settings that were the last thing done, and never data.
 //!
 //! Threading: a flip is a run of the simulated runtime of its own.
 
@@ -85,7 +89,8 @@ impl Place {
         Ok(all)
     }
 
-    /// A file of a kind that is there, each kind as likely as the others, log and manifest and tables more so.
+    /// A file of a kind that is there, each kind as likely as the others, log and manifest and
+    /// tables more so.
     fn draw_file(
         &self,
         rng: &mut Rng,
@@ -145,9 +150,11 @@ struct Sound {
     manifest_synced: Position,
     /// The store was closed with its log ending at `manifest_synced`.
     closed: bool,
-    /// The manifest in use, and where its header and its edits begin and end. Between them are seals.
+    /// The manifest in use, and where its header and its edits begin and end. Between them are
+    /// seals.
     manifest: (String, Vec<(u64, u64)>),
-    /// Up to where something behind vouches for it: all, unless the process died between the last edit's sync and its seal.
+    /// Up to where something behind vouches for it: all, unless the process died between the last
+    /// edit's sync and its seal.
     vouched_bytes: u64,
     /// Where the manifest ended when `CURRENT` was written, as `CURRENT` says.
     named_bytes: u64,
@@ -171,7 +178,8 @@ fn draw_options(rng: &mut Rng) -> Options {
     }
 }
 
-/// The records of the log from the manifest's start on, in order. The image is sound, so each segment's are a plain list.
+/// The records of the log from the manifest's start on, in order. The image is sound, so each
+/// segment's are a plain list.
 fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String> {
     let told = |e: siltstone::Error| e.to_string();
     let mut records = Vec::new();
@@ -238,7 +246,8 @@ impl Sound {
         while let Some(item) = file.next_item() {
             match item {
                 ManifestItem::Record(record) => {
-                    // The first one, the whole state, was synced before the pointer named the manifest.
+                    // The first one, the whole state, was synced before the pointer named the
+                    // manifest.
                     vouched_bytes = match parts.len() {
                         1 => record.end,
                         _ => record.offset,
@@ -269,7 +278,8 @@ impl Sound {
         })
     }
 
-    /// What opening shows is set, which may be more than the manifest has: creations may be in the log.
+    /// What opening shows is set, which may be more than the manifest has: creations may be in the
+    /// log.
     fn read_settings(&mut self, runtime: &Runtime) -> Result<(), String> {
         let store = self
             .place
@@ -296,7 +306,8 @@ fn wanted_of(model: &Model, number: u64) -> Wanted {
         .collect()
 }
 
-/// A store in three folders, with a codec a keyspace, tables on two levels and a log that is not flushed.
+/// A store in three folders, with a codec a keyspace, tables on two levels and a log that is not
+/// flushed.
 fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
     let told = |e: siltstone::Error| e.to_string();
     let place = Place(
@@ -528,7 +539,8 @@ fn compact(store: &Store) -> Result<(), String> {
     Ok(())
 }
 
-/// An error names a file; where the pointer is gone and nothing else shows that there was a store, there is none.
+/// An error names a file; where the pointer is gone and nothing else shows that there was a store,
+/// there is none.
 fn told_of(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String> {
     let no_pointer = hit.kind == FileKind::Current && hit.damage == Damage::Gone;
     match no_pointer && error.kind() == ErrorKind::NotFound {

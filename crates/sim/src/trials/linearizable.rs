@@ -1,12 +1,13 @@
 //! Histories of overlapping operations, and whether they are linearizable ([`crate::linear`]).
 //!
-//! What it is: clients write and read a few keys of two keyspaces in a store whose memtables are so small that flushes and compactions go on all the
-//! while. [`linearizable_trial`] does that on the simulated runtime, in several lives: the process dies at a storage call, or the power fails
-//! after it where every write was synced, and the history goes on in what is left. [`threads`] does it with threads of the
-//! operating system on a folder, in processes that are killed or closed.
+//! What it is: clients write and read a few keys of two keyspaces in a store whose memtables are so
+//! small that flushes and compactions go on all the while. [`linearizable_trial`] does that on the
+//! simulated runtime, in several lives: the process dies at a storage call, or the power fails
+//! after it where every write was synced, and the history goes on in what is left. [`threads`] does
+//! it with threads of the operating system on a folder, in processes that are killed or closed.
 //!
-//! Every value is written once, so that an answer names the write that it saw. What a client did not hear the end of is cut off: there or not, but once
-//! and for all.
+//! Every value is written once, so that an answer names the write that it saw. What a client did
+//! not hear the end of is cut off: there or not, but once and for all.
 //!
 //! Threading: a client is one thread or task; it notes what it does in a list of its own.
 
@@ -43,7 +44,8 @@ const STEPS_MAX: u64 = 10_000_000;
 /// The time that all clients of a history share.
 #[derive(Clone)]
 pub(super) enum Clock {
-    /// One more with every look, for simulated time, which stands still. It orders what it is asked by, so real threads do not use it.
+    /// One more with every look, for simulated time, which stands still. It orders what it is asked
+    /// by, so real threads do not use it.
     Ticks(Arc<AtomicU64>),
     /// Nanoseconds of the machine's monotonic clock, after this one.
     Machine(u64),
@@ -583,14 +585,16 @@ pub(super) fn verdict(
     Ok(())
 }
 
-/// One seed on the simulated runtime: a history of about a thousand operations, through kills and power losses.
+/// One seed on the simulated runtime: a history of about a thousand operations, through kills and
+/// power losses.
 ///
 /// # Panics
 /// If no order explains it, with the operations in conflict; at an unexpected error, panic or hang.
 pub fn linearizable_trial(seed: u64) -> Coverage {
     let config = SimConfig {
         max_steps: 3_000_000,
-        // Destructors of a store wait for its tasks and answer its writers; those of a killed one cannot.
+        // Destructors of a store wait for its tasks and answer its writers; those of a killed one
+        // cannot.
         reclaim: Reclaim::Never,
         ..SimConfig::new(seed)
     };

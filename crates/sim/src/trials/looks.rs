@@ -1,4 +1,5 @@
-//! Looks at a store that nobody has open: a reader's, and a repair's. Held against what a writer's open keeps right afterwards.
+//! Looks at a store that nobody has open: a reader's, and a repair's. Held against what a writer's
+//! open keeps right afterwards.
 //!
 //! Invariants: neither changes a byte of the store.
 //!
@@ -56,7 +57,8 @@ impl Looks {
         }
     }
 
-    /// Compares what was seen with what a writer's open kept, which ends at `end`. `model` has all that was ever written.
+    /// Compares what was seen with what a writer's open kept, which ends at `end`. `model` has all
+    /// that was ever written.
     pub(crate) fn compare(&self, model: &Model, end: u64, store: &Store) -> Check {
         if self.reader.is_none() && self.repaired.is_none() {
             return Ok(());
@@ -75,7 +77,8 @@ impl Looks {
     }
 }
 
-/// Destroys a copy of what the last life left; and another one, killed on the way: it is whole or no store, and what is left goes the next time.
+/// Destroys a copy of what the last life left; and another one, killed on the way: it is whole or
+/// no store, and what is left goes the next time.
 pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> Check {
     let image = medium.kill_in(&run.runtime);
     let objects = image.list().map_err(|e| e.to_string())?;
@@ -228,7 +231,8 @@ impl Repaired {
                 .collect();
             for key in keys {
                 let value = self.contents.get(&name, key);
-                // What stands behind a hole is no history for a writer, and an entry whose checksum holds for a repair.
+                // What stands behind a hole is no history for a writer, and an entry whose checksum
+                // holds for a repair.
                 let later = model.between(id, key, end, last);
                 let is_suspect = self
                     .report

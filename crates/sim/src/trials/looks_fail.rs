@@ -1,5 +1,5 @@
-//! Repairs and readers at which every call fails or after which everything stops: the source is never changed, a target that is not whole is made anew,
-//! and what is answered is right.
+//! Repairs and readers at which every call fails or after which everything stops: the source is
+//! never changed, a target that is not whole is made anew, and what is answered is right.
 
 use std::sync::Arc;
 
@@ -44,7 +44,8 @@ fn read(runtime: &Runtime, storage: &Arc<dyn Storage>) -> siltstone::Result<Cont
     Ok(found)
 }
 
-/// One seed: a store, sound or damaged, repaired; the repair crashed at every call, and met by a fault at one in `share`.
+/// One seed: a store, sound or damaged, repaired; the repair crashed at every call, and met by a
+/// fault at one in `share`.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -171,7 +172,8 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
     })
 }
 
-/// One seed: a store that a killed process left, opened for reading and read whole, while one in `share` of the calls fails: an error or the truth.
+/// One seed: a store that a killed process left, opened for reading and read whole, while one in
+/// `share` of the calls fails: an error or the truth.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.

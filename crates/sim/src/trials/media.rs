@@ -1,6 +1,8 @@
-//! Where the parts of a store lie: on one medium, or log and tables on media of their own, which lose power at the same moment.
+//! Where the parts of a store lie: on one medium, or log and tables on media of their own, which
+//! lose power at the same moment.
 //!
-//! What it is: changes of the other media are noted in the journal of the store's own ([`Noted`]), so one journal orders all.
+//! What it is: changes of the other media are noted in the journal of the store's own ([`Noted`]),
+//! so one journal orders all.
 //!
 //! Threading: one task.
 
@@ -128,7 +130,8 @@ impl Media {
         self.all.iter().for_each(MemoryStorage::start_journal);
     }
 
-    /// What is left when the life ends right now: by a loss of power if it is said what that takes, else by a kill. No journals are needed.
+    /// What is left when the life ends right now: by a loss of power if it is said what that takes,
+    /// else by a kill. No journals are needed.
     pub(crate) fn end_now(&self, runtime: &Runtime, lost: Option<CrashPolicy>) -> Media {
         let left = self.all.iter().map(|medium| match lost {
             None => medium.kill_in(runtime),
@@ -140,8 +143,8 @@ impl Media {
         }
     }
 
-    /// What is left when the life whose journals were kept ended at some moment, in the middle of a call one time in three. `before`: what was
-    /// promised before it.
+    /// What is left when the life whose journals were kept ended at some moment, in the middle of a
+    /// call one time in three. `before`: what was promised before it.
     pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
         let mut replays: Vec<Replay> = self.all.iter().map(MemoryStorage::replay).collect();
         let moment = moments::draw(replays[0].marks(), replays[0].len(), 0, rng);
@@ -166,7 +169,8 @@ impl Media {
                 .find_map(|mark| place(&mark.label, letter));
             replay.advance_to(last.unwrap_or(0));
         }
-        // Only the call that changed something next can be in its middle: what comes later on another medium may have waited for it.
+        // Only the call that changed something next can be in its middle: what comes later on
+        // another medium may have waited for it.
         let next = behind.iter().find_map(|mark| {
             let changed = |i: &usize| {
                 place(&mark.label, LETTERS[*i]).is_some_and(|to| to > replays[*i].position())

@@ -1,8 +1,9 @@
-//! At which moment of a run its end comes: not only anywhere. Most calls of a run are appends to the log; what is done rarely, and what was promised
-//! a moment ago, would be met rarely.
+//! At which moment of a run its end comes: not only anywhere. Most calls of a run are appends to
+//! the log; what is done rarely, and what was promised a moment ago, would be met rarely.
 //!
-//! What it is: [`draw`] chooses from a journal any call (four times in ten); a moment inside something that will be a promise when it ends, each kind as
-//! often as any other (four in ten); or the moment after a promise, at which nothing has had time to make up for what it forgot.
+//! What it is: [`draw`] chooses from a journal any call (four times in ten); a moment inside
+//! something that will be a promise when it ends, each kind as often as any other (four in ten); or
+//! the moment after a promise, at which nothing has had time to make up for what it forgot.
 //!
 //! Threading: plain functions over a journal.
 
@@ -13,7 +14,8 @@ use siltstone_storage::{CrashPolicy, Mark};
 use crate::rng::Rng;
 use crate::world::PROMISES;
 
-/// A moment: after as many changes of the main medium, and, if it is known so closely, after as many marks.
+/// A moment: after as many changes of the main medium, and, if it is known so closely, after as
+/// many marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) at: u64,
@@ -22,7 +24,8 @@ pub(crate) struct Moment {
     pub(crate) is_after_promise: bool,
 }
 
-/// A moment of a journal of `len` changes with these marks, at which at least `least` changes were made.
+/// A moment of a journal of `len` changes with these marks, at which at least `least` changes were
+/// made.
 pub(crate) fn draw(marks: &[Mark], len: u64, least: u64, rng: &mut Rng) -> Moment {
     let anywhere = Moment {
         at: least + rng.below(len.saturating_sub(least) + 1),
@@ -49,7 +52,8 @@ pub(crate) fn draw_policy(moment: Moment, rng: &mut Rng) -> CrashPolicy {
     }
 }
 
-/// A moment between the beginning and the end of something that promises: first its kind is chosen, then which one of the kind.
+/// A moment between the beginning and the end of something that promises: first its kind is chosen,
+/// then which one of the kind.
 fn within(marks: &[Mark], first: usize, rng: &mut Rng) -> Option<Moment> {
     let mut ends = BTreeMap::new();
     let mut kinds: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();

@@ -1,6 +1,8 @@
-//! Random operations under random option sets, in several lives: closed, killed, or cut off from power in between.
+//! Random operations under random option sets, in several lives: closed, killed, or cut off from
+//! power in between.
 //!
-//! What a seed draws: options, where log and tables lie, executors that fail and lie, when the manifest is written anew, clients, operations.
+//! What a seed draws: options, where log and tables lie, executors that fail and lie, when the
+//! manifest is written anew, clients, operations.
 
 use std::sync::Arc;
 
@@ -27,7 +29,8 @@ pub fn options_trial(seed: u64) -> Coverage {
     lives(seed, 20, 170, STEPS)
 }
 
-/// One seed with up to 5,000 operations: levels fill up, the log goes round, settings change on the way.
+/// One seed with up to 5,000 operations: levels fill up, the log goes round, settings change on the
+/// way.
 ///
 /// # Panics
 /// As [`options_trial`].
@@ -35,7 +38,8 @@ pub fn options_trial_long(seed: u64) -> Coverage {
     lives(seed ^ 0x10E6, 1000, 5000, STEPS * 20)
 }
 
-/// `least` to `most`: operations of a client; of all clients of a seed together, where `most` is more than clients are few.
+/// `least` to `most`: operations of a client; of all clients of a seed together, where `most` is
+/// more than clients are few.
 fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
     simulate_counted(seed, max_steps, move |runtime| {
         let mut rng = Rng::new(seed);
@@ -51,7 +55,8 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
         let mut media = Media::draw(&runtime, &mut more);
         run.coverage.add(&format!("layout.{}", media.describe()));
         let lives = 1 + rng.below(3);
-        // Of what a kill left, power may still take what was not synced, until the store is open again.
+        // Of what a kill left, power may still take what was not synced, until the store is open
+        // again.
         let mut before = Promised::default();
         let is_long = max_steps > STEPS;
         for life in 0..lives {
@@ -191,7 +196,8 @@ fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
     Run::join(writers)
 }
 
-/// Large values for which there is no memory, beside the clients: whoever writes to another keyspace does not notice.
+/// Large values for which there is no memory, beside the clients: whoever writes to another
+/// keyspace does not notice.
 fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
     let names = world.store.keyspaces();
     if names.is_empty() {
@@ -210,8 +216,8 @@ fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
     Ok(())
 }
 
-/// Closes the store at some moment of its clients' work. What they had been told is in it; from then on they are told that it is closed, and nothing
-/// comes to its log any more.
+/// Closes the store at some moment of its clients' work. What they had been told is in it; from
+/// then on they are told that it is closed, and nothing comes to its log any more.
 fn close_beside(
     run: &mut Run,
     world: &Arc<World>,

@@ -1,4 +1,5 @@
-//! Power loss at random calls of a run, with random losses; again during the recovery from it; and once more after work on what came back.
+//! Power loss at random calls of a run, with random losses; again during the recovery from it; and
+//! once more after work on what came back.
 
 use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
 
@@ -100,7 +101,9 @@ pub fn power_trial(seed: u64) -> Coverage {
     })
 }
 
-/// Opens an image, which must show everything up to `least`, of which `before` says what would survive a loss of power, and compares; loses power during that recovery and compares again; works, loses power, and compares again.
+/// Opens an image, which must show everything up to `least`, of which `before` says what would
+/// survive a loss of power, and compares; loses power during that recovery and compares again;
+/// works, loses power, and compares again.
 fn recover(
     run: &Run,
     image: MemoryStorage,

@@ -1,14 +1,16 @@
 //! Random damage to random stores, and what a repair makes of them.
 //!
-//! What it is: a seed draws a history (the clients of the other trials: keyspaces, overwrites, deletes, range deletes, snapshots, compactions,
-//! ingests, an unflushed log), then damages copies of the folder in several ways each, repairs them, and holds the new store against the model:
+//! What it is: a seed draws a history (the clients of the other trials: keyspaces, overwrites,
+//! deletes, range deletes, snapshots, compactions, ingests, an unflushed log), then damages copies
+//! of the folder in several ways each, repairs them, and holds the new store against the model:
 //!
-//! - (a) an entry in a table whose block was not damaged is there, or something newer about its key is;
+//! - (a) an entry in a table whose block was not damaged is there, or something newer about its key
+//!   is;
 //! - (b) no pair is there that was never written;
-//! - (c), (d) whatever differs from the model lies in a suspect range of the report, number and all; the rest is exact. One thing is not
-//!   asked: the log's last records, where nothing knows of them (the report must then call the log's end unclear, or zeros stand there).
-//!   The manifest of a store that was closed says where the log ends, and then there is no
-//!   exception.
+//! - (c), (d) whatever differs from the model lies in a suspect range of the report, number and
+//!   all; the rest is exact. One thing is not asked: the log's last records, where nothing knows of
+//!   them (the report must then call the log's end unclear, or zeros stand there). The manifest of
+//!   a store that was closed says where the log ends, and then there is no exception.
 //!
 //! Threading: a trial is a run of the simulated runtime of its own.
 
@@ -157,7 +159,8 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-/// A place in a file: anywhere in its used part, or in a part of a table that is rarely hit by chance.
+/// A place in a file: anywhere in its used part, or in a part of a table that is rarely hit by
+/// chance.
 fn draw_place(rng: &mut Rng, sound: &Sound, name: &str, bytes: &[u8]) -> usize {
     let most = sound
         .used_bytes
@@ -424,7 +427,8 @@ fn verify(
                     .any(|s| s.keyspace == *id && s.range.contains(&key));
             if !suspect && !cut && !left_out {
                 return Err(format!(
-                    "(d) {} of {name}: {:?} bytes at {number}, written {:?} bytes; logged {logged} of {last}; not suspect",
+                    "(d) {} of {name}: {:?} bytes at {number}, written {:?} bytes; logged {logged} \
+                    of {last}; not suspect",
                     show(&key),
                     value.map(<[u8]>::len),
                     wanted.map(|v| v.len())
@@ -453,8 +457,9 @@ fn verify(
             .files
             .iter()
             .any(|f| matches!(kind_of(f), "manifest" | "current"));
-        // The end of the manifest is gone without a trace (docs/format/manifest.md says how), and an older state names tables that were
-        // replaced: of what replaced them only what lies in their ranges is taken, and the loss is told.
+        // The end of the manifest is gone without a trace (docs/format/manifest.md says how), and
+        // an older state names tables that were replaced: of what replaced them only what lies in
+        // their ranges is taken, and the loss is told.
         let is_older = manifest_is_hit
             && report.lost.iter().any(|lost| {
                 matches!(lost.what, LostWhat::Table)
@@ -481,7 +486,8 @@ fn verify(
             };
             if !there {
                 return Err(format!(
-                    "(a) {}..{}:  {} of keyspace {}, number {number}, lies in a sound block of {} at {}, and the new store has {found:?}",
+                    "(a) {}..{}:  {} of keyspace {}, number {number}, lies in a sound block of {} \
+                    at {}, and the new store has {found:?}",
                     block.start,
                     block.end,
                     show(key),

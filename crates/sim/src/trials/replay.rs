@@ -1,4 +1,5 @@
-//! One seed, one trace: a run with clients, jobs and stalls, summed up so that two of them can be compared.
+//! One seed, one trace: a run with clients, jobs and stalls, summed up so that two of them can be
+//! compared.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub struct Trace {
     pub coverage: Coverage,
 }
 
-/// Four clients on a store that is small enough to stall. `meddle` is called by the first task before they begin: for what must be caught.
+/// Four clients on a store that is small enough to stall. `meddle` is called by the first task
+/// before they begin: for what must be caught.
 ///
 /// # Panics
 /// If the run fails.

@@ -21,7 +21,8 @@ use crate::world::upkeep::reading_options;
 pub struct Share {
     /// One in so many calls.
     pub calls: u64,
-    /// Of the pairs of such a crash and a call of its recovery, at which that is crashed in turn, one in so many.
+    /// Of the pairs of such a crash and a call of its recovery, at which that is crashed in turn,
+    /// one in so many.
     pub pairs: u64,
 }
 
@@ -40,7 +41,8 @@ struct Crashed {
     copied: bool,
 }
 
-/// Crashes a story at its calls, in several ways. Which calls and pairs moves with the seed, so that as many seeds in a row as a share says take all.
+/// Crashes a story at its calls, in several ways. Which calls and pairs moves with the seed, so
+/// that as many seeds in a row as a share says take all.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -65,7 +67,8 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
             for (i, (at_target, at_outside)) in places.iter().enumerate() {
                 target.advance_to(*at_target);
                 outside.advance_to(*at_outside);
-                // What comes next is the store's own call only where the other media have done all that came before it.
+                // What comes next is the store's own call only where the other media have done all
+                // that came before it.
                 let is_next = i + 1 == places.len();
                 let others = (&target, &outside);
                 for crashed in crash(&mut stage, seed, &replay, others, is_next) {
@@ -82,7 +85,8 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
     })
 }
 
-/// The places at which the other media may have been, together. Only one of them is worked with at a time.
+/// The places at which the other media may have been, together. Only one of them is worked with at
+/// a time.
 fn joint(replay: &Replay) -> Vec<(u64, u64)> {
     let (target, outside) = (moments(replay, 't'), moments(replay, 'x'));
     let (last_target, last_outside) = (target[target.len() - 1], outside[outside.len() - 1]);
@@ -252,7 +256,8 @@ impl Crashed {
         Ok(())
     }
 
-    /// The checkpoint is whole and not newer than its source, or is no store, and is taken up by the next one.
+    /// The checkpoint is whole and not newer than its source, or is no store, and is taken up by
+    /// the next one.
     fn check_copy(&self, stage: &mut Stage, world: &World, end: u64) -> Check {
         let Some(copy) = &stage.copy else {
             return Ok(());

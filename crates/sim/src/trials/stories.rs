@@ -1,7 +1,9 @@
-//! Fixed stories, to be crashed at every call and to meet a fault at every call: loading, tables from outside, keyspaces and their settings,
-//! checkpoints, exports; flushes, compactions, manifests that are written anew.
+//! Fixed stories, to be crashed at every call and to meet a fault at every call: loading, tables
+//! from outside, keyspaces and their settings, checkpoints, exports; flushes, compactions,
+//! manifests that are written anew.
 //!
-//! What it is: a [`Story`] is a list of steps on a [`Stage`]. Each step takes errors as the stage does, so one story serves both trials.
+//! What it is: a [`Story`] is a list of steps on a [`Stage`]. Each step takes errors as the stage
+//! does, so one story serves both trials.
 //!
 //! Threading: the run's first task; the checkpoint has a writer beside it.
 
@@ -33,7 +35,8 @@ pub enum Story {
     Load,
     /// Memtables of several keyspaces become tables, while more is written.
     Flush,
-    /// Compactions: of whole keyspaces, of ranges, by themselves; moves; deletes that reach the bottom.
+    /// Compactions: of whole keyspaces, of ranges, by themselves; moves; deletes that reach the
+    /// bottom.
     Compaction,
     /// The manifest is written anew, time after time, because it has grown.
     ManifestRoll,
@@ -172,7 +175,8 @@ impl Stage {
         }
     }
 
-    /// A life begins. What the one before was refused may be there or not: what was acknowledged is.
+    /// A life begins. What the one before was refused may be there or not: what was acknowledged
+    /// is.
     fn open(&mut self, options: &Options) -> Result<Arc<World>, String> {
         let errors = match self.faults {
             Some(_) => Errors::Expected,
@@ -572,8 +576,8 @@ fn keyspaces_first(stage: &mut Stage, world: &Arc<World>) -> Check {
     slow_drop(stage, world)
 }
 
-/// A keyspace is dropped whose records are synced and not flushed. The sync of the drop's record is slow; beside it all that is younger is flushed,
-/// and the log could begin there.
+/// A keyspace is dropped whose records are synced and not flushed. The sync of the drop's record is
+/// slow; beside it all that is younger is flushed, and the log could begin there.
 fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
     flush(world)?;
     load(world, &["d"], 0, 3, true)?;
@@ -597,7 +601,8 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
     while dropped.get(b"key000").is_ok() && !drop.is_finished() {
         world.runtime.sleep(Duration::from_millis(1));
     }
-    // A flush's own call ends with a sync of the log, which waits like the drop does; what it flushes is installed before that.
+    // A flush's own call ends with a sync of the log, which waits like the drop does; what it
+    // flushes is installed before that.
     let flushes = || world.store.stats().counter("flush_count");
     let before = flushes();
     let flusher = world.clone();
@@ -626,8 +631,9 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
         .map_err(|_| "the drop ended without an answer")?
 }
 
-/// A keyspace is created while the manifest is slow: the create's record is synced, its edit waits behind others. Beside it what is younger is
-/// flushed; where the flush's edit comes first, the log could begin behind that record.
+/// A keyspace is created while the manifest is slow: the create's record is synced, its edit waits
+/// behind others. Beside it what is younger is flushed; where the flush's edit comes first, the log
+/// could begin behind that record.
 fn slow_create(stage: &Stage, world: &Arc<World>) -> Check {
     flush(world)?;
     load(world, &["a"], 0, 3, false)?;

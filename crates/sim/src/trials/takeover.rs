@@ -1,4 +1,5 @@
-//! A paused host: the holder of a lease that expires stops at some storage call, another opens the store, then the first goes on.
+//! A paused host: the holder of a lease that expires stops at some storage call, another opens the
+//! store, then the first goes on.
 //!
 //! What is claimed: the second holder sees everything that the first one acknowledged. From the
 //! moment at which the second has the lease, nothing that the first does changes the store,
@@ -27,7 +28,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// Writers of one holder.
 const CLIENTS: u32 = 3;
 
-/// One seed's scenario, the first holder paused at its `call`-th storage call (from 0). `None`: it does not make so many.
+/// One seed's scenario, the first holder paused at its `call`-th storage call (from 0). `None`: it
+/// does not make so many.
 ///
 /// # Panics
 /// If a write is lost, a fenced one shows, or no order explains what was seen.
@@ -139,7 +141,8 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
     for end in join(start(runtime, &second, &second_notes, 15, &mut rng)?) {
         end.map_err(|e| format!("second: {e}"))?;
     }
-    // What was to come late comes at its time, and after that nothing is slow. Clients of the second that pause at times meet the first.
+    // What was to come late comes at its time, and after that nothing is slow. Clients of the
+    // second that pause at times meet the first.
     paused.clear();
     let left = PAUSE.saturating_sub(runtime.now().since(noticed));
     runtime.sleep(left.saturating_sub(Duration::from_millis(1)));
@@ -168,7 +171,8 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
             if late && operation.action.is_write() && matches!(operation.end, End::Returned(_)) {
                 coverage.add("first.acknowledged_late");
             }
-            // An answer that was on its way counts as of the pause; one that began after it may be old.
+            // An answer that was on its way counts as of the pause; one that began after it may be
+            // old.
             if !late || operation.action.is_write() {
                 operations.push(operation);
             }

@@ -1,4 +1,5 @@
-//! What a seed decides before anything runs: options, keys, values, and which operations come how often.
+//! What a seed decides before anything runs: options, keys, values, and which operations come how
+//! often.
 //!
 //! Invariants: everything comes from the seed.
 //!
@@ -70,7 +71,8 @@ pub fn draw_options(rng: &mut Rng) -> Options {
     }
 }
 
-/// What some keyspaces are to have of their own: kept from life to life, and changed by each open that wishes something else.
+/// What some keyspaces are to have of their own: kept from life to life, and changed by each open
+/// that wishes something else.
 fn draw_own(rng: &mut Rng, table_bytes: u64) -> BTreeMap<String, KeyspaceOptions> {
     let mut all = BTreeMap::new();
     for name in NAMES {
@@ -105,7 +107,8 @@ pub(crate) fn draw_own_of_one(rng: &mut Rng, table_bytes: u64) -> KeyspaceOption
     }
 }
 
-/// A setting and a value for it, which the store may refuse: some cannot change while it is open, and some do not fit the others.
+/// A setting and a value for it, which the store may refuse: some cannot change while it is open,
+/// and some do not fit the others.
 pub(crate) fn draw_setting(rng: &mut Rng) -> (&'static Setting, Value) {
     let wanted: [(&str, &[Value]); 16] = [
         (
@@ -326,7 +329,8 @@ const ACTIONS: [(Action, u64); 34] = [
     (A::DeleteAlone, 8),
 ];
 
-/// What some runs do more of than others, how many times as much: situations that need several rare operations close to each other.
+/// What some runs do more of than others, how many times as much: situations that need several rare
+/// operations close to each other.
 const THEMES: [&[(Action, u64)]; 6] = [
     &[],
     &[],
@@ -472,7 +476,8 @@ impl Plan {
         self
     }
 
-    /// The same plan with keys that all begin with so many bytes more: what says between which keys tables lie becomes long.
+    /// The same plan with keys that all begin with so many bytes more: what says between which keys
+    /// tables lie becomes long.
     pub(crate) fn with_long_keys(mut self, bytes: usize) -> Plan {
         let prefix = vec![b'L'; bytes];
         let long = self.keys.iter().map(|key| [&prefix[..], &key[..]].concat());

@@ -1,4 +1,5 @@
-//! A client's reads: keys one by one and together, snapshots, cursors that are held, stepped and refreshed.
+//! A client's reads: keys one by one and together, snapshots, cursors that are held, stepped and
+//! refreshed.
 //!
 //! Threading: as the client.
 
@@ -111,7 +112,8 @@ impl Client {
             return Ok(());
         }
         Err(format!(
-            "multi_get of {count} keys from {} ({}) between {from} and {to} gives what no moment shows: at {from}, {} is not {}",
+            "multi_get of {count} keys from {} ({}) between {from} and {to} gives what no moment \
+            shows: at {from}, {} is not {}",
             keyspace.name(),
             keyspace.id(),
             show(key),
@@ -214,7 +216,8 @@ impl Client {
         let stood = held.cursor.valid().then(|| held.cursor.key().to_vec());
         if let Err(e) = held.cursor.refresh() {
             if e.kind() != ErrorKind::KeyspaceDropped {
-                // It may be on the way: what it would show now is not known to the model under the old number.
+                // It may be on the way: what it would show now is not known to the model under the
+                // old number.
                 held.expect(&self.world.history);
             }
             return self
@@ -247,7 +250,8 @@ impl Client {
         ))
     }
 
-    /// All keys with a prefix: by a cursor with bounds, both ways and by seeks, and by an iterator from both ends.
+    /// All keys with a prefix: by a cursor with bounds, both ways and by seeks, and by an iterator
+    /// from both ends.
     pub(super) fn prefix(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
@@ -275,7 +279,8 @@ impl Client {
             Err(e) if e.contains("was dropped") => return Ok(()),
             result => result.or_else(|e| world.excuse(e))?,
         }
-        // The iterator has a number of its own, at or above the snapshot's: only without other writers it is known.
+        // The iterator has a number of its own, at or above the snapshot's: only without other
+        // writers it is known.
         let before = world.store.snapshot().number();
         let mut pairs = match keyspace.prefix(prefix) {
             Ok(pairs) => pairs,
@@ -319,7 +324,8 @@ impl Client {
         ))
     }
 
-    /// Sizes and counts lie within their errors of what is stored: at least what a snapshot shows, at most all that was ever written.
+    /// Sizes and counts lie within their errors of what is stored: at least what a snapshot shows,
+    /// at most all that was ever written.
     pub(super) fn approximate(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
@@ -364,7 +370,8 @@ impl Client {
             );
             if high < least || low > most {
                 return Err(format!(
-                    "{what} of {} ({}) from {} to {} is {low} to {high}: {least} are shown at {}, {most} were written",
+                    "{what} of {} ({}) from {} to {} is {low} to {high}: {least} are shown at {}, \
+                    {most} were written",
                     keyspace.name(),
                     keyspace.id(),
                     show(lower),
@@ -376,7 +383,8 @@ impl Client {
         let most_bytes = size.raw_bytes.value + size.raw_bytes.error;
         if most_bytes < least_bytes {
             return Err(format!(
-                "at most {most_bytes} raw bytes in {} ({}) from {} on: {least_bytes} are shown at {}",
+                "at most {most_bytes} raw bytes in {} ({}) from {} on: {least_bytes} are shown at \
+                {}",
                 keyspace.name(),
                 keyspace.id(),
                 show(lower),

@@ -47,7 +47,8 @@ pub(crate) fn read_table(storage: &dyn Storage, name: &str) -> Result<(u128, Vec
     Ok((table.footer().digest.into(), entries))
 }
 
-/// In the names of tables that are written into the store's folder to be ingested there: an attempt that the store does not make.
+/// In the names of tables that are written into the store's folder to be ingested there: an attempt
+/// that the store does not make.
 pub(crate) const OWN_TABLES: &str = "-99999999-";
 
 impl World {
@@ -61,7 +62,8 @@ impl World {
         format!("t{:06}", self.next_name.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Builds tables of entries in ascending key order, and announces what is in them. None if a fault kept it from being done.
+    /// Builds tables of entries in ascending key order, and announces what is in them. None if a
+    /// fault kept it from being done.
     ///
     /// # Errors
     /// A table that holds something else, or an error that may not come.
@@ -88,7 +90,8 @@ impl World {
         self.announce(&built, entries)
     }
 
-    /// The same tables under other names, as a user's tool copies them: it syncs nothing. What could not be copied is left as it is.
+    /// The same tables under other names, as a user's tool copies them: it syncs nothing. What
+    /// could not be copied is left as it is.
     ///
     /// # Errors
     /// An error that may not come.
@@ -118,7 +121,8 @@ impl World {
         Ok(all)
     }
 
-    /// Compares tables with the entries that are meant to be in them, and announces them. None if a fault kept them from being read.
+    /// Compares tables with the entries that are meant to be in them, and announces them. None if a
+    /// fault kept them from being read.
     fn announce(
         &self,
         built: &[BuiltTable],
@@ -141,7 +145,8 @@ impl World {
                 || (table.entry_count, table.delete_count) != (found.len() as u64, deletes)
             {
                 return Err(format!(
-                    "table {} holds {} entries from {} on, expected {count} from {} on; told as {table:?}",
+                    "table {} holds {} entries from {} on, expected {count} from {} on; told as \
+                    {table:?}",
                     table.file.name(),
                     found.len(),
                     show(bounds.0),
@@ -156,7 +161,8 @@ impl World {
         Ok(Some(built.iter().map(|table| table.file.clone()).collect()))
     }
 
-    /// Exports what `snapshot` sees of a range, compares it with the model, and announces it. None if it could not be.
+    /// Exports what `snapshot` sees of a range, compares it with the model, and announces it. None
+    /// if it could not be.
     ///
     /// # Errors
     /// A wrong answer or an error that may not come.
@@ -195,7 +201,8 @@ impl World {
         Ok(files)
     }
 
-    /// Ingests exported tables into a new store, which then holds just what `snapshot` sees of a range.
+    /// Ingests exported tables into a new store, which then holds just what `snapshot` sees of a
+    /// range.
     ///
     /// # Errors
     /// A wrong answer or an error that may not come.
@@ -245,7 +252,8 @@ impl World {
         seen
     }
 
-    /// Ingests tables outside into keyspaces, all at once. Gives the number from which on they are seen; none if it could not be.
+    /// Ingests tables outside into keyspaces, all at once. Gives the number from which on they are
+    /// seen; none if it could not be.
     ///
     /// # Errors
     /// A wrong answer or an error that may not come.
@@ -273,7 +281,8 @@ impl World {
                 }
                 let text = e.to_string();
                 if self.errors == Errors::Damaged && names.iter().any(|name| text.contains(name)) {
-                    // Cut under the store's name while it was being taken in; the caller knows it by his own.
+                    // Cut under the store's name while it was being taken in; the caller knows it
+                    // by his own.
                     self.reach("ingest.damaged_on_the_way");
                     return Ok(None);
                 }
@@ -368,7 +377,8 @@ impl World {
     }
 }
 
-/// Writes a table as an ingest wants it: number 0 in all entries, synced. Its name is the caller's to sync, through the store.
+/// Writes a table as an ingest wants it: number 0 in all entries, synced. Its name is the caller's
+/// to sync, through the store.
 fn write_table(
     storage: &dyn Storage,
     name: &str,

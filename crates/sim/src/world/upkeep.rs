@@ -81,7 +81,8 @@ impl Copy {
 }
 
 impl World {
-    /// Writes a checkpoint to `target`, compares it with the model, and gives it. None if it could not be written.
+    /// Writes a checkpoint to `target`, compares it with the model, and gives it. None if it could
+    /// not be written.
     ///
     /// # Errors
     /// A wrong answer or an error that may not come.
@@ -133,7 +134,8 @@ impl World {
         let silent = |record: &Record| matches!(record.event, Event::DropWithoutRecord(_));
         let was_faulty = self.was_faulty || self.errors != Errors::Fatal;
         if was_faulty && lock(&self.history).model.records().iter().any(silent) {
-            // A drop on a full disk has no number of its own: whether it comes before the checkpoint is not known.
+            // A drop on a full disk has no number of its own: whether it comes before the
+            // checkpoint is not known.
             self.reach("checkpoint.beside_a_drop_without_a_number");
             return Ok(None);
         }
@@ -277,8 +279,9 @@ impl World {
         }
     }
 
-    /// Compares what is set for all keyspaces right after an open with what may be; goes on from there. Where errors are expected nothing is
-    /// compared: what an open wishes and finds no room counts without being kept.
+    /// Compares what is set for all keyspaces right after an open with what may be; goes on from
+    /// there. Where errors are expected nothing is compared: what an open wishes and finds no room
+    /// counts without being kept.
     ///
     /// # Errors
     /// The first that differs.
@@ -286,7 +289,8 @@ impl World {
         self.take_settings(self.errors == Errors::Fatal)
     }
 
-    /// Goes on from what is set for all keyspaces right after an open; compares it with what may be, if it is known.
+    /// Goes on from what is set for all keyspaces right after an open; compares it with what may
+    /// be, if it is known.
     ///
     /// # Errors
     /// The first that differs.

@@ -1,4 +1,5 @@
-//! An allocator that remembers the largest piece that anybody asked for: what believes a damaged length shows there.
+//! An allocator that remembers the largest piece that anybody asked for: what believes a damaged
+//! length shows there.
 //!
 //! Threading: one counter.
 
@@ -10,7 +11,8 @@ pub struct Largest;
 
 static LARGEST_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator with the arguments unchanged; what is remembered neither allocates nor unwinds.
+// SAFETY: every call goes to the system's allocator with the arguments unchanged; what is
+// remembered neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Largest {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST_BYTES.fetch_max(layout.size(), Relaxed);

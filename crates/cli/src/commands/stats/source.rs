@@ -1,4 +1,5 @@
-//! Where figures come from: the file that a live writer publishes, or the store itself, opened for reading.
+//! Where figures come from: the file that a live writer publishes, or the store itself, opened for
+//! reading.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +28,8 @@ pub struct Sample {
 
 /// Whose figures are shown.
 pub enum Source {
-    /// Nobody has the store open for writing: it was opened for reading. What a killed writer left, if it left something.
+    /// Nobody has the store open for writing: it was opened for reading. What a killed writer left,
+    /// if it left something.
     Opened(Option<Published>),
     /// A live writer's.
     Published(Published),
@@ -76,7 +78,8 @@ impl Published {
     }
 }
 
-/// Whether a process of this number is there. It may be another one; and in another container there may be none.
+/// Whether a process of this number is there. It may be another one; and in another container there
+/// may be none.
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid)
         .ok()
@@ -108,7 +111,8 @@ impl Source {
                 "read from the store; nobody has it open for writing".to_string()
             }
             Source::Opened(Some(left)) => format!(
-                "read from the store; process {} ended without closing it, its last figures of {} ago are in STATS.json",
+                "read from the store; process {} ended without closing it, its last figures of {} \
+                ago are in STATS.json",
                 left.pid,
                 ago(left.age)
             ),

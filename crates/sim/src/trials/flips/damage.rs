@@ -117,7 +117,8 @@ impl Damage {
     }
 }
 
-/// Unit of the page kinds in bytes: that of the storage, and a small one, so that files of a few kilobytes have several.
+/// Unit of the page kinds in bytes: that of the storage, and a small one, so that files of a few
+/// kilobytes have several.
 const PAGES: [usize; 2] = [4096, 512];
 
 /// The end of the last byte that is not zero.

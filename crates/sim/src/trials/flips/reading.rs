@@ -1,4 +1,5 @@
-//! Everything that a store can be asked, where any answer may be an error that names a file, and none may be wrong.
+//! Everything that a store can be asked, where any answer may be an error that names a file, and
+//! none may be wrong.
 //!
 //! Threading: one task of a run.
 

@@ -1,7 +1,8 @@
 //! A client's notes in a file: what a process that is killed leaves of what it did.
 //!
-//! One line an event, one system call a line: what was written is in the page cache and outlives a kill. A last line without its end is no line:
-//! a write whose beginning was not noted had not been called.
+//! One line an event, one system call a line: what was written is in the page cache and outlives a
+//! kill. A last line without its end is no line: a write whose beginning was not noted had not been
+//! called.
 //!
 //! Threading: one client each.
 

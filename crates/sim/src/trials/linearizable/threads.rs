@@ -1,8 +1,9 @@
 //! Histories with threads of the operating system, on a folder, in processes that are killed.
 //!
-//! A life is a process: it opens the store, its clients work, and it ends by SIGKILL or by itself. Its clients' notes are files
-//! ([`super::diary`]), which the parent puts together; lives do not overlap, so each has its times after those of the one before. The last life is
-//! the parent's own, which closes the store.
+//! A life is a process: it opens the store, its clients work, and it ends by SIGKILL or by itself.
+//! Its clients' notes are files ([`super::diary`]), which the parent puts together; lives do not
+//! overlap, so each has its times after those of the one before. The last life is the parent's own,
+//! which closes the store.
 //!
 //! Threading: as many threads as clients.
 
@@ -23,14 +24,15 @@ use crate::rng::Rng;
 /// Tells a child what it is: seed, number of its first client, time to begin at, folder.
 const CHILD: &str = "SILT_HISTORY_CHILD";
 
-/// Nanoseconds since the process first asked, of a clock that all cores share and that no thread waits for.
+/// Nanoseconds since the process first asked, of a clock that all cores share and that no thread
+/// waits for.
 pub(super) fn machine_nanos() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// One seed with threads on a new store in the empty folder `folder`: a history of about a thousand operations. `child` is a test of the calling
-/// binary that does nothing but [`history_child`].
+/// One seed with threads on a new store in the empty folder `folder`: a history of about a thousand
+/// operations. `child` is a test of the calling binary that does nothing but [`history_child`].
 ///
 /// # Panics
 /// If no order explains the history, with the operations in conflict; at an unexpected error.
@@ -124,7 +126,8 @@ fn child_life(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("a child: {e}"))?;
-    // From when its first client has a file, so that a slow start does not count; or at any time at all.
+    // From when its first client has a file, so that a slow start does not count; or at any time at
+    // all.
     let first = notes_path(folder, first_client);
     let early = rng.chance(10);
     let mut waits = rng.below(60);
