@@ -1,8 +1,8 @@
-//! What can be asked of `silt`: commands, flags, and their help, as data.
+//! The command line of `silt`: commands, flags, and their help, as data.
 //!
 //! Invariants: the store is always the first argument, a keyspace is always `-k NAME`; keys and
-//! values are given and printed in the forms of [`FormArgs`]; `--json` means JSON, `--yes` that
-//! nobody is asked.
+//! values are given and printed in the forms of [`FormArgs`]; `--json` means JSON output, and
+//! `--yes` answers the question of a command.
 
 pub mod admin;
 pub mod data;
@@ -36,20 +36,20 @@ use crate::log::Words;
     version,
     propagate_version = true,
     after_help = "Examples:\n  \
-        silt demo                                   see it work, and survive kill -9\n  \
+        silt demo                                   see it work and survive kill -9\n  \
         silt load words.silt /usr/share/dict/words  one pair a line\n  \
         silt get words.silt zebra\n  \
         silt scan words.silt --prefix ze --limit 5\n  \
         silt put words.silt zebra striped\n  \
-        silt levels words.silt                      where its data lies\n  \
-        silt check words.silt                       every checksum and every invariant\n\n\
+        silt levels words.silt                      print the tables of each level\n  \
+        silt check words.silt                       verify every checksum and invariant\n\n\
         `silt COMMAND --help` has examples of each command."
 )]
 pub struct Args {
-    /// Say on standard error what the store does.
+    /// Print what the store does to standard error.
     #[arg(long, global = true, value_name = "LEVEL", value_enum)]
     pub log: Option<Words>,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -57,40 +57,40 @@ pub struct Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Load records of a file into a store, which is created if it is not there.
+    /// Load records of a file into a store, which is created if it does not exist.
     Load(LoadArgs),
-    /// Set a key to a value; the store is created if it is not there.
+    /// Set a key to a value; the store is created if it does not exist.
     Put(PutArgs),
     /// Print the value of a key.
     Get(GetArgs),
     /// Remove keys, or all keys of a range.
     Del(DelArgs),
-    /// Print keys and values in key order, a pair a line.
+    /// Print keys and values in key order, one pair a line.
     Scan(ScanArgs),
     /// Count keys.
     Count(CountArgs),
     /// List, create and drop keyspaces.
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
-    /// Merge tables, so that what was removed or replaced gives its space back.
+    /// Merge tables, which frees the space of entries that were removed or replaced.
     Compact(CompactArgs),
-    /// Show where data lies, level by level.
+    /// Show the runs, tables and bytes of each level.
     Levels(LevelsArgs),
     /// Show levels, counters, latencies and delays.
     Stats(StatsArgs),
     /// Print the settings of a store, or change them.
     Options(OptionsArgs),
-    /// Write a store as it is now as a second one, by links where that can be.
+    /// Copy a store as it is now to a second one, with hard links where possible.
     Checkpoint(CheckpointArgs),
-    /// Take tables from outside in, over any keyspaces at once.
+    /// Add tables to one or several keyspaces in one atomic step.
     Ingest(IngestArgs),
-    /// Write a range of a keyspace as tables, for another store.
+    /// Write a range of a keyspace as tables that another store can ingest.
     Export(ExportArgs),
-    /// Verify every checksum and every invariant of a store that nobody has open.
+    /// Verify every checksum and every invariant of a store that no process has open.
     Check(CheckArgs),
-    /// Print what a log segment, a manifest or a table holds, with offsets.
+    /// Print the contents of a log segment, a manifest or a table, with offsets.
     Dump(DumpArgs),
-    /// Make a new store of everything that can be read of a damaged one, and say what is lost.
+    /// Copy everything that can be read of a damaged store to a new one, and say what is lost.
     Repair(RepairArgs),
     /// Delete a store and all its files.
     Destroy(DestroyArgs),
@@ -122,13 +122,13 @@ pub struct StoreArgs {
 /// How keys look.
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeyFormArgs {
-    /// As hexadecimal digits: keys, and values where there are any.
+    /// Keys and values are hexadecimal digits.
     #[arg(long, conflicts_with = "base64")]
     pub hex: bool,
-    /// As base64: keys, and values where there are any.
+    /// Keys and values are base64.
     #[arg(long)]
     pub base64: bool,
-    /// Keys as text, hex, base64, or by a layout such as cell:u32be,id:u64be.
+    /// The form of keys: text, hex, base64, or a layout such as cell:u32be,id:u64be.
     #[arg(long, value_name = "FORM", value_parser = Form::named)]
     pub key_as: Option<Form>,
 }
@@ -151,10 +151,10 @@ impl KeyFormArgs {
 /// How keys and values look.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FormArgs {
-    /// Of keys.
+    /// The form of keys.
     #[command(flatten)]
     pub keys: KeyFormArgs,
-    /// Values as text, hex, base64, json, or by a layout such as id:u64,energy:f32.
+    /// The form of values: text, hex, base64, json, or a layout such as id:u64,energy:f32.
     #[arg(long, value_name = "FORM", value_parser = Form::named)]
     pub value_as: Option<Form>,
 }
@@ -177,17 +177,16 @@ fn limit(text: &str) -> Result<u64, String> {
     text.parse().map_err(wrong)
 }
 
-/// What help says of forms.
-pub const FORMS_HELP: &str = "Forms: text prints what is UTF-8 as it is, but a tab, a line break \
-    and a backslash as \\t, \\n and \\\\, and other bytes as \\xNN; keys and \
-    values are given in the same way. A layout names fields one behind the other: u8 to u128, i8 \
-    to i128, f32 and f64 are little-endian, or big-endian with `be` \
-    behind them (only unsigned big-endian numbers sort as keys by their value); bytesN is N bytes \
-    as hexadecimal digits, textN text with zero bytes behind it; \
-    `bytes` or `text` as the last field take what is left; fields called _ are not shown. Fields \
-    are given with commas between them; of a prefix or a bound the first \
-    fields will do. --json prints numbers and text as JSON; bytes that are no text are {\"hex\": \
-    \"...\"}.";
+/// The part of the help about forms.
+pub const FORMS_HELP: &str = "Forms: text prints UTF-8 as it is, except a tab, a line break and a \
+    backslash as \\t, \\n and \\\\, and prints other bytes as \\xNN; keys and values are given in \
+    the same way. A layout names the fields in their order. u8 to u128, i8 to i128, f32 and f64 \
+    are little-endian, or big-endian with the ending `be` (only unsigned big-endian numbers sort \
+    as keys by their value). bytesN is N bytes as hexadecimal digits, textN is text that is padded \
+    with zero bytes to N bytes. `bytes` or `text` as the last field takes all remaining bytes. \
+    Fields called _ are not shown. Give the values of the fields with commas between them; for a \
+    prefix or a bound the first fields are enough. --json prints numbers and text as JSON; bytes \
+    that are not text are {\"hex\": \"...\"}.";
 
 /// Arguments of `demo`.
 #[derive(Debug, clap::Args)]
@@ -195,15 +194,15 @@ pub const FORMS_HELP: &str = "Forms: text prints what is UTF-8 as it is, but a t
     silt demo --quick\n  \
     silt demo --store big.silt --seed 7")]
 pub struct DemoArgs {
-    /// All of it in a few seconds, with fewer particles.
+    /// Run the whole demo in a few seconds, with fewer particles.
     #[arg(long)]
     pub quick: bool,
-    /// Where the store shall be: a folder that is empty or not there yet. A new one among the
-    /// temporary files if not given.
+    /// The store's folder, which must be empty or not exist yet. By default it is a new temporary
+    /// folder.
     #[arg(long, value_name = "FOLDER")]
     pub store: Option<PathBuf>,
-    /// Where the report shall be, an HTML file; one that is there is replaced. Beside the store,
-    /// with `.html` behind its name, if not given.
+    /// The HTML file of the report; an existing file is replaced. By default it lies beside the
+    /// store, under the store's name and `.html`.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Seed of everything random.
@@ -212,7 +211,7 @@ pub struct DemoArgs {
     /// About how many pairs to write, at least 2,000.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(2_000..=1_000_000_000))]
     pub pairs: Option<u64>,
-    /// How often the writer is killed.
+    /// The number of times that the writer is killed.
     #[arg(long, hide = true)]
     pub kills: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! How a command ends: its exit code, and the one line that says why it failed.
+//! The end of a command: its exit code, and the one line that says why it failed.
 
 use std::fmt;
 use std::io;
@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 use crate::signals::Signal;
 
-/// How a command that did its work ended.
+/// The result of a command that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is well.
+    /// The command succeeded.
     Fine,
     /// `get` found no such key.
     NotFound,
-    /// `check` or `dump` found damage, or `repair` could not bring everything back.
+    /// `check` or `dump` found damage, or `repair` could not recover everything.
     Damaged,
     /// `load` left bad records out, or bytes after compressed data.
     LeftOut,
@@ -37,15 +37,15 @@ impl Outcome {
 /// Why a command could not do its work.
 #[derive(Debug)]
 pub enum Failure {
-    /// The store said no.
+    /// The store returned an error.
     Store(siltstone::Error),
-    /// Arguments that make no sense together. Clap refuses the others.
+    /// Arguments that make no sense together. Clap refuses other wrong arguments.
     Usage(String),
     /// Anything else.
     Other(String),
-    /// A signal stopped the command: how far it came, in words.
+    /// A signal stopped the command. The text says how far it came.
     Stopped(Signal, String),
-    /// Whoever read our output has seen enough.
+    /// The reader of our output has closed the pipe.
     OutputClosed,
 }
 
@@ -76,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// Says why on standard error, and gives the exit code.
+    /// Prints the reason to standard error, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         let code = match self {
             Failure::OutputClosed => return ExitCode::SUCCESS,
@@ -101,8 +101,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The error with advice for a command line: the store of a running program goes on by itself once
-/// there is room, but a command has ended and must be given again.
+/// The error with advice for a command line. The store of a running program resumes by itself once
+/// there is space, but a command has ended and must be given again.
 pub fn of_a_command(error: &siltstone::Error) -> siltstone::Error {
     let advice = error.advice_text().unwrap_or_default();
     match advice.split_once("; the store goes on by itself") {

@@ -1,16 +1,17 @@
 //! `silt`: the command line of siltstone.
 //!
-//! What it is: one binary over the library; its code is a library too, so that a fuzzer can call
-//! its parsers ([`fuzzing`]). `args` says what can be asked, `commands` answers, `demo` shows the
-//! whole store at work, `report` draws what it measured, `form` decides how bytes look, `output`
-//! where they go. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`, `dump`), data
-//! lost (`repair`), input left out (`load`) or values that are not JSON (`scan`), 2 wrong usage, 3
-//! failed, 130 and 143 stopped by SIGINT and SIGTERM (`load`, which closes the store first).
+//! `silt` is one binary over the library. Its code is a library too, so that a fuzzer can call its
+//! parsers ([`fuzzing`]). `args` defines commands and flags, `commands` runs them, `demo` is the
+//! demo and `report` draws its measurements, `form` converts between bytes and text, and `output`
+//! writes to standard output. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`,
+//! `dump`), data lost (`repair`), input left out (`load`) or values that are not JSON (`scan`), 2
+//! wrong usage, 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (`load`, which closes the store
+//! first).
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that
 //! closes the pipe ends the command quietly; a command that only reads never creates a store.
 //!
-//! Threading: the main thread, but for the demo's writers.
+//! Threading: everything runs on the main thread, except the demo's writers.
 
 mod args;
 mod commands;
@@ -62,8 +63,8 @@ fn run(command: Command) -> Result<Outcome, Failure> {
 /// What the binary does.
 pub fn main() -> ExitCode {
     commands::completions::answer();
-    // Beyond `ulimit -f` a write shall fail with an error, like one to a full disk, and not kill
-    // the process.
+    // A write beyond `ulimit -f` should fail with an error, as on a full disk, and not kill the
+    // process.
     siltstone_storage::files::ignore_file_size_signal();
     let args = Args::try_parse().unwrap_or_else(|error| {
         if error.kind() != clap::error::ErrorKind::InvalidUtf8 {

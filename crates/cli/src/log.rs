@@ -1,10 +1,10 @@
-//! What the store does, on standard error: `--log LEVEL`.
+//! `--log LEVEL`: prints the events of the store to standard error.
 //!
 //! Each event of the store's crates is one line: the seconds since the start, the level, the spans
 //! that the event happened in with their fields, and the event's message and fields. Events of
 //! other crates are left out.
 //!
-//! Threading: lines come whole, from any thread.
+//! Threading: any thread may emit events; lines are never mixed.
 
 use std::fmt;
 use std::time::Instant;
@@ -20,13 +20,13 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 /// The least severe events that are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Words {
-    /// What failed.
+    /// Failures.
     Error,
-    /// And what the store had to put up with.
+    /// Also problems that the store handled.
     Warn,
-    /// And opens, checkpoints, ingests, keyspaces.
+    /// Also opens, checkpoints, ingests, keyspaces.
     Info,
-    /// And every flush and compaction.
+    /// Also every flush and compaction.
     Debug,
 }
 
@@ -41,17 +41,17 @@ impl From<Words> for LevelFilter {
     }
 }
 
-/// Prints the events from here on.
+/// Starts to print events.
 pub fn begin(words: Words) {
     let start = Instant::now();
     let printer = tracing_subscriber::fmt::layer()
         .event_format(Lines { start })
         .with_writer(std::io::stderr)
-        // Standard error may be closed, and then there is nowhere to complain.
+        // If standard error is closed, there is nowhere to report errors.
         .log_internal_errors(false);
     let filter = Targets::new().with_target("siltstone", words);
     let subscriber = tracing_subscriber::registry().with(filter).with(printer);
-    // This fails only if there is a subscriber already, and that one prints.
+    // This fails only if there is a subscriber already, which prints the events then.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 

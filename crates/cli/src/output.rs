@@ -1,4 +1,4 @@
-//! Output: bytes as text or escapes, and numbers as people read them.
+//! Output: bytes as text or escapes, and numbers in a readable form.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -10,10 +10,10 @@ use indicatif::HumanCount;
 
 use crate::failure::Failure;
 
-/// Standard output, buffered whole: [`Out::finish`] must be called.
+/// Buffered standard output. Call [`Out::finish`] at the end.
 pub struct Out {
     out: io::BufWriter<StdoutLock<'static>>,
-    /// The text of a screen, if this is one.
+    /// The text of the screen, if the output is a live screen.
     screen: Option<String>,
 }
 
@@ -26,7 +26,7 @@ impl Out {
         }
     }
 
-    /// A terminal's screen. What is written becomes its whole content, cut to its size.
+    /// The screen of a terminal. The written text becomes its whole content, cut to its size.
     pub fn screen() -> Out {
         Out {
             screen: Some(String::new()),
@@ -49,7 +49,7 @@ impl Out {
         }
     }
 
-    /// Hands everything over to standard output.
+    /// Writes everything to standard output.
     pub fn finish(mut self) -> Result<(), Failure> {
         if let Some(screen) = self.screen.take() {
             let size = rustix::termios::tcgetwinsize(io::stdout());
@@ -67,13 +67,13 @@ macro_rules! outln {
 }
 pub(crate) use outln;
 
-/// Whether somebody sees standard output on a terminal.
+/// Whether standard output is a terminal.
 pub fn on_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Text as the whole content of a terminal with these numbers of rows and columns (0: unknown).
-/// Only what is not written again is cleared, so nothing flickers.
+/// The text as the whole content of a terminal with these numbers of rows and columns (0: unknown).
+/// Only what is not overwritten is cleared, so that nothing flickers.
 fn fit(text: &str, rows: usize, columns: usize) -> String {
     let (rows, columns) = (
         if rows == 0 { 24 } else { rows },
@@ -102,7 +102,7 @@ fn fit(text: &str, rows: usize, columns: usize) -> String {
     screen
 }
 
-/// Asks on the terminal whether to do something that cannot be undone.
+/// Asks on the terminal whether to do something that is irreversible.
 ///
 /// # Errors
 /// The answer is no, or there is no terminal and `yes` was not given.
@@ -112,7 +112,7 @@ pub fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::Usage(format!(
-            "nobody can be asked \"{question}\" here; --yes answers it"
+            "cannot ask \"{question}\" without a terminal; --yes answers it"
         )));
     }
     eprint!("{question} [y/N] ");
@@ -198,7 +198,7 @@ pub fn plural(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A number of bytes in a unit that fits.
+/// A number of bytes in a suitable unit.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -213,7 +213,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A number of nanoseconds in a unit that fits.
+/// A number of nanoseconds in a suitable unit.
 pub fn nanos(n: u64) -> String {
     match n {
         0..1_000 => format!("{n} ns"),
@@ -223,12 +223,12 @@ pub fn nanos(n: u64) -> String {
     }
 }
 
-/// A duration in a unit that fits.
+/// A duration in a suitable unit.
 pub fn duration(d: Duration) -> String {
     nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// `n` things in this time as a number a second.
+/// The rate of `n` things in this time, per second.
 pub fn rate(n: u64, time: Duration) -> String {
     let rate = n as f64 / time.as_secs_f64().max(1e-9);
     match rate {

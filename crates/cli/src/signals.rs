@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM end a command at a place that it chooses: the first signal is only noted,
-//! the second ends the process at once.
+//! SIGINT and SIGTERM end a command at a point that it chooses: the first signal is only recorded,
+//! and the second ends the process at once.
 //!
 //! Invariant: a read that waits for input ends when a signal comes. A handler alone does not end
 //! it, because the kernel restarts the call; so [`Signals::wait`] waits for the input and for a
@@ -21,7 +21,7 @@ use signal_hook::{flag, low_level};
 pub struct Signal(u8);
 
 impl Signal {
-    /// The exit code of a command that the signal ended, as a shell gives it.
+    /// The exit code that a shell reports for a command that the signal ended.
     pub fn exit_code(self) -> u8 {
         128 + self.0
     }
@@ -67,7 +67,7 @@ impl Signals {
         })
     }
 
-    /// From now on the first signal is noted and the second one ends the process at once.
+    /// From now on the first signal is recorded and the second one ends the process at once.
     ///
     /// # Errors
     /// A handler cannot be installed.

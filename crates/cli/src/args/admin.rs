@@ -1,4 +1,4 @@
-//! Arguments of the commands that look after a store.
+//! Arguments of the commands that maintain a store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,13 +15,14 @@ pub struct FiguresArgs {
     /// Only this keyspace.
     #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub keyspace: Option<String>,
-    /// As JSON, a line each time.
+    /// Print JSON, one line each time.
     #[arg(long)]
     pub json: bool,
-    /// Look again every SECONDS (1 if none are given), until interrupted: a live screen on a
-    /// terminal, else a block or line each time. A store that is not there yet is waited for, up
-    /// to 60 seconds. A look that opens the store itself keeps writers out, and the pause after it
-    /// is at least 20 times as long as the look.
+    /// Print the figures every SECONDS (every second by default) until interrupted: as a live
+    /// screen on a terminal, otherwise as a block or a line each time. If the store does not exist
+    /// yet, wait for it for up to 60 seconds. If no process has the store open, each look opens it,
+    /// which excludes writers; the pause after such a look is at least 20 times as long as the
+    /// look.
     #[arg(
         short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
         default_missing_value = "1", value_parser = seconds
@@ -29,7 +30,7 @@ pub struct FiguresArgs {
     pub watch: Option<Duration>,
 }
 
-/// A duration in seconds, fractions too.
+/// A duration in seconds, which may have a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_string())?;
     if !(0.1..=86_400.0).contains(&seconds) {
@@ -45,10 +46,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
     silt stats words.silt --json | jq .counters\n  \
     silt stats words.silt --watch\n  \
     silt stats words.silt --watch=10 --json >>figures.jsonl\n\n\
-    Beside a live writer these are its own figures, which it publishes once a second (setting \
-    stats_publish_ms): counters, latencies and delays since \
-    it opened the store, and rates when watching. A store that nobody has open is opened for \
-    reading; counters are then those of this look at it.")]
+    If a process has the store open for writing, these are the figures that it publishes once a \
+    second (setting \
+    stats_publish_ms): counters, latencies and delays since it opened the store, and rates with \
+    --watch. Otherwise the command opens the store for reading, and the counters are those of this \
+    open.")]
 pub struct StatsArgs {
     /// Which figures.
     #[command(flatten)]
@@ -61,8 +63,8 @@ pub struct StatsArgs {
     silt levels words.silt\n  \
     silt levels words.silt -k default --json\n  \
     silt levels words.silt --watch\n\n\
-    A level below 0 is one run of tables without overlap; level 0 has a run for each flush. Raw \
-    bytes are keys, values and 12 an entry, before compression.")]
+    Each level below level 0 is one run of tables that do not overlap; level 0 has a run for each \
+    flush. Raw bytes are those of keys and values and 12 more for each entry, before compression.")]
 pub struct LevelsArgs {
     /// Which figures.
     #[command(flatten)]
@@ -74,9 +76,9 @@ pub struct LevelsArgs {
 #[command(after_help = "Examples:\n  \
     silt compact words.silt\n  \
     silt compact words.silt -k default --prefix ze\n\n\
-    Everything (or what a range touches) is merged down to the lowest level that has data there: \
-    what was removed or replaced gives its space back. \
-    It can be interrupted; what was merged by then stays merged.")]
+    All tables (or those that a range touches) are merged down to the lowest level that has data \
+    there. This frees the space of entries that were removed or replaced. The command can be \
+    interrupted; what was merged by then stays merged.")]
 pub struct CompactArgs {
     /// The store's folder.
     pub store: PathBuf,
@@ -89,7 +91,7 @@ pub struct CompactArgs {
     /// Form of keys.
     #[command(flatten)]
     pub form: super::KeyFormArgs,
-    /// Say at the end as JSON what was done.
+    /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,
 }
@@ -98,21 +100,22 @@ pub struct CompactArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  silt checkpoint birds.silt /backup/birds-monday.silt\n\n\
-    The new folder is a store of its own, all keyspaces at one moment. On the same file system \
-    tables are linked, not copied: it takes moments and next to no \
-    space. The settings file goes with it. A program that has the store open makes checkpoints \
-    with Store::checkpoint.\n\n\
-    Tables are not verified: damage in one is in the checkpoint too, so run `silt check` on what \
-    you rely on. The store is opened for writing: the command needs write access to its folder, \
-    and nobody else may have it open. It need not be compacted first; what is in the log only is \
-    written as tables of the checkpoint. The new folder must not lie in the store's own."
+    The new folder is a store of its own, with all keyspaces as of one moment. On the same file \
+    system tables are linked and not copied, so the command takes moments and next to no space. \
+    The settings file is copied too. A program that has the store open makes checkpoints with \
+    Store::checkpoint.\n\n\
+    Tables are not verified, and a damaged table is damaged in the checkpoint too, so run `silt \
+    check` on a store or a checkpoint that you rely on. The store is opened for writing: the \
+    command needs write access to its folder, and no other process may have it open. The store \
+    need not be compacted first; data that is only in the log is written as tables of the \
+    checkpoint. The new folder must not lie in the store's own."
 )]
 pub struct CheckpointArgs {
     /// The store's folder.
     pub store: PathBuf,
-    /// The new folder: not there yet, or empty.
+    /// The new folder, which must be empty or not exist yet.
     pub folder: PathBuf,
-    /// Say at the end as JSON what was done.
+    /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,
 }
@@ -127,32 +130,32 @@ pub struct CheckpointArgs {
     silt options new.silt --set log_dir=/fast/new-log\n  \
     silt options birds.silt --unset compression\n  \
     silt options birds.silt --write\n\n\
-    Settings are printed as TOML, each with its meaning, unit, default and range. Behind the value \
-    in force stands its source: the default, the file OPTIONS.toml in the store's folder, or the \
-    store, which keeps what is set for a keyspace.\n\n\
-    --set and --unset change the file, which all commands follow; the user's comments in it stay, \
-    and a setting that has its default again is taken out. With -k they change the file and what \
-    the store keeps for the keyspace, so that the change is in force at once. Both print what is \
-    in force then. A store that cannot be read keeps its file as it is. Values are TOML; words \
-    need no quotes.\n\n\
-    A program follows the file if it opens the store with Options::load. Before a store is there, \
-    its folder is created for the file.")]
+    Settings are printed as TOML, each with its meaning, unit, default and range. After the value \
+    in force comes its origin: the default, the file OPTIONS.toml in the store's folder, or the \
+    store itself, which keeps what was set for a keyspace.\n\n\
+    --set and --unset change the file, which all commands follow. Your comments in the file stay, \
+    and a setting that has its default again is removed. With -k they change both the file and \
+    what the store keeps for the keyspace, so that the change takes effect at once. Then the \
+    settings in force are printed. The file of a store that cannot be read is not changed. Values \
+    are TOML; words need no quotes.\n\n\
+    A program follows the file if it opens the store with Options::load. If the store does not \
+    exist yet, its folder is created for the file.")]
 pub struct OptionsArgs {
     /// The store's folder.
     pub store: PathBuf,
-    /// Settings of this keyspace instead of the store's.
+    /// Print or change the settings of this keyspace instead of the store's.
     #[arg(short = 'k', long, value_name = "NAME")]
     pub keyspace: Option<String>,
     /// Change a setting.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Take a setting away, everywhere: its default holds.
+    /// Remove a setting everywhere, so that its default holds.
     #[arg(long, value_name = "NAME")]
     pub unset: Vec<String>,
-    /// Write the file, with every setting in it.
+    /// Write the file with every setting in it.
     #[arg(long)]
     pub write: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -162,14 +165,14 @@ pub struct OptionsArgs {
 #[command(after_help = "Examples:\n  \
     silt check words.silt\n  \
     silt check words.silt --json | jq .problems\n\n\
-    Nothing is changed. The exit code is 0 for a sound store, 1 if there is damage, which is named \
-    by file and offset, or if OPTIONS.toml cannot be read or does not fit the store, and 3 if the \
-    store could not be looked at: there is none, it is open elsewhere, a file of it may not be \
-    read, or its format is newer.")]
+    Nothing is changed. The exit code is 0 for a sound store; 1 if there is damage, which is named \
+    by file and offset, or if OPTIONS.toml cannot be read or does not fit the store; and 3 if the \
+    store could not be checked, because it does not exist, is open in another process, has a file \
+    that may not be read, or has a newer format.")]
 pub struct CheckArgs {
     /// The store's folder.
     pub store: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -181,14 +184,14 @@ pub struct CheckArgs {
     silt repair broken.silt --to new.silt --report lost.json\n  \
     silt repair broken.silt --to sure.silt --strict\n\n\
     The damaged store is not changed. The report names every range of keys that is lost, and every \
-    range that is suspect: its keys may be \
-    missing, older than the last write, or back although they were deleted. The exit code is 0 if \
-    nothing is lost, 1 if something is, 3 if \
-    no store could be made. A repair that was cut off can be made again into the same folder.")]
+    range that is suspect: its keys may be missing, older than the last write, or restored \
+    although they were deleted. The exit code is 0 if nothing is lost, 1 if something is lost, and \
+    3 if no store could be made. A repair that was interrupted can be repeated into the same \
+    folder.")]
 pub struct RepairArgs {
     /// The damaged store's folder.
     pub store: PathBuf,
-    /// The new store's folder, which must be empty or not there. STORE.repaired if not given.
+    /// The new store's folder, which must be empty or not exist yet. The default is STORE.repaired.
     #[arg(long, value_name = "NEW")]
     pub to: Option<PathBuf>,
     /// Leave out every key whose value is suspect.
@@ -207,11 +210,11 @@ pub struct RepairArgs {
 #[command(after_help = "Examples:\n  \
     silt destroy old.silt\n  \
     silt destroy old.silt --yes        in a script\n\n\
-    It asks first; --yes answers. Only files of the store are deleted, its settings OPTIONS.toml \
-    among them, also those in the folders of its log and tables; other files \
-    stay, and are listed. Folders that are empty then are removed. A store that is open is \
-    refused, and so is a folder that holds no store. If it is cut off, \
-    the store is there whole, or destroying it again deletes the rest.")]
+    The command asks first; --yes answers. It deletes only files of the store, also those in the \
+    folders of its log and tables, and its settings in OPTIONS.toml. Other files stay, and are \
+    listed. Folders that are empty then are removed. The command refuses a store that is open, and \
+    a folder without a store. If it is interrupted, either the whole store is still there, or \
+    destroying it again deletes the remaining files.")]
 pub struct DestroyArgs {
     /// The store's folder.
     pub store: PathBuf,
@@ -220,12 +223,13 @@ pub struct DestroyArgs {
     pub yes: bool,
 }
 
-/// What to do with keyspaces.
+/// The commands about keyspaces.
 #[derive(Debug, Subcommand)]
 pub enum KeyspaceCommand {
-    /// List the keyspaces of a store: with their sizes on a terminal and with --json, else by name.
+    /// List the keyspaces of a store: with sizes on a terminal and with --json, otherwise only the
+    /// names.
     List(KeyspaceListArgs),
-    /// Create a keyspace; the store is created if it is not there.
+    /// Create a keyspace; the store is created if it does not exist.
     Create(KeyspaceCreateArgs),
     /// Drop a keyspace and everything in it.
     Drop(KeyspaceDropArgs),
@@ -237,21 +241,21 @@ pub enum KeyspaceCommand {
     silt keyspace list words.silt\n  \
     silt keyspace list words.silt --json | jq -r '.[] | [.name, .table_file_bytes] | @tsv'\n\n\
     On a terminal each keyspace is shown with its sizes. Elsewhere each line is a name, for \
-    scripts; --json gives the sizes there too. Entries of tables are counted with their older \
-    versions and deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold \
-    what interrupted loads need to go on; --all lists them too.")]
+    scripts; --json prints the sizes there too. Entries of tables include older versions and \
+    deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold what \
+    interrupted loads need to continue; --all lists them too.")]
 pub struct KeyspaceListArgs {
     /// The store's folder.
     pub store: PathBuf,
-    /// Also those that tools keep for themselves.
+    /// Also list keyspaces that tools keep for themselves.
     #[arg(long)]
     pub all: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Refuses the name of a keyspace that stands without `-k`.
+/// Refuses the name of a keyspace that is given without `-k`.
 fn needs_flag(_: &str) -> Result<String, String> {
     Err("the keyspace is given with -k NAME".to_string())
 }
@@ -274,8 +278,8 @@ pub struct KeyspaceCreateArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  silt keyspace drop birds.silt -k sightings\n\n\
-    It asks first; --yes answers. The keyspace `default` can be dropped like any other; `put`, \
-    `load` and `keyspace create` make it again, empty."
+    The command asks first; --yes answers. The keyspace `default` can be dropped like any other; \
+    `put`, `load` and `keyspace create` create it again."
 )]
 pub struct KeyspaceDropArgs {
     /// The store's folder.
@@ -307,9 +311,9 @@ pub struct CompletionsArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     silt man | man -l -\n  \
-    silt man --folder ~/.local/share/man/man1      also one page a command: man silt-load")]
+    silt man --folder ~/.local/share/man/man1      one page for each command: man silt-load")]
 pub struct ManArgs {
-    /// Write the pages of all commands into this folder instead.
+    /// Write the pages of all commands to this folder instead.
     #[arg(long, value_name = "FOLDER")]
     pub folder: Option<PathBuf>,
 }

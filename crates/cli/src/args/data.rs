@@ -11,10 +11,10 @@ use super::{FORMS_HELP, FormArgs, KeyFormArgs, StoreArgs, limit};
     silt put birds.silt cat.png --file cat.png\n  \
     date | silt put birds.silt now --file -\n  \
     silt put particles.silt 7,12 0.5,2.25 --key-as cell:u32be,id:u64be --value-as x:f32,v:f32\n\n\
-    It is durable when the command ends. With --value-as json the value must be JSON. A key or \
-    value that begins with a minus stands behind `--` at the end.\n\n{FORMS_HELP}"))]
+    The write is durable when the command ends. With --value-as json the value must be JSON. Write \
+    a key or value that begins with a minus after `--`, as the last arguments.\n\n{FORMS_HELP}"))]
 pub struct PutArgs {
-    /// Store and keyspace, both created if they are not there.
+    /// Store and keyspace, both created if they do not exist.
     #[command(flatten)]
     pub store: StoreArgs,
     /// The key.
@@ -22,7 +22,7 @@ pub struct PutArgs {
     /// The value.
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub value: Option<String>,
-    /// The value is what this file holds, as it is; - for standard input.
+    /// Take the bytes of this file as the value; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "value_as")]
     pub file: Option<PathBuf>,
     /// Form of key and value.
@@ -50,7 +50,7 @@ pub struct GetArgs {
     /// Write the value's bytes as they are, without a line end.
     #[arg(long, conflicts_with_all = ["hex", "base64", "value_as", "json"])]
     pub raw: bool,
-    /// Key and value as a JSON object.
+    /// Print key and value as a JSON object.
     #[arg(long)]
     pub json: bool,
 }
@@ -61,10 +61,10 @@ pub struct RangeArgs {
     /// Only keys that begin with this.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     pub prefix: Option<String>,
-    /// The smallest key.
+    /// Only keys from this one on.
     #[arg(long, value_name = "KEY")]
     pub from: Option<String>,
-    /// The key before which to end.
+    /// Only keys before this one.
     #[arg(long, value_name = "KEY")]
     pub to: Option<String>,
 }
@@ -82,9 +82,9 @@ impl RangeArgs {
     silt del words.silt zebra zebras\n  \
     silt del words.silt --prefix ze\n  \
     silt del words.silt --from m --to n --yes\n\n\
-    A range is removed at a cost that does not depend on how many keys it has; it asks first, \
-    --yes answers. A key that is not there is no error. It is durable when the \
-    command ends.\n\n{FORMS_HELP}"))]
+    Removing a range has a cost that does not depend on the number of its keys. The command then \
+    asks first; --yes answers. Removing a key that does not exist is no error. The removal is \
+    durable when the command ends.\n\n{FORMS_HELP}"))]
 pub struct DelArgs {
     /// Store and keyspace.
     #[command(flatten)]
@@ -115,12 +115,12 @@ pub struct DelArgs {
     silt scan words.silt --keys | wc -l\n  \
     silt scan particles.silt --key-as cell:u32be,id:u64be --value-as x:f32,v:f32 --prefix 7\n  \
     silt scan people.silt --json | jq .value\n\n\
-    A line is key, tab, value; with a layout its fields are columns under their names on a \
-    terminal, and separated by tabs else. With --json a line is \
-    {{\"key\": ..., \"value\": ...}}. A value that is no JSON under --value-as json --json is \
-    printed as under --value-as text, with \"value_is_json\": false behind it; a key likewise, \
-    with \"key_is_json\". The scan goes on, says at the end how many there were, and ends with \
-    exit code 1.\n\n{FORMS_HELP}"))]
+    Each line is a key, a tab and a value. With a layout, the fields are columns under their names \
+    on a terminal, and are separated by tabs elsewhere. With --json each line is {{\"key\": ..., \
+    \"value\": ...}}. With --value-as json --json, a value that is not JSON is printed as with \
+    --value-as text, followed by \"value_is_json\": false; a key likewise, with \"key_is_json\". \
+    The scan continues, prints the number of such values at the end, and its exit code is \
+    1.\n\n{FORMS_HELP}"))]
 pub struct ScanArgs {
     /// Store and keyspace.
     #[command(flatten)]
@@ -128,11 +128,11 @@ pub struct ScanArgs {
     /// Bounds.
     #[command(flatten)]
     pub range: RangeArgs,
-    /// End after so many pairs.
+    /// Stop after this number of pairs.
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = limit)]
     #[arg(allow_negative_numbers = true)]
     pub limit: Option<u64>,
-    /// From the last key to the first.
+    /// Scan from the last key to the first.
     #[arg(short, long)]
     pub reverse: bool,
     /// Print keys only.
@@ -141,7 +141,7 @@ pub struct ScanArgs {
     /// Form of keys and values.
     #[command(flatten)]
     pub form: FormArgs,
-    /// A JSON object a line.
+    /// Print one JSON object a line.
     #[arg(long)]
     pub json: bool,
 }
@@ -159,7 +159,7 @@ pub struct CountArgs {
     /// Form of keys.
     #[command(flatten)]
     pub form: KeyFormArgs,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! Arguments of the commands that take tables in and write them.
+//! Arguments of the commands that ingest and export tables.
 
 use std::path::PathBuf;
 
@@ -21,34 +21,34 @@ pub struct Into {
     silt export birds.silt out && silt ingest copy.silt out\n  \
     silt ingest birds.silt -k sightings day1.table day2.table --move\n  \
     silt ingest birds.silt --into sightings=out/sightings --into names=out/names\n\n\
-    The tables are those of `silt export` or of the library's TableBuilder; of a folder all that \
-    end in .table. Their entries come above everything that the keyspaces hold, \
-    and all of them at once, over all keyspaces: after a crash everything is there or nothing. \
-    Where tables of a keyspace overlap, later ones win. Every block is verified \
-    first. It is durable when the command ends.\n\n\
-    --link makes a second name of each file where the file system can, else a copy; nobody may \
-    write to the file afterwards. --copy leaves the files alone, --move removes \
-    them once they are safely in.")]
+    The tables are made by `silt export` or by the library's TableBuilder; of a folder, all files \
+    that end in .table are ingested. Their entries are newer than everything that the keyspaces \
+    hold. They are added in one atomic step, over all keyspaces: after a crash all of them are \
+    there or none. If tables of a keyspace overlap, later ones win. Every block is verified first. \
+    The ingest is durable when the command ends.\n\n\
+    --link makes a hard link to each file if the file system can, and a copy otherwise; a linked \
+    file must not be changed afterwards. --copy copies the files. --move removes them once the \
+    ingest is durable.")]
 pub struct IngestArgs {
-    /// Store and keyspace, both created if they are not there.
+    /// Store and keyspace, both created if they do not exist.
     #[command(flatten)]
     pub store: StoreArgs,
     /// Tables, or folders of tables, for the keyspace.
     #[arg(value_name = "FILE", required_unless_present = "into")]
     pub files: Vec<PathBuf>,
-    /// A table, or a folder of tables, for another keyspace in the same step; may be given again.
+    /// A table, or a folder of tables, for another keyspace in the same step; can be repeated.
     #[arg(long, value_name = "NAME=FILE", value_parser = into)]
     pub into: Vec<Into>,
-    /// Link the files where that can be, else copy them (the default).
+    /// Link the files if possible, and copy them otherwise (the default).
     #[arg(long, conflicts_with_all = ["copy", "move"])]
     pub link: bool,
     /// Copy the files.
     #[arg(long, conflicts_with = "move")]
     pub copy: bool,
-    /// Remove the files once they are in.
+    /// Remove the files once the ingest is durable.
     #[arg(long = "move")]
     pub r#move: bool,
-    /// Say at the end as JSON what was done.
+    /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,
 }
@@ -59,9 +59,9 @@ pub struct IngestArgs {
     silt export birds.silt out\n  \
     silt export birds.silt -k sightings out --prefix 2026-\n  \
     silt export birds.silt out --from m --to n --name middle\n\n\
-    Writes what the keyspace holds now as tables NAME-00000.table, ... in key order, without \
-    deletes and older versions, which `silt ingest` takes into any store and \
-    `silt dump` prints. Nothing in the folder is replaced. While an export runs, the file \
+    The current contents of the keyspace are written in key order as tables NAME-00000.table, ..., \
+    without deletes and older versions. `silt ingest` adds them to any store, and `silt dump` \
+    prints them. No file in the folder is replaced. While an export runs, the file \
     NAME-unfinished.export lies beside its tables. If it was killed, the file stays, and neither \
     `silt ingest` nor another export accepts these tables: delete them with the file, and export \
     again.\n\n{FORMS_HELP}"))]
@@ -69,18 +69,18 @@ pub struct ExportArgs {
     /// Store and keyspace.
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Where the tables go; created if it is not there.
+    /// The folder of the tables, created if it does not exist.
     pub folder: PathBuf,
     /// Bounds.
     #[command(flatten)]
     pub range: RangeArgs,
-    /// What the tables are called; the keyspace's name if not given.
+    /// The name of the tables; by default the keyspace's name.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
     /// Form of keys.
     #[command(flatten)]
     pub form: KeyFormArgs,
-    /// Say at the end as JSON what was done.
+    /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! `silt check`: every checksum and every invariant.
+//! `silt check`: verifies every checksum and every invariant.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, one_line, outln, plural};
 
-/// Files that are listed by name; the others are only counted.
+/// The number of files that are listed by name. The others are only counted.
 const LISTED_FILES: usize = 10;
 
 /// Runs the command.
@@ -22,7 +22,7 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let storages = match Storages::find(&args.store) {
         Ok(storages) => storages,
-        // The file that says where log and tables lie is damaged: nothing else can be looked at.
+        // The file that says where log and tables lie is damaged, so nothing else can be checked.
         Err(error) if error.is_corruption() => {
             let mut out = Out::new();
             if args.json {
@@ -71,14 +71,14 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     for name in absent {
         outln!(
             out,
-            "options   {OPTIONS_FILE} has settings for `{}`, which is no keyspace of the store",
+            "options   {OPTIONS_FILE} has settings for `{}`, which is not a keyspace of the store",
             one_line(&name)
         )?;
     }
     if report.is_sound() {
         let torn = report.log.as_ref();
         let what = match torn.is_some_and(|log| log.is_torn || log.discarded_record_count > 0) {
-            true => "nothing that was synced is wrong",
+            true => "nothing that was synced is damaged",
             false => "nothing is wrong",
         };
         outln!(out, "sound: {what} ({})", duration(start.elapsed()))?;
@@ -104,7 +104,7 @@ fn outcome(report: &CheckReport) -> Outcome {
     }
 }
 
-/// A problem that does not send whoever reads it to the command that they have just given.
+/// A problem, without advice to run the command that the user has just run.
 fn advised(problem: &Error) -> Error {
     let own = problem.clone();
     match problem.advice_text() {
@@ -123,9 +123,9 @@ fn shown(report: &CheckReport) -> impl Iterator<Item = &KeyspaceCheck> {
     all.filter(|k| !is_own(&k.name) || k.problem_count > 0)
 }
 
-/// Keyspaces that the settings file names and the store does not have.
+/// The keyspaces that the settings file names and the store does not have.
 fn absent_keyspaces(store: &Path, report: &CheckReport) -> Vec<String> {
-    // The report has a file that cannot be read among its problems.
+    // If the file cannot be read, this is among the problems of the report.
     let Ok(file) = OptionsFile::read(store) else {
         return Vec::new();
     };
@@ -137,7 +137,7 @@ fn absent_keyspaces(store: &Path, report: &CheckReport) -> Vec<String> {
     }
 }
 
-/// The path of a file of the store; if the file is missing, where it belongs.
+/// The path of a file of the store, or the path at which a missing file belongs.
 fn path_of(storages: &Storages, file: &str) -> PathBuf {
     let places = [&storages.manifest, &storages.log, &storages.tables];
     let mut paths = places.map(|place| Path::new(&place.location()).join(file));
@@ -251,8 +251,8 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
         if log.discarded_record_count > 0 {
             outln!(
                 out,
-                "          and {} ({}) behind a torn one, never synced; the next open discards \
-                them, `silt repair` before it keeps them",
+                "          and {} ({}) behind a torn one, which were never synced; the next open \
+                discards them, and a `silt repair` before that keeps them",
                 plural(log.discarded_record_count, "record"),
                 bytes(log.discarded_bytes)
             )?;
@@ -274,9 +274,9 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
     for (files, what) in [
         (
             &report.orphans,
-            "that nothing names any more; the next open deletes them",
+            "that nothing refers to; the next open deletes them",
         ),
-        (&report.foreign, "that are no part of a store"),
+        (&report.foreign, "that are not part of the store"),
     ] {
         if files.is_empty() {
             continue;

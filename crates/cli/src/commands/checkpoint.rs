@@ -1,4 +1,4 @@
-//! `silt checkpoint`: a second store, as the first one is now.
+//! `silt checkpoint`: copies a store as it is now to a second one.
 
 use std::fs;
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
         let copied = fs::write(&to, text).and_then(|()| fs::File::open(&to)?.sync_all());
         copied.map_err(|e| {
             Failure::Other(format!(
-                "the checkpoint is whole, but its settings could not be copied: {}: {e}",
+                "the checkpoint is complete, but its settings could not be copied: {}: {e}",
                 to.display()
             ))
         })?;
@@ -52,7 +52,7 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     } else {
         outln!(
             out,
-            "{}: {}, {} linked or copied ({}), {} written of what was in the log ({}); {}",
+            "{}: {}, {} linked or copied ({}), {} written from the log ({}); {}",
             args.folder.display(),
             plural(keyspace_count, "keyspace"),
             plural(report.table_count, "table"),

@@ -1,4 +1,4 @@
-//! `silt compact`: merges tables by hand.
+//! `silt compact`: merges tables on request.
 
 use std::io::IsTerminal;
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use crate::args::CompactArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, outln, plural};
 
-/// How often progress is looked at.
+/// The interval at which progress is updated.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs the command.
@@ -32,9 +32,9 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
         .iter()
         .map(|name| keyspace_of(&store, name))
         .collect::<Result<Vec<_>, _>>()?;
-    // Those that tools keep for themselves are merged too, but not shown.
+    // Keyspaces that tools keep for themselves are merged too, but not shown.
     let is_shown = |name: &str| args.keyspace.is_some() || !is_own(name);
-    // What the log held belongs to what there was before.
+    // Entries from the log count as data that was there before the compaction.
     store.flush()?;
     let before = sizes(&store.stats(), &names);
     let start = Instant::now();
@@ -112,7 +112,7 @@ fn sizes(stats: &Stats, names: &[String]) -> Vec<Size> {
     names.iter().map(of).collect()
 }
 
-/// Compacts a keyspace and shows on a terminal how far it is.
+/// Compacts a keyspace, and shows the progress on a terminal.
 fn one(
     store: &Store,
     keyspace: &Keyspace,

@@ -1,11 +1,12 @@
-//! `silt completions`: completions for a shell, which the program itself finds.
+//! `silt completions`: completions for a shell, which the program itself computes.
 //!
 //! The script that a shell loads runs `silt` at each tab, with the words typed so far and the
 //! shell's name in the environment variable [`VARIABLE`]. So the names of settings are always those
 //! of this version, and the keyspaces are those of the store on the line.
 //!
 //! Invariants: nothing is changed, and no lease is taken, so that keyspaces of a store that a
-//! writer has open are completed too. What cannot be read has no completions and gives no message.
+//! writer has open are completed too. If something cannot be read, there are no completions and no
+//! message.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -82,7 +83,7 @@ fn command() -> Command {
 }
 
 fn completed(command: Command) -> Command {
-    // The keyspace that `keyspace create` names is not there yet.
+    // The keyspace that `keyspace create` names does not exist yet.
     let is_create = command.get_name() == "create";
     let with = |arg: Arg, complete: fn(&OsStr) -> Vec<CompletionCandidate>| {
         arg.add(ArgValueCompleter::new(complete))
@@ -116,7 +117,7 @@ fn named(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
 /// The keyspaces of the store on the line that begin with what is typed.
 fn keyspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
-    // The shell's words stand behind `--`, the program's name first.
+    // The shell's words follow `--`; the first one is the program's name.
     let words = env::args_os().skip_while(|word| word != "--").skip(2);
     let store = words
         .map(expanded)
@@ -130,7 +131,7 @@ fn keyspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
     let fits = names
         .iter()
         .filter(|name| name.starts_with(&*typed) && !is_own(name));
-    // Other names would have to be quoted, each shell in its own way.
+    // Other names would have to be quoted, in a different way for each shell.
     fits.filter(plain).map(CompletionCandidate::new).collect()
 }
 

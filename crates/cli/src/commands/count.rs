@@ -1,4 +1,4 @@
-//! `silt count`: how many keys there are.
+//! `silt count`: prints the number of keys.
 
 use super::{bounds, open_keyspace};
 use crate::args::CountArgs;

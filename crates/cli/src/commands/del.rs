@@ -1,4 +1,4 @@
-//! `silt del`: keys, or ranges of keys.
+//! `silt del`: removes keys, or a range of keys.
 
 use siltstone::batch::{Batch, MAX_KEY_BYTES};
 use siltstone::{IterOptions, Keyspace, WriteOptions};
@@ -8,7 +8,7 @@ use crate::args::DelArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, confirm, count, outln};
 
-/// Keys that are counted for the question, at most.
+/// The maximum number of keys that are counted for the question.
 const COUNTED_KEYS: u64 = 10_000;
 
 /// Runs the command.
@@ -78,8 +78,8 @@ fn counted(keyspace: &Keyspace, range: IterOptions) -> Result<u64, Failure> {
     Ok(count)
 }
 
-/// Adds a range delete. One without an end reaches the last key that is there: no key lies above
-/// all that can be.
+/// Adds a range delete. Without an end it reaches to the last existing key, because there is no end
+/// that lies above all possible keys.
 fn add_range(keyspace: &Keyspace, range: IterOptions, batch: &mut Batch) -> Result<(), Failure> {
     let start = range.lower.clone().unwrap_or_default();
     let end = match range.upper.clone() {

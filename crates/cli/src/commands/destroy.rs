@@ -1,6 +1,6 @@
-//! `silt destroy`: a store and all its files.
+//! `silt destroy`: deletes a store and all its files.
 //!
-//! Invariant: nothing is deleted without an answer, or `--yes`.
+//! Invariant: nothing is deleted before the question is answered, or without `--yes`.
 
 use siltstone::{Store, is_store_file};
 use siltstone_storage::{FileStorage, Storage};
@@ -9,7 +9,7 @@ use crate::args::DestroyArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, confirm, outln, plural};
 
-/// What is left is listed by name up to here.
+/// The number of remaining files that are listed by name.
 const LISTED: usize = 10;
 
 /// Runs the command.
@@ -18,7 +18,7 @@ pub fn run(args: &DestroyArgs) -> Result<Outcome, Failure> {
     let storage = FileStorage::open_existing(&args.store).map_err(|e| {
         Failure::from(siltstone::Error::from(e).context(format!("destroying the store {place}")))
     })?;
-    // Nobody is asked about what would be refused anyway.
+    // Do not ask if the answer does not matter because the store would be refused.
     let own = storage.list().map_err(siltstone::Error::from)?;
     if own.iter().any(|file| is_store_file(&file.name)) {
         confirm(
@@ -38,7 +38,7 @@ pub fn run(args: &DestroyArgs) -> Result<Outcome, Failure> {
     if !report.left.is_empty() {
         outln!(
             out,
-            "left, because they are not the store's or could not be removed:"
+            "these files stay, because they are not part of the store or could not be removed:"
         )?;
         for (path, why) in report.left.iter().take(LISTED) {
             outln!(out, "  {path} ({why})")?;

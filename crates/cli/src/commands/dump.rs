@@ -1,4 +1,4 @@
-//! `silt dump`: what a file of a store says, with offsets.
+//! `silt dump`: prints the contents of a file of a store, with offsets.
 
 use siltstone::inspect::{FileKind, purpose, recognise};
 use siltstone_storage::ReadFile;
@@ -45,13 +45,13 @@ pub fn run(args: &DumpArgs) -> Result<Outcome, Failure> {
         }
         _ => {
             return Err(Failure::Other(format!(
-                "{}: neither its bytes nor its name say that it is a file of a store; --kind says \
-                what to read it as",
+                "{}: neither its bytes nor its name show that it is a file of a store; --kind says \
+                how to read it",
                 args.file.display()
             )));
         }
     };
-    // What could be read is printed, whatever came then.
+    // Print everything that could be read before a failure.
     let damaged = dump.damage_count > 0;
     dump.out.finish()?;
     printed?;

@@ -1,4 +1,4 @@
-//! `silt export`: a range of a keyspace as tables.
+//! `silt export`: writes a range of a keyspace as tables.
 
 use siltstone::TableFolder;
 use siltstone_storage::name::is_object_name;
@@ -10,7 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::form::push_json_bytes;
 use crate::output::{Out, bytes, outln, plural};
 
-/// What tables are called whose keyspace's name cannot be a part of a file's.
+/// The name of tables if the keyspace's name cannot be part of a file's name.
 const PLAIN_NAME: &str = "table";
 
 /// Runs the command.
@@ -22,7 +22,7 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
         Some(name) => {
             return Err(Failure::Usage(format!(
                 "tables cannot be called `{name}`: expected at most 88 of the characters A-Z a-z \
-                0-9 . _ -, the first no dot"
+                0-9 . _ -, and no dot at the start"
             )));
         }
         None if fits(&args.store.keyspace) => &args.store.keyspace,
@@ -31,8 +31,8 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
     let is_new = !args.folder.exists();
     if !is_new && !args.folder.is_dir() {
         return Err(Failure::Other(format!(
-            "{}: there is a file of this name, and tables are written into a folder; name a \
-             folder, which is created if it is not there",
+            "{}: this is a file, and tables are written to a folder; name a folder, which is \
+            created if it does not exist",
             args.folder.display()
         )));
     }
@@ -49,7 +49,7 @@ pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
         }
     });
     if exported.is_err() && is_new {
-        // This succeeds only if nothing is in it.
+        // This succeeds only if the folder is empty.
         let _ = std::fs::remove_dir(&args.folder);
     }
     let tables = exported?;

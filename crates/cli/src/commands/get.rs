@@ -1,4 +1,4 @@
-//! `silt get`: the value of one key.
+//! `silt get`: prints the value of one key.
 
 use super::scan::Printer;
 use super::{key_of, open_keyspace};

@@ -1,4 +1,4 @@
-//! `silt ingest`: tables from outside, over any keyspaces at once.
+//! `silt ingest`: adds tables to one or several keyspaces in one atomic step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::output::{Out, bytes, duration, outln, plural};
 /// Runs the command.
 pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
-    // A keyspace's tables stay in the order in which they are given; the library takes a keyspace
-    // more than once.
+    // The tables of a keyspace stay in the order in which they are given. A keyspace may occur
+    // several times in the list for the library.
     let mut wanted: Vec<(&str, Vec<PathBuf>)> = Vec::new();
     let all = args.files.iter().map(|path| (&args.store.keyspace, path));
     let all = all.chain(args.into.iter().map(|i| (&i.keyspace, &i.path)));
     for (keyspace, path) in all {
-        // Before there is a store: a wrong path must not create one.
+        // This comes before the store is created, because a wrong path must not create one.
         let tables = tables_at(path)?;
         match wanted.iter_mut().find(|(name, _)| *name == keyspace) {
             Some((_, list)) => list.extend(tables),
@@ -42,7 +42,7 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
         let mut files = parts.iter().flat_map(|(_, files)| files);
         files.try_for_each(TableFile::verify)
     };
-    // Nothing is created for tables that cannot be taken in.
+    // Nothing is created if the tables cannot be ingested.
     let is_new = !args.store.store.join("CURRENT").exists();
     if is_new {
         verify()?;
@@ -72,7 +72,7 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
     closed?;
     for name in &report.left {
         eprintln!(
-            "silt: the table {name} was taken in, but its file could not be removed where it was"
+            "silt: the table {name} was ingested, but its original file could not be removed"
         );
     }
     let mut out = Out::new();
@@ -95,7 +95,7 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
             .collect();
         outln!(
             out,
-            "took {} ({}) into {}; {}",
+            "ingested {} ({}) into {}; {}",
             plural(report.entry_count, "entry").replace("entrys", "entries"),
             bytes(report.file_bytes),
             each.join(", "),
@@ -127,8 +127,8 @@ fn tables_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     if tables.is_empty() {
         return Err(Failure::Other(format!(
-            "{}: the folder has no tables ({BUILT_TABLE_SUFFIX}); `silt export` writes such, a \
-            store's own tables come with `silt checkpoint`",
+            "{}: the folder has no tables ({BUILT_TABLE_SUFFIX}); `silt export` writes such \
+            tables, and `silt checkpoint` copies a store's own tables",
             path.display()
         )));
     }

@@ -1,4 +1,4 @@
-//! `silt keyspace`: list, create, drop.
+//! `silt keyspace`: lists, creates and drops keyspaces.
 
 use console::{Alignment, measure_text_width, pad_str};
 use siltstone::KeyspaceStats;

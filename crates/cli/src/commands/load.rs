@@ -1,8 +1,8 @@
 //! `silt load`: writes the records of a file into a store, in batches.
 //!
 //! Invariants: when a later record is bad or the disk is full, the records that were written stay,
-//! and the message says how many they are. Each batch of records also holds the offset at which
-//! the next load has to go on.
+//! and the message says how many they are. Each batch of records also holds the offset at which the
+//! next load has to continue.
 
 mod advice;
 pub mod input;
@@ -39,7 +39,7 @@ const RATED: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
-    // The input is opened first: a wrong path or flag must not leave an empty store behind.
+    // The input is opened first, because a wrong path or flag must not leave an empty store.
     let guess = input::guess(args)?;
     let signals = Rc::new(Signals::new().map_err(signal_failure)?);
     let (flags, input, bytes) = open_input(args, guess, &signals)?;
@@ -121,8 +121,8 @@ fn open_input(
     signals: &Rc<Signals>,
 ) -> Result<(Flags, Input, Box<dyn Read>), Failure> {
     let flags = Flags::of(args, guess.format).map_err(|wrong| {
-        // If the format was guessed and the file is not text at all, such as an archive, then the
-        // flags that do not fit the format are not what is wrong.
+        // If the format was guessed and the file is not text, but for example an archive, then that
+        // is the error to report, and not the flags that do not fit the format.
         match guess.from != GuessedFrom::Flag && args.file.is_file() {
             true => Input::open(args, guess, signals).err().unwrap_or(wrong),
             false => wrong,
@@ -168,17 +168,17 @@ fn find_resume(
     }
 }
 
-/// Reads over what earlier loads of the input loaded.
+/// Skips the part of the input that earlier loads loaded.
 fn skip_loaded(
     resume: &Resume,
     input: &Input,
     source: &mut Source<'_>,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
-    bar.set_message("reading over what was loaded before");
+    bar.set_message("skipping what was loaded before");
     let mut seen = |_| bar.set_position(input.read.get());
     if let Some(stopped) = resume.go_on(source, &input.name, &mut seen)? {
-        bar.suspend(|| eprintln!("silt: {stopped}; going on from there"));
+        bar.suspend(|| eprintln!("silt: {stopped}; continuing from there"));
     }
     bar.set_message("");
     bar.reset_eta();
@@ -194,8 +194,8 @@ fn close_unchanged(store: Opened, failure: Failure) -> Failure {
         Ok(()) => Failure::Stopped(
             signal,
             format!(
-                "{what} (nothing was added to what earlier runs loaded; the same command goes on \
-                 there)"
+                "{what} (this run added nothing to what earlier runs loaded; the same command \
+                continues there)"
             ),
         ),
         Err(error) => Failure::Store(error),
@@ -233,14 +233,17 @@ fn only_close_failed(failure: &Failure, summary: &str) -> Failure {
         Failure::Store(error) if error.is_no_space() => {
             let advice = error.advice_text().unwrap_or("free some space");
             let advice = advice.split(';').next().unwrap_or_default();
-            let next = format!("{advice}; the next command that opens the store does the rest");
+            let next = format!(
+                "{advice}; the next command that opens the store completes the \
+                close"
+            );
             error.clone().advice(next).to_string()
         }
         failure => failure.to_string(),
     };
     Failure::Other(format!(
-        "all records were loaded and stay in the store: {summary}; only closing the store after \
-         them failed, and nothing needs to be loaded again: {why}"
+        "all records were loaded and stay in the store: {summary}; only the close of the store \
+        failed, and nothing needs to be loaded again: {why}"
     ))
 }
 
@@ -254,10 +257,10 @@ fn print_loaded(summary: &str, earlier: &Tally, total: &Tally) -> Result<(), Fai
     if let Some(longest) = total.multi_line.longest {
         outln!(
             out,
-            "{} over several lines by quotes; the longest has {} ({longest})",
+            "{} several lines because of quotes; the longest has {} ({longest})",
             match total.multi_line.records {
-                1 => "1 record goes".to_string(),
-                n => format!("{} go", plural(n, "record")),
+                1 => "1 record spans".to_string(),
+                n => format!("{} span", plural(n, "record")),
             },
             plural(longest.count, "line"),
         )?;
@@ -268,11 +271,11 @@ fn print_loaded(summary: &str, earlier: &Tally, total: &Tally) -> Result<(), Fai
     out.finish()
 }
 
-/// Warns on standard error of what is odd about an input whose records were all loaded.
+/// Prints warnings to standard error if an input looks odd whose records were all loaded.
 fn warn_of_input(input: &Input, records: &dyn Records) {
     let name = &input.name;
     if input.read.get() == 0 && input.is_stdin {
-        eprintln!("silt: {name}: it is empty: 0 bytes came; did the command before it fail?");
+        eprintln!("silt: {name}: the input is empty; did the command before it fail?");
     }
     if let Some(byte) = records.other_delimiter() {
         let shown = match byte {
@@ -280,15 +283,16 @@ fn warn_of_input(input: &Input, records: &dyn Records) {
             byte => format!("`{}`", byte.escape_ascii()),
         };
         eprintln!(
-            "silt: {name}: each record has one column, with {shown} in it; if that stands between \
-             columns, load the input again with --delimiter '{}' (and remove what was loaded)",
+            "silt: {name}: each record has one column that contains {shown}; if this separates \
+            columns, load the input again with --delimiter '{}' (and remove what was loaded)",
             byte.escape_ascii()
         );
     }
     let trailing = input.trailing.get();
     if trailing > 0 {
         eprintln!(
-            "silt: {name}: {} after the compressed data that are no such data; they were left out",
+            "silt: {name}: {} after the compressed data are not compressed data; they were left \
+            out",
             plural(trailing, "byte")
         );
     }
@@ -311,7 +315,7 @@ fn loaded(tally: &Tally) -> String {
     )
 }
 
-/// The longest of the records that go on over several lines. It is null if there is none.
+/// The longest of the records that span several lines. It is null if there is none.
 fn longest_json(tally: &Tally) -> serde_json::Value {
     tally.multi_line.longest.map_or(
         serde_json::Value::Null,
@@ -341,7 +345,7 @@ fn progress_bar(len: Option<u64>) -> ProgressBar {
     )
 }
 
-/// A load under way.
+/// A running load.
 struct Load<'a> {
     store: &'a Store,
     keyspace: &'a Keyspace,
@@ -351,13 +355,13 @@ struct Load<'a> {
     batched: Tally,
     sync: bool,
     start_offset: u64,
-    /// What this run has done, without the records in the batch.
+    /// The totals of this run, without the records in the batch.
     done: Tally,
-    /// What the interrupted runs before this one have done.
+    /// The totals of the interrupted runs before this one.
     earlier: Tally,
     input: &'a Input,
     signals: &'a Signals,
-    /// Whether what was read may differ from what the input holds (see [`Untrusted`]).
+    /// Whether the bytes that were read may differ from the input (see [`Untrusted`]).
     is_untrusted: bool,
     /// The command that loads the input without halves of characters, if it may have any.
     without_halves: Option<String>,
@@ -365,7 +369,7 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Loads all records that are left in the source.
+    /// Loads all remaining records of the source.
     fn all(
         &mut self,
         records: &mut dyn Records,
@@ -439,7 +443,7 @@ impl Load<'_> {
         }
     }
 
-    /// Writes the batch and, with it, that the next load has to go on at the source's mark.
+    /// Writes the batch, and with it the position at which the next load has to continue.
     fn write(&mut self, source: &mut Source<'_>, last: bool) -> Result<(), Failure> {
         let mut total = self.total();
         total += self.batched;
@@ -459,28 +463,28 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// What this run and those before it have done with the input.
+    /// The totals of this run and the runs before it.
     fn total(&self) -> Tally {
         let mut total = self.earlier;
         total += self.done;
         total
     }
 
-    /// What of a load that failed stays in the store, and how to go on from there.
+    /// Says which part of a failed load stays in the store, and how to continue.
     fn kept(&self, summary: &str) -> String {
         let left_out = match self.done.left_out.records {
             0 => String::new(),
             _ => format!("; {}", left_out(&self.done.left_out)),
         };
         let again = match self.resume {
-            Some(_) if !self.is_untrusted => "; the same command goes on there",
+            Some(_) if !self.is_untrusted => "; the same command continues there",
             _ => "",
         };
-        format!("what came before stays in the store: {summary}{left_out}{again}")
+        format!("the records before it stay in the store: {summary}{left_out}{again}")
     }
 
-    /// What this run has done. A run that took no time to speak of has no rates, because they
-    /// would mean nothing.
+    /// The totals of this run in words. A very short run has no rates, because they would mean
+    /// nothing.
     fn summary(&self, source: &Source<'_>, time: Duration) -> String {
         // A bad record that ends the load is not counted: the next load reads it again.
         let read = source.mark_offset().saturating_sub(self.start_offset);

@@ -38,13 +38,13 @@ use crate::output::{Out, bytes, one_line, outln};
 /// The user's settings, in the store's folder.
 const OPTIONS_FILE: &str = "OPTIONS.toml";
 
-/// How long an open waits for a store that another process has.
+/// How long an open waits for a store that another process has open.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often it looks again.
+/// The interval at which it tries again.
 const LOCK_LOOK: Duration = Duration::from_millis(20);
 
-/// Keyspaces whose names begin so are kept by tools for themselves.
+/// The prefix of the names of keyspaces that tools keep for themselves.
 pub const OWN_PREFIX: &str = "silt.";
 
 /// Refuses the name of a new keyspace if it is one of those that tools keep for themselves: the
@@ -75,12 +75,12 @@ impl OptionsFile {
     /// Reads the file in a store's folder.
     ///
     /// # Errors
-    /// It cannot be read, or has a setting that is not possible.
+    /// The file cannot be read, or has an impossible setting.
     pub fn read(path: &Path) -> Result<OptionsFile, Failure> {
         let file = path.join(OPTIONS_FILE);
         let text = match fs::read(&file) {
             Ok(text) => text,
-            // No store, or one without: the open says what there is to say.
+            // There is no store, or no file. The open reports errors.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -95,7 +95,7 @@ impl OptionsFile {
             Err(error) => return Err(Failure::file(&file, &error)),
         };
         let options = Options::load(&file)?;
-        // What is no UTF-8 was refused.
+        // Text that is not UTF-8 was refused.
         let text = String::from_utf8_lossy(&text).into_owned();
         Ok(OptionsFile { options, text })
     }
@@ -108,8 +108,8 @@ impl OptionsFile {
         names.filter(|name| document.contains_key(name)).collect()
     }
 
-    /// Options for a few changes: little memory and a small log, so that something can be removed
-    /// from a store on a disk that is nearly full. What the file sets stays in force.
+    /// Options for a few changes: little memory and a small log, so that data can be removed from a
+    /// store on a disk that is nearly full. Settings in the file stay in force.
     pub fn small(&self, create: bool) -> Options {
         let mut options = Options {
             create_if_missing: create,
@@ -142,7 +142,7 @@ pub fn is_own(name: &str) -> bool {
     name.starts_with(OWN_PREFIX)
 }
 
-/// A keyspace that must be there.
+/// A keyspace that must exist.
 fn keyspace_of(store: &Store, name: &str) -> Result<Keyspace, Failure> {
     store.keyspace(name).map_err(|error| match error.kind() {
         ErrorKind::NotFound => no_keyspace(name, &store.keyspaces()).into(),
@@ -150,8 +150,8 @@ fn keyspace_of(store: &Store, name: &str) -> Result<Keyspace, Failure> {
     })
 }
 
-/// A keyspace, which is created if it is not there. The output says so, because the name may have
-/// been mistyped.
+/// A keyspace, which is created if it does not exist. The output says so, because the name may be
+/// mistyped.
 fn keyspace_or_new(store: &Store, name: &str, json: bool) -> Result<Keyspace, Failure> {
     match store.keyspace(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -167,7 +167,7 @@ fn keyspace_or_new(store: &Store, name: &str, json: bool) -> Result<Keyspace, Fa
     Ok(keyspace)
 }
 
-/// The refusal of a keyspace that is not there.
+/// The error for a keyspace that does not exist.
 fn no_keyspace(name: &str, all: &[String]) -> Error {
     let names = all.iter().filter(|name| !is_own(name));
     let names: Vec<_> = names.map(|name| one_line(name)).collect();
@@ -176,7 +176,8 @@ fn no_keyspace(name: &str, all: &[String]) -> Error {
         .advice("create it first, or check the name")
 }
 
-/// Opens a store that must be there, to read it: nothing in it is changed, others may read it too.
+/// Opens a store that must exist, to read it. Nothing in it is changed, and other processes may
+/// read it too.
 ///
 /// # Errors
 /// As [`Store::open_read_only`].
@@ -189,7 +190,7 @@ fn open_to_read_with(path: &Path, options: &Options) -> Result<Store, Failure> {
     told(patiently(&|| Store::open_read_only(path, options.clone())))
 }
 
-/// Opens a store that must be there, to change little.
+/// Opens a store that must exist, for a few changes.
 ///
 /// # Errors
 /// As [`Store::open`].
@@ -197,16 +198,16 @@ fn open_existing(path: &Path) -> Result<Opened, Failure> {
     open(path, OptionsFile::read(path)?.small(false))
 }
 
-/// Opens a store, created if it is not there, to change little.
+/// Opens a store, or creates it if it does not exist, for a few changes.
 ///
 /// # Errors
-/// As [`Store::open`]; where other files lie in the place of a store.
+/// As [`Store::open`]; the folder contains other files and no store.
 fn open_or_create(path: &Path) -> Result<Opened, Failure> {
     open(path, OptionsFile::read(path)?.small(true))
 }
 
-/// Opens a store, created if it is not there, for a command that creates these keyspaces if they
-/// are not there.
+/// Opens a store, or creates it if it does not exist, for a command that creates these keyspaces if
+/// they do not exist.
 ///
 /// # Errors
 /// As [`open_or_create`]; wrong usage if there is no store and a keyspace has a name that is
@@ -220,11 +221,11 @@ fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
     open_or_create(path)
 }
 
-/// Opens a store as all commands do: what the open discarded is told, and nothing is created among
-/// other people's files.
+/// Opens a store for a command. It reports what the open discarded, and creates no store in a
+/// folder with other files.
 ///
 /// # Errors
-/// As [`Store::open`]; where other files lie in the place of a store.
+/// As [`Store::open`]; the folder contains other files and no store.
 fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
     if options.create_if_missing {
         refuse_foreign_folder(path)?;
@@ -232,8 +233,8 @@ fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
     told(patiently(&|| Store::open(path, options.clone()))).map(Opened::new)
 }
 
-/// Opens a store, and waits a moment for whoever has it: a process that was just killed keeps its
-/// locks until its memory is given back.
+/// Opens a store. If another process has it open, waits a moment, because a process that was just
+/// killed keeps its locks until its memory is freed.
 fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<Store> {
     let start = Instant::now();
     loop {
@@ -246,7 +247,7 @@ fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<S
     }
 }
 
-/// What an open came to, with what users of the command line should know of it.
+/// The result of an open, with advice and warnings for users of the command line.
 fn told(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
     match opened {
         Ok(store) => {
@@ -254,7 +255,7 @@ fn told(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
             tell_passed(&store);
             Ok(store)
         }
-        // Only where there is no store: what is missing of one that is there has advice of its own.
+        // Only if there is no store. If a file of a store is missing, the error has its own advice.
         Err(error) if error.kind() == ErrorKind::NotFound && is_about_the_path(&error) => {
             Err(error
                 .advice("check the path; `silt put` and `silt load` create a store")
@@ -269,10 +270,11 @@ fn is_about_the_path(error: &Error) -> bool {
     advice.is_none_or(|advice| advice.starts_with("check the path"))
 }
 
-/// The library takes any folder. A path on a command line is easily one too short, and the store's
-/// files would lie among the others.
+/// Refuses a folder that contains other files and no store. The library accepts any folder, but on
+/// a command line the last part of a path is easily forgotten, and the store's files would lie
+/// among the others.
 fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
-    // What cannot be listed is for the open to tell.
+    // If the folder cannot be listed, the open reports this.
     let Ok(entries) = std::fs::read_dir(path) else {
         return Ok(());
     };
@@ -290,7 +292,7 @@ fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
     }
     match foreign {
         Some(name) => Err(Failure::Other(format!(
-            "{}: the folder holds no store but other files (`{name}`); give the store a folder of \
+            "{}: the folder holds other files (`{name}`) and no store; give the store a folder of \
             its own, for example {}",
             path.display(),
             path.join("store").display()
@@ -299,9 +301,9 @@ fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Log records behind a torn one are discarded by an open. Losing power does that to what was never
-/// synced, and so does damage, which looks the same: nobody should learn it only from what is
-/// missing.
+/// Warns if the open discarded log records behind a torn one. A power loss does this to records
+/// that were never synced, and damage looks the same; users should not learn it only from missing
+/// data.
 fn tell_discarded(store: &Store) {
     let discarded = store.stats().counter("discarded_log_bytes");
     if discarded > 0 {
@@ -313,17 +315,18 @@ fn tell_discarded(store: &Store) {
     }
 }
 
-/// Warns of damage in a part of the log that is not needed: a store opens in spite of it.
+/// Warns of damage in a part of the log that is not needed. Such damage does not keep a store from
+/// opening.
 fn tell_passed(store: &Store) {
     if store.stats().counter("passed_log_damage_count") > 0 {
         eprintln!(
-            "silt: the log is damaged in a part that is not needed, because tables hold what was \
-             in it; `silt check` shows where, and the next write begins a new log"
+            "silt: the log is damaged in a part that is not needed, because its entries are in \
+            tables; `silt check` shows where, and the next write begins a new log"
         );
     }
 }
 
-/// Opens a store and a keyspace that must be there, to read them.
+/// Opens a store and a keyspace that must exist, to read them.
 fn open_keyspace(args: &StoreArgs) -> Result<(Store, Keyspace), Failure> {
     let store = open_to_read(&args.store)?;
     let keyspace = keyspace_of(&store, &args.keyspace)?;
@@ -339,7 +342,7 @@ fn key_of(text: &str, form: &Form, partial: bool) -> Result<Vec<u8>, Failure> {
 /// The bounds of a scan.
 ///
 /// # Errors
-/// A bound that is no key of this form; bounds in the wrong order.
+/// A bound is not a key of this form; bounds in the wrong order.
 pub fn bounds(args: &RangeArgs, form: &Form, values: bool) -> Result<IterOptions, Failure> {
     let key = |text: &Option<String>| {
         text.as_deref()
@@ -351,7 +354,7 @@ pub fn bounds(args: &RangeArgs, form: &Form, values: bool) -> Result<IterOptions
         && lower > upper
     {
         return Err(Failure::Usage(
-            "--to lies before --from; a reverse scan takes them in this order too".to_string(),
+            "--to is smaller than --from; this order is right for a reverse scan too".to_string(),
         ));
     }
     let range = match key(&args.prefix)? {

@@ -1,4 +1,4 @@
-//! A store that a command opened to change it, which is closed however the command ends.
+//! A store that a command opened to change it. It is closed even if the command fails.
 //!
 //! A close records where the log ends, so that damage at the log's end is found later. A command
 //! that fails must close the store as well as one that succeeds.
@@ -9,7 +9,7 @@ use siltstone::{ErrorKind, Store};
 
 use crate::failure::of_a_command;
 
-/// See the module.
+/// The store; see the module.
 pub struct Opened(Option<Store>);
 
 impl Opened {

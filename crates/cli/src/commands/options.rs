@@ -1,12 +1,11 @@
-//! `silt options`: the settings of a store: which values are in force, where each comes from, and
-//! changes to them.
+//! `silt options`: prints the settings in force with the origin of each, and changes them.
 //!
-//! Settings are kept in two places: in the file `OPTIONS.toml` in the store's folder, which is the
-//! operator's, and, for a single keyspace, in the store itself, which takes over what the file sets
-//! for the keyspace when it is opened for writing.
+//! Settings are kept in two places: in the file `OPTIONS.toml` in the store's folder, which belongs
+//! to the operator, and, for a single keyspace, in the store itself. When the store is opened for
+//! writing, it adopts what the file sets for a keyspace.
 //!
-//! Invariants: the file is replaced whole, and only by settings that can be. A change of a
-//! keyspace's settings is made in both places, so that what `--unset` takes away is gone.
+//! Invariants: the file is replaced as a whole, and only by valid settings. A change of a
+//! keyspace's settings is made in both places, so that `--unset` removes a setting completely.
 
 pub mod file;
 mod show;
@@ -27,7 +26,7 @@ use show::InForce;
 
 /// Runs the command.
 pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
-    // What is wrong in the file is refused before what is wrong in the arguments.
+    // Errors in the file are reported before errors in the arguments.
     let read = OptionsFile::read(&args.store)?;
     let changes = changes(args)?;
     let is_change = !args.set.is_empty() || !args.unset.is_empty();
@@ -53,7 +52,8 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
         return Ok(Outcome::Fine);
     }
     let found = match &args.keyspace {
-        // A store that cannot be read with the changed file is told of before the file is changed.
+        // If the store cannot be read with the changed file, this is reported before the file is
+        // changed.
         None => {
             let found = find()?;
             Staged::new(&args.store, &changed.text)?.put_in_place()?;
@@ -77,10 +77,10 @@ fn print(lines: impl FnOnce(&mut Out) -> Result<(), Failure>) -> Result<Outcome,
     Ok(Outcome::Fine)
 }
 
-/// Settings that only a store's creation follows.
+/// Settings that are used only when a store is created.
 const DIRECTORIES: [&str; 2] = ["log_dir", "table_dir"];
 
-/// What is wrong with a name or a value that was given on the command line.
+/// The error for a wrong name or value on the command line.
 fn usage(error: Error) -> Failure {
     Failure::Usage(error.to_string())
 }
@@ -96,7 +96,7 @@ fn named(store: &Store, name: &str) -> Result<Keyspace, Failure> {
 /// The changes that the arguments ask for.
 ///
 /// # Errors
-/// A name is not that of a setting, or an argument of `--set` is no pair.
+/// A name is not that of a setting, or an argument of `--set` is not a pair.
 pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
     let is_chosen = args.store.join("CURRENT").exists();
     let mut set = Vec::new();
@@ -110,7 +110,7 @@ pub fn changes(args: &OptionsArgs) -> Result<Changes<'_>, Failure> {
         siltstone::setting(name).map_err(usage)?;
         if is_chosen && DIRECTORIES.contains(&name) {
             return Err(Failure::Usage(format!(
-                "{name} is chosen when a store is created, and {} is there already",
+                "{name} is chosen when a store is created, and {} exists already",
                 args.store.display()
             )));
         }
@@ -140,19 +140,19 @@ fn change_keyspace(
     changes: &Changes<'_>,
 ) -> Result<(), Failure> {
     let mut options = changed.small(false);
-    // The open would set them before what is to be unset is gone, which they may contradict.
+    // The open would apply them before the other settings are unset, which they may contradict.
     let wished = options.keyspaces.remove(name).unwrap_or_default();
-    // It stays open, so that no other process opens it before the changed file is in place.
+    // The store stays open, so that no other process opens it before the file is replaced.
     let store = open_to_change(args, name, options)?;
     let keyspace = named(&store, name)?;
-    // What the store refuses must not stand in the file, and where the file cannot be written, the
-    // store must not have the change. (The open would delete a staged file.)
+    // A setting that the store refuses must not be written to the file, and if the file cannot be
+    // written, the store must not have the change. (The open would delete a staged file.)
     let staged = Staged::new(&args.store, &changed.text)?;
     keyspace.change_options(&wished, &changes.unset)?;
     staged.put_in_place().map_err(|failure| {
         Failure::Other(format!(
-            "{failure}; the store keeps the change of the keyspace `{}` already, but the file may \
-             be as it was: give the command again",
+            "{failure}; the store has the change of the keyspace `{}` already, but the file may \
+            lack it: give the command again",
             one_line(name)
         ))
     })?;
@@ -178,8 +178,8 @@ fn open_to_change(args: &OptionsArgs, name: &str, options: Options) -> Result<Op
             .into(),
         Failure::Store(error) if error.kind() == ErrorKind::NotFound => error
             .advice(format!(
-                "a keyspace has settings once it is there: `silt keyspace create {} -k {name}` \
-                 creates it",
+                "a keyspace must exist before it can have settings: `silt keyspace create {} -k \
+                {name}` creates it",
                 args.store.display()
             ))
             .into(),
@@ -187,16 +187,16 @@ fn open_to_change(args: &OptionsArgs, name: &str, options: Options) -> Result<Op
     })
 }
 
-/// The changed file, written and synced beside the old one. Dropped before it is in place, it is
-/// deleted.
+/// The changed file, written and synced beside the old one. It is deleted if it is dropped before
+/// it replaces the old file.
 struct Staged {
     new: PathBuf,
     file: PathBuf,
 }
 
 impl Staged {
-    /// Writes the file. Where a link lies in its place, the file that the link leads to is to be
-    /// replaced, and the link stays.
+    /// Writes the file. If the path is a link, the target of the link will be replaced, and the
+    /// link stays.
     fn new(store: &Path, text: &str) -> Result<Staged, Failure> {
         let mut file = store.join(OPTIONS_FILE);
         if file.is_symlink() {
@@ -235,7 +235,8 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // In place it has another name. What cannot be deleted is overwritten by the next change.
+        // After the replacement it has another name. If it cannot be deleted, the next change
+        // overwrites it.
         let _ = fs::remove_file(&self.new);
     }
 }

@@ -1,7 +1,7 @@
-//! `silt man`: manual pages, made of the definition of the command line.
+//! `silt man`: manual pages, generated from the definition of the command line.
 //!
-//! Each command has a page of its own, whose synopsis has every option with its value. Examples
-//! keep their lines, however narrow the screen is, because they are there to be copied.
+//! Each command has a page of its own, whose synopsis has every option with its value. The lines of
+//! examples are never wrapped, so that they can be copied.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::output::Out;
 /// Runs the command.
 pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
     let mut command = Args::command();
-    // Adds the options that all commands have to each command, and its whole name.
+    // Adds to each command its whole name and the options that all commands have.
     command.build();
     match &args.folder {
         None => {
@@ -33,7 +33,7 @@ pub fn run(args: &ManArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// Commands below one that have pages.
+/// The subcommands that have pages.
 fn below(command: &Command) -> impl Iterator<Item = &Command> {
     let all = command.get_subcommands();
     all.filter(|c| !c.is_hide_set() && c.get_name() != "help")
@@ -55,7 +55,7 @@ fn page(command: &Command, name: &str) -> Result<Vec<u8>, Failure> {
 }
 
 fn render(command: &Command, name: &str, page: &mut Vec<u8>) -> io::Result<()> {
-    // Clap keeps names as `&'static str`; the few of them live as long as the process anyway.
+    // Clap keeps names as `&'static str`. There are few of them, so leaking them does no harm.
     let leaked: &'static str = name.to_string().leak();
     let whole = command.get_bin_name().unwrap_or(name).to_string();
     let man = Man::new(command.clone().name(leaked).disable_help_subcommand(true));
@@ -74,7 +74,7 @@ fn render(command: &Command, name: &str, page: &mut Vec<u8>) -> io::Result<()> {
     man.render_version_section(page)
 }
 
-/// Everything that may stand on the command's line.
+/// The synopsis: all options and arguments of the command.
 fn synopsis(command: &Command, whole: &str, page: &mut Vec<u8>) -> io::Result<()> {
     writeln!(page, ".SH SYNOPSIS\n.ad l\n.nh\n\\fB{}\\fR", escaped(whole))?;
     let shown = command.get_arguments().filter(|a| !a.is_hide_set());
@@ -92,7 +92,7 @@ fn synopsis(command: &Command, whole: &str, page: &mut Vec<u8>) -> io::Result<()
     writeln!(page, ".hy\n.ad b")
 }
 
-/// An argument that may be left out stands in brackets; one that may be given again has dots.
+/// Puts optional arguments in brackets, and dots behind arguments that can be repeated.
 fn in_brackets(arg: &Arg, text: &str) -> String {
     let many = matches!(arg.get_action(), ArgAction::Append | ArgAction::Count)
         || arg.get_num_args().is_some_and(|n| n.max_values() > 1);
@@ -124,7 +124,7 @@ fn option_text(option: &Arg) -> String {
     }
 }
 
-/// What a value is called.
+/// The name of a value.
 fn value_of(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     match names {
@@ -133,7 +133,7 @@ fn value_of(arg: &Arg) -> String {
     }
 }
 
-/// What stands behind the options: examples line by line, everything else as paragraphs.
+/// The text after the options: examples line by line, everything else as paragraphs.
 fn notes(help: &str, page: &mut Vec<u8>) -> io::Result<()> {
     let mut has_notes = false;
     for paragraph in help.split("\n\n").filter(|p| !p.trim().is_empty()) {
@@ -159,7 +159,7 @@ fn notes(help: &str, page: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Text that a formatter prints as it is.
+/// Escapes text so that a formatter prints it unchanged.
 fn escaped(text: &str) -> String {
     let text = text
         .replace('\\', "\\e")

@@ -1,4 +1,4 @@
-//! `silt put`: one pair.
+//! `silt put`: writes one pair.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
             return Err(Failure::Usage("give a value, or --file FILE".to_string()));
         }
     };
-    // Before a store is created for it.
+    // This comes before a store is created for the value.
     check_lengths(&key, &value)?;
     let store = open_for(&args.store.store, &[&args.store.keyspace])?;
     let keyspace = keyspace_or_new(&store, &args.store.keyspace, false)?;
@@ -34,21 +34,21 @@ pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// The value that a text of this form stands for.
+/// The value that a text of this form represents.
 fn given(text: &str, form: &Form) -> Result<Vec<u8>, String> {
     let value = form.parse(text, false)?;
     if *form == Form::Json {
         json(&value).map_err(|why| {
             format!(
-                "{why} (of the value as it would be stored: \\n, \\t and \\xNN stand for bytes, \
-                 and a backslash of the JSON itself is given as \\\\)"
+                "{why} (in the value as it would be stored: \\n, \\t and \\xNN mean bytes; give a \
+                backslash of the JSON itself as \\\\)"
             )
         })?;
     }
     Ok(value)
 }
 
-/// What a file holds, if it can be a value.
+/// The contents of a file, if they can be a value.
 fn whole(path: &Path) -> Result<Vec<u8>, Failure> {
     let (name, input): (String, Box<dyn Read>) = if path == Path::new("-") {
         ("standard input".to_string(), Box::new(io::stdin().lock()))
@@ -64,7 +64,7 @@ fn whole(path: &Path) -> Result<Vec<u8>, Failure> {
         .map_err(|e| Failure::io(&name, &e))?;
     if value.len() as u64 == limit {
         return Err(Failure::Other(format!(
-            "{name}: it has more than {MAX_VALUE_BYTES} bytes, the most that a value can have"
+            "{name}: it has more than {MAX_VALUE_BYTES} bytes, the limit of a value"
         )));
     }
     Ok(value)

@@ -1,4 +1,4 @@
-//! `silt repair`: what can be read of a damaged store, as a new store.
+//! `silt repair`: copies everything that can be read of a damaged store to a new store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,11 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
         Arc::new(
             FileStorage::open_or_create(&target).map_err(|e| match args.to {
                 Some(_) => told(e, &target),
-                None => Failure::Other(format!("{}; --to makes it elsewhere", told(e, &target))),
+                None => Failure::Other(format!(
+                    "{}; --to chooses another \
+                    folder",
+                    told(e, &target)
+                )),
             })?,
         );
     let bar = ProgressBar::new(0);
@@ -61,7 +65,7 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
         Err(error) => {
             drop(made);
             if is_new {
-                // Only if nothing is in it but the lease's file.
+                // Only if the folder contains nothing but the lease's file.
                 let _ = std::fs::remove_file(target.join("LOCK.store"));
                 let _ = std::fs::remove_dir(&target);
             }
@@ -97,13 +101,13 @@ fn print(out: &mut Out, report: &RepairReport, target: &Path) -> Result<(), Fail
     } else if report.strict {
         outln!(
             out,
-            "LOST DATA: see above; what is suspect was left out of the new store"
+            "LOST DATA: see above; suspect keys were left out of the new store"
         )?;
     } else {
         outln!(
             out,
             "LOST DATA: keys of the suspect ranges may be missing, older than they were, or \
-            deleted before"
+            restored although they were deleted"
         )?;
     }
     Ok(())

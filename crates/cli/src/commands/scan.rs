@@ -55,7 +55,7 @@ pub fn run(args: &ScanArgs) -> Result<Outcome, Failure> {
         return Ok(Outcome::Fine);
     }
     eprintln!(
-        "silt: {} no JSON; a member `value_is_json` (or `key_is_json`) that is false marks them",
+        "silt: {} not JSON; the member `value_is_json` (or `key_is_json`) of such pairs is false",
         match printer.marked {
             1 => "1 pair has a key or value that is".to_string(),
             n => format!("{} have a key or value that is", plural(n, "pair")),
@@ -64,13 +64,12 @@ pub fn run(args: &ScanArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::NoJson)
 }
 
-/// Prints pairs: as lines with tabs, as columns for people where a layout gives them names, or as
-/// JSON.
+/// Prints pairs: as lines with tabs, as columns with names if there is a layout, or as JSON.
 pub struct Printer {
     key: Form,
     value: Form,
     json: bool,
-    /// Whether bytes that should be JSON and are not are printed as text and marked. Otherwise they
+    /// If set, bytes that should be JSON and are not are printed as text and marked. Otherwise they
     /// are an error.
     pub marks: bool,
     /// The number of pairs that were marked.
@@ -99,7 +98,7 @@ impl Printer {
     /// Prints a pair, or a key or a value alone.
     ///
     /// # Errors
-    /// It does not fit its form; the output is closed.
+    /// The bytes do not fit their form; the output is closed.
     pub fn pair(
         &mut self,
         out: &mut Out,
@@ -196,12 +195,12 @@ fn misfit(what: &str, key: &[u8], flag: &str, why: &str) -> Failure {
     let mut shown = Vec::new();
     push_text(&mut shown, &key[..key.len().min(80)]);
     Failure::Other(format!(
-        "the {what} `{}` does not fit {flag}: {why}; {flag} hex shows it as it is",
+        "the {what} `{}` does not fit {flag}: {why}; {flag} hex prints its bytes",
         String::from_utf8_lossy(&shown)
     ))
 }
 
-/// Prints rows with columns of even width. Columns of numbers are aligned on the right.
+/// Prints rows with aligned columns. Columns of numbers are aligned on the right.
 #[derive(Default)]
 struct Table {
     names: Vec<String>,

@@ -1,4 +1,4 @@
-//! `silt stats` and `silt levels`: a store's shape, and what it counts; once, or as a live screen.
+//! `silt stats` and `silt levels`: print a store's levels and statistics, once or as a live screen.
 
 mod rates;
 mod source;
@@ -44,7 +44,7 @@ pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
     })
 }
 
-/// A sample as JSON: the store's own object, and where it is from.
+/// A sample as JSON: the store's own object, and the origin of the sample.
 fn json(sample: &Sample) -> serde_json::Value {
     let mut json: serde_json::Value =
         serde_json::from_str(&sample.stats.to_json()).expect("it is JSON");
@@ -52,14 +52,14 @@ fn json(sample: &Sample) -> serde_json::Value {
     json
 }
 
-/// How one sample is shown.
+/// A function that prints one sample.
 type Print<'a> = &'a dyn Fn(&mut Out, &Sample, Option<&Rates>) -> Result<(), Failure>;
 
-/// How long `--watch` waits for a store that is not there yet, and how often it looks for it.
+/// How long `--watch` waits for a store that does not exist yet, and how often it looks for it.
 const STORE_PATIENCE: Duration = Duration::from_secs(60);
 const STORE_LOOK: Duration = Duration::from_millis(100);
 
-/// Shows figures once, or again and again.
+/// Shows figures once, or repeatedly.
 fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
     let patience = args.watch.map_or(Duration::ZERO, |_| STORE_PATIENCE);
     let mut last = first_figures(args, patience)?;
@@ -88,7 +88,7 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
             Some(failure) if screen => outln!(out, "{failure}")?,
             Some(failure) => eprintln!("silt: {failure}"),
         }
-        // A look that fails holds nothing.
+        // A look that failed did not hold the store.
         let held = failed.as_ref().map_or(last.held, |_| Duration::ZERO);
         let pause = pause_after(held, every);
         if pause > every {
@@ -112,11 +112,12 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
             false => next + every,
         };
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        // After a pause (a stopped process, a suspended machine) nothing is caught up on.
+        // After a pause (a stopped process, a suspended machine) missed samples are not made up
+        // for.
         next = next.max(Instant::now() - every);
         match figures(args) {
             Ok(sample) => {
-                // A sample that the writer has not replaced yet keeps the rates that it had.
+                // If the writer has not published a new sample yet, the old one keeps its rates.
                 if !sample.is_same_as(&last) {
                     rates = Rates::between(&last, &sample);
                 }
@@ -128,18 +129,20 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
     }
 }
 
-/// A look at a store that nobody has open reads its log and keeps writers out meanwhile. The pause
-/// after it is so many times as long as the look, so that writers mostly get in.
+/// A look at a store that no process has open reads its log and excludes writers meanwhile. The
+/// pause after it is at least this many times as long as the look, so that writers can open the
+/// store most of the time.
 const PAUSE_PER_LOOK: u32 = 20;
 
-/// How long to wait after a look that held the store so long, where one is wanted every `every`.
+/// How long to wait after a look that held the store for this time, if a look is wanted every
+/// `every`.
 fn pause_after(held: Duration, every: Duration) -> Duration {
     every.max(held.saturating_mul(PAUSE_PER_LOOK))
 }
 
-/// The first figures of a store. An error ends the command here, while a later one may pass. Only a
-/// store that is not there yet is waited for: `--watch` is often started before the program that
-/// creates the store.
+/// The first figures of a store. Here an error ends the command, while a later one may be
+/// temporary. If the store does not exist yet, the command waits for it, because `--watch` is often
+/// started before the program that creates the store.
 fn first_figures(args: &FiguresArgs, patience: Duration) -> Result<Sample, Failure> {
     let start = Instant::now();
     let is_there = || args.store.join("CURRENT").exists();
@@ -170,7 +173,7 @@ fn first_figures(args: &FiguresArgs, patience: Duration) -> Result<Sample, Failu
     }
 }
 
-/// The figures of a store: of the keyspace that was asked for, or of all but those that tools keep
+/// The figures of a store: of the given keyspace, or of all keyspaces except those that tools keep
 /// for themselves.
 fn figures(args: &FiguresArgs) -> Result<Sample, Failure> {
     let mut sample = Sample::take(&args.store)?;
@@ -186,7 +189,7 @@ fn figures(args: &FiguresArgs) -> Result<Sample, Failure> {
     Ok(sample)
 }
 
-/// Prints a store's statistics; only the shape of the keyspaces if so.
+/// Prints a store's statistics, or only those of its keyspaces.
 fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> {
     outln!(out, "health     {}", stats.health)?;
     outln!(out, "published  sequence number {}", stats.published)?;
@@ -250,7 +253,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
         let aside = if side.set_aside_us > 0 {
             let seconds = side.set_aside_us.div_ceil(1_000_000);
             format!(
-                "; set aside for {seconds} s, {} of its outcomes were rejected",
+                "; suspended for {seconds} s, {} of its outcomes were rejected",
                 side.rejected_count
             )
         } else {
@@ -290,7 +293,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
 fn space(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     let total = stats.space.total();
     if total.file_count == 0 {
-        // The figures are of a writer that does not count the files.
+        // The figures are from a writer that does not count the files.
         return Ok(());
     }
     let size = |s: Space| {
@@ -368,7 +371,7 @@ fn counters(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     outln!(out)?;
     outln!(
         out,
-        "counters since it was opened (those that are zero are left out)"
+        "counters since the store was opened (without those that are zero)"
     )?;
     for (name, value) in stats.counters.iter().filter(|(_, value)| **value > 0) {
         outln!(out, "  {name:<28}{:>18}", count(*value))?;
@@ -404,10 +407,11 @@ fn latencies(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Delays shown one by one.
+/// The number of delays that are shown one by one.
 const DELAYS_SHOWN: usize = 5;
 
-/// Prints delays of writers: by cause, with what each means; those that last; and the last ones.
+/// Prints delays of writers: totals by cause, with the meaning of each; those of writers that wait
+/// now; and the latest ones.
 fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     outln!(out)?;
     if stats.delay_totals.iter().all(|(_, total)| total.count == 0) {
@@ -418,7 +422,7 @@ fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
         "  {:<20}{:>10}{:>12}{:>12}",
         "delays by cause",
         "count",
-        "in all",
+        "total",
         "longest"
     )?;
     for (cause, total) in &stats.delay_totals {

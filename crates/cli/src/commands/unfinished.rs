@@ -16,7 +16,7 @@ use siltstone::BUILT_TABLE_SUFFIX;
 
 use crate::failure::Failure;
 
-/// What the name of a mark ends with; the name of the export's tables stands before it.
+/// The end of a mark's name; the name of the export's tables precedes it.
 const MARK_SUFFIX: &str = "-unfinished.export";
 
 /// The mark of the export that this process runs.
@@ -29,7 +29,7 @@ impl Mark {
     /// Marks the export of tables `name` into `folder`.
     ///
     /// # Errors
-    /// Tables of this name are there, or another export's mark; the file cannot be written.
+    /// Tables of this name exist, or another export's mark; the file cannot be written.
     pub fn create(folder: &Path, name: &str) -> Result<Mark, Failure> {
         let mark = Mark {
             folder: folder.to_path_buf(),
@@ -41,8 +41,8 @@ impl Mark {
         }
         if let Some(table) = mark.table()? {
             return Err(Failure::Other(format!(
-                "{} is there already, and an export replaces nothing; export into another folder, \
-                 or give the tables another name than `{name}` with --name",
+                "{} exists already, and an export replaces nothing; export to another folder, or \
+                give the tables another name than `{name}` with --name",
                 table.display()
             )));
         }
@@ -114,8 +114,8 @@ impl Mark {
 
     fn refusal(&self) -> Failure {
         Failure::Other(format!(
-            "{}: an export into this folder was cut off, or is still running; if none is running, \
-             delete {} and {} there and give the export again",
+            "{}: an export to this folder was interrupted, or is still running; if none is \
+            running, delete {} and {} there and export again",
             self.path().display(),
             self.tables(),
             name_in(&self.path())
@@ -123,7 +123,7 @@ impl Mark {
     }
 }
 
-/// The name that the export gave to the table at `path`, if its file is called as such a table is.
+/// The name that the export gave to the table at `path`, if its file has a name of such a table.
 fn name_of(path: &Path) -> Option<String> {
     let file = name_in(path);
     let (name, number) = file.strip_suffix(BUILT_TABLE_SUFFIX)?.rsplit_once('-')?;
@@ -136,10 +136,10 @@ fn name_in(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Refuses a file of an export that is not finished: its mark, or a table beside its mark.
+/// Refuses a file of an unfinished export: its mark, or a table beside its mark.
 ///
 /// # Errors
-/// It is one of these.
+/// The file is one of these.
 pub fn refuse(path: &Path) -> Result<(), Failure> {
     let file = name_in(path);
     let marked = file.strip_suffix(MARK_SUFFIX).map(String::from);
