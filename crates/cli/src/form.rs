@@ -1,8 +1,8 @@
 //! How keys and values are given and printed: as text, hexadecimal digits, base64, JSON, or the
 //! fields of a record layout.
 //!
-//! Invariant: [`Form::parse`] takes back what [`Form::push`] prints, but for the tabs between the
-//! fields of a layout, which are commas on the command line.
+//! Invariant: [`Form::parse`] accepts what [`Form::push`] prints, except that the tabs between the
+//! fields of a layout are commas on the command line.
 
 pub mod layout;
 
@@ -17,19 +17,19 @@ use layout::Layout;
 /// A form of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Text where they are text, `\xNN` where they are not.
+    /// Text, with `\xNN` for bytes that are not text.
     Text,
     /// Hexadecimal digits.
     Hex,
     /// Base64 with its padding.
     Base64,
-    /// Text that holds JSON: under `--json` it stands as it is instead of in quotes.
+    /// Text that is JSON: with `--json` it is printed unchanged and not in quotes.
     Json,
     /// Fields of fixed widths.
     Layout(Layout),
 }
 
-/// As it is given on the command line.
+/// The form as it is given on the command line.
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +46,7 @@ impl Form {
     /// The form of this name, or the layout that it spells.
     ///
     /// # Errors
-    /// Why it is neither.
+    /// It is neither; the error says why.
     pub fn named(name: &str) -> Result<Form, String> {
         Ok(match name {
             "text" => Form::Text,
@@ -63,23 +63,23 @@ impl Form {
         })
     }
 
-    /// The bytes that are written so on the command line. Of a layout the first fields alone will
-    /// do if `partial`.
+    /// The bytes that are written in this form on the command line. If `partial`, the first fields
+    /// of a layout are enough.
     ///
     /// # Errors
-    /// Why they cannot be read.
+    /// They cannot be read; the error says why.
     pub fn parse(&self, text: &str, partial: bool) -> Result<Vec<u8>, String> {
         match self {
             Form::Text | Form::Json => parse_text(text),
             Form::Hex => parse_hex(text.as_bytes()),
             Form::Base64 => STANDARD
                 .decode(text)
-                .map_err(|e| format!("it is no base64: {e}")),
+                .map_err(|e| format!("it is not base64: {e}")),
             Form::Layout(layout) => layout.parse_record(text, partial),
         }
     }
 
-    /// Names of the columns that this form prints of what is called `name`.
+    /// The names of the columns that this form prints for bytes called `name`.
     pub fn columns<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
         match self {
             Form::Layout(layout) => layout.names().collect(),
@@ -90,7 +90,7 @@ impl Form {
     /// Appends the bytes in this form; the fields of a layout with tabs between them.
     ///
     /// # Errors
-    /// How they do not fit the layout.
+    /// They do not fit the layout; the error says why.
     pub fn push(&self, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), String> {
         match self {
             Form::Text | Form::Json => push_text(line, bytes),
@@ -108,10 +108,10 @@ impl Form {
         Ok(())
     }
 
-    /// Appends the bytes as a JSON value. Bytes that are no text are the object `{"hex":"..."}`.
+    /// Appends the bytes as a JSON value. Bytes that are not text are the object `{"hex":"..."}`.
     ///
     /// # Errors
-    /// How they do not fit the layout, or that they are no JSON.
+    /// They do not fit the layout, or are not JSON.
     pub fn push_json(&self, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), String> {
         match self {
             Form::Text => push_json_bytes(line, bytes),
@@ -127,7 +127,7 @@ impl Form {
             }
             Form::Json => {
                 let raw = json(bytes).map_err(|why| format!("{why}; another form prints it"))?;
-                // A line of output is one pair: line ends can only stand between tokens.
+                // A line of output is one pair. Line ends can only be between tokens.
                 line.extend(raw.get().bytes().map(|b| match b {
                     b'\n' | b'\r' => b' ',
                     b => b,
@@ -157,19 +157,19 @@ fn push_base64(line: &mut Vec<u8>, bytes: &[u8]) {
 /// Bytes as JSON.
 ///
 /// # Errors
-/// Where they are not JSON.
+/// They are not JSON; the error says where.
 pub fn json(bytes: &[u8]) -> Result<&serde_json::value::RawValue, String> {
-    serde_json::from_slice(bytes).map_err(|e| format!("it is no JSON: {e}"))
+    serde_json::from_slice(bytes).map_err(|e| format!("it is not JSON: {e}"))
 }
 
 /// Appends text as a JSON string.
 pub fn push_json_text(line: &mut Vec<u8>, text: &str) {
-    // Strings cannot fail, and neither can writes to a vector.
+    // Neither serializing a string nor writing to a vector can fail.
     let _ = serde_json::to_writer(line, text);
 }
 
-/// Appends bytes as a JSON string if they are text, else as an object that holds their hexadecimal
-/// digits.
+/// Appends bytes as a JSON string if they are text, and otherwise as an object with their
+/// hexadecimal digits.
 pub fn push_json_bytes(line: &mut Vec<u8>, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => push_json_text(line, text),
@@ -189,7 +189,7 @@ fn byte_of(high: u8, low: u8) -> Option<u8> {
 /// The bytes of hexadecimal digits.
 ///
 /// # Errors
-/// Why they are none.
+/// They are not hexadecimal digits; the error says why.
 pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, String> {
     text.chunks(2)
         .map(|pair| match pair {
@@ -203,17 +203,17 @@ pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, String> {
 /// The bytes of text with escapes: `\\`, `\t`, `\n`, `\xNN`.
 ///
 /// # Errors
-/// Which escape cannot be read.
+/// An escape cannot be read; the error says which.
 pub fn parse_text(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     unescape(text.as_bytes(), &mut bytes)?;
     Ok(bytes)
 }
 
-/// Appends what `escaped` stands for, as [`parse_text`].
+/// Appends the bytes that `escaped` means, like [`parse_text`].
 ///
 /// # Errors
-/// Which escape cannot be read.
+/// An escape cannot be read; the error says which.
 pub fn unescape(escaped: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
     let mut rest = escaped;
     while let Some(at) = memchr::memchr(b'\\', rest) {
@@ -225,7 +225,7 @@ pub fn unescape(escaped: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
             [b'n', ..] => (b'\n', 1),
             [b'x', digits @ ..] => match digits.first_chunk().and_then(|[h, l]| byte_of(*h, *l)) {
                 Some(byte) => (byte, 3),
-                None => return Err("\\x wants two hexadecimal digits".to_string()),
+                None => return Err("\\x needs two hexadecimal digits".to_string()),
             },
             _ => {
                 return Err("a backslash is written \\\\, a byte \\xNN".to_string());

@@ -1,12 +1,12 @@
-//! The parsers of the command line as functions of bytes: what libFuzzer (`fuzz/`) and the replay
-//! of its corpora run, as `siltstone_sim::fuzzing` is for the parsers of files.
+//! The parsers of the command line as functions of bytes. libFuzzer (`fuzz/`) and the replay of its
+//! corpora run them, like those of `siltstone_sim::fuzzing` for the parsers of files.
 //!
-//! What it is: [`TARGETS`]. Each holds what a parser accepts against what it promises: what was
-//! printed can be given again; an input gives the same records whatever the buffer, and from a
-//! place between two records the same as from its start; settings that were written are read back.
+//! Each of [`TARGETS`] checks promises of a parser: printed bytes can be given again; an input
+//! gives the same records with every size of the buffer, and from a position between two records
+//! the same ones as from its start; settings that were written are read back.
 //!
-//! Invariants: a target is a function of its bytes alone, opens no store, and panics where a
-//! promise is broken.
+//! Invariants: a target is a function of its bytes alone, opens no store, and panics if a promise
+//! is broken.
 //!
 //! Threading: targets start no threads.
 
@@ -25,7 +25,7 @@ use crate::form::Form;
 use crate::load::source::{Place, Source};
 use crate::load::{BadRecord, Pair, Records, Step};
 
-/// A parser's name, which is that of its corpus, and what gives it bytes.
+/// The name of a parser and of its corpus, and the function that runs the parser on bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
@@ -36,8 +36,8 @@ pub const TARGETS: [Target; 4] = [
     ("cli_set", set),
 ];
 
-/// Longest line of flags: a layout's field may have 65,535 bytes, and a command line as many fields
-/// as its length allows.
+/// The maximum length of a line of flags. Without it a layout's field could have 65,535 bytes, and
+/// a command line as many fields as its length allows.
 const FLAGS_BYTES: usize = 200;
 
 /// The first line and the rest.
@@ -49,7 +49,7 @@ fn first_line(bytes: &[u8]) -> Option<(&str, &[u8])> {
 /// A command line: words with line feeds between them.
 fn command_line(bytes: &[u8]) {
     thread_local! {
-        // Building it takes a hundred times as long as a parse.
+        // Building the parser takes a hundred times as long as a parse.
         static COMMAND: RefCell<clap::Command> = RefCell::new(Args::command());
     }
     let words = bytes.split(|b| *b == b'\n').map(OsStr::from_bytes);
@@ -84,7 +84,7 @@ fn command_line(bytes: &[u8]) {
     }
 }
 
-/// What a form prints.
+/// The text that a form prints.
 fn printed(form: &Form, bytes: &[u8]) -> Result<String, String> {
     let mut line = Vec::new();
     form.push(&mut line, bytes)?;
@@ -92,8 +92,8 @@ fn printed(form: &Form, bytes: &[u8]) -> Result<String, String> {
     Ok(String::from_utf8(line).expect("what is printed is text"))
 }
 
-/// What was printed, as it is given: the fields of a layout with commas between them, their own
-/// commas escaped.
+/// Printed text in the form of an argument: the fields of a layout with commas between them, and
+/// their own commas escaped.
 fn given(form: &Form, printed: &str) -> String {
     if !matches!(form, Form::Layout(_)) {
         return printed.to_string();
@@ -116,7 +116,7 @@ fn check_json(form: &Form, bytes: &[u8]) {
     }
 }
 
-/// The name of a form, and behind a line feed a text or bytes.
+/// The name of a form, a line feed, and a text or bytes.
 fn form(bytes: &[u8]) {
     let Some((name, rest)) = first_line(bytes) else {
         return;
@@ -152,10 +152,10 @@ struct LoadFlags {
     load: LoadArgs,
 }
 
-/// Records that are held against each other; behind them only that reading ends.
+/// The number of records that are compared. After them, only the end of reading is checked.
 const COMPARED_RECORDS: usize = 64;
 
-/// What was read: the first records, and where each ended.
+/// The result of reading: the first records, and the end of each.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Read {
     records: Vec<Result<Pair, BadRecord>>,
@@ -164,7 +164,8 @@ struct Read {
     end: u64,
 }
 
-/// Reads an input with a buffer of this size, from its start or from a place between two records.
+/// Reads an input with a buffer of this size, from its start or from a position between two
+/// records.
 fn read(
     flags: &Flags,
     args: &LoadArgs,
@@ -193,7 +194,7 @@ fn read(
             break;
         }
         let end = source.offset();
-        // An array that is cut off may lack nothing but its bracket.
+        // An incomplete array may lack only its bracket.
         let is_end = matches!(step, Step::Bad(_)) && end == text.len() as u64;
         assert!(end > before || is_end, "a record has bytes");
         before = end;
@@ -215,10 +216,10 @@ fn read(
     Some(read)
 }
 
-/// A line of flags, and what it means if it means something.
+/// A line of flags, and its meaning if it is valid.
 type Asked = (String, Option<(LoadArgs, Flags)>);
 
-/// What the flags mean that stand in a line with tabs between them.
+/// The meaning of the flags in a line, which are separated by tabs.
 fn asked(line: &str) -> Option<(LoadArgs, Flags)> {
     thread_local! {
         static COMMAND: RefCell<clap::Command> = RefCell::new(LoadFlags::command());
@@ -234,11 +235,11 @@ fn asked(line: &str) -> Option<(LoadArgs, Flags)> {
     Some((args, flags))
 }
 
-/// The flags of `silt load` with tabs between them, and behind a line feed the input.
+/// The flags of `silt load` separated by tabs, a line feed, and the input.
 fn load(bytes: &[u8]) {
     thread_local! {
-        // Most inputs have the flags of the one before, and reading these takes longer than all
-        // else.
+        // Most inputs have the same flags as the one before, and parsing the flags takes most of
+        // the time.
         static ASKED: RefCell<Asked> = RefCell::default();
     }
     let Some((line, text)) = first_line(bytes) else {
@@ -259,8 +260,9 @@ fn load_text(args: &LoadArgs, flags: &Flags, text: &[u8]) {
     assert_eq!(read(flags, args, text, 3, None), whole, "another buffer");
     let Some(whole) = whole else { return };
     let at = whole.ends.len() / 2;
-    // No load goes on at the end of the input, after a bad record that reached it: the next step
-    // ends it. An array that was cut off there would be reported a second time.
+    // No load continues at the end of the input after a bad record that reached it, because the
+    // next step ends the load. Otherwise an array that was cut off there would be reported a second
+    // time.
     let is_over = |end: u64| end == whole.end && whole.records[at].is_err();
     if let Some(&middle) = whole.ends.get(at)
         && whole.count <= COMPARED_RECORDS as u64

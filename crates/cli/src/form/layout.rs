@@ -1,10 +1,10 @@
-//! Record layouts: `id:u64,energy:f32`, fields of fixed widths one behind the other.
+//! Record layouts, such as `id:u64,energy:f32`: fields of fixed widths in a fixed order.
 //!
-//! What it is: numbers are little-endian unless they say `be`; `bytesN` are printed as hexadecimal
-//! digits, `textN` as text without the zero bytes at its end; the last field may be `bytes` or
-//! `text` without a width and takes what is left. Fields called `_` are there but not shown.
+//! Numbers are little-endian unless they end in `be`. `bytesN` are printed as hexadecimal digits,
+//! and `textN` as text without the zero bytes at its end. The last field may be `bytes` or `text`
+//! without a width and takes all remaining bytes. Fields called `_` are not shown.
 //!
-//! Invariant: a record fits whole or not at all; nothing is read beyond it.
+//! Invariant: a record fits as a whole or not at all; nothing is read beyond it.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct Field {
     /// Its name.
     pub name: String,
     kind: Kind,
-    /// Bytes; none: all that are left.
+    /// The width in bytes; none for a field that takes all remaining bytes.
     width: Option<usize>,
     big_endian: bool,
 }
@@ -35,16 +35,16 @@ pub struct Field {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     fields: Vec<Field>,
-    /// Bytes of all fields that have a width.
+    /// The sum of the widths.
     width: usize,
-    /// Whether the last field takes what is left.
+    /// Whether the last field takes all remaining bytes.
     open: bool,
 }
 
 const KINDS: &str = "u8 to u128, i8 to i128, f32, f64 (with `be` behind it: big-endian), bytesN, \
     textN, or at the end bytes or text";
 
-/// As it is given on the command line: equal layouts give equal texts.
+/// The layout as it is given on the command line. Equal layouts give equal texts.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, field) in self.fields.iter().enumerate() {
@@ -60,8 +60,8 @@ impl Field {
     fn parse(text: &str) -> Result<Field, String> {
         let (name, kind) = text
             .split_once(':')
-            .ok_or_else(|| format!("`{text}` is no field; expected NAME:TYPE"))?;
-        let wrong = || format!("`{kind}` is no type of a field; expected {KINDS}");
+            .ok_or_else(|| format!("`{text}` is not a field; expected NAME:TYPE"))?;
+        let wrong = || format!("`{kind}` is not a type of a field; expected {KINDS}");
         if name.is_empty() {
             return Err(format!("the field `{text}` has no name"));
         }
@@ -103,7 +103,7 @@ impl Field {
         self.name != "_"
     }
 
-    /// The bytes of a number as one, the highest first in the sense of its value.
+    /// The bytes of a number as an integer.
     fn unsigned(&self, bytes: &[u8]) -> u128 {
         let fold = |n: u128, byte: &u8| n << 8 | u128::from(*byte);
         if self.big_endian {
@@ -120,7 +120,7 @@ impl Field {
 
     fn float(&self, bytes: &[u8]) -> String {
         let bits = self.unsigned(bytes);
-        // The shortest digits that give the same number again, with an exponent where it helps.
+        // The shortest digits that give the same number again, with an exponent if it is shorter.
         if bytes.len() == 4 {
             format!("{:?}", f32::from_bits(bits as u32))
         } else {
@@ -128,7 +128,7 @@ impl Field {
         }
     }
 
-    /// Text of fixed width ends before its zero bytes.
+    /// The text of a field of fixed width, without the zero bytes at its end.
     fn text<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         match self.width {
             Some(_) => &bytes[..bytes.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1)],
@@ -136,7 +136,7 @@ impl Field {
         }
     }
 
-    /// Appends what a person reads.
+    /// Appends the field in a readable form.
     pub fn push(&self, line: &mut Vec<u8>, bytes: &[u8]) {
         match self.kind {
             Kind::Unsigned => line.extend_from_slice(self.unsigned(bytes).to_string().as_bytes()),
@@ -147,7 +147,7 @@ impl Field {
         }
     }
 
-    /// Appends a JSON value. Numbers that JSON has no words for are strings: `"NaN"`, `"inf"`,
+    /// Appends a JSON value. Numbers that JSON cannot express are the strings `"NaN"`, `"inf"` and
     /// `"-inf"`.
     pub fn push_json(&self, line: &mut Vec<u8>, bytes: &[u8]) {
         let finite = |text: &str| !text.contains(['N', 'i']);
@@ -165,24 +165,25 @@ impl Field {
         }
     }
 
-    /// Appends the bytes of what `text` says. Text and bytes of fixed width are filled up with zero
+    /// Appends the bytes of the value `text`. Text and bytes of fixed width are padded with zero
     /// bytes.
     ///
     /// # Errors
-    /// Why it cannot be this field.
+    /// The text cannot be this field; the error says why.
     pub fn encode(&self, text: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
         let wrong = |why: &str| {
             let mut shown = Vec::new();
             push_text(&mut shown, &text[..text.len().min(40)]);
             format!(
-                "`{}` is no {} for the field `{}`{why}",
+                "`{}` is not a valid {} for the field `{}`{why}",
                 String::from_utf8_lossy(&shown),
                 self.type_name(),
                 self.name
             )
         };
         let number = || std::str::from_utf8(text).map(str::trim).unwrap_or("");
-        // Digits that give infinity are a number that does not fit; the word `inf` means itself.
+        // Digits that give infinity are a number that does not fit; only the word `inf` means
+        // infinity.
         let is_too_large =
             |is_infinite: bool| is_infinite && number().contains(|c: char| c.is_ascii_digit());
         let value = match (self.kind, self.width) {
@@ -260,10 +261,10 @@ fn fill(value: &[u8], width: Option<usize>, bytes: &mut Vec<u8>) -> Result<(), S
 }
 
 impl Layout {
-    /// The layout that `text` spells.
+    /// The layout that `text` describes.
     ///
     /// # Errors
-    /// Which field cannot be.
+    /// A field is impossible; the error says which.
     pub fn parse(text: &str) -> Result<Layout, String> {
         let fields: Vec<Field> = text
             .split(',')
@@ -272,7 +273,8 @@ impl Layout {
         for (i, field) in fields.iter().enumerate() {
             if field.width.is_none() && i + 1 < fields.len() {
                 return Err(format!(
-                    "the field `{}` takes all that is left, so it must be the last; or give it a \
+                    "the field `{}` takes all remaining bytes, so it must be the last; or give it \
+                    a \
                     width, such as {}16",
                     field.name,
                     field.type_name()
@@ -325,10 +327,10 @@ impl Layout {
             .filter(|(field, _)| field.shown()))
     }
 
-    /// Appends the bytes of a record whose fields' texts are given, hidden fields left out.
+    /// Appends the bytes of a record from the texts of its fields, without hidden fields.
     ///
     /// # Errors
-    /// Which field cannot be, or that their number is another.
+    /// A field is impossible, or the number of fields is wrong.
     pub fn encode<'a>(
         &self,
         texts: impl ExactSizeIterator<Item = &'a [u8]>,
@@ -338,7 +340,7 @@ impl Layout {
         let (given, wanted) = (texts.len(), self.names().count());
         if given > wanted || (given < wanted && !partial) {
             return Err(format!(
-                "{given} fields are given, the layout has {wanted} ({})",
+                "{given} fields are given, but the layout has {wanted} ({})",
                 self.names().collect::<Vec<_>>().join(", ")
             ));
         }
@@ -356,7 +358,7 @@ impl Layout {
     }
 
     /// The bytes of a record on the command line: fields with commas between them. In a text field
-    /// a comma is `\x2c`; a last one takes what is left.
+    /// a comma is written `\x2c`; a last field without a width takes everything that remains.
     ///
     /// # Errors
     /// As [`Layout::encode`].

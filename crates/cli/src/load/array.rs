@@ -1,16 +1,18 @@
-//! A JSON array whose elements are the records; and whether an input is one, or JSON lines, or JSON
-//! of another shape.
+//! Reads a JSON array whose elements are the records, and detects whether an input is such an
+//! array, JSON lines, or JSON of another shape.
 //!
-//! An element is found by its brackets and strings, then read as a line of JSON lines is. Strings
-//! end in the line that they begin in, and what may follow a string or precede a bracket is known,
-//! so an element that lost a quote or a bracket is noticed soon. An element counts only if a comma
-//! or the closing bracket follows it; a comma without an element is a bad record of its own.
+//! An element is found by its brackets and strings, and then read like a line of JSON lines.
+//! Strings end in the line that they begin in, and what may follow a string or precede a bracket is
+//! known, so an element that lost a quote or a bracket is detected soon. An element is accepted
+//! only if a comma or the closing bracket follows it; a comma without an element is a bad record of
+//! its own.
 //!
-//! An element that is balanced and followed so costs only itself, whatever is wrong with it. Of
-//! another one nobody knows where it ends, and the objects within it must not become records. Then
-//! reading goes on only where the layout shows the next element (see [`style`]): at a line that
-//! begins with the same blanks and the same bracket as the elements do. Where the layout shows
-//! nothing, as in an array that is one line, the rest of the input is part of the bad record.
+//! If an element is balanced and followed by a comma or the closing bracket, an error in it costs
+//! only this element. The end of any other element is unknown, and the objects within it must not
+//! become records. Then reading continues only where the layout shows the next element (see
+//! [`style`]): at a line that begins with the same blanks and the same bracket as the elements. If
+//! the layout shows no such line, as in an array that is one line, the rest of the input is part of
+//! the bad record.
 
 mod style;
 
@@ -23,20 +25,20 @@ use super::source::{NextElement, Source};
 use super::{BadRecord, Begin, LeftOut, Pair, Records, Step, record_too_long};
 use style::Style;
 
-/// How much of the input its shape is read from.
+/// The number of bytes from which the shape of the input is detected.
 const SHAPE_BYTES: usize = 64 << 10;
 
-/// The most white space after an element that is read to find what follows it.
+/// The maximum number of blanks after an element that are read to find what follows it.
 const BLANK_BYTES: usize = 64 << 10;
 
-/// How the values of an input lie in it.
+/// The shape of a JSON input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A value a line.
+    /// One value a line.
     Lines,
     /// The elements of an array.
     Array,
-    /// A value goes on over several lines, and no array begins.
+    /// A value spans several lines, and the input is no array.
     Spread,
 }
 
@@ -67,7 +69,7 @@ pub fn shape(source: &mut Source<'_>, is_json: bool) -> io::Result<Shape> {
         Ok(_) if is_array && is_json && more.is_empty() && is_all => Shape::Array,
         Ok(_) => Shape::Lines,
         Err(error) if is_array && (is_json || error.is_eof()) => Shape::Array,
-        // One torn line among lines is no other shape.
+        // One torn line among lines does not make another shape.
         Err(error) if error.is_eof() && !matches!(more.first(), None | Some(b'{' | b'[')) => {
             Shape::Spread
         }
@@ -107,33 +109,34 @@ impl Brackets {
 /// Follows the bytes of one element.
 struct Scanner {
     open: Brackets,
-    /// The most brackets that may be open: each takes a byte, so a longer element has too many.
+    /// The maximum number of open brackets. Each of them takes a byte, so an element with more is
+    /// too long.
     most_open: usize,
     in_string: bool,
     is_escaped: bool,
-    /// The last byte outside of strings that is no white space; a quote stands for a string.
+    /// The last byte outside of strings that is not white space; a quote represents a string.
     last: u8,
 }
 
-/// What the next bytes of an element are.
+/// The result of scanning the next bytes of an element.
 enum Scanned {
-    /// All of them belong to it, and it goes on.
+    /// All of them belong to the element, which continues.
     More,
-    /// It ends after this number of them.
+    /// The element ends after this number of bytes.
     End(usize),
-    /// It cannot be JSON after this number of them, and why.
+    /// The element cannot be JSON after this number of bytes, for this reason.
     Broken(usize, &'static str),
 }
 
-/// What one byte of an element is.
+/// The meaning of one byte of an element.
 enum Followed {
-    /// It belongs to the element, which goes on.
+    /// It belongs to the element, which continues.
     More,
     /// It is the last byte of the element.
     Last,
     /// It is the first byte after the element, which is a scalar.
     After,
-    /// The element cannot be JSON with it, and why.
+    /// The element cannot be JSON with it, for this reason.
     Broken(&'static str),
 }
 
@@ -181,7 +184,7 @@ impl Scanner {
                     self.in_string = false;
                     return self.closed();
                 }
-                b'\n' => return Followed::Broken("a text is still open at the end of its line"),
+                b'\n' => return Followed::Broken("a string is still open at the end of its line"),
                 _ => {}
             }
             return Followed::More;
@@ -194,7 +197,7 @@ impl Scanner {
             }
             b' ' | b'\t' | b'\r' | b'\n' => return Followed::More,
             _ if before == b'"' && !b":,]}".contains(&byte) => {
-                return Followed::Broken("something follows the closing quote of a text");
+                return Followed::Broken("something follows the closing quote of a string");
             }
             b'{' | b'[' => {
                 let fits = match before {
@@ -203,7 +206,7 @@ impl Scanner {
                     _ => false,
                 };
                 if !fits {
-                    return Followed::Broken("an opening bracket stands where none can be");
+                    return Followed::Broken("there is an opening bracket where none is allowed");
                 }
                 if self.open.depth == self.most_open {
                     return Followed::Broken("it has more open brackets than it may have bytes");
@@ -212,7 +215,7 @@ impl Scanner {
             }
             b'}' | b']' => {
                 if self.open.depth == 0 || in_array != (byte == b']') {
-                    return Followed::Broken("a closing bracket closes none");
+                    return Followed::Broken("a closing bracket does not match an open one");
                 }
                 self.open.close();
                 self.last = byte;
@@ -225,7 +228,7 @@ impl Scanner {
         Followed::More
     }
 
-    /// What a byte is that closes a bracket or a string.
+    /// The meaning of a byte that closes a bracket or a string.
     fn closed(&self) -> Followed {
         match self.open.depth {
             0 => Followed::Last,
@@ -236,14 +239,14 @@ impl Scanner {
 
 /// Looks for the next element after a broken one.
 enum Search {
-    /// A line that begins with `indent` blanks and the opening byte, or with fewer blanks and the
-    /// closing bracket of the array. `kept` is the number of bytes since the last line end, that
-    /// one included, as long as only blanks follow it, else 0.
+    /// Looks for a line that begins with `indent` blanks and the opening byte, or with fewer blanks
+    /// and the closing bracket of the array. `kept` is the number of bytes from the last line end
+    /// on, if only blanks follow it, and 0 otherwise.
     Line { indent: usize, kept: usize },
-    /// Any byte that is no blank after a comma, for elements without brackets and quotes. Whether
-    /// the comma was found.
+    /// Looks for any byte that is not a blank after a comma, for elements without brackets and
+    /// quotes. The flag says whether the comma was found.
     Comma(bool),
-    /// The end of the input: nothing shows where an element begins.
+    /// Goes to the end of the input, because nothing shows where an element begins.
     End,
 }
 
@@ -268,7 +271,7 @@ impl Search {
                 b' ' | b'\t' | b'\r' | b'\n' => {}
                 b',' => *found = true,
                 _ if *found => return true,
-                // What follows may lie within it.
+                // The following bytes may lie within it.
                 b'{' | b'[' | b'"' => *self = Search::End,
                 _ => {}
             },
@@ -277,7 +280,7 @@ impl Search {
         false
     }
 
-    /// The number of the last bytes that are read again with the next element: its line's blanks.
+    /// The number of last bytes that are read again with the next element: the blanks of its line.
     fn kept(&self) -> usize {
         match self {
             Search::Line { kept, .. } => *kept,
@@ -286,21 +289,21 @@ impl Search {
     }
 }
 
-/// What comes next in an array.
+/// The next item of an array.
 enum Next {
     /// An element.
     Element,
-    /// The end of the input, behind the array's.
+    /// The end of the input, after the end of the array.
     End,
     /// The end of the input, within the array.
     CutOff,
-    /// Something after the array that is no array.
+    /// Something after the array that is not an array.
     Stray,
-    /// A comma, at this offset, where none can be, and why.
+    /// A comma at this offset, where none is allowed, and the reason.
     Comma(u64, &'static str),
 }
 
-/// See the module. The source stands behind the array's opening bracket.
+/// The reader; see the module. The position of the source is after the array's opening bracket.
 pub struct Array {
     element: JsonLines,
     limit: usize,
@@ -324,9 +327,9 @@ impl Array {
         })
     }
 
-    /// Reads over what lies between elements.
+    /// Skips what lies between elements.
     fn reach_element(&mut self, source: &mut Source<'_>) -> io::Result<Next> {
-        // Where the comma is that the next byte follows.
+        // The offset of the comma before the next byte.
         let mut comma = None;
         loop {
             blanks(source)?;
@@ -342,7 +345,10 @@ impl Array {
                 Some(b',') => {
                     let at = source.offset();
                     source.consume(1);
-                    return Ok(Next::Comma(at, "a comma stands where an element should be"));
+                    return Ok(Next::Comma(
+                        at,
+                        "there is a comma in the place of an element",
+                    ));
                 }
                 Some(b']') => {
                     if let Some(at) = comma {
@@ -365,10 +371,9 @@ impl Array {
         }
     }
 
-    /// What follows the element that is the next `len` bytes: the first byte after it that is no
-    /// blank, and how many blanks there are; or nothing at the end of the input. More than
-    /// [`BLANK_BYTES`] blanks count as a comma; the next record begins with a look at what is
-    /// there.
+    /// What follows the element in the next `len` bytes: the first byte after it that is not a
+    /// blank, and the number of blanks; or nothing at the end of the input. More than
+    /// [`BLANK_BYTES`] blanks count as a comma; reading the next record then checks what is there.
     fn follower(source: &mut Source<'_>, len: usize) -> io::Result<(Option<u8>, usize)> {
         let mut seen = len;
         loop {
@@ -385,8 +390,8 @@ impl Array {
         }
     }
 
-    /// Reads on to where the next element begins, after a record of which `what` is wrong; to the
-    /// end of the input, which is then said behind `what`, if nothing shows where that is.
+    /// Skips to the start of the next element, after a bad record with the error `what`. If nothing
+    /// shows this start, skips to the end of the input, and adds this to `what`.
     fn resume(&mut self, source: &mut Source<'_>, what: &str) -> io::Result<String> {
         let mut search = match (self.style.open, self.style.indent) {
             (None, _) => Search::Comma(false),
@@ -411,8 +416,8 @@ impl Array {
                 source.place.next = NextElement::Nothing;
                 return Ok(match search {
                     Search::End => format!(
-                        "{what}; as nothing shows where the next element begins, all that follows \
-                         belongs to this bad record"
+                        "{what}; nothing shows where the next element begins, so everything that \
+                        follows belongs to this bad record"
                     ),
                     _ => what.to_string(),
                 });
@@ -421,8 +426,8 @@ impl Array {
     }
 }
 
-/// A bad record. Elements need not begin and end with lines, so the lines are those in which they
-/// lie.
+/// A bad record. Its lines are those in which the element lies, because elements need not begin and
+/// end with lines.
 fn bad(begin: Begin, source: &Source<'_>, what: String) -> Step {
     let mut step = begin.bad(source, what);
     if let Step::Bad(BadRecord { left_out, .. }) = &mut step
@@ -434,13 +439,13 @@ fn bad(begin: Begin, source: &Source<'_>, what: String) -> Step {
     step
 }
 
-/// Takes bytes as read, and counts their line ends.
+/// Marks bytes as read, and counts their line ends.
 fn consume(source: &mut Source<'_>, len: usize) {
     source.place.lines += memchr::memchr_iter(b'\n', &source.rest()[..len]).count() as u64;
     source.consume(len);
 }
 
-/// Reads over white space.
+/// Skips white space.
 fn blanks(source: &mut Source<'_>) -> io::Result<()> {
     loop {
         let rest = source.rest();
@@ -465,12 +470,12 @@ impl Records for Array {
                 source.place.records += 1;
                 source.place.next = NextElement::Any;
                 let begin = Begin { offset, ..begin };
-                return Ok(bad(begin, source, format!("it is no JSON: {what}")));
+                return Ok(bad(begin, source, format!("it is not JSON: {what}")));
             }
             Next::CutOff => {
                 source.place.next = NextElement::Nothing;
                 source.place.records += 1;
-                let what = "the array is cut off: the input ends before its closing bracket";
+                let what = "the array is incomplete: the input ends before its closing bracket";
                 return Ok(bad(begin, source, what.to_string()));
             }
             Next::Stray => {
@@ -482,7 +487,8 @@ impl Records for Array {
         }
         let first = source.rest()[0];
         let mut scanner = Scanner::new(self.limit);
-        // What of the rest was scanned, and what of the element is longer than allowed and gone.
+        // The number of remaining bytes that were scanned, and of bytes that were dropped because
+        // the element is too long.
         let (mut seen, mut dropped) = (0, 0);
         let (len, broken) = loop {
             if seen == source.rest().len() && !source.fill()? {
@@ -499,19 +505,19 @@ impl Records for Array {
             }
         };
         source.place.records += 1;
-        // What was good so far may hold the next element, if all of it is still there.
+        // The bytes so far may contain the next element, if all of them are still in the buffer.
         let skipped = if dropped + len <= self.limit { 1 } else { len };
         if let Some(what) = broken {
             consume(source, skipped);
-            let what = self.resume(source, &format!("it is no JSON: {what}"))?;
+            let what = self.resume(source, &format!("it is not JSON: {what}"))?;
             return Ok(bad(begin, source, what));
         }
         match Array::follower(source, len)? {
             (Some(b',' | b']'), _) => {}
-            // The input ends before the array does. A bracket too many may be why.
+            // The input ends before the array does, perhaps because of an extra bracket.
             (None, _) if self.style.open.is_none_or(|open| open == first) => {}
             (follower, blanks) => {
-                let what = "it is no JSON: neither a comma nor the array's end follows it";
+                let what = "it is not JSON: neither a comma nor the array's end follows it";
                 if follower.is_some() && follower == self.style.open {
                     // The next element.
                     consume(source, len + blanks);

@@ -1,10 +1,11 @@
-//! What an input is, by its first bytes: compressed or not, in which encoding, or nothing that
-//! can be loaded.
+//! Detects by its first bytes what an input is: its compression, its encoding, or a kind of file
+//! that cannot be loaded.
 //!
 //! Invariants: the answers depend on the first [`SAMPLE_BYTES`] alone, not on the pieces in which
-//! they come. What is recognised as something else than text is refused, never loaded as noise.
+//! they arrive. An input that is recognised as something other than text is refused, never loaded
+//! as noise.
 
-/// The number of bytes that are looked at.
+/// The number of bytes that are examined.
 pub const SAMPLE_BYTES: usize = 4 << 10;
 
 /// The number of bytes that decide whether another member or frame follows.
@@ -21,9 +22,9 @@ fn skippable(start: &[u8]) -> Option<Option<u32>> {
     Some(rest.first_chunk().map(|len| u32::from_le_bytes(*len)))
 }
 
-/// Whether bytes begin as zstd does: with a frame, or with skippable frames before it, as `pzstd`
-/// writes them. lz4 has the same skippable frames: what follows them decides, if it lies within the
-/// bytes.
+/// Whether bytes begin like zstd: with a frame, or with skippable frames before it, as `pzstd`
+/// writes them. lz4 has the same skippable frames, so the bytes after them decide, if they are in
+/// the sample.
 fn is_zstd(start: &[u8]) -> bool {
     let mut rest = start;
     let mut is_skipped = false;
@@ -37,7 +38,7 @@ fn is_zstd(start: &[u8]) -> bool {
 
 const LZ4: &[u8] = b"\x04\x22\x4d\x18";
 
-/// A compression that is undone.
+/// A compression that `load` decompresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// RFC 1952, any number of members.
@@ -47,7 +48,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression of bytes that begin so.
+    /// The compression of bytes with this beginning.
     pub fn of(start: &[u8]) -> Option<Compression> {
         if start.starts_with(GZIP) {
             Some(Compression::Gzip)
@@ -72,7 +73,7 @@ impl Compression {
         }
     }
 
-    /// Its name.
+    /// The name of the compression.
     pub fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -81,7 +82,7 @@ impl Compression {
     }
 }
 
-/// An encoding of text that is turned into UTF-8.
+/// An encoding of text that is converted to UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// UTF-16, the low byte first.
@@ -91,7 +92,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding that a byte-order mark announces, if it is none that is read as it stands.
+    /// The encoding that a byte-order mark announces, if the text must be converted.
     pub fn marked(start: &[u8]) -> Option<Encoding> {
         match start {
             [0xff, 0xfe, ..] => Some(Encoding::Utf16Le),
@@ -116,7 +117,7 @@ impl Encoding {
         }
     }
 
-    /// The encoding of text that has no mark, where its zeros give it away.
+    /// The encoding of text without a mark, if its zeros show it.
     fn unmarked(sample: &[u8]) -> Option<Encoding> {
         let (pairs, []) = sample.as_chunks::<2>() else {
             return None;
@@ -135,13 +136,13 @@ impl Encoding {
                 Ok('\n') => has_line_feed = true,
                 Ok(c) if c.is_control() && c != '\t' && c != '\r' => return None,
                 Ok(_) => {}
-                // Half a pair at the end of the sample is none of the text's.
+                // Half a pair at the end of the sample may be complete in the text.
                 Err(_) if pairs.len() * 2 == SAMPLE_BYTES => {}
                 Err(_) => return None,
             }
         }
-        // Most texts have an ASCII character in 32, also those whose letters are not, and their
-        // line feeds are characters of two bytes. Lines of bytes with zeros in them have neither.
+        // In most texts at least one of 32 characters is ASCII, even if the letters are not, and
+        // line feeds have two bytes. Lines of bytes that contain zeros have neither.
         let (share, other) = match memchr::memchr(b'\n', sample) {
             Some(_) if !has_line_feed => return None,
             Some(_) => (32, 2),
@@ -151,12 +152,12 @@ impl Encoding {
     }
 }
 
-/// A shell command that makes text of an input.
+/// A shell command that converts an input to text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convert {
-    /// With `FILE` in place of the input.
+    /// The command, with `FILE` in place of the input.
     pub command: String,
-    /// Whether it can read the input from a pipe; then `-` takes the place of `FILE`.
+    /// Whether it can read the input from a pipe; then `-` replaces `FILE`.
     pub reads_pipe: bool,
 }
 
@@ -169,12 +170,12 @@ impl Convert {
         }
     }
 
-    /// The command that decompresses, for any of the two compressions.
+    /// The command that decompresses, for either of the two compressions.
     pub fn decompress(compression: Compression) -> Convert {
         Convert::filter(format!("{} -dc FILE", compression.name()))
     }
 
-    /// The command that decodes and leaves out what is half a character.
+    /// The command that decodes and leaves out halves of characters.
     pub fn decode_whole(encoding: Encoding) -> Convert {
         Convert::filter(format!("iconv -c -f {} -t UTF-8 FILE", encoding.name()))
     }
@@ -188,16 +189,16 @@ impl Convert {
 /// Why an input is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it is.
+    /// What the input is.
     pub what: String,
-    /// What it should be.
+    /// What the input should be.
     pub expected: &'static str,
-    /// The shell commands that make text of it, one behind the other; none if it can be loaded as
-    /// it is with `--format`.
+    /// The shell commands that convert it to text, in a pipe; none if it can be loaded without
+    /// conversion with `--format`.
     pub convert: Vec<Convert>,
     /// The format that this gives, if it is not the input's own.
     pub format: Option<&'static str>,
-    /// What must be put into the commands first; empty if nothing must be.
+    /// What the user must insert into the commands; empty if nothing.
     pub note: &'static str,
 }
 
@@ -212,7 +213,7 @@ impl Refusal {
         }
     }
 
-    /// The same of what an input is once it was decompressed and decoded so: the commands do this
+    /// The refusal for an input that was decompressed and decoded in this way: the commands do this
     /// first.
     #[must_use]
     pub fn after(
@@ -229,13 +230,13 @@ impl Refusal {
     }
 }
 
-/// A kind of file that is no text.
+/// A kind of file that is not text.
 struct Kind {
-    /// The bytes that it is recognised by, and their offset.
+    /// The bytes by which it is recognised, and their offset.
     at: usize,
     magic: &'static [u8],
     what: &'static str,
-    /// The command that makes text of it, see [`Convert`].
+    /// The command that converts it to text, see [`Convert`].
     command: &'static str,
     reads_pipe: bool,
     /// The format of that text, if it is not the input's own.
@@ -245,7 +246,7 @@ struct Kind {
 }
 
 impl Kind {
-    /// One whose command reads pipes, too.
+    /// A kind whose command can also read from a pipe.
     const fn filter(
         at: usize,
         magic: &'static [u8],
@@ -263,7 +264,7 @@ impl Kind {
         }
     }
 
-    /// One whose command needs a file.
+    /// A kind whose command needs a file.
     const fn file(magic: &'static [u8], what: &'static str, command: &'static str) -> Kind {
         Kind {
             reads_pipe: false,
@@ -289,7 +290,7 @@ impl Kind {
     }
 }
 
-/// What `ssconvert` makes of a spreadsheet.
+/// The command that converts a spreadsheet by `ssconvert`.
 const OFFICE: Kind = Kind::file(
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
     "an Office document",
@@ -356,11 +357,11 @@ const KINDS: [Kind; 14] = [
     ),
 ];
 
-/// The part of a spreadsheet, which is a zip archive, that lies at its beginning.
+/// The first member of a spreadsheet, which is a zip archive.
 const SPREADSHEET_PART: &[u8] = b"[Content_Types].xml";
 
-/// Why text that begins with this sample is refused, if it is. `is_guess` is set if `--format` was
-/// not given. The sample of a compressed input is taken after it was decompressed.
+/// The reason to refuse text that begins with this sample, if there is one. `is_guess` is set if
+/// `--format` was not given. The sample of a compressed input is taken after decompression.
 pub fn refused(sample: &[u8], is_guess: bool) -> Option<Refusal> {
     if let Some(twice) = Compression::of(sample) {
         let convert = Convert::decompress(twice);
@@ -395,7 +396,7 @@ pub fn refused(sample: &[u8], is_guess: bool) -> Option<Refusal> {
     None
 }
 
-/// Refuses text, decoded, whose lines end in carriage returns alone: it would be one line.
+/// Refuses decoded text whose lines end in carriage returns alone, because it would be one line.
 pub fn refused_lines(sample: &[u8]) -> Option<Refusal> {
     let returns = sample.iter().filter(|b| **b == b'\r').count();
     let is_one_line = memchr::memchr(b'\n', sample).is_none();

@@ -1,19 +1,21 @@
-//! Comma-separated values as RFC 4180 has them: quotes, doubled quotes, delimiters and line breaks
-//! within quotes.
+//! Comma-separated values as in RFC 4180: quotes, doubled quotes, delimiters and line breaks within
+//! quotes.
 //!
-//! What goes into a value as a record or as several of its columns goes *as it stands* in the
-//! input, quotes included: it can be taken apart again by any reader of CSV, and no byte is lost; a
-//! key, and a column alone, goes without its quotes. Own code because of that, and because the
-//! usual readers take an input that ends inside quotes, as torn files do, for a good record.
+//! If a value is a record or several columns of it, it is copied *unchanged* from the input, with
+//! its quotes, so that any reader of CSV can split it again and no byte is lost. A key, and a
+//! single column, is stored without its quotes. This module has its own parser because of that, and
+//! because the usual parsers accept an input that ends inside quotes, such as a torn file, as a
+//! good record.
 //!
-//! Lenient where no reader could err: line ends may be line feeds alone, records may differ in
-//! their columns, empty lines are left out, a quote inside an unquoted field is a quote.
+//! The parser is lenient where this is unambiguous: line ends may be line feeds alone, records may
+//! have different numbers of columns, empty lines are skipped, and a quote inside an unquoted field
+//! is a quote.
 //!
-//! A stray quote must not take good records with it. A quoted field that never closes, that goes on
-//! further than [`Limits`] allow, or that closes in a later line with text behind the quote, makes
-//! only the lines of its record up to the one with the opening quote bad. Reading goes on in the
-//! next line, as if it began a record. Every line that opens a quote also ends a quote that was
-//! left open before it, so each byte is scanned at most about twice.
+//! A stray quote must not make good records bad. If a quoted field is never closed, is longer than
+//! [`Limits`] allow, or closes in a later line with text after the quote, only the lines of its
+//! record up to the one with the opening quote are bad. Reading continues in the next line, as if
+//! it began a record. Every line that opens a quote also ends a quote that was left open before it,
+//! so each byte is scanned at most about twice.
 
 use std::borrow::Cow;
 use std::io;
@@ -24,14 +26,15 @@ use super::source::Source;
 use super::{Begin, Lines, Pair, Records, Step};
 use crate::output::plural;
 
-/// How long records and their quoted fields may be.
+/// The maximum lengths of records and their quoted fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of a record.
+    /// The maximum number of bytes of a record.
     pub record_bytes: usize,
-    /// Most lines that a quoted field may go on over, after the line in which its quote opens.
+    /// The maximum number of lines that a quoted field may span after the line with its opening
+    /// quote.
     pub quoted_lines: u64,
-    /// Most bytes of a quoted field in those lines.
+    /// The maximum number of bytes of a quoted field in those lines.
     pub quoted_bytes: u64,
 }
 
@@ -48,11 +51,11 @@ enum State {
     Plain,
     /// Within quotes.
     Quoted,
-    /// Behind a quote within quotes: its end, or the first half of a doubled one.
+    /// After a quote within quotes: it is the closing quote or the first half of a doubled one.
     AfterQuote,
-    /// Behind a closing quote and a carriage return: only a line feed may follow.
+    /// After a closing quote and a carriage return: only a line feed may follow.
     BeforeLineFeed,
-    /// In a record that is bad already: on to its line end.
+    /// In a record that is known to be bad: skip to its line end.
     Bad,
 }
 
@@ -60,15 +63,15 @@ enum State {
 struct Scanner {
     delimiter: u8,
     limits: Limits,
-    /// Line ends so far, and at the last opening quote.
+    /// The number of line ends so far, and at the last opening quote.
     lines: u64,
     quote_lines: u64,
-    /// Where the line that has the last opening quote ends, once the quoted field has left it.
+    /// The end of the line with the last opening quote, once the quoted field is beyond it.
     quote_line_end: Option<usize>,
     state: State,
-    /// Bytes of the record so far.
+    /// The number of bytes of the record so far.
     len: usize,
-    /// Where fields end in them, but for the last.
+    /// The ends of the fields in these bytes, except that of the last field.
     ends: Vec<usize>,
     bad: Option<String>,
     /// The record is bad, and only this number of its bytes is left out with it.
@@ -87,23 +90,26 @@ impl Scanner {
         self.cut = None;
     }
 
-    /// The record is bad. It is left out up to the end of the line with the last opening quote if
-    /// the quoted field has left that line, else up to the end of the current line.
+    /// Marks the record as bad. It is left out up to the end of the line with the last opening
+    /// quote if the quoted field is beyond that line, and otherwise up to the end of the current
+    /// line.
     fn spoil(&mut self, what: String) {
         self.state = State::Bad;
         self.bad = Some(what);
         self.cut = self.quote_line_end;
     }
 
-    /// The quote that opened last does not close where it should; `how` says how this shows.
+    /// Marks the record as bad because the last opening quote is not closed properly; `how` is the
+    /// end of the message.
     fn spoil_open(&mut self, how: &str) {
         let line = self.quote_lines + 1;
         self.spoil(format!("the quote that opens in line {line} {how}"));
     }
 
-    /// Follows the next bytes of the record: how many belong to it, its line end included, and
-    /// whether it ended with them. One that is too long is given up at the same byte, in whatever
-    /// pieces it comes: where not even a line end of two bytes could still make it good.
+    /// Scans the next bytes of the record. Returns how many belong to it, its line end included,
+    /// and whether it ended with them. A record that is too long is given up at the same byte, in
+    /// whatever pieces it arrives: at the first byte after which not even a line end of two bytes
+    /// could make it good.
     fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
         let most = self.limits.record_bytes.saturating_add(2);
         let (first, rest) = match self.state {
@@ -124,7 +130,7 @@ impl Scanner {
         (used + more, ended)
     }
 
-    /// The record is too long. `open` is set if it became so within quotes.
+    /// Marks the record as too long. `open` is set if this happened within quotes.
     fn spoil_long(&mut self, open: bool) {
         let limit = self.limits.record_bytes;
         if open {
@@ -140,8 +146,8 @@ impl Scanner {
         }
     }
 
-    /// Within quotes: whether the field goes on too far if the byte at this place belongs to it.
-    /// Called at each quote and line end, so that the result does not depend on the buffer.
+    /// Whether a quoted field is too long if the byte at this offset belongs to it. This is called
+    /// at each quote and line end, so that the result does not depend on the buffer.
     fn goes_too_far(&mut self, at: usize) -> bool {
         let Some(end) = self.quote_line_end else {
             return false;
@@ -165,7 +171,7 @@ impl Scanner {
     fn follow(&mut self, chunk: &[u8]) -> (usize, bool) {
         let mut i = 0;
         while i < chunk.len() {
-            // Over what changes nothing at once.
+            // Skip bytes that change nothing.
             let next = match self.state {
                 State::Quoted => memchr::memchr2(b'"', b'\n', &chunk[i..]),
                 State::Plain => memchr::memchr2(self.delimiter, b'\n', &chunk[i..]),
@@ -220,7 +226,7 @@ impl Scanner {
         (chunk.len(), false)
     }
 
-    /// Text follows a quote that would be the closing one.
+    /// Handles text after a quote that would be the closing one.
     fn spoil_closed(&mut self) {
         if self.lines == self.quote_lines {
             self.spoil(
@@ -236,16 +242,16 @@ impl Scanner {
     }
 }
 
-/// See the module.
+/// The reader; see the module.
 pub struct Csv {
     scanner: Scanner,
-    /// What is the key.
+    /// The parts that are the key.
     pub key_from: KeyFrom<usize>,
-    /// What is the value.
+    /// The parts that are the value.
     pub value_from: ValueFrom<usize>,
-    /// Of the key.
+    /// How the key's bytes are made.
     pub key: Maker,
-    /// Of the value.
+    /// How the value's bytes are made.
     pub value: Maker,
     fields: Vec<Range<usize>>,
     /// The [`OTHER_DELIMITERS`] that each record so far has in its only column; none before the
@@ -253,7 +259,7 @@ pub struct Csv {
     in_all: Option<Vec<u8>>,
 }
 
-/// The delimiters that are common beside the comma.
+/// The common delimiters other than the comma.
 const OTHER_DELIMITERS: [u8; 3] = [b';', b'\t', b'|'];
 
 impl Csv {
@@ -281,12 +287,12 @@ impl Csv {
         }
     }
 
-    /// Reads a record over its line end: its length without it, if it is good; none at the end of
-    /// the input.
+    /// Reads a record and its line end. Returns its length without the line end if it is good, and
+    /// none at the end of the input.
     fn read(&mut self, source: &mut Source<'_>) -> io::Result<Option<usize>> {
         self.scanner.begin(source.place.lines);
-        // How much of the source's rest the scanner has seen. A bad record is not kept, unless it
-        // may be cut: then it is one that was good up to here.
+        // The number of remaining bytes that the scanner has seen. A bad record is not kept, unless
+        // it may be cut: then it was good up to here.
         let mut seen = 0;
         let ended = loop {
             if seen == source.rest().len() && !source.fill()? {
@@ -340,7 +346,7 @@ impl Csv {
             Step::Record => {}
             step => return Ok(Err(step)),
         }
-        // It is none of the records that are counted.
+        // It is not counted as a record.
         source.place.records = 0;
         let record = source.last(self.scanner.len);
         let names = self
@@ -350,7 +356,7 @@ impl Csv {
         Ok(Ok(names.collect()))
     }
 
-    /// Takes out of [`Csv::in_all`] what the record that was just read does not have.
+    /// Removes from [`Csv::in_all`] the delimiters that the last record does not have.
     fn look_for_delimiters(&mut self, source: &Source<'_>, len: usize) {
         let in_all = self.in_all.get_or_insert_with(|| OTHER_DELIMITERS.to_vec());
         if in_all.is_empty() {
@@ -437,8 +443,7 @@ fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'"', quoted).is_none() {
         return Cow::Borrowed(quoted);
     }
-    // What lies between the halves of doubled quotes; the state machine has made sure that they
-    // are.
+    // Split at doubled quotes; the state machine has checked that there are no other quotes.
     let mut bytes = Vec::with_capacity(quoted.len());
     let mut parts = quoted.split(|b| *b == b'"');
     bytes.extend_from_slice(parts.next().unwrap_or_default());

@@ -1,8 +1,9 @@
-//! An input as the bytes that are cut into records: decompressed, and in UTF-8 where it was UTF-16.
+//! Decodes an input to the bytes that are cut into records: decompresses it, and converts UTF-16 to
+//! UTF-8.
 //!
-//! Invariants: every byte that can be decoded is returned before an error is; what is cut off or
-//! damaged is an error, never an early end. Memory does not depend on what the bytes decode to: the
-//! buffers have fixed sizes, and zstd refuses windows over 128 MiB.
+//! Invariants: every byte that can be decoded is returned before an error. Incomplete or damaged
+//! data is an error, never an early end. Memory does not depend on the decoded data: the buffers
+//! have fixed sizes, and zstd refuses windows over 128 MiB.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,31 +16,31 @@ use super::content::{
     Compression, Encoding, MAGIC_BYTES, Refusal, SAMPLE_BYTES, refused, refused_lines,
 };
 
-/// Bytes that a decoder reads or makes at once.
+/// The number of bytes that a decoder reads or returns at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// An input whose content is known.
+/// An input whose content was detected.
 pub struct Decoded<'a> {
-    /// What is cut into records.
+    /// The bytes that are cut into records.
     pub bytes: Box<dyn Read + 'a>,
     /// How it was compressed.
     pub compression: Option<Compression>,
-    /// How its text was encoded, if not as it stands.
+    /// How its text was encoded, if it is converted.
     pub encoding: Option<Encoding>,
-    /// How much of the undecoded input was read.
+    /// The number of bytes of the undecoded input that were read.
     pub read: Rc<Cell<u64>>,
     /// The number of bytes after the compressed data that are neither compressed data nor a
     /// padding of zeros. It is known once the end of the input was read.
     pub trailing: Rc<Cell<u64>>,
 }
 
-/// An error after which the input cannot be continued where this load stopped: what was read of it
-/// is not what it holds.
+/// An error after which another load must not continue where this one stopped, because the bytes
+/// that were read may differ from the input.
 #[derive(Debug)]
 pub struct Untrusted(pub String);
 
 impl Untrusted {
-    /// As an error of reading.
+    /// Returns it as an error of a read.
     pub fn error(text: String) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, Untrusted(text))
     }
@@ -84,7 +85,7 @@ impl fmt::Display for HalfCharacter {
 impl std::error::Error for HalfCharacter {}
 
 impl Decoded<'_> {
-    /// How it was decoded, in words; none if it is given as it stands.
+    /// How the input was decoded, in words; none if it was not.
     pub fn how(&self) -> Option<String> {
         let compression = self
             .compression
@@ -98,9 +99,9 @@ impl Decoded<'_> {
 /// What is known of an input before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Bytes as they stand.
+    /// Bytes that are not decoded.
     Raw,
-    /// Records of bytes: they may be compressed, but they are no text.
+    /// Records of bytes, which may be compressed, but are not text.
     Fixed,
     /// Text.
     Text {
@@ -112,7 +113,7 @@ pub enum Expected {
 /// Why an input cannot be decoded.
 #[derive(Debug)]
 pub enum Undecodable {
-    /// It is nothing that can be loaded.
+    /// It cannot be loaded.
     Refused(Refusal),
     /// It cannot be read.
     Io(io::Error),
@@ -124,10 +125,10 @@ impl From<io::Error> for Undecodable {
     }
 }
 
-/// Looks at the start of an input, and decodes it.
+/// Examines the start of an input, and decodes it.
 ///
 /// # Errors
-/// It is nothing that can be loaded; it cannot be read at all.
+/// The input cannot be loaded; it cannot be read at all.
 pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<'a>, Undecodable> {
     let counted = Counted {
         input,
@@ -159,7 +160,7 @@ pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<
     }
     if let Expected::Text { is_guess } = expected {
         if let Some(refusal) = refused(input.sample(), is_guess) {
-            // What is damaged may decode to anything.
+            // Damaged data may decode to anything.
             return Err(match input.error {
                 Some(error) => Undecodable::Io(error),
                 None => Undecodable::Refused(refusal.after(decoded.compression, None)),
@@ -178,7 +179,7 @@ pub fn decoded<'a>(input: impl Read + 'a, expected: Expected) -> Result<Decoded<
     Ok(decoded)
 }
 
-/// Counts what is read, and notes whether reading failed.
+/// Counts the bytes that are read, and records whether a read failed.
 struct Counted<R> {
     input: R,
     read: Rc<Cell<u64>>,
@@ -213,7 +214,7 @@ impl<'a> Sampled<'a> {
     /// The first read fails.
     fn new(mut rest: Box<dyn Read + 'a>) -> io::Result<Sampled<'a>> {
         let mut sample = Vec::with_capacity(SAMPLE_BYTES);
-        // What came before an error is in the sample.
+        // The bytes before an error are in the sample.
         let read = rest
             .by_ref()
             .take(SAMPLE_BYTES as u64)
@@ -246,10 +247,10 @@ impl Read for Sampled<'_> {
     }
 }
 
-/// An input of which a few bytes may be looked at before they are read.
+/// An input of which a few bytes can be examined before they are read.
 struct Peeked<'a> {
     head: [u8; MAGIC_BYTES],
-    /// What of the head is still unread.
+    /// The unread part of the head.
     unread: std::ops::Range<usize>,
     rest: BufReader<Sampled<'a>>,
 }
@@ -356,7 +357,7 @@ impl<'a> Member<'a> {
 
 /// Decompresses one member after the other, and says where this failed.
 struct Decompressed<'a> {
-    /// The member that is being read; none behind the last one.
+    /// The member that is being read; none after the last one.
     member: Option<Member<'a>>,
     compression: Compression,
     read: Rc<Cell<u64>>,
@@ -388,17 +389,17 @@ impl Decompressed<'_> {
 impl Read for Decompressed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.decompress(buffer).map_err(|error| {
-            // Not the input's own error, nor a signal.
+            // This is neither an error of the input itself nor a signal.
             if self.failed.get() || error.kind() == io::ErrorKind::Interrupted {
                 return error;
             }
             let (name, at) = (self.compression.name(), self.read.get());
             let text = match error.kind() {
                 io::ErrorKind::UnexpectedEof => format!(
-                    "it is cut off: the {name} data is not complete where the input ends, at byte \
-                     {at}; fetch it again"
+                    "it is cut off: the {name} data is incomplete at the end of the input, at byte \
+                    {at}; fetch it again"
                 ),
-                // libzstd's words; it refuses windows over 128 MiB.
+                // This is libzstd's message; it refuses windows over 128 MiB.
                 _ if error.to_string().contains("too much memory") => {
                     "it is compressed with a larger window than is safe to allow; \
                      `zstd -dc --long=31` decompresses it"
@@ -410,7 +411,7 @@ impl Read for Decompressed<'_> {
                         "its {name} data is damaged somewhere before byte {at} of the input \
                          ({error}), so any record that was loaded from it may be wrong; fetch the \
                          file again, remove what was loaded, and load it with --restart (if the \
-                         file is not {name}, --raw takes it as it stands)"
+                         file is not {name}, --raw loads it without decompression)"
                     ));
                 }
             };
@@ -424,14 +425,14 @@ struct Utf16<R> {
     input: R,
     encoding: Encoding,
     piece: Vec<u8>,
-    /// What of the piece is filled and not yet decoded.
+    /// The part of the piece that is filled and not yet decoded.
     filled: usize,
-    /// Bytes before the piece.
+    /// The number of bytes before the piece.
     base: u64,
     text: String,
-    /// What of the text was given.
+    /// How much of the text was returned.
     given: usize,
-    /// Why nothing follows the text; none at the end.
+    /// The error that ends the text; none at its proper end.
     end: Option<Result<(), String>>,
 }
 

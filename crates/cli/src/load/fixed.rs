@@ -1,4 +1,4 @@
-//! Records of one length, ranges of whose bytes are the key.
+//! Records of fixed length. Ranges of their bytes are the key.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::make::{ValueFrom, rest_of};
 use super::source::Source;
 use super::{BadRecord, Begin, LeftOut, MAX_RECORD_BYTES, Pair, Records, Step, key_too_long};
 
-/// See the module.
+/// The reader; see the module.
 #[derive(Debug)]
 pub struct Fixed {
     record_bytes: usize,
@@ -21,7 +21,7 @@ impl Fixed {
     /// Records of `record_bytes` bytes.
     ///
     /// # Errors
-    /// What cannot be, in words.
+    /// An argument is impossible; the text says which.
     pub fn new(
         record_bytes: usize,
         key: Vec<Range<usize>>,
@@ -70,7 +70,7 @@ impl Records for Fixed {
                 line: None,
                 offset: begin.offset,
                 what: format!(
-                    "the input ends {} bytes into it, a record has {} bytes",
+                    "the input ends after {} of the {} bytes of the record",
                     found.len(),
                     self.record_bytes
                 ),

@@ -1,8 +1,9 @@
-//! JSON lines: a JSON value a line, keys and values picked out of it by JSON pointers (RFC 6901).
+//! JSON lines: one JSON value a line, from which keys and values are selected by JSON pointers (RFC
+//! 6901).
 //!
-//! Invariants: a line that is no JSON, or no UTF-8, is a bad record whatever is picked of it; what
-//! is picked goes as it stands in the input, strings without quotes and escapes; nothing is built
-//! of what is not picked.
+//! Invariants: a line that is not JSON, or not UTF-8, is a bad record, whatever is selected from
+//! it. Selected values are copied unchanged from the input, but strings without quotes and escapes.
+//! Nothing is allocated for values that are not selected.
 
 use std::fmt;
 use std::io;
@@ -18,7 +19,7 @@ use crate::form::push_json_text;
 /// A JSON pointer, as its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointer {
-    /// As it was given.
+    /// The pointer as it was given.
     pub text: String,
     tokens: Vec<String>,
 }
@@ -27,7 +28,7 @@ impl Pointer {
     /// Reads `/a/b`; a name alone is a member of the outermost object.
     ///
     /// # Errors
-    /// What would be one.
+    /// The text is not a pointer; the error says what is expected.
     pub fn parse(text: &str) -> Result<Pointer, String> {
         let inner = match text.strip_prefix('/') {
             Some(inner) => inner,
@@ -48,11 +49,11 @@ impl Pointer {
     }
 }
 
-/// Pointers that are still looked for, each with the tokens that are left and the number of its
+/// The pointers that are still searched for, each with its remaining tokens and the number of its
 /// slot.
 type Wanted<'p> = [(&'p [String], usize)];
 
-/// Walks one level of a value and puts what the pointers name into their slots.
+/// Walks one level of a value, and puts the values that the pointers name into their slots.
 struct Walk<'p, 's, 'de> {
     wanted: &'p Wanted<'p>,
     slots: &'s mut [Option<&'de str>],
@@ -214,11 +215,11 @@ fn walk<'de>(
                 true => "; if a line holds several values, `jq -c .` gives each a line of its own",
                 false => "",
             };
-            format!("it is no JSON: {what}{several}")
+            format!("it is not JSON: {what}{several}")
         })
 }
 
-/// Errors without "line 1", which would be taken for the input's.
+/// Errors without "line 1", which could be mistaken for a line of the input.
 fn without_line(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column ", " at byte ")
 }
@@ -248,7 +249,7 @@ impl<'de> serde::Deserialize<'de> for Members<'de> {
     }
 }
 
-/// See the module.
+/// The reader; see the module.
 pub struct JsonLines {
     key_from: KeyFrom<Pointer>,
     value_from: ValueFrom<Pointer>,
@@ -261,7 +262,7 @@ impl JsonLines {
     /// Lines of JSON of at most `limit` bytes.
     ///
     /// # Errors
-    /// What cannot be, in words.
+    /// An argument is impossible; the text says which.
     pub fn new(
         key_from: KeyFrom<Pointer>,
         value_from: ValueFrom<Pointer>,
@@ -273,13 +274,13 @@ impl JsonLines {
             && let Some(deep) = parts.iter().find(|p| p.tokens.len() > 1)
         {
             return Err(format!(
-                "--value rest leaves members of the outermost object out, and {} lies deeper; use \
+                "--value rest omits members of the outermost object, and {} lies deeper; use \
                 --value whole",
                 deep.text
             ));
         }
         if !value.is_plain() && !matches!(value_from, ValueFrom::Parts(_)) {
-            return Err("--value-as wants members: give --value POINTERS".to_string());
+            return Err("--value-as needs members: give --value POINTERS".to_string());
         }
         if let ValueFrom::Parts(parts) = &value_from
             && value.is_plain()
@@ -295,11 +296,11 @@ impl JsonLines {
         })
     }
 
-    /// Makes the pair of a value that is given as its text.
+    /// Makes the pair of a value from the value's text.
     pub(super) fn make(&self, line: &[u8], number: u64, pair: &mut Pair) -> Result<(), String> {
         let line = std::str::from_utf8(line).map_err(|e| {
             format!(
-                "it is no UTF-8, and so no JSON, at its byte {}",
+                "it is not UTF-8, and so not JSON, at its byte {}",
                 e.valid_up_to()
             )
         })?;
@@ -335,7 +336,7 @@ impl JsonLines {
             ValueFrom::Whole => pair.value.extend_from_slice(line.trim().as_bytes()),
             ValueFrom::Rest => {
                 let Members(members) = serde_json::from_str(line)
-                    .map_err(|e| format!("--value rest wants an object: {}", without_line(&e)))?;
+                    .map_err(|e| format!("--value rest needs an object: {}", without_line(&e)))?;
                 let rest = members
                     .iter()
                     .filter(|(name, _)| !keys.iter().any(|key| key.name() == name))
@@ -354,7 +355,7 @@ impl JsonLines {
         pair: &mut Pair,
     ) -> Result<(), String> {
         if self.value.is_plain() && parts.len() > 1 {
-            // Members that are not there are left out, as in the input; but one must be there.
+            // Missing members are left out, as in the input, but at least one must exist.
             if slots.iter().all(Option::is_none) {
                 let texts: Vec<&str> = parts.iter().map(|p| &p.text[..]).collect();
                 return Err(format!("it has none of {}", texts.join(", ")));
@@ -380,8 +381,8 @@ impl JsonLines {
     }
 }
 
-/// Refuses pointers that would give one object the same name twice: readers of JSON keep one of the
-/// two values and drop the other.
+/// Refuses pointers that would put the same name into one object twice, because readers of JSON
+/// keep only one of the two values.
 fn refuse_equal_names(parts: &[Pointer]) -> Result<(), String> {
     for (i, second) in parts.iter().enumerate() {
         if let Some(first) = parts[..i].iter().find(|p| p.name() == second.name()) {
@@ -411,10 +412,10 @@ fn push_object<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (&'a str, &'
 }
 
 fn text_of(raw: &str) -> Result<String, String> {
-    serde_json::from_str(raw).map_err(|e| format!("a text cannot be read: {}", without_line(&e)))
+    serde_json::from_str(raw).map_err(|e| format!("a string cannot be read: {}", without_line(&e)))
 }
 
-/// The text of what can be a key.
+/// The text of a value that can be a key.
 fn key_text(pointer: &Pointer, raw: Option<&str>) -> Result<String, String> {
     let what = match raw {
         None => return Err(format!("it has no {}", pointer.text)),
@@ -427,7 +428,7 @@ fn key_text(pointer: &Pointer, raw: Option<&str>) -> Result<String, String> {
         },
     };
     Err(format!(
-        "{} is {what}; a key is made of texts, numbers, true or false",
+        "{} is {what}; a key is made of strings, numbers, true or false",
         pointer.text
     ))
 }

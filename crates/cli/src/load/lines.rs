@@ -1,5 +1,5 @@
-//! Lines: the whole line is the key and its number the value; or bytes of the line are the key, or
-//! its number is.
+//! Lines: either the whole line is the key and its number the value, or bytes of the line, or its
+//! number, are the key.
 
 use std::io;
 use std::ops::Range;
@@ -10,19 +10,19 @@ use super::make::{KeyFrom, Maker, ValueFrom, rest_of};
 use super::source::{Line, Source};
 use super::{Begin, Pair, Records, Step, key_too_long, record_too_long};
 
-/// Which bytes of a line are its key and its value.
+/// The bytes of a line that are its key and its value.
 pub type Bytes = (KeyFrom<Range<usize>>, ValueFrom<Range<usize>>);
 
-/// See the module. A line ends with a line feed or with the input; a carriage return before the
-/// line feed does not belong to it.
+/// The reader; see the module. A line ends with a line feed or with the input; a carriage return
+/// before the line feed does not belong to it.
 pub struct Lines {
-    /// None: the line is the key, its number is the value.
+    /// If there are none, the line is the key and its number is the value.
     pub parts: Option<Bytes>,
-    /// Of the key.
+    /// How the key's bytes are made.
     pub key: Maker,
-    /// Of the value.
+    /// How the value's bytes are made.
     pub value: Maker,
-    /// Longest line.
+    /// The length of the longest allowed line.
     pub limit: usize,
 }
 
@@ -100,7 +100,7 @@ fn cut<'a>(line: &'a [u8], ranges: &[Range<usize>]) -> Result<Vec<&'a [u8]>, Str
     let one = |range: &Range<usize>| {
         line.get(range.clone()).ok_or_else(|| {
             format!(
-                "bytes {}..{} are asked for, and it has {}",
+                "the key or value needs the bytes {}..{}, and the line has {}",
                 range.start,
                 range.end,
                 line.len()

@@ -1,6 +1,6 @@
-//! What of a record becomes its key and its value.
+//! Makes the key and the value of a record from its parts.
 //!
-//! Invariant: a part that a record lacks makes it a bad record; nothing is filled in.
+//! Invariant: a record that lacks a part is a bad record; nothing is filled in.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,14 +10,14 @@ use crate::form::{Form, parse_hex, unescape};
 /// How the parts of a key or value become its bytes.
 #[derive(Clone, Debug)]
 pub struct Maker {
-    /// The form that they are given in.
+    /// The form of the parts.
     pub form: Form,
-    /// What stands between them, where they have no form of their own.
+    /// The text between the parts, if they have no form of their own.
     pub join: Vec<u8>,
 }
 
 impl Maker {
-    /// Parts as they are, with `join` between them.
+    /// Uses the parts unchanged, with `join` between them.
     pub fn plain(join: &[u8]) -> Maker {
         Maker {
             form: Form::Text,
@@ -25,15 +25,15 @@ impl Maker {
         }
     }
 
-    /// Whether parts go in as they are.
+    /// Whether parts are used unchanged.
     pub fn is_plain(&self) -> bool {
         matches!(self.form, Form::Text | Form::Json)
     }
 
-    /// Appends what the parts make.
+    /// Appends the bytes that the parts make.
     ///
     /// # Errors
-    /// Why they cannot be what the form asks.
+    /// The parts do not fit the form.
     pub fn make<'a>(
         &self,
         mut parts: impl ExactSizeIterator<Item = &'a [u8]>,
@@ -42,7 +42,7 @@ impl Maker {
         if let Form::Layout(layout) = &self.form {
             return layout.encode(parts, false, bytes);
         }
-        // One part is what there is most of.
+        // One part is the most common case.
         let mut next = parts.next();
         while let Some(part) = next {
             match &self.form {
@@ -74,30 +74,30 @@ impl Maker {
     }
 }
 
-/// Which parts of a record, counted from 0, are its key.
+/// The parts of a record, counted from 0, that are its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyFrom<T> {
     /// The record's number.
     Number,
-    /// These, one behind the other.
+    /// These parts, in this order.
     Parts(Vec<T>),
 }
 
-/// Which parts of a record are its value.
+/// The parts of a record that are its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueFrom<T> {
-    /// The record as it stands.
+    /// The record, unchanged.
     Whole,
-    /// What is not the key.
+    /// Everything but the key.
     Rest,
-    /// These.
+    /// These parts.
     Parts(Vec<T>),
 }
 
 /// Reads `--key`: `number`, or parts with commas between them.
 ///
 /// # Errors
-/// Which part cannot be.
+/// A part is impossible; the error says which.
 pub fn key_from<T>(
     text: &str,
     part: &dyn Fn(&str) -> Result<T, String>,
@@ -111,7 +111,7 @@ pub fn key_from<T>(
 /// Reads `--value`: `whole`, `rest`, or parts with commas between them.
 ///
 /// # Errors
-/// Which part cannot be.
+/// A part is impossible; the error says which.
 pub fn value_from<T>(
     text: &str,
     part: &dyn Fn(&str) -> Result<T, String>,
@@ -127,8 +127,8 @@ fn all_parts<T>(text: &str, part: &dyn Fn(&str) -> Result<T, String>) -> Result<
     parts(text)?.iter().map(|text| part(text)).collect()
 }
 
-/// The parts of `--key` or `--value`: there are commas between them, and one that holds a comma
-/// or begins with a quote stands in quotes, in which a quote is written twice, as in CSV.
+/// The parts of `--key` or `--value`, which are separated by commas. As in CSV, a part that
+/// contains a comma or begins with a quote is written in quotes, in which a quote is written twice.
 ///
 /// # Errors
 /// A quote does not close at the end of its part.
@@ -174,13 +174,13 @@ pub fn parts(text: &str) -> Result<Vec<Cow<'_, str>>, String> {
     Ok(parts)
 }
 
-/// A range of bytes: `A..B`, B not in it.
+/// A range of bytes: `A..B`, without B.
 ///
 /// # Errors
-/// What would be one.
+/// The text is not a range; the error says what is expected.
 pub fn byte_range(text: &str) -> Result<Range<usize>, String> {
     let wrong = || {
-        format!("`{text}` is no range of bytes: expected A..B with A below B, for example 0..16")
+        format!("`{text}` is not a range of bytes: expected A..B with A below B, for example 0..16")
     };
     let (start, end) = text.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
@@ -192,7 +192,7 @@ pub fn byte_range(text: &str) -> Result<Range<usize>, String> {
     }
 }
 
-/// Whether `text` names a column by its number, from 1, rather than by its name.
+/// Whether `text` selects a column by its number, from 1, and not by its name.
 pub fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
@@ -200,7 +200,7 @@ pub fn is_number(text: &str) -> bool {
 /// A column, counted from 0: by its number from 1, or by its name in the header.
 ///
 /// # Errors
-/// There is none; which there are.
+/// There is no such column; the error lists the columns.
 pub fn column(text: &str, names: Option<&[Vec<u8>]>) -> Result<usize, String> {
     if is_number(text) {
         return match text.parse::<usize>() {
@@ -215,7 +215,7 @@ pub fn column(text: &str, names: Option<&[Vec<u8>]>) -> Result<usize, String> {
     match (found.next(), found.next()) {
         (Some((at, _)), None) => Ok(at),
         (Some(_), Some(_)) => Err(format!(
-            "two columns are called `{text}`; give its number instead"
+            "two columns are called `{text}`; give the number of the column instead"
         )),
         _ => {
             let there: Vec<_> = names
@@ -238,16 +238,16 @@ pub fn column(text: &str, names: Option<&[Vec<u8>]>) -> Result<usize, String> {
 
 /// The record with this number lacks a column.
 pub fn lacks(column: usize, found: usize, number: u64) -> String {
-    let mut text = format!("column {} is asked for, and it has {found}", column + 1);
+    let mut text = format!("it has no column {}, only {found}", column + 1);
     if number == 1 {
         text.push_str(
-            "; as this is the first record, compare --key, --value and --delimiter with the input",
+            "; this is the first record, so compare --key, --value and --delimiter with the input",
         );
     }
     text
 }
 
-/// What follows when the parts `taken` are taken out of `all` bytes.
+/// The ranges that remain when the parts `taken` are removed from `all` bytes.
 pub fn rest_of(all: &[u8], taken: &[Range<usize>], rest: &mut Vec<u8>) {
     let mut sorted: Vec<_> = taken.to_vec();
     sorted.sort_by_key(|r| r.start);

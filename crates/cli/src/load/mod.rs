@@ -1,10 +1,9 @@
-//! Cutting an input into records: CSV, TSV, JSON lines and arrays, lines, fixed lengths; and what
-//! of a record is its key and its value. Before that, what an input is: compressed, encoded, or no
-//! text.
+//! Detects what an input is (compressed, encoded, or not text), cuts it into records (CSV, TSV,
+//! JSON lines and arrays, lines, fixed lengths), and makes the key and the value of each record.
 //!
-//! Invariants: a reader holds one record at a time and no more than its limit lets a record be
-//! (whatever the input is); bytes need not be text; an input that ends inside a record is a bad
-//! record, never a silently shorter one; after a bad record reading goes on behind it.
+//! Invariants: a reader holds one record at a time, and never more bytes than the limit of a
+//! record, whatever the input is. Bytes need not be text. If an input ends inside a record, the
+//! record is bad, and is never silently shortened. After a bad record reading continues behind it.
 
 pub mod array;
 pub mod content;
@@ -27,21 +26,21 @@ use siltstone::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::output::plural;
 use source::Source;
 
-/// A record: what goes into the store.
+/// The key and the value of a record, as they are stored.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pair {
     /// The key.
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
-    /// The lines of the record, where quotes decide how many they are (CSV).
+    /// The lines of the record, if it may span several because of quotes (CSV).
     pub lines: Option<Lines>,
 }
 
 /// Consecutive lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines {
-    /// The first, counted from 1.
+    /// The first line, counted from 1.
     pub first: u64,
     /// Their number.
     pub count: u64,
@@ -54,17 +53,17 @@ impl fmt::Display for Lines {
     }
 }
 
-/// Records whose quotes make them go on over several lines.
+/// Records that span several lines because of quotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MultiLine {
     /// Their number.
     pub records: u64,
-    /// The first of those that have the most lines.
+    /// The first of the records with the most lines.
     pub longest: Option<Lines>,
 }
 
 impl MultiLine {
-    /// What one record with these lines adds.
+    /// The count of one record with these lines.
     pub fn of(lines: Option<Lines>) -> MultiLine {
         let longest = lines.filter(|lines| lines.count > 1);
         MultiLine {
@@ -89,26 +88,26 @@ impl AddAssign for MultiLine {
 pub struct BadRecord {
     /// Its number in the input, from 1.
     pub record: u64,
-    /// The line that it begins in, where the input has lines.
+    /// The line in which it begins, if the input has lines.
     pub line: Option<u64>,
     /// The offset of its first byte.
     pub offset: u64,
     /// What is wrong with it, and what would be right.
     pub what: String,
-    /// What of the input is left out with it.
+    /// The part of the input that is left out with it.
     pub left_out: LeftOut,
 }
 
-/// What a load did.
+/// The totals of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Records that are in the store.
+    /// The number of records that are in the store.
     pub records: u64,
-    /// Bytes of their keys and values.
+    /// The bytes of their keys and values.
     pub entry_bytes: u64,
-    /// Those of them that go on over several lines.
+    /// Those of them that span several lines.
     pub multi_line: MultiLine,
-    /// What was left out.
+    /// The parts of the input that were left out.
     pub left_out: LeftOut,
 }
 
@@ -121,16 +120,16 @@ impl AddAssign for Tally {
     }
 }
 
-/// What of an input was left out.
+/// The parts of an input that were left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Bad records.
+    /// The number of bad records.
     pub records: u64,
-    /// Lines that they lie in. A line in which several of them lie is counted once.
+    /// The number of their lines. A line with several of them is counted once.
     pub lines: u64,
     /// Their bytes, line ends included.
     pub bytes: u64,
-    /// The first and the last of the lines, by which sums know one that both parts have.
+    /// The first and the last of the lines, so that a sum of two parts counts a common line once.
     pub first_line: Option<u64>,
     /// See `first_line`.
     pub last_line: Option<u64>,
@@ -171,8 +170,8 @@ impl fmt::Display for LeftOut {
 }
 
 impl BadRecord {
-    /// Where it is and what is wrong with it. `of` follows the byte: it says what line and byte are
-    /// counted in, if that is not the input as it stands.
+    /// The position of the record, and its error. `of` follows the byte: it says in what line and
+    /// byte are counted, if not in the input itself.
     pub fn describe(&self, of: &str) -> String {
         let line = self.line.map(|line| format!(" (line {line})"));
         format!(
@@ -191,19 +190,19 @@ impl fmt::Display for BadRecord {
     }
 }
 
-/// What a reader came to.
+/// The result of reading one step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// The next record.
     Record,
-    /// A record that cannot be loaded. Reading may go on.
+    /// A record that cannot be loaded. Reading may continue.
     Bad(BadRecord),
     /// The end of the input.
     End,
 }
 
-/// A reader of records. Nothing that it keeps from one record to the next decides what becomes of a
-/// record, so that a load may begin anywhere between two records.
+/// A reader of records. The result for a record does not depend on earlier records, so that a load
+/// may begin anywhere between two records.
 pub trait Records {
     /// Reads the next record into `pair`.
     ///
@@ -218,7 +217,7 @@ pub trait Records {
     }
 }
 
-/// Where a record begins; for bad ones.
+/// The position of a record, for the case that it is bad.
 #[derive(Clone, Copy)]
 struct Begin {
     offset: u64,
@@ -233,7 +232,7 @@ impl Begin {
         }
     }
 
-    /// The record that was just read is bad.
+    /// Reports the record that was just read as bad.
     fn bad(self, source: &Source<'_>, what: String) -> Step {
         Step::Bad(BadRecord {
             record: source.place.records,
@@ -248,7 +247,7 @@ impl Begin {
         })
     }
 
-    /// The record that was just read is good if its pair could be made and fits.
+    /// Reports the record that was just read. It is good if its pair could be made and fits.
     fn made(self, source: &Source<'_>, pair: &Pair, made: Result<(), String>) -> Step {
         match made {
             Err(what) => self.bad(source, what),
@@ -258,7 +257,7 @@ impl Begin {
             Ok(()) if pair.value.len() > MAX_VALUE_BYTES => self.bad(
                 source,
                 format!(
-                    "the value has {} bytes, a value has at most {MAX_VALUE_BYTES}",
+                    "the value has {} bytes; the limit is {MAX_VALUE_BYTES}",
                     pair.value.len()
                 ),
             ),
@@ -267,17 +266,17 @@ impl Begin {
     }
 }
 
-/// What is wrong with a key that is too long.
+/// The error of a key that is too long.
 fn key_too_long(found: impl fmt::Display) -> String {
-    format!("the key has {found} bytes, a key has at most {MAX_KEY_BYTES}")
+    format!("the key has {found} bytes; the limit is {MAX_KEY_BYTES}")
 }
 
-/// What is wrong with a record that is too long.
+/// The error of a record that is too long.
 fn record_too_long(found: impl fmt::Display, limit: usize) -> String {
     format!("it has {found} bytes, more than {limit}; --max-record allows more")
 }
 
-/// The most bytes that a record can have and still be loaded.
+/// The maximum number of bytes of a record that can be loaded.
 pub const MAX_RECORD_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES;
 
 #[cfg(test)]

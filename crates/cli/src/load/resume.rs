@@ -1,16 +1,17 @@
-//! Where an interrupted load goes on.
+//! The position at which an interrupted load continues.
 //!
-//! What it is: an entry of the keyspace `silt.load` for each load that is not finished: key
-//! `load/`, the keyspace's id, a slash and what the input is called; value JSON. It is written in
-//! the batch of the records that it speaks of, so that both are there or neither, and removed in
-//! the batch of the last ones. It also holds what was loaded and left out so far, so that the
-//! totals of an interrupted load are those of one that ran through.
+//! The keyspace `silt.load` has an entry for each unfinished load. Its key is `load/`, the
+//! keyspace's id, a slash and the name of the input; its value is JSON. It is written in the same
+//! batch as the records that it describes, so that both are in the store or neither, and is removed
+//! in the batch of the last records. It also holds the totals so far, so that the totals of an
+//! interrupted load equal those of a load without interruption.
 //!
-//! Offsets count decoded bytes: an input that is compressed or UTF-16 is decoded again up to there.
+//! Offsets count decoded bytes: an input that is compressed or UTF-16 is decoded again up to the
+//! offset.
 //!
-//! Invariant: a load goes on only where the input's bytes up to there are those that were loaded,
-//! and with the flags that they were loaded with. Keyspace ids are never used again, so a keyspace
-//! made anew under its name begins anew.
+//! Invariant: a load continues only if the bytes of the input before the position, and the flags,
+//! are the same as in the interrupted load. Keyspace ids are never used again, so a load into a
+//! keyspace that was dropped and created again starts from the beginning.
 
 use siltstone::batch::Batch;
 use siltstone::{ErrorKind, Keyspace, Store};
@@ -23,10 +24,10 @@ use crate::output::{bytes, plural};
 /// The keyspace that holds the entries.
 pub const KEYSPACE: &str = "silt.load";
 
-/// The state of a load, and where it is kept.
+/// The state of a load, and the entry that stores it.
 pub struct Resume {
     key: Vec<u8>,
-    /// The flags that decide what of the input becomes which pair.
+    /// The flags that decide which part of the input becomes which pair.
     how: String,
     own: Option<Keyspace>,
     /// What an earlier load left.
@@ -73,8 +74,8 @@ impl Resume {
             .map(|value| {
                 Found::read(&value).ok_or_else(|| {
                     Failure::Other(format!(
-                        "where an earlier load of this input stopped cannot be read (keyspace \
-                        `{KEYSPACE}`); --restart loads it from its start"
+                        "the entry of an earlier load of this input cannot be read (keyspace \
+                        `{KEYSPACE}`); --restart loads the input from its start"
                     ))
                 })
             })
@@ -83,13 +84,13 @@ impl Resume {
             key,
             how,
             own,
-            // Only --restart gets past it.
+            // Only --restart ignores it.
             found: found?,
             written,
         })
     }
 
-    /// Begins at the input's start, whatever an earlier load left.
+    /// Begins at the input's start, and ignores an earlier load.
     pub fn restart(
         store: &Store,
         keyspace: &Keyspace,
@@ -106,7 +107,7 @@ impl Resume {
         })
     }
 
-    /// What earlier parts of this load did.
+    /// The totals of the earlier parts of this load.
     pub fn tally(&self) -> Tally {
         self.found.as_ref().map(|f| f.tally).unwrap_or_default()
     }
@@ -116,7 +117,8 @@ impl Resume {
         self.found.as_ref().map_or(0, |f| f.offset)
     }
 
-    /// Takes the input to where an earlier load stopped: what it left, in words, if there was one.
+    /// Skips the input to the position at which an earlier load stopped. Returns the result of that
+    /// load in words, if there was one.
     ///
     /// # Errors
     /// The input file or the flags differ from those of the interrupted load.
@@ -129,10 +131,10 @@ impl Resume {
         let Some(found) = &self.found else {
             return Ok(None);
         };
-        // What was loaded and what was left out, as the end of that load counted them.
+        // The records that were loaded and left out, as counted at the end of that load.
         let left_out = match found.tally.left_out.records {
             0 => String::new(),
-            bad => format!(" and {} that it left out", plural(bad, "bad record")),
+            bad => format!(" and left out {}", plural(bad, "bad record")),
         };
         let stopped = format!(
             "an earlier load of {name} stopped after {}{left_out} ({})",
@@ -141,8 +143,8 @@ impl Resume {
         );
         if found.how != self.how {
             return Err(Failure::Other(format!(
-                "{stopped}, with other flags ({}; now {}): give the same ones to go on, or \
-                --restart to load it from its start",
+                "{stopped}, with other flags ({}; now {}): give the same flags to continue, or \
+                --restart to load the input from its start",
                 found.how, self.how
             )));
         }
@@ -152,9 +154,8 @@ impl Resume {
         source.mark();
         if !there || digest_text(&source.marked()) != found.digest {
             return Err(Failure::Other(format!(
-                "{stopped}, and what it read is not there any more: the input has changed before \
-                byte {}; --restart loads it from its start (what is \
-                 in the store stays, equal keys are set anew)",
+                "{stopped}, and the input before byte {} has changed since; --restart loads it \
+                from its start (loaded records stay in the store, and equal keys are replaced)",
                 found.offset
             )));
         }
@@ -163,8 +164,8 @@ impl Resume {
         Ok(Some(stopped))
     }
 
-    /// Adds to a batch where the load stands once the batch is written: at the mark. `tally` is
-    /// what this run and the earlier ones have done by then.
+    /// Adds the load's position to a batch: the mark, which the load has reached once the batch is
+    /// written. `tally` has the totals of this run and the earlier ones by then.
     ///
     /// # Errors
     /// Those of the store.
@@ -203,7 +204,7 @@ impl Resume {
         Ok(())
     }
 
-    /// Adds to the last batch that there is nothing to go on with.
+    /// Removes the entry in the last batch, because the load is finished.
     ///
     /// # Errors
     /// Those of the store.
@@ -239,7 +240,8 @@ impl Found {
             return None;
         }
         let offset = value["offset"].as_u64()?;
-        // Every record and every line has a byte. What counts on from here cannot overflow.
+        // Every record and every line has at least a byte, so counting on from here cannot
+        // overflow.
         let count = |name: &str| value[name].as_u64().filter(|count| *count <= offset);
         Some(Found {
             how: value["how"].as_str()?.to_string(),
@@ -267,7 +269,7 @@ impl Found {
                     records: value["left_out_records"].as_u64()?,
                     lines: value["left_out_line_count"].as_u64()?,
                     bytes: value["left_out_bytes"].as_u64()?,
-                    // Only what follows is added to it.
+                    // Only later records are added to it.
                     first_line: None,
                     // Earlier builds did not write it.
                     last_line: value["left_out_last_line"].as_u64(),

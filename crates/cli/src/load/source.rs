@@ -1,7 +1,7 @@
-//! An input as bytes: buffered, with the place and the digest of what was read of it.
+//! An input as buffered bytes, with the position and the digest of what was read.
 //!
-//! Invariants: a [`Mark`] speaks of exactly the bytes before it, not of those that were read or
-//! buffered since; a record lies in one piece in the buffer, which grows to the longest record and
+//! Invariants: a [`Mark`] describes exactly the bytes before it, not those that were read or
+//! buffered since. A record lies in one piece in the buffer, which grows to the longest record and
 //! no further.
 
 use std::io::{self, Read};
@@ -9,15 +9,15 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// Where an input stands, in records and lines.
+/// The position in an input, in records and lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Records that were read, good or bad.
+    /// The number of records that were read, good or bad.
     pub records: u64,
-    /// Line ends that were read.
+    /// The number of line ends that were read.
     pub lines: u64,
     /// What may come next in an array.
     pub next: NextElement,
@@ -31,12 +31,12 @@ pub enum NextElement {
     Any,
     /// A comma or the closing bracket: after an element.
     Comma,
-    /// Nothing: a bad record reached the end of the input.
+    /// Nothing, because a bad record reached the end of the input.
     Nothing,
 }
 
 impl NextElement {
-    /// The number that stands for it in the entry of an interrupted load.
+    /// The number that represents it in the entry of an interrupted load.
     pub fn code(self) -> u64 {
         self as u64
     }
@@ -48,54 +48,56 @@ impl NextElement {
     }
 }
 
-/// A place in an input, between two records.
+/// A position in an input between two records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Bytes before it.
+    /// The number of bytes before it.
     pub offset: u64,
-    /// Records and lines before it.
+    /// The records and lines before it.
     pub place: Place,
-    /// Digest of the bytes before it.
+    /// The digest of the bytes before it.
     pub digest: u128,
 }
 
 /// A line of an input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Its place in [`Source::bytes`], without its line end.
+    /// Its range in [`Source::bytes`], without its line end.
     Whole(Range<usize>),
-    /// It was longer than allowed and is left out. Its length.
+    /// The length of a line that was longer than allowed and was skipped.
     Long(u64),
 }
 
-/// See the module.
+/// The input; see the module.
 pub struct Source<'a> {
     input: Box<dyn Read + 'a>,
     buffer: Vec<u8>,
-    /// The input's offset of the buffer's first byte.
+    /// The offset in the input of the buffer's first byte.
     base: u64,
-    /// What was read of the buffer, what of it is in the digest, and what is filled.
+    /// The number of bytes in the buffer that were read, that are in the digest, and that are
+    /// filled.
     read: usize,
     hashed: usize,
     filled: usize,
     hasher: Xxh3,
     /// The last byte before the buffer.
     byte_before: u8,
-    /// Where the mark stands, and the hasher as it was there once bytes behind it are hashed.
+    /// The position of the mark, and a copy of the hasher at the mark if bytes behind it were
+    /// hashed.
     mark_offset: u64,
     mark_place: Place,
     mark_hasher: Option<Box<Xxh3>>,
-    /// Where the input stands. Readers of records keep it.
+    /// The position in records and lines. Readers of records update it.
     pub place: Place,
 }
 
 impl<'a> Source<'a> {
-    /// The bytes of `input`.
+    /// A source of the bytes of `input`.
     pub fn new(input: impl Read + 'a) -> Source<'a> {
         Source::with_buffer(input, READ_BYTES)
     }
 
-    /// With a buffer of a size that tests choose.
+    /// A source with a buffer of a given size, for tests.
     pub fn with_buffer(input: impl Read + 'a, bytes: usize) -> Source<'a> {
         Source {
             input: Box::new(input),
@@ -113,19 +115,19 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     pub fn offset(&self) -> u64 {
         self.base + self.read as u64
     }
 
-    /// Sets the mark here. Costs next to nothing.
+    /// Sets the mark here. This costs next to nothing.
     pub fn mark(&mut self) {
         self.mark_offset = self.offset();
         self.mark_place = self.place;
         self.mark_hasher = None;
     }
 
-    /// Bytes before the mark.
+    /// The number of bytes before the mark.
     pub fn mark_offset(&self) -> u64 {
         self.mark_offset
     }
@@ -141,18 +143,18 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Hashes what lies before the mark, if nothing behind it is hashed yet.
+    /// Hashes the bytes before the mark, if nothing behind it is hashed yet.
     fn hash_to_mark(&mut self) {
         if self.mark_hasher.is_none() {
-            // The mark lies in the buffer, at or behind what is hashed: `fill` saves the hasher
-            // before it goes on.
+            // The mark lies in the buffer, at or behind the hashed bytes, because `fill` saves the
+            // hasher before it hashes more.
             let mark = (self.mark_offset - self.base) as usize;
             self.hasher.update(&self.buffer[self.hashed..mark]);
             self.hashed = mark;
         }
     }
 
-    /// Hashes all that was read.
+    /// Hashes all bytes that were read.
     fn hash(&mut self) {
         self.hash_to_mark();
         if self.hashed < self.read {
@@ -164,7 +166,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What is buffered and not yet read.
+    /// The buffered bytes that are not yet read.
     pub fn rest(&self) -> &[u8] {
         &self.buffer[self.read..self.filled]
     }
@@ -179,13 +181,13 @@ impl<'a> Source<'a> {
         Ok(&rest[..rest.len().min(len)])
     }
 
-    /// Bytes at places that [`Source::line`] or [`Source::exact`] gave, before anything else is
-    /// read.
+    /// The bytes of a range that [`Source::line`] or [`Source::exact`] returned. It is valid until
+    /// something else is read.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
 
-    /// The last `len` bytes that were read, before anything else is.
+    /// The last `len` bytes that were read.
     pub fn last(&self, len: usize) -> &[u8] {
         &self.buffer[self.read - len..self.read]
     }
@@ -198,12 +200,12 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Takes bytes of the rest as read.
+    /// Marks buffered bytes as read.
     pub fn consume(&mut self, len: usize) {
         self.read += len.min(self.filled - self.read);
     }
 
-    /// Reads more bytes behind the rest; false at the input's end.
+    /// Fills more bytes into the buffer; false at the input's end.
     ///
     /// # Errors
     /// Those of the input.
@@ -215,7 +217,7 @@ impl<'a> Source<'a> {
             self.base += self.read as u64;
             self.filled -= self.read;
             (self.read, self.hashed) = (0, 0);
-            // A record that fills more than half of it would be moved again and again.
+            // A record that fills more than half of the buffer would be moved repeatedly.
             if self.filled > self.buffer.len() / 2 {
                 self.buffer.resize(self.buffer.len() * 2, 0);
             }
@@ -232,7 +234,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads over these bytes if they come next.
+    /// Skips these bytes if they come next.
     ///
     /// # Errors
     /// Those of the input.
@@ -244,7 +246,8 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Reads on to an offset; false if the input ends before it or it was passed already.
+    /// Skips to an offset; false if the input ends before it, or if it lies behind the current
+    /// position.
     ///
     /// # Errors
     /// Those of the input.
@@ -280,7 +283,7 @@ impl<'a> Source<'a> {
             let (len, end) = match found {
                 Some(at) => (at, at + 1),
                 None if searched as u64 + dropped > limit as u64 + 1 => {
-                    // All but the last byte, which may be half of a line end.
+                    // Skip all but the last byte, which may be half of a line end.
                     dropped += searched as u64 - 1;
                     self.consume(searched - 1);
                     searched = 1;

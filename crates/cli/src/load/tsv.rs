@@ -1,6 +1,6 @@
-//! Tab-separated values: a line a record, tabs between columns, quotes without a meaning. With
-//! escapes, `\t`, `\n`, `\\` and `\xNN` stand for bytes, as `silt scan` prints them, so that what
-//! was printed can be loaded again.
+//! Tab-separated values: each line is a record, tabs separate columns, and quotes have no meaning.
+//! With escapes, `\t`, `\n`, `\\` and `\xNN` mean bytes, as `silt scan` prints them, so that
+//! printed pairs can be loaded again.
 
 use std::borrow::Cow;
 use std::io;
@@ -10,21 +10,21 @@ use super::source::{Line, Source};
 use super::{Begin, Pair, Records, Step, record_too_long};
 use crate::form::unescape;
 
-/// See the module.
+/// The reader; see the module.
 pub struct Tsv {
     /// The byte between columns.
     pub delimiter: u8,
-    /// Whether backslashes begin escapes.
+    /// Whether backslashes start escapes.
     pub escapes: bool,
-    /// What is the key.
+    /// The parts that are the key.
     pub key_from: KeyFrom<usize>,
-    /// What is the value.
+    /// The parts that are the value.
     pub value_from: ValueFrom<usize>,
-    /// Of the key.
+    /// How the key's bytes are made.
     pub key: Maker,
-    /// Of the value.
+    /// How the value's bytes are made.
     pub value: Maker,
-    /// Longest record.
+    /// The length of the longest allowed record.
     pub limit: usize,
 }
 
