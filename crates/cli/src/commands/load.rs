@@ -220,7 +220,7 @@ fn close_complete(store: Opened, resume: Option<Resume>) -> Result<(), Failure> 
     // replaying a log.
     let flushed = store.flush().map_err(Failure::from);
     let flushed = flushed.and_then(|()| match resume {
-        Some(resume) => resume.tidy(&store),
+        Some(resume) => resume.drop_unused_keyspace(&store),
         None => Ok(()),
     });
     let closed = store.close().map_err(Failure::from);

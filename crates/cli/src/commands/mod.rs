@@ -187,7 +187,7 @@ fn open_to_read(path: &Path) -> Result<Store, Failure> {
 
 /// As [`open_to_read`], with other options than those of the store's file.
 fn open_to_read_with(path: &Path, options: &Options) -> Result<Store, Failure> {
-    told(patiently(&|| Store::open_read_only(path, options.clone())))
+    explained(patiently(&|| Store::open_read_only(path, options.clone())))
 }
 
 /// Opens a store that must exist, for a few changes.
@@ -230,7 +230,7 @@ fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
     if options.create_if_missing {
         refuse_foreign_folder(path)?;
     }
-    told(patiently(&|| Store::open(path, options.clone()))).map(Opened::new)
+    explained(patiently(&|| Store::open(path, options.clone()))).map(Opened::new)
 }
 
 /// Opens a store. If another process has it open, waits a moment, because a process that was just
@@ -248,11 +248,11 @@ fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<S
 }
 
 /// The result of an open, with advice and warnings for users of the command line.
-fn told(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
+fn explained(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
     match opened {
         Ok(store) => {
-            tell_discarded(&store);
-            tell_passed(&store);
+            warn_of_discarded(&store);
+            warn_of_skipped(&store);
             Ok(store)
         }
         // Only if there is no store. If a file of a store is missing, the error has its own advice.
@@ -304,7 +304,7 @@ fn refuse_foreign_folder(path: &Path) -> Result<(), Failure> {
 /// Warns if the open discarded log records behind a torn one. A power loss does this to records
 /// that were never synced, and damage looks the same; users should not learn it only from missing
 /// data.
-fn tell_discarded(store: &Store) {
+fn warn_of_discarded(store: &Store) {
     let discarded = store.stats().counter("discarded_log_bytes");
     if discarded > 0 {
         eprintln!(
@@ -317,7 +317,7 @@ fn tell_discarded(store: &Store) {
 
 /// Warns of damage in a part of the log that is not needed. Such damage does not keep a store from
 /// opening.
-fn tell_passed(store: &Store) {
+fn warn_of_skipped(store: &Store) {
     if store.stats().counter("passed_log_damage_count") > 0 {
         eprintln!(
             "silt: the log is damaged in a part that is not needed, because its entries are in \

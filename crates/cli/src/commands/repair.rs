@@ -16,7 +16,7 @@ use crate::output::{Out, outln};
 /// Runs the command.
 pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
     let target = args.to.clone().unwrap_or_else(|| beside(&args.store));
-    let told = |e: siltstone_storage::StorageError, path: &Path| {
+    let repair_error = |e: siltstone_storage::StorageError, path: &Path| {
         Failure::from(
             siltstone::Error::from(e).context(format!("repairing into {}", path.display())),
         )
@@ -27,11 +27,10 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
     let made: Arc<dyn Storage> =
         Arc::new(
             FileStorage::open_or_create(&target).map_err(|e| match args.to {
-                Some(_) => told(e, &target),
+                Some(_) => repair_error(e, &target),
                 None => Failure::Other(format!(
-                    "{}; --to chooses another \
-                    folder",
-                    told(e, &target)
+                    "{}; --to chooses another folder",
+                    repair_error(e, &target)
                 )),
             })?,
         );

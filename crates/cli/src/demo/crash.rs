@@ -1,9 +1,9 @@
 //! The third section: a writer process is killed with SIGKILL in the middle of its work, and
-//! everything that it was told is kept must be.
+//! everything that was acknowledged to it must be in the store.
 //!
-//! What must hold after each kill: of each lane, exactly the first so many operations are there,
-//! whole, in both keyspaces; that is at least as many as were acknowledged, and at most one more
-//! (the one that was being written). And the particles are as they were.
+//! After each kill, the store must hold a prefix of the operations of each lane, with whole
+//! operations in both keyspaces: at least those that were acknowledged, and at most one more (the
+//! one that was being written). The particles must be unchanged.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -19,29 +19,29 @@ use siltstone_storage::FileStorage;
 use super::particles::Particles;
 use super::plan::Plan;
 use super::script::{self, KEYS, KEYSPACES, LANES, Model};
-use super::writer::{MESSAGE_BYTES, Message, Told, WHOLE_BYTES};
+use super::writer::{Figure, MESSAGE_BYTES, Message, WHOLE_BYTES};
 use super::{Draw, reads, say, wrong};
 use crate::failure::Failure;
 use crate::output::{count, duration, plural};
 use crate::report::model::{Kill, PhaseKind};
 use crate::report::record::{Recorder, Sampler};
 
-/// How long the writer may take to its first acknowledgement.
+/// The maximum time from the writer's start to its first acknowledgement.
 const START_MAX: Duration = Duration::from_secs(60);
-/// Keys that are read one by one after each kill.
+/// The number of keys that are read one by one after each kill.
 const POINTS: u64 = 2_000;
 
-/// What was measured.
+/// The results of the section.
 pub struct Crashed {
     /// The kills, one by one.
     pub kills: Vec<Kill>,
-    /// Batches that were acknowledged.
+    /// The number of batches that were acknowledged.
     pub acknowledged: u64,
     /// The slowest open after a kill.
     pub slowest_open: Duration,
 }
 
-/// What the writer said before it died.
+/// The messages that the writer sent before it died.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     acknowledged: [u64; LANES],
@@ -55,7 +55,7 @@ struct Writer(Child);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Errors mean that it has ended already.
+        // An error means that it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -77,7 +77,7 @@ pub fn run(
         acknowledgement leaves through a pipe."
     )?;
     recorder.phase(PhaseKind::Verify, "opening");
-    // The stores of this section tell of themselves, by their process; the reads are ours.
+    // The writer processes report the figures of their stores; this process reports its reads.
     let sampler = Sampler::start(recorder, None);
     let store = open(plan, path)?;
     for name in KEYSPACES {
@@ -203,8 +203,8 @@ fn open(plan: &Plan, path: &Path) -> Result<Store, Failure> {
     )?)
 }
 
-/// Starts the writer, kills it `after` its first acknowledgement, and gives what it said until
-/// then.
+/// Starts the writer, kills it `after` its first acknowledgement, and returns the messages that it
+/// sent until then.
 fn write_and_kill(
     plan: &Plan,
     path: &Path,
@@ -233,9 +233,9 @@ fn write_and_kill(
     let recorder = recorder.clone();
     let opening = recorder.opened();
     let listener = std::thread::spawn(move || {
-        listen(pipe, &mut said, &first, |told| match told {
-            Told::Moment(moment) => recorder.add(opening, moment),
-            Told::Delay(delay) => recorder.delay(opening, delay),
+        listen(pipe, &mut said, &first, |figure| match figure {
+            Figure::Moment(moment) => recorder.add(opening, moment),
+            Figure::Delay(delay) => recorder.delay(opening, delay),
         })
         .map(|()| said)
     });
@@ -251,7 +251,7 @@ fn write_and_kill(
         .0
         .wait()
         .map_err(|e| Failure::io("waiting for the writer", &e))?;
-    // After the writer's death the pipe ends: everything that it said is heard.
+    // The pipe ends with the writer, so all of its messages are received.
     let said = listener
         .join()
         .map_err(|_| Failure::Other("the listener failed".to_string()))??;
@@ -267,22 +267,22 @@ fn write_and_kill(
     }
 }
 
-/// Hears messages until the pipe ends, and tells of the first acknowledgement.
+/// Receives messages until the pipe ends, and notifies the caller of the first acknowledgement.
 fn listen(
     mut pipe: impl Read,
     said: &mut Said,
     first: &mpsc::Sender<()>,
-    mut tell: impl FnMut(Told),
+    mut receive: impl FnMut(Figure),
 ) -> Result<(), Failure> {
     let mut bytes = vec![0; 64 << 10];
-    let nonsense = || Failure::Other("the writer said something that is no message".to_string());
+    let nonsense = || Failure::Other("the writer sent something that is not a message".to_string());
     let mut filled = 0;
     loop {
         let n = pipe
             .read(&mut bytes[filled..])
             .map_err(|e| Failure::io("the writer's pipe", &e))?;
         if n == 0 {
-            // A message is written whole or not at all.
+            // A message is written as a whole or not at all.
             return if filled == 0 {
                 Ok(())
             } else {
@@ -308,12 +308,12 @@ fn listen(
                 }) => {
                     (said.jobs, said.flushes, said.compactions) = (jobs, flushes, compactions);
                 }
-                Some(Message::Told { bytes }) if bytes as usize <= WHOLE_BYTES => {
-                    // The rest of it comes with the next read.
+                Some(Message::Figure { bytes }) if bytes as usize <= WHOLE_BYTES => {
+                    // The rest of the message comes with the next read.
                     let Some(json) = rest.get(..bytes as usize) else {
                         break;
                     };
-                    tell(serde_json::from_slice(json).map_err(|_| nonsense())?);
+                    receive(serde_json::from_slice(json).map_err(|_| nonsense())?);
                     length += json.len();
                 }
                 _ => return Err(nonsense()),
@@ -325,8 +325,8 @@ fn listen(
     }
 }
 
-/// Compares the store with the script, advances the model to what is there, and gives the pairs
-/// that were compared.
+/// Compares the store with the script, advances the model to the state of the store, and returns
+/// the number of compared pairs.
 fn verify(
     plan: &Plan,
     store: &Store,
@@ -341,7 +341,8 @@ fn verify(
         if there < acknowledged || there > acknowledged + 1 {
             return Err(wrong(
                 format_args!(
-                    "of lane {lane}, {acknowledged} batches were acknowledged and {there} are there"
+                    "of lane {lane}, {acknowledged} batches were acknowledged and {there} are in \
+                    the store"
                 ),
                 plan.seed,
             ));
@@ -375,10 +376,7 @@ fn verify(
         if cursor.valid() {
             let key = String::from_utf8_lossy(cursor.key()).into_owned();
             return Err(wrong(
-                format_args!(
-                    "{} holds `{key}`, which is not there any more",
-                    KEYSPACES[index]
-                ),
+                format_args!("{} holds `{key}`, which was deleted", KEYSPACES[index]),
                 plan.seed,
             ));
         }
@@ -401,7 +399,7 @@ fn verify(
     Ok(pairs)
 }
 
-/// How many operations of a lane are in the store.
+/// The number of operations of a lane that are in the store.
 fn operations(keyspace: &Keyspace, lane: usize, seed: u64) -> Result<u64, Failure> {
     match keyspace.get(&script::marker(lane))? {
         None => Ok(0),

@@ -1,4 +1,4 @@
-//! What is going on, while it goes on: a line that is drawn anew on a terminal, a line a second
+//! Shows the progress of the demo: a line that is redrawn on a terminal, and a line each second
 //! elsewhere.
 
 use std::io::{self, IsTerminal};
@@ -12,20 +12,20 @@ use super::say;
 use crate::failure::Failure;
 use crate::output::{count, nanos, rate};
 
-/// Shared by who works and who watches.
+/// The progress, shared by the threads that work and the thread that shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Pairs that are written.
+    /// The number of pairs that were written.
     pub pairs: AtomicU64,
     /// The dump that is being written or computed, from 0.
     pub dump: AtomicU64,
-    /// Whether the simulation computes just now, instead of the writers writing.
+    /// Whether the simulation is computing, and the writers are not writing.
     pub computing: AtomicBool,
     /// Set at the end.
     pub done: AtomicBool,
 }
 
-/// Watches until the work is done.
+/// Shows the progress until the work is done.
 pub fn watch(progress: &Progress, store: &Store, pairs: u64, dumps: usize) -> Result<(), Failure> {
     let bar = io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::with_draw_target(Some(pairs), ProgressDrawTarget::stderr_with_hz(8));
@@ -36,7 +36,7 @@ pub fn watch(progress: &Progress, store: &Store, pairs: u64, dumps: usize) -> Re
     let start = Instant::now();
     let (mut last, mut last_pairs) = (start, 0);
     while !progress.done.load(Ordering::Acquire) {
-        // Short naps, so that the end is not waited for.
+        // Sleep for short times, so that the end is noticed soon.
         std::thread::sleep(Duration::from_millis(20));
         let now = Instant::now();
         if now - last < every {
@@ -94,7 +94,7 @@ pub fn summary(stats: &Stats) -> String {
     } else {
         format!("tables {}", levels.join(" "))
     };
-    // A job's reason follows a colon; `silt stats` tells it.
+    // A job's reason follows a colon; it is left out here, and `silt stats` prints it.
     let what = |job: &JobStats| {
         job.what
             .split(':')

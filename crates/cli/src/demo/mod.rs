@@ -1,11 +1,10 @@
-//! `silt demo`: the whole store at work, on data that a simulation makes, with every claim
-//! verified.
+//! `silt demo`: shows the whole store at work on data from a simulation, and verifies every claim.
 //!
-//! What it is: four sections. [`simulate`] runs a plasma into a new store; [`reads`] reads it back
-//! and compares every byte with what the simulation says; [`crash`] kills a writer process with
-//! SIGKILL in the middle of its work, again and again, and compares everything that was
-//! acknowledged; the end says what was measured and what to try next. All along, a recorder keeps
-//! what happens when, for the HTML [`report`] that stays.
+//! The demo has four sections. [`simulate`] writes a plasma into a new store. [`reads`] reads it
+//! back and compares every byte with the simulation. [`crash`] repeatedly kills a writer process
+//! with SIGKILL in the middle of its work, and compares everything that was acknowledged. The end
+//! prints what was measured and what to try next. A recorder keeps what happens in all sections,
+//! for the HTML [`report`].
 //!
 //! Invariants: nothing is claimed that was not compared; the first difference ends the demo with
 //! the seed that shows it again; an existing folder with anything in it is never touched.
@@ -35,7 +34,7 @@ use crate::report::Place;
 use crate::report::record::{Recorder, Sampler};
 use plan::Plan;
 
-/// Prints a line at once: whoever watches wants to see it now.
+/// Prints a line without buffering, so that users see it at once.
 fn say_line(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     let mut out = Out::new();
     outln!(out, "{text}")?;
@@ -47,7 +46,7 @@ macro_rules! say {
 }
 use say;
 
-/// A difference between what the store says and what it should say.
+/// A difference between what the store returned and what it should return.
 fn wrong(what: impl fmt::Display, seed: u64) -> Failure {
     Failure::Other(format!(
         "the demo found a difference: {what}; seed {seed} shows it again"
@@ -134,7 +133,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
             ),
         )?;
     }
-    // Of the whole run, the killed writers included, as in the report.
+    // These figures include the killed writers, as in the report.
     let delay_totals = recorder.delay_totals();
     for total in &delay_totals {
         row(
@@ -164,13 +163,13 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     )?;
     row(
         &mut out,
-        "all of it took",
+        "the demo took",
         format_args!("{}", duration(start.elapsed())),
     )?;
     outln!(out)?;
     try_next(&mut out, &path)?;
     out.finish()?;
-    let told = report::Told {
+    let results = report::Results {
         plan: &plan,
         path: &path,
         stats: &stats,
@@ -179,7 +178,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         read,
         crashed,
     };
-    let report = report::of(told, &recorder)?;
+    let report = report::of(results, &recorder)?;
     let place = file.path().to_path_buf();
     file.write(&report)?;
     say!(
@@ -192,7 +191,10 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
 
 fn try_next(out: &mut Out, path: &Path) -> Result<(), Failure> {
     let store = path.display();
-    outln!(out, "The store is yours to look at, and to delete: {store}")?;
+    outln!(
+        out,
+        "The store stays for you to look at and delete: {store}"
+    )?;
     outln!(out, "  silt stats {store}")?;
     outln!(out, "  silt check {store}")?;
     outln!(
@@ -229,7 +231,7 @@ fn url(path: &Path) -> String {
     url
 }
 
-/// The folder for the store: the one asked for, if it is empty, or a new one.
+/// The folder for the store: the given one, if it is empty, or a new one.
 fn place(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(path) = asked else {
         let base = std::env::temp_dir();
@@ -251,14 +253,14 @@ fn place(asked: Option<&Path>) -> Result<PathBuf, Failure> {
         Ok(mut entries) => match entries.next() {
             None => Ok(path.to_path_buf()),
             Some(_) => Err(Failure::Other(format!(
-                "{} is not empty; the demo wants an empty folder or one that is not there yet, so \
-                that it harms nothing",
+                "{} is not empty; the demo needs an empty folder or one that does not exist yet, \
+                so that it harms nothing",
                 path.display()
             ))),
         },
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(path.to_path_buf()),
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => Err(Failure::Other(format!(
-            "{}: it is not a folder; the demo wants an empty folder or one that is not there yet",
+            "{}: it is not a folder; the demo needs an empty folder or one that does not exist yet",
             path.display()
         ))),
         Err(e) => Err(Failure::file(path, &e)),
@@ -284,7 +286,8 @@ impl Latencies {
         self
     }
 
-    /// The time that a share of the calls took at most, in nanoseconds; of finished ones.
+    /// The time in nanoseconds that a share of the calls took at most. Call this after the
+    /// measurement has ended.
     fn at(&self, share: f64) -> u64 {
         let rank = (self.ns.len() as f64 * share).ceil() as usize;
         self.ns.get(rank.saturating_sub(1)).copied().unwrap_or(0)

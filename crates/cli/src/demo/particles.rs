@@ -1,20 +1,20 @@
-//! What the store must hold of the particles: recomputed from the simulation, never remembered from
-//! what was written.
+//! The particles that the store must hold. They are recomputed from the simulation, and not copied
+//! from what was written.
 
 use siltstone_plasma::{KEY_BYTES, Simulation, VALUE_BYTES, encode_key, encode_value};
 
-/// The simulation as it was at every dump, and what was changed in the store since.
+/// The simulation at every dump, and the changes that were made in the store since.
 pub struct Particles {
     /// The plasma at each dump.
     dumps: Vec<Simulation>,
-    /// Whether [`Particles::altered`] tells the present.
+    /// Whether the changes of [`Particles::altered`] were made.
     pub altered: bool,
 }
 
-/// What later writes do to a particle of dump 0.
+/// The change that later writes make to a particle of dump 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Its value is overwritten, all bits the other way round.
+    /// Its value is overwritten with all bits inverted.
     Overwritten,
     /// It is deleted.
     Deleted,
@@ -31,12 +31,12 @@ impl Particles {
         }
     }
 
-    /// Dumps.
+    /// The number of dumps.
     pub fn dump_count(&self) -> u64 {
         self.dumps.len() as u64
     }
 
-    /// Particles in each.
+    /// The number of particles in each dump.
     pub fn particle_count(&self) -> u64 {
         self.dumps.first().map_or(0, Simulation::particle_count)
     }
@@ -55,7 +55,7 @@ impl Particles {
             .map(encode_value)
     }
 
-    /// What [`Particles::altered`] means for a particle.
+    /// The change to a particle once [`Particles::altered`] is set.
     pub fn change(&self, dump: u64, id: u64) -> Option<Change> {
         let n = self.particle_count();
         let ranged = n / 2..n / 2 + n / 20;
@@ -73,7 +73,7 @@ impl Particles {
         (encode_key(0, n / 2), encode_key(0, n / 2 + n / 20))
     }
 
-    /// The value that the store must give now, if any.
+    /// The value that the store must return now, if any.
     pub fn expected(&self, dump: u64, id: u64) -> Option<[u8; VALUE_BYTES]> {
         let original = self.original(dump, id)?;
         match self.change(dump, id).filter(|_| self.altered) {

@@ -1,7 +1,7 @@
-//! The plasma as the store holds it: every dump scanned, decoded, and drawn into phase space.
+//! Draws the plasma from the store: every dump is scanned, decoded and drawn into phase space.
 //!
-//! Nothing here comes from the simulation but the scale: length of the domain, edge of velocities,
-//! times of dumps.
+//! Only the scale comes from the simulation: the length of the domain, the range of velocities, and
+//! the times of dumps.
 
 use std::time::Instant;
 
@@ -16,11 +16,11 @@ use crate::output::{count, duration};
 use crate::report::model::{Dump, Plasma};
 use crate::report::record::Recorder;
 
-/// Particles for each cell of a picture. Most cells are empty, so the others hold enough of them to
-/// be more than noise.
+/// The mean number of particles in a cell of a picture. Most cells are empty, so the others hold
+/// enough particles to show more than noise.
 const CELL_PARTICLES: u64 = 3;
 
-/// Runs the section's part.
+/// Scans the store and makes the pictures.
 pub fn run(
     plan: &Plan,
     keyspace: &Keyspace,
@@ -29,7 +29,7 @@ pub fn run(
 ) -> Result<Plasma, Failure> {
     let start = Instant::now();
     let config = plan.simulation();
-    // Twice as wide as high.
+    // Pictures are twice as wide as high.
     let cells = particles.particle_count() / CELL_PARTICLES;
     let rows = ((cells / 2).isqrt() as usize).clamp(48, 320);
     let columns = 2 * rows;
@@ -46,14 +46,14 @@ pub fn run(
             counts: vec![0; columns * rows],
             ..Dump::default()
         };
-        // Mean field by cell of the simulation's grid, and how many particles it is of.
+        // The mean field of each cell of the simulation's grid, and its number of particles.
         let mut fields = vec![(0.0, 0u32); config.cells];
         let (mut energy, mut found) = (0.0, 0u64);
         for pair in keyspace.range(IterOptions::prefix(&number.to_be_bytes()))? {
             let (key, value) = pair?;
             let record = decode(&key, &value).map_err(|e| Failure::Other(e.to_string()))?;
             let (x, v) = (f64::from(record.x) / config.length, f64::from(record.vx));
-            // Conversions saturate: what lies beyond is at the edge.
+            // Conversions saturate, so particles beyond the range are at the edge.
             let column = ((x * columns as f64) as usize).min(columns - 1);
             let down = 0.5 - 0.5 * v / plasma.velocity;
             let row = ((down * rows as f64) as usize).min(rows - 1);
@@ -78,8 +78,8 @@ pub fn run(
     plasma.reading_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     if let [first, .., last] = &plasma.dumps[..] {
         say!(
-            "   the physics:  {} pairs decoded in {}: mean kinetic energy {:.4} at first, {:.4} at \
-            last (the wave took the rest); fastest {:.2}, then {:.2}",
+            "   the physics:  {} pairs decoded in {}: mean kinetic energy {:.4} at first and {:.4} \
+            at last (the wave took the difference); fastest {:.2}, then {:.2}",
             count(plasma.pair_count),
             duration(start.elapsed()),
             first.kinetic_energy,

@@ -1,4 +1,4 @@
-//! How much the demo does: one plan for all sections, from the arguments.
+//! The amount of work of the demo: one plan for all sections, made from the arguments.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use siltstone_plasma::Config;
 
 use crate::args::DemoArgs;
 
-/// See the module.
+/// The plan; see the module.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of everything random.
+    /// The seed of everything random.
     pub seed: u64,
-    /// Particles; each is a pair in every dump.
+    /// The number of particles; each is a pair in every dump.
     pub particles: u64,
-    /// Steps before each dump, counted from the start. The instability is born, grows and saturates
-    /// in them.
+    /// The number of simulation steps before each dump, counted from the start. In these steps the
+    /// instability starts, grows and saturates.
     pub dump_steps: Vec<u64>,
-    /// Point reads.
+    /// The number of point reads.
     pub reads: u64,
-    /// Short scans.
+    /// The number of short scans.
     pub scans: u64,
-    /// How often the writer is killed.
+    /// The number of times that the writer is killed.
     pub kills: u32,
-    /// When, after its first acknowledgement: drawn evenly from here
+    /// The time of the kill after the writer's first acknowledgement is drawn evenly from here
     pub kill_after_min: Duration,
     /// to there.
     pub kill_after_max: Duration,
-    /// Divides sizes of memtables and levels, so that a small demo has as many of them as a large
-    /// one.
+    /// Divides the sizes of memtables and levels, so that a small demo has as many of them as a
+    /// large one.
     shrink: u64,
 }
 
 impl Plan {
-    /// The plan that the arguments ask for.
+    /// The plan for these arguments.
     pub fn of(args: &DemoArgs) -> Plan {
         // 400,000 or five million pairs.
         let (particles, dump_steps): (u64, Vec<u64>) = match args.quick {
@@ -41,7 +41,7 @@ impl Plan {
             false => (1_000_000, vec![0, 120, 170, 220, 320]),
         };
         let dumps = dump_steps.len() as u64;
-        // Both beams have as many.
+        // Both beams have the same number of particles.
         let particles = args
             .pairs
             .map_or(particles, |pairs| pairs / dumps / 2 * 2)
@@ -79,8 +79,7 @@ impl Plan {
     pub fn options(&self) -> Options {
         let shrunk = |bytes: u64| bytes / self.shrink;
         Options {
-            // A kill of the process loses nothing in this mode; that is what the third section is
-            // about.
+            // A kill of the process loses nothing in this mode, as the third section shows.
             sync: SyncMode::Never,
             memtable_bytes: shrunk(16 << 20),
             table_bytes: shrunk(8 << 20),
@@ -91,9 +90,9 @@ impl Plan {
         }
     }
 
-    /// The options of the writer that will be killed: so small memtables and levels that flushes
-    /// and compactions never pause, whatever the plan. They are the writer's own business; each
-    /// open brings its options.
+    /// The options of the writer that will be killed. Its memtables and levels are so small that
+    /// flushes and compactions never pause, whatever the plan. Other opens of the store have other
+    /// options.
     pub fn writer_options() -> Options {
         Options {
             create_if_missing: false,

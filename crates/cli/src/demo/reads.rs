@@ -15,20 +15,20 @@ use crate::output::{count, duration, rate};
 use crate::report::model::{PhaseKind, Plasma};
 use crate::report::record::Recorder;
 
-/// Pairs in a short scan.
+/// The number of pairs in a short scan.
 const SCAN_PAIRS: u64 = 100;
-/// Changes in a batch.
+/// The number of changes in a batch.
 const BATCH_CHANGES: usize = 500;
 
-/// What was measured, and what the store now holds.
+/// The results of the section, and the contents of the store after it.
 pub struct Read {
     /// The store's contents from here on.
     pub particles: Particles,
-    /// Point reads that found something.
+    /// Latencies of point reads that found a value.
     pub hits: Latencies,
-    /// Those that found nothing.
+    /// Latencies of point reads that found no value.
     pub misses: Latencies,
-    /// Pairs that scans gave,
+    /// The number of pairs that scans returned,
     pub scanned: u64,
     /// and the time they took.
     pub scanning: Duration,
@@ -51,7 +51,7 @@ pub fn run(
     say!("   random keys:  {hits}")?;
     say!("   absent keys:  {misses}")?;
 
-    recorder.phase(PhaseKind::Read, "all in order");
+    recorder.phase(PhaseKind::Read, "a scan of everything in order");
     let start = Instant::now();
     let whole = compare_dumps(
         plan.seed,
@@ -139,7 +139,7 @@ fn points(
     for i in 0..plan.reads {
         let dump = draw.below(particles.dump_count());
         let absent = i % 4 == 3;
-        // An absent key lies between present ones: the bounds of tables do not give it away.
+        // An absent key lies between present ones, so the bounds of tables do not exclude it.
         let id = draw.below(particles.particle_count());
         let mut key = encode_key(dump, id).to_vec();
         if absent {
@@ -171,7 +171,7 @@ fn points(
     Ok((hits.finish(), misses.finish()))
 }
 
-/// Compares everything that the cursor gives with what must be there, pair by pair.
+/// Compares everything that the cursor returns with the expected pairs.
 pub fn compare_dumps(
     seed: u64,
     mut cursor: Cursor,
@@ -272,7 +272,7 @@ fn short_scans(
     Ok(pairs)
 }
 
-/// A snapshot sees the old values while newer writes, deletes and a range delete go on top.
+/// Checks that a snapshot sees the old values after newer writes, deletes and a range delete.
 fn snapshot(
     plan: &Plan,
     store: &Store,
@@ -306,7 +306,7 @@ fn snapshot(
     }
     store.write(&batch, WriteOptions::default())?;
     keyspace.delete_range(&from, &to)?;
-    // So that the snapshot's reads find the changes in tables as well.
+    // Flush, so that the snapshot's reads find the changes in tables as well.
     store.flush()?;
     let before = compare_snapshot(plan.seed, keyspace, &snapshot, particles, recorder)?;
     particles.altered = true;
@@ -318,9 +318,9 @@ fn snapshot(
     )?;
     drop(snapshot);
     say!(
-        "   a snapshot:   {} overwrites, {} deletes and one range delete over {} keys went on top; \
-        it saw {} pairs, all the old ones,\n\
-         {:17}a present scan {}, all the new ones ({})",
+        "   a snapshot:   after {} overwrites, {} deletes and one range delete over {} keys it saw {} \
+         pairs, all of them old ones;\n\
+         {:17}a new scan saw {}, all of them new ones ({})",
         count(overwritten),
         count(deleted),
         count(ranged),

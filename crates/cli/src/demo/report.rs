@@ -1,4 +1,4 @@
-//! The demo's report: what its sections measured and found, put together.
+//! The demo's report: combines the results of its sections.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,16 +17,16 @@ use crate::report::model::{DelayTotal, Facts, Headline, Latency, Report};
 use crate::report::number::{Unit, bytes, nanos};
 use crate::report::record::Recorder;
 
-/// Shares of the demo's own latencies: enough of them for a smooth line.
+/// The shares at which the demo's own latencies are drawn; they are enough for a smooth line.
 const SHARES: [f64; 13] = [
     0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999,
 ];
 
-/// What the demo has to tell.
-pub struct Told<'a> {
-    /// What was to be done.
+/// The input of the report.
+pub struct Results<'a> {
+    /// The plan.
     pub plan: &'a Plan,
-    /// Where the store is.
+    /// The path of the store.
     pub path: &'a Path,
     /// The store's statistics before the kills.
     pub stats: &'a Stats,
@@ -40,22 +40,22 @@ pub struct Told<'a> {
     pub crashed: Crashed,
 }
 
-/// Puts the report together.
-pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
-    let headlines = headlines(&told);
-    let facts = facts(&told)?;
-    let Told {
+/// Makes the report.
+pub fn of(results: Results<'_>, recorder: &Recorder) -> Result<Report, Failure> {
+    let headlines = headlines(&results);
+    let facts = facts(&results)?;
+    let Results {
         written,
         read,
         crashed,
         ..
-    } = told;
+    } = results;
     let kills = crashed.kills.len() as u64;
     let timeline = recorder.finish();
     let compared = timeline.reads.last().map_or(0, |r| r.1);
     let verdict = format!(
-        "No difference was found: {} pairs were read back and compared, byte by byte, with what \
-        the simulation and the scripts say.{}",
+        "No difference was found: {} pairs were read back and compared, byte by byte, with the \
+        simulation and the scripts.{}",
         count(compared),
         match kills {
             0 => String::new(),
@@ -67,7 +67,7 @@ pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
             ),
         }
     );
-    let mut writes = vec![recorder.writes("the plasma, and the changes on top", 0..1)];
+    let mut writes = vec![recorder.writes("the plasma and later changes", 0..1)];
     let openings = recorder.openings();
     if openings > 1 {
         let name = format!("the writers that were killed ({kills})");
@@ -79,7 +79,7 @@ pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
     let mut latencies = vec![
         latency(
             "get, found",
-            "a random key that is there; every call was timed, from outside",
+            "a random key that exists; every call was timed, from outside",
             &read.hits,
         ),
         latency(
@@ -89,7 +89,7 @@ pub fn of(told: Told<'_>, recorder: &Recorder) -> Result<Report, Failure> {
             &read.misses,
         ),
     ];
-    // Gets by the store's own account say the same, of both kinds together and within an eighth.
+    // The store's own latencies of gets agree, for both kinds together and within an eighth.
     let own = recorder.latencies(0);
     latencies.extend(own.into_iter().filter(|l| l.name != "get"));
     Ok(Report {
@@ -136,14 +136,14 @@ fn per_second(n: u64, time: Duration) -> String {
     Unit::PerSecond.show(n as f64 / time.as_secs_f64().max(1e-9))
 }
 
-fn headlines(told: &Told<'_>) -> Vec<Headline> {
+fn headlines(results: &Results<'_>) -> Vec<Headline> {
     let headline = |label: &str, value: String, note: String| Headline {
         label: label.to_string(),
         value,
         note,
     };
-    let (written, read, stats) = (told.written, &told.read, told.stats);
-    let delays = told.delay_totals.iter();
+    let (written, read, stats) = (results.written, &results.read, results.stats);
+    let delays = results.delay_totals.iter();
     let (delays, waited) = delays.fold((0, 0), |(n, us), t| (n + t.count, us + t.total_us));
     let mut headlines = vec![
         headline(
@@ -173,7 +173,7 @@ fn headlines(told: &Told<'_>) -> Vec<Headline> {
         headline(
             "write amplification",
             format!("{:.2}", stats.write_amplification()),
-            "bytes written to tables for each byte given; the log comes on top".to_string(),
+            "bytes written to tables for each byte given; the log is not included".to_string(),
         ),
         headline(
             "writers delayed",
@@ -190,30 +190,30 @@ fn headlines(told: &Told<'_>) -> Vec<Headline> {
             },
         ),
     ];
-    if !told.crashed.kills.is_empty() {
+    if !results.crashed.kills.is_empty() {
         headlines.push(headline(
             "kill \u{2212}9 survived",
-            times(told.crashed.kills.len() as u64),
+            times(results.crashed.kills.len() as u64),
             format!(
                 "opened again in {} at most",
-                duration(told.crashed.slowest_open)
+                duration(results.crashed.slowest_open)
             ),
         ));
     }
     headlines
 }
 
-fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
-    let (plan, options) = (told.plan, told.plan.options());
+fn facts(results: &Results<'_>) -> Result<Vec<Facts>, Failure> {
+    let (plan, options) = (results.plan, results.plan.options());
     let row = |name: &str, value: String| (name.to_string(), value);
     let mut real = vec![row(
         "processor, memory",
         "real: everything ran on the cores of this machine".to_string(),
     )];
-    if let Some(file_system) = machine::file_system(told.path) {
+    if let Some(file_system) = machine::file_system(results.path) {
         real.push(row("files", format!("real: {file_system}")));
     }
-    for side in &told.stats.sides {
+    for side in &results.stats.sides {
         let speed = side.bytes_per_second.map_or(String::new(), |speed| {
             format!(", {}/s at flushes and compactions", bytes(speed as u64))
         });
@@ -225,12 +225,12 @@ fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
     real.extend([
         row(
             "GPU, device",
-            "none: this version has no executor but the host".to_string(),
+            "none: this version has only the host's executor".to_string(),
         ),
         row("kills", "real: SIGKILL to a process of its own".to_string()),
         row(
             "power loss",
-            "not tried here; the sync mode is “never”, which waits for no drive".to_string(),
+            "not tested here; the sync mode is “never”, which waits for no drive".to_string(),
         ),
         row(
             "plasma",
@@ -256,8 +256,8 @@ fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
         ),
         row(
             "store",
-            std::path::absolute(told.path)
-                .unwrap_or_else(|_| told.path.to_path_buf())
+            std::path::absolute(results.path)
+                .unwrap_or_else(|_| results.path.to_path_buf())
                 .display()
                 .to_string(),
         ),
@@ -287,7 +287,7 @@ fn facts(told: &Told<'_>) -> Result<Vec<Facts>, Failure> {
     ])
 }
 
-/// Settings that differ from the defaults, with the default behind.
+/// The settings that differ from the defaults, each followed by its default.
 fn changed(options: &Options) -> Result<Vec<(String, String)>, Failure> {
     let table = |options: &Options| {
         options
@@ -317,12 +317,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_differ_are_told_with_their_default() {
+    fn settings_that_differ_are_shown_with_their_default() {
         assert_eq!(changed(&Options::default()).unwrap(), []);
         let rows = changed(&Plan::writer_options()).unwrap();
         let memtable = rows.iter().find(|(name, _)| name == "memtable_bytes");
-        let told = &memtable.unwrap().1;
-        assert!(told.contains("default"), "{told}");
+        let shown = &memtable.unwrap().1;
+        assert!(shown.contains("default"), "{shown}");
         assert!(!rows.iter().any(|(name, _)| name == "block_cache_bytes"));
     }
 
@@ -330,10 +330,13 @@ mod tests {
     fn latencies_have_all_their_points() {
         let mut latencies = Latencies::default();
         (1..=1000).for_each(|n| latencies.add(std::time::Duration::from_nanos(n)));
-        let told = latency("a", "b", &latencies.finish());
-        assert_eq!((told.count, told.mean_ns, told.max_ns), (1000, 500, 1000));
-        assert_eq!(told.at(0.5), Some(500));
-        assert_eq!(told.at(0.99), Some(990));
+        let shown = latency("a", "b", &latencies.finish());
+        assert_eq!(
+            (shown.count, shown.mean_ns, shown.max_ns),
+            (1000, 500, 1000)
+        );
+        assert_eq!(shown.at(0.5), Some(500));
+        assert_eq!(shown.at(0.99), Some(990));
         assert_eq!(latency("", "", &Latencies::default()).max_ns, 0);
     }
 }

@@ -1,13 +1,13 @@
-//! What the writer that will be killed writes: a sequence of batches that can be computed again
+//! The script of the writer that will be killed: a sequence of batches that can be computed again
 //! from a seed.
 //!
-//! What it is: [`batch`] gives operation `n` of a *lane* (one writer thread, with keys of its own);
-//! [`Model`] applies the first so many operations of every lane to ordered maps, which is what the
-//! store must hold.
+//! [`batch`] returns operation `n` of a *lane* (one writer thread, with keys of its own). [`Model`]
+//! applies a number of the first operations of each lane to ordered maps, which are what the store
+//! must hold.
 //!
-//! Invariants: a batch depends on seed, lane and number alone; every batch goes over both keyspaces
-//! and writes its number into its lane's marker, so a store that holds half a batch, or skipped
-//! one, differs from every prefix.
+//! Invariants: a batch depends on seed, lane and number alone. Every batch writes to both
+//! keyspaces, and writes its number into its lane's marker, so a store that holds half a batch, or
+//! skipped one, differs from every prefix.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use super::Draw;
 
 /// The two keyspaces that every batch writes to.
 pub const KEYSPACES: [&str; 2] = ["ledger-a", "ledger-b"];
-/// Writer threads.
+/// The number of writer threads.
 pub const LANES: usize = 2;
-/// Numbers that keys of one lane and keyspace have.
+/// The number of different keys of one lane and keyspace.
 pub const KEYS: u32 = 1 << 15;
 
 /// One entry of an operation. Keys are numbers of the lane, `keyspace` is an index into
@@ -40,12 +40,13 @@ pub fn key(lane: usize, number: u32) -> Vec<u8> {
     format!("{}:{number:06}", (b'a' + lane as u8) as char).into_bytes()
 }
 
-/// The key that holds how many operations of a lane are in the store. It sorts before all lanes.
+/// The key of a lane's marker, which holds the number of the lane's operations in the store. It
+/// sorts before all lanes.
 pub fn marker(lane: usize) -> Vec<u8> {
     format!("_operations of lane {}", (b'a' + lane as u8) as char).into_bytes()
 }
 
-/// The operations that a marker's value tells.
+/// The number of operations in a marker's value.
 pub fn marker_value(count: u64) -> Vec<u8> {
     count.to_string().into_bytes()
 }
@@ -56,7 +57,7 @@ pub fn entries(seed: u64, lane: usize, n: u64) -> Vec<Entry> {
     let count = 4 + draw.below(28);
     let mut entries = Vec::with_capacity(count as usize + 1);
     for i in 0..count {
-        // Both keyspaces in every batch.
+        // Every batch writes to both keyspaces.
         let keyspace = if i < 2 {
             i as usize
         } else {
@@ -80,7 +81,7 @@ pub fn entries(seed: u64, lane: usize, n: u64) -> Vec<Entry> {
     entries
 }
 
-/// The value that entry `i` of operation `n` puts: 20 to 400 bytes of text.
+/// The value of entry `i` of operation `n`: 20 to 400 bytes of text.
 pub fn value(seed: u64, lane: usize, n: u64, i: usize) -> Vec<u8> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-";
     let mut draw = Draw::new(&[seed, lane as u64, n, i as u64]);
@@ -124,18 +125,18 @@ pub fn batch(
     batch.put(&keyspaces[0], &marker(lane), &marker_value(n + 1))
 }
 
-/// What a store must hold after the first [`Model::done`] operations of every lane.
+/// The contents of a store after the first [`Model::done`] operations of each lane.
 #[derive(Clone, Debug)]
 pub struct Model {
     seed: u64,
-    /// Operations that are applied, by lane.
+    /// The number of applied operations, by lane.
     pub done: [u64; LANES],
-    /// By lane and keyspace: which operation and entry wrote the key's value.
+    /// For each lane and keyspace: the operation and the entry that wrote the key's value.
     keys: [[BTreeMap<u32, (u64, usize)>; 2]; LANES],
 }
 
 impl Model {
-    /// Nothing is written yet.
+    /// An empty model.
     pub fn new(seed: u64) -> Model {
         Model {
             seed,
@@ -144,7 +145,7 @@ impl Model {
         }
     }
 
-    /// Applies operations of a lane until `count` of them are.
+    /// Applies operations of a lane until `count` of them are applied.
     pub fn advance(&mut self, lane: usize, count: u64) {
         while self.done[lane] < count {
             let n = self.done[lane];

@@ -1,7 +1,7 @@
 //! The first section: a simulation writes its dumps into the store.
 //!
-//! Threading: two writers share a dump's particles, the simulation rests meanwhile; a third thread
-//! watches.
+//! Threading: two writers share a dump's particles while the simulation pauses; a third thread
+//! shows the progress.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,24 +19,24 @@ use crate::output::{bytes, count, duration, plural, rate};
 use crate::report::model::{Growth, PhaseKind};
 use crate::report::record::Recorder;
 
-/// Pairs in a batch.
+/// The number of pairs in a batch.
 const BATCH_PAIRS: usize = 500;
-/// Threads that write.
+/// The number of writer threads.
 const WRITERS: usize = 2;
-/// Characters and lines of a picture of phase space.
+/// The width in characters and the height in lines of a picture of phase space.
 const PICTURE: (usize, usize) = (46, 12);
 
-/// What was measured.
+/// The results of the section.
 pub struct Written {
-    /// Pairs.
+    /// The number of pairs.
     pub pairs: u64,
     /// Bytes of keys and values.
     pub pair_bytes: u64,
-    /// Time in which the writers were at work.
+    /// The time in which the writers were writing.
     pub writing: Duration,
     /// Time and energy of the electric field, at every step.
     pub field_energy: Vec<(f64, f64)>,
-    /// How fast the wave grew.
+    /// The growth rate of the wave.
     pub growth: Option<Growth>,
 }
 
@@ -45,7 +45,7 @@ pub struct Written {
 struct Wave {
     /// Time and energy of the field.
     energies: Vec<(f64, f64)>,
-    /// Time and amplitude of the wave that was there at the beginning.
+    /// Time and amplitude of the initial wave.
     amplitudes: Vec<(f64, f64)>,
 }
 
@@ -59,8 +59,9 @@ impl Wave {
         self.amplitudes.push((time, amplitude));
     }
 
-    /// Fits an exponential to where the growing wave leads and is not yet large: from ten times the
-    /// first amplitude to a fifth of that at which the wave's potential stops the beams.
+    /// Fits an exponential to the part of the growth where the growing wave dominates and is not
+    /// yet large: from ten times the first amplitude to a fifth of the amplitude at which the
+    /// wave's potential stops the beams.
     fn growth(&self, simulation: &Simulation) -> Option<Growth> {
         let config = simulation.config();
         let number = config.wave_number(config.mode);
@@ -159,7 +160,7 @@ pub fn run(
         duration(writing),
         rate(pairs, writing)
     )?;
-    recorder.phase(PhaseKind::Rest, "flushes and compactions end");
+    recorder.phase(PhaseKind::Rest, "waiting for flushes and compactions");
     let start = Instant::now();
     store.wait_until_idle()?;
     let stats = store.stats();

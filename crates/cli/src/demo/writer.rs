@@ -1,11 +1,11 @@
-//! The process that gets killed: it writes the script of [`super::script`] and tells its parent,
-//! through a pipe, what was acknowledged.
+//! The process that gets killed. It writes the script of [`super::script`], and reports to its
+//! parent through a pipe what was acknowledged.
 //!
-//! A message is 16 bytes, and what it announces behind it; it is written by one system call and
-//! shorter than `PIPE_BUF`, so pipes keep it whole. A parent that is gone ends the writer by its
-//! next message.
+//! A message has 16 bytes, and may be followed by JSON whose length it has. It is written by one
+//! system call and is shorter than `PIPE_BUF`, so pipes keep it in one piece. If the parent has
+//! ended, the writer ends with its next message.
 //!
-//! Threading: a thread a lane, and one that reports what the store is doing.
+//! Threading: one thread for each lane, and one that reports what the store is doing.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,23 +23,23 @@ use crate::args::DemoWriterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::report::record::{Moment, StoreDelay, delays_since};
 
-/// Length of a message, without what it announces.
+/// The length of a message, without the JSON that may follow.
 pub const MESSAGE_BYTES: usize = 16;
-/// What pipes keep whole, at the least (POSIX says 512, Linux 4096).
+/// The number of bytes that pipes keep in one piece (at least 512 in POSIX, 4096 in Linux).
 pub const WHOLE_BYTES: usize = 4096;
-/// How often the store's state is told,
+/// The interval at which the store's state is sent,
 const STATE_EVERY: Duration = Duration::from_millis(10);
-/// and after how many times of that all of its figures.
+/// and after how many of these intervals all of its figures.
 const MOMENT_EVERY: u32 = 4;
 
-/// What the writer tells.
+/// A message of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Operations of a lane that are acknowledged.
+    /// Operations of a lane were acknowledged.
     Acknowledged {
         /// The lane.
         lane: u8,
-        /// All of its operations below this number.
+        /// All of its operations below this number were acknowledged.
         count: u64,
     },
     /// What the store is doing.
@@ -51,19 +51,19 @@ pub enum Message {
         /// Compactions since the open.
         compactions: u32,
     },
-    /// So many bytes of JSON follow: a [`Told`].
-    Told {
-        /// Their number.
+    /// A [`Figure`] follows as JSON.
+    Figure {
+        /// The number of bytes of the JSON.
         bytes: u32,
     },
 }
 
-/// What a figure of the store is told as.
+/// A figure of the store, as it is sent.
 #[derive(Debug, Serialize, serde::Deserialize)]
-pub enum Told {
-    /// All that it counts.
+pub enum Figure {
+    /// All of its counters.
     Moment(Moment),
-    /// A delay, perhaps not for the first time.
+    /// A delay, which may have been sent before.
     Delay(StoreDelay),
 }
 
@@ -85,7 +85,7 @@ impl Message {
                 bytes[8..12].copy_from_slice(&flushes.to_le_bytes());
                 bytes[12..].copy_from_slice(&compactions.to_le_bytes());
             }
-            Message::Told { bytes: length } => {
+            Message::Figure { bytes: length } => {
                 bytes[0] = 3;
                 bytes[8..12].copy_from_slice(&length.to_le_bytes());
             }
@@ -108,7 +108,7 @@ impl Message {
                 flushes: number(8),
                 compactions: number(12),
             }),
-            3 => Some(Message::Told { bytes: number(8) }),
+            3 => Some(Message::Figure { bytes: number(8) }),
             _ => None,
         }
     }
@@ -124,16 +124,16 @@ impl Pipe {
             .map_err(|e| Failure::output(&e))
     }
 
-    /// Sends a figure of the store. One that is too long for a pipe to keep whole is not worth the
-    /// risk.
-    fn tell(&self, told: &Told) -> Result<(), Failure> {
-        let json = serde_json::to_vec(told)
+    /// Sends a figure of the store. A figure that is too long for a pipe to keep it in one piece is
+    /// dropped.
+    fn send_figure(&self, figure: &Figure) -> Result<(), Failure> {
+        let json = serde_json::to_vec(figure)
             .map_err(|e| Failure::Other(format!("a message as JSON: {e}")))?;
         if MESSAGE_BYTES + json.len() > WHOLE_BYTES {
             return Ok(());
         }
         let bytes = json.len() as u32;
-        let mut message = Message::Told { bytes }.encode().to_vec();
+        let mut message = Message::Figure { bytes }.encode().to_vec();
         message.extend(json);
         (&self.0)
             .write_all(&message)
@@ -141,7 +141,7 @@ impl Pipe {
     }
 }
 
-/// Runs the process: until it is killed, or its parent is gone.
+/// Runs the process until it is killed, or its parent has ended.
 pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
     let next: [u64; LANES] = args.next[..]
         .try_into()
@@ -177,23 +177,23 @@ pub fn run(args: &DemoWriterArgs) -> Result<Outcome, Failure> {
             let stats = store.stats();
             let open_us = opened.elapsed().as_micros() as u64;
             let narrow = |name: &str| u32::try_from(stats.counter(name)).unwrap_or(u32::MAX);
-            let mut tell = || {
+            let mut report = || {
                 pipe.send(Message::State {
                     jobs: u8::try_from(stats.jobs.len()).unwrap_or(u8::MAX),
                     flushes: narrow("flush_count"),
                     compactions: narrow("compaction_count"),
                 })?;
                 if n.is_multiple_of(MOMENT_EVERY) {
-                    pipe.tell(&Told::Moment(Moment::of(&stats, open_us)))?;
+                    pipe.send_figure(&Figure::Moment(Moment::of(&stats, open_us)))?;
                     for delay in delays_since(&stats, since_us) {
-                        pipe.tell(&Told::Delay(delay))?;
+                        pipe.send_figure(&Figure::Delay(delay))?;
                     }
-                    // Generous: what is told twice is kept once.
+                    // It does no harm to send a delay twice.
                     since_us = open_us.saturating_sub(10_000);
                 }
                 Ok(())
             };
-            tell().inspect_err(|_: &Failure| ended.store(true, Ordering::Relaxed))?;
+            report().inspect_err(|_: &Failure| ended.store(true, Ordering::Relaxed))?;
             std::thread::sleep(STATE_EVERY);
         }
         for lane in lanes {
@@ -244,7 +244,7 @@ mod tests {
                 flushes: u32::MAX,
                 compactions: 77,
             },
-            Message::Told { bytes: 4_080 },
+            Message::Figure { bytes: 4_080 },
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }

@@ -1,4 +1,4 @@
-//! A log segment.
+//! Prints a log segment.
 
 use serde_json::json;
 use siltstone::batch::EntryKind;
@@ -21,7 +21,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
     while let Some(item) = log.next_item()? {
         match item {
             LogItem::Record(record) => {
-                // With entries asked for, a record without any that fit is left out.
+                // If entries are printed, a record without matching entries is left out.
                 if dump.entries() && !dump.args.blocks {
                     print_entries(dump, &record, &mut entries, &mut entries_left_out)?;
                     continue;
@@ -73,7 +73,7 @@ fn header(dump: &mut Dump<'_>, log: &LogFile<'_>, file: &dyn ReadFile) -> Result
         return dump.line(
             0,
             format_args!(
-                "a log segment that was made ready and is not used yet, {}",
+                "a log segment that was prepared and is not used yet, {}",
                 bytes(len)
             ),
         );
@@ -106,7 +106,8 @@ fn header(dump: &mut Dump<'_>, log: &LogFile<'_>, file: &dyn ReadFile) -> Result
     )?;
     if parse_segment_name(file.name()).is_some_and(|named| named != header.number) {
         dump.more(
-            "its name is another segment's: a recycled file that waits for its next use, or a \
+            "its header has the number of another segment: a recycled file that is not used again \
+            yet, or a \
             renamed one",
         )?;
     }
@@ -114,7 +115,8 @@ fn header(dump: &mut Dump<'_>, log: &LogFile<'_>, file: &dyn ReadFile) -> Result
         dump.more(format_args!("begins chain {:016x}", header.salt))
     } else {
         dump.more(format_args!(
-            "goes on chain {:016x} after segment {}, whose records end at {} with checksum {:08x}",
+            "continues chain {:016x} after segment {}, whose records end at {} with checksum \
+            {:08x}",
             header.salt, before.segment, before.offset, before.checksum
         ))
     }

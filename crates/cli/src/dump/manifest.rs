@@ -1,4 +1,4 @@
-//! A manifest and its edits; the pointer.
+//! Prints a manifest with its edits, and the pointer.
 
 use serde_json::{Value, json};
 use siltstone::inspect::{ManifestFile, ManifestItem, ManifestRecord, stored_options};
@@ -10,7 +10,7 @@ use super::{Dump, flag_for_more};
 use crate::failure::Failure;
 use crate::output::{bytes, count, outln, plural};
 
-/// Tables of an edit that are listed if nobody asked for more.
+/// The number of tables of an edit that are listed by default.
 const LISTED_TABLES: usize = 20;
 
 /// Prints a manifest.
@@ -59,7 +59,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                     dump.damage(error, Some(record.end))?;
                 }
             }
-            // One that is as it should be has nothing to say.
+            // Nothing is printed about a seal that is as it should be.
             ManifestItem::Seal { is_whole: true, .. } => {}
             ManifestItem::Seal { offset, .. } => {
                 cut(dump, &mut left_out)?;
@@ -68,7 +68,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                 } else {
                     dump.line(
                         offset,
-                        "no seal behind this edit: a loss of power has taken it, or it is damaged; \
+                        "no seal behind this edit: it was lost with the power, or is damaged; \
                         nothing else is lost",
                     )?;
                 }
@@ -90,7 +90,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                     dump.line(
                         end.offset,
                         format_args!(
-                            "{} that are no record: an edit that was never acknowledged, or the \
+                            "{} that are not a record: an edit that was never acknowledged, or the \
                             last one, damaged",
                             bytes(end.dropped_bytes)
                         ),
@@ -99,7 +99,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
                 dump.line(
                     end.offset + end.dropped_bytes,
                     format_args!(
-                        "the records end; {} of zeros: space for edits",
+                        "the records end; {} of zeros: reserved space for edits",
                         bytes(end.zero_bytes)
                     ),
                 )?;
@@ -144,14 +144,14 @@ fn print_record(dump: &mut Dump<'_>, record: &ManifestRecord) -> Result<(), Fail
     edit_lines(dump, &decoded.edit)?;
     if decoded.ignored_count > 0 {
         dump.more(format_args!(
-            "and {} of a newer version, not known here",
+            "and {} of a newer version, unknown to this one",
             plural(decoded.ignored_count, "field")
         ))?;
     }
     Ok(())
 }
 
-/// What an edit says, a line each.
+/// Prints the fields of an edit, one a line.
 pub fn edit_lines(dump: &mut Dump<'_>, edit: &Edit) -> Result<(), Failure> {
     let numbers = [
         ("next table id", edit.next_table_id),
@@ -264,7 +264,7 @@ fn table_text(dump: &Dump<'_>, add: &AddTable) -> String {
     text
 }
 
-/// An edit as JSON, everything in it.
+/// An edit as JSON, with all its fields.
 pub fn edit_json(dump: &Dump<'_>, edit: &Edit) -> Value {
     let tables = |add: &AddTable| {
         let t = &add.table;
@@ -348,7 +348,7 @@ pub fn edit_json(dump: &Dump<'_>, edit: &Edit) -> Value {
     Value::Object(value)
 }
 
-/// What was set for a keyspace, as a part of a line.
+/// The settings of a keyspace, as a part of a line.
 pub fn options_text(options: &StoredOptions) -> String {
     let all: Vec<_> = stored_options(options)
         .into_iter()
@@ -361,7 +361,7 @@ pub fn options_text(options: &StoredOptions) -> String {
     }
 }
 
-/// What was set for a keyspace, as JSON.
+/// The settings of a keyspace, as JSON.
 pub fn options_json(options: &StoredOptions) -> Value {
     let all = stored_options(options).into_iter();
     Value::Object(all.map(|(name, value)| (name, value.into())).collect())

@@ -1,8 +1,8 @@
-//! What `silt dump` prints of a file, kind by kind; the reading is the library's
+//! The output of `silt dump`, for each kind of file. The library reads the files
 //! ([`siltstone::inspect`]).
 //!
-//! Invariants: every line begins with the offset that it speaks of; what is damaged is printed
-//! where it lies, and counted; a listing that was cut says how much is missing.
+//! Invariants: every line begins with the offset that it is about; damage is printed at its offset,
+//! and counted; a listing that was cut says how much is missing.
 
 pub mod log;
 pub mod manifest;
@@ -19,30 +19,30 @@ use crate::failure::Failure;
 use crate::form::{Form, push_json_bytes};
 use crate::output::{Out, count, outln, push_text};
 
-/// Blocks, records or entries that are listed if nobody asked for more.
+/// The number of blocks, records or entries that are listed by default.
 const LISTED: u64 = 20;
 
-/// Where a dump goes, and what of it is wanted.
+/// The output of a dump, and its filters.
 pub struct Dump<'a> {
     /// Standard output.
     pub out: Out,
-    /// What was asked.
+    /// The arguments.
     pub args: &'a DumpArgs,
-    /// Which keys.
+    /// The bounds of keys.
     pub range: IterOptions,
     key: Form,
     value: Form,
-    /// Damage that was printed.
+    /// The number of damages that were printed.
     pub damage_count: u64,
 }
 
 /// An entry of a log or a table.
 pub struct Shown<'a> {
-    /// Offset of the entry, or of the block that holds it.
+    /// The offset of the entry, or of its block.
     pub offset: u64,
     /// Its sequence number.
     pub number: u64,
-    /// What it does.
+    /// Its kind.
     pub kind: &'static str,
     /// The keyspace's id, in logs.
     pub keyspace: Option<u32>,
@@ -55,7 +55,7 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Dump<'a> {
-    /// A dump to standard output.
+    /// Starts a dump to standard output.
     pub fn new(args: &'a DumpArgs, range: IterOptions) -> Dump<'a> {
         Dump {
             out: Out::new(),
@@ -67,7 +67,7 @@ impl<'a> Dump<'a> {
         }
     }
 
-    /// Whether entries are wanted.
+    /// Whether entries are printed.
     pub fn entries(&self) -> bool {
         self.args.entries || self.args.keys || self.args.range.given()
     }
@@ -75,7 +75,7 @@ impl<'a> Dump<'a> {
     /// How many records or blocks are listed.
     pub fn listed(&self) -> u64 {
         match self.args.limit {
-            // The limit counts entries where these are what was asked for.
+            // If entries are printed, the limit counts entries.
             Some(limit) if self.args.blocks || !self.entries() => limit,
             _ if self.args.blocks || self.args.json => u64::MAX,
             _ => LISTED,
@@ -87,7 +87,7 @@ impl<'a> Dump<'a> {
         self.args.limit.unwrap_or(u64::MAX)
     }
 
-    /// Whether an entry of this key is wanted.
+    /// Whether an entry of this key is printed.
     pub fn wants(&self, key: &[u8]) -> bool {
         self.range
             .lower
@@ -100,22 +100,22 @@ impl<'a> Dump<'a> {
                 .is_none_or(|upper| key < &upper[..])
     }
 
-    /// A line about a place.
+    /// Prints a line about an offset.
     pub fn line(&mut self, offset: u64, text: impl fmt::Display) -> Result<(), Failure> {
         outln!(self.out, "{offset:>12}  {text}")
     }
 
-    /// A line that belongs to the one before.
+    /// Prints a line that continues the one before.
     pub fn more(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
         outln!(self.out, "{:>12}    {text}", "")
     }
 
-    /// A JSON object.
+    /// Prints a JSON object.
     pub fn object(&mut self, value: &Value) -> Result<(), Failure> {
         outln!(self.out, "{value}")
     }
 
-    /// A key for people, in its form; as text where it does not fit that.
+    /// A key in its form, or as text if it does not fit the form.
     pub fn key_text(&self, key: &[u8]) -> String {
         shown(&self.key, key)
     }
@@ -125,7 +125,7 @@ impl<'a> Dump<'a> {
         serde_json::from_slice(&json(&self.key, key)).unwrap_or(Value::Null)
     }
 
-    /// Something is wrong with the bytes from its offset on.
+    /// Prints an error about the bytes from its offset on.
     pub fn damage(&mut self, error: &Error, end: Option<u64>) -> Result<(), Failure> {
         self.damage_count += 1;
         if self.args.json {
@@ -160,7 +160,7 @@ impl<'a> Dump<'a> {
         }
     }
 
-    /// An entry.
+    /// Prints an entry.
     pub fn entry(&mut self, entry: &Shown<'_>) -> Result<(), Failure> {
         let value = entry.value.filter(|_| !self.args.keys || entry.is_range);
         let value_form = if entry.is_range {
@@ -201,7 +201,7 @@ impl<'a> Dump<'a> {
         self.out.raw(line.as_bytes())
     }
 
-    /// Says that a listing was cut.
+    /// Prints that a listing was cut.
     pub fn cut(&mut self, missing: u64, what: &str, flag: &str) -> Result<(), Failure> {
         if missing == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A table.
+//! Prints a table.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub fn print(dump: &mut Dump<'_>, file: &dyn ReadFile) -> Result<(), Failure> {
     properties(dump, &table)?;
     for (part, error) in table.found().parts.clone() {
         if part == "index" && table.found().sections.is_none() {
-            let what = "neither footer nor index can be found: blocks are looked for one by one";
+            let what = "neither footer nor index can be found: blocks are searched for one by one";
             dump.damage(&Error::corruption(file.name(), what).at(0), None)?;
         } else {
             dump.damage(&Error::from(error), None)?;
@@ -247,7 +247,7 @@ fn lost(dump: &mut Dump<'_>, name: &str, gap: &Gap) -> Result<(), Failure> {
             "blocks from number {block} on cannot be read: {}",
             gap.damage.what
         ),
-        None => "there is no block that can be read".to_string(),
+        None => "no block can be read".to_string(),
     };
     if !dump.args.json {
         let key = |key: &Option<Vec<u8>>, none: &str| {
@@ -270,7 +270,7 @@ fn lost(dump: &mut Dump<'_>, name: &str, gap: &Gap) -> Result<(), Failure> {
     dump.damage(&error, Some(gap.end))
 }
 
-/// Blocks and what lies between them, in file order.
+/// Prints blocks and what lies between them, in file order.
 fn blocks(dump: &mut Dump<'_>, table: &mut TableFile<'_>, name: &str) -> Result<(), Failure> {
     let (pieces, gaps) = (table.found().pieces.clone(), table.found().gaps.clone());
     let limit = dump.listed();

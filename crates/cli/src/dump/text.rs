@@ -1,4 +1,4 @@
-//! The small text files of a store's folder.
+//! Prints the small text files of a store's folder.
 
 use serde_json::json;
 use siltstone::inspect::{check_small, purpose};
@@ -8,7 +8,7 @@ use super::Dump;
 use crate::failure::Failure;
 use crate::output::push_text;
 
-/// Prints a text file that a store's folder holds, if it is one.
+/// Prints a file if it is one of the text files of a store's folder.
 pub fn print(dump: &mut Dump<'_>, name: &str, text: &[u8]) -> Result<(), Failure> {
     let what = purpose(name).unwrap_or("a text");
     if dump.args.json {
@@ -34,7 +34,7 @@ pub fn print(dump: &mut Dump<'_>, name: &str, text: &[u8]) -> Result<(), Failure
     } else if name.ends_with(".json") {
         serde_json::from_str::<serde::de::IgnoredAny>(&read)
             .err()
-            .map(|e| wrong(format!("it is no JSON: {e}")))
+            .map(|e| wrong(format!("it is not JSON: {e}")))
     } else {
         check_small(name, text).err()
     };

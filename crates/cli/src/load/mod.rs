@@ -92,7 +92,7 @@ pub struct BadRecord {
     pub line: Option<u64>,
     /// The offset of its first byte.
     pub offset: u64,
-    /// What is wrong with it, and what would be right.
+    /// The error, and what would be right.
     pub what: String,
     /// The part of the input that is left out with it.
     pub left_out: LeftOut,

@@ -30,13 +30,13 @@ pub struct Resume {
     /// The flags that decide which part of the input becomes which pair.
     how: String,
     own: Option<Keyspace>,
-    /// What an earlier load left.
+    /// The state that an earlier load left.
     found: Option<Found>,
     /// Whether there is an entry.
     written: bool,
 }
 
-/// What an earlier load left.
+/// The state that an earlier load left.
 struct Found {
     how: String,
     offset: u64,
@@ -219,7 +219,7 @@ impl Resume {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn tidy(self, store: &Store) -> Result<(), Failure> {
+    pub fn drop_unused_keyspace(self, store: &Store) -> Result<(), Failure> {
         if let Some(own) = self.own
             && own.iter()?.next().is_none()
         {

@@ -1,8 +1,8 @@
-//! A timeline cut into equal spans, for charts: rates of what is counted, and levels of what is
+//! Cuts a timeline into equal spans for charts: the rates of counters, and the bytes that were
 //! held.
 //!
-//! Invariant: however the spans lie to the samples, the sum of a rate over all spans is what the
-//! samples counted.
+//! Invariant: for any position of the samples in the spans, the sum of a rate over all spans is the
+//! total of the samples.
 
 use super::model::{Counts, Timeline};
 use super::scale::round_step;
@@ -10,15 +10,15 @@ use super::scale::round_step;
 /// Equal spans that cover a timeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bins {
-    /// The length of each.
+    /// The length of each span.
     pub width_s: f64,
-    /// How many.
+    /// The number of spans.
     pub count: usize,
 }
 
 impl Bins {
-    /// Spans for a run of so many seconds: a second each, but not fewer than about sixty of them,
-    /// and never more than a thousand.
+    /// The spans for a run of this length: of a second each, but not fewer than about sixty, and
+    /// never more than a thousand.
     pub fn of(length_s: f64) -> Bins {
         let length_s = if length_s.is_finite() {
             length_s.max(0.0)
@@ -37,11 +37,11 @@ impl Bins {
     }
 
     fn index(&self, at_s: f64) -> usize {
-        // Saturates; what is not a number is 0.
+        // The conversion saturates, and gives 0 for NaN.
         ((at_s / self.width_s) as usize).min(self.count - 1)
     }
 
-    /// Where a span begins.
+    /// The beginning of a span.
     pub fn start_s(&self, bin: usize) -> f64 {
         bin as f64 * self.width_s
     }
@@ -68,7 +68,7 @@ impl Bins {
         }
     }
 
-    /// What a count of stores grew by, a second.
+    /// The growth of a counter, per second.
     pub fn rate(&self, timeline: &Timeline, count: impl Fn(&Counts) -> u64) -> Vec<f64> {
         let mut sums = vec![0.0; self.count];
         let mut last: Vec<(f64, u64)> = timeline.opened_s.iter().map(|at| (*at, 0)).collect();
@@ -88,7 +88,7 @@ impl Bins {
         self.per_second(sums)
     }
 
-    /// Pairs read, a second.
+    /// The pairs that were read, per second.
     pub fn reads(&self, timeline: &Timeline) -> Vec<f64> {
         let mut sums = vec![0.0; self.count];
         let mut last = (0.0, 0);
@@ -109,8 +109,8 @@ impl Bins {
         sums
     }
 
-    /// What the store held at the end of each span, as last seen. (Openings of one store follow one
-    /// another.)
+    /// The bytes that the store held at the end of each span, by its last sample. (The openings of
+    /// a store follow each other.)
     pub fn held(&self, timeline: &Timeline, value: impl Fn(&Counts) -> u64) -> Vec<f64> {
         let mut values = vec![None; self.count];
         for sample in &timeline.samples {
@@ -126,7 +126,7 @@ impl Bins {
             .collect()
     }
 
-    /// Time that writers waited, in seconds, in each span.
+    /// The time that writers waited in each span, in seconds.
     pub fn delayed_s(&self, timeline: &Timeline) -> Vec<f64> {
         let mut sums = vec![0.0; self.count];
         for delay in &timeline.delays {

@@ -1,12 +1,12 @@
-//! Charts: a plot of SVG that stretches with the page, labels of HTML that do not, and a table that
-//! says the same.
+//! Charts: an SVG plot that stretches with the page, HTML labels that do not, and a table with the
+//! same numbers.
 //!
-//! The plot's coordinates go from 0 to 1000 both ways and are stretched to whatever room there is;
-//! strokes keep their width (`vector-effect`), and labels lie over it at percentages. So a chart is
-//! legible from a phone to a wall, without a script.
+//! The plot's coordinates go from 0 to 1000 in both directions and are stretched to the available
+//! space. Strokes keep their width (`vector-effect`), and labels lie over the plot at percentages.
+//! So a chart is legible on screens of all sizes, without a script.
 //!
-//! The table is for those who cannot see the plot or want the numbers; a script, where there is
-//! one, reads from it what is under the pointer.
+//! The table is for readers who cannot see the plot or want the numbers. If scripts are enabled, a
+//! script shows the table's numbers under the pointer.
 
 use std::fmt::Write;
 
@@ -14,10 +14,10 @@ use super::html::Html;
 use super::model::Mark;
 use super::scale::Axis;
 
-/// How a layer is drawn.
+/// The way in which a layer is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Filled, down to its base.
+    /// A filled area, down to its base.
     Fill,
     /// A line.
     Line,
@@ -56,7 +56,7 @@ pub struct Layer {
 pub struct Table {
     /// Heads of columns.
     pub heads: Vec<String>,
-    /// Rows: where on the chart's x axis (0 to 1) it is, if there is a chart, and its cells.
+    /// Rows: the position on the chart's x axis (0 to 1), if there is a chart, and the cells.
     pub rows: Vec<(Option<f64>, Vec<String>)>,
 }
 
@@ -64,15 +64,15 @@ pub struct Table {
 pub struct Chart<'a> {
     /// Unique on the page.
     pub id: &'static str,
-    /// What it shows.
+    /// The title.
     pub title: &'a str,
     /// More about it.
     pub note: String,
-    /// What it says, for those who cannot see it.
+    /// A description for readers who cannot see it.
     pub description: String,
     /// From left to right.
     pub x: Axis,
-    /// What the x axis is, if its ticks do not say it.
+    /// The name of the x axis, if its ticks do not say it.
     pub x_name: &'static str,
     /// From the bottom up.
     pub y: Axis,
@@ -80,7 +80,7 @@ pub struct Chart<'a> {
     pub height_rem: f64,
     /// From the bottom up.
     pub layers: Vec<Layer>,
-    /// Events, with their places on the x axis.
+    /// Events, with their positions on the x axis.
     pub marks: &'a [Mark],
     /// The numbers.
     pub table: Table,
@@ -106,7 +106,7 @@ pub fn steps(x: &Axis, y: &Axis, end: f64, values: &[f64], base: Option<&[f64]>)
     for (n, value) in values.iter().enumerate() {
         let _ = match n {
             0 => write!(path, "M0 {}H{}", up(*value), right(1)),
-            // Flat stretches are one.
+            // A flat stretch is one line.
             _ if up(*value) == up(values[n - 1]) => write!(path, "H{}", right(n + 1)),
             _ => write!(path, "V{}H{}", up(*value), right(n + 1)),
         };
@@ -144,7 +144,7 @@ pub fn line(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> Str
 pub fn dots(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> String {
     let mut path = String::new();
     for (at, value) in points {
-        // A line without length has round ends all the same.
+        // A line of length zero is drawn as its round ends.
         let _ = write!(
             path,
             "M{} {}h0",
@@ -155,7 +155,7 @@ pub fn dots(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> Str
     path
 }
 
-/// Draws a chart; `below` may add to it, under the plot and as wide.
+/// Draws a chart. `below` may add something under the plot, with the same width.
 pub fn draw(h: &mut Html, chart: &Chart<'_>, below: impl FnOnce(&mut Html)) {
     let title_id = format!("{}-title", chart.id);
     let about_id = format!("{}-about", chart.id);
@@ -260,7 +260,7 @@ pub fn x_labels(h: &mut Html, x: &Axis, name: &str) {
     }
 }
 
-/// A legend. One layer alone needs none.
+/// A legend. A single layer needs none.
 pub fn legend<'a>(h: &mut Html, layers: impl Iterator<Item = (&'a str, &'static str, Shape)>) {
     let layers: Vec<_> = layers.collect();
     if layers.len() < 2 {
@@ -281,8 +281,8 @@ pub fn legend<'a>(h: &mut Html, layers: impl Iterator<Item = (&'a str, &'static 
     });
 }
 
-/// A table; its first column names the row. On a narrow page each row becomes a list, for which
-/// cells carry their column's head.
+/// A table. Its first column names the row. On a narrow page each row becomes a list, and therefore
+/// each cell has the head of its column as an attribute.
 pub fn table(h: &mut Html, caption: &str, class: &str, table: &Table) {
     h.within("table", &[("class", &class)], |h| {
         h.element("caption", &[], caption);

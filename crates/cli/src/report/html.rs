@@ -1,12 +1,12 @@
 //! HTML that is balanced and escaped by construction.
 //!
 //! Invariants: an element is closed where its closure ends; text and attribute values are always
-//! escaped; only what is written in this program's source ([`Html::source`]) goes in as it is.
-//! Names of tags and attributes are literals.
+//! escaped; only literals of this program ([`Html::source`]) are written without escapes. Names of
+//! tags and attributes are literals.
 
 use std::fmt::{self, Display, Write};
 
-/// A page in the making.
+/// An unfinished page.
 #[derive(Debug, Default)]
 pub struct Html {
     out: String,
@@ -15,8 +15,8 @@ pub struct Html {
 /// An attribute: its name and its value.
 pub type Attribute<'a> = (&'static str, &'a dyn Display);
 
-/// Escapes what is written through it. Control characters that HTML forbids become U+FFFD, so that
-/// nothing is lost unseen.
+/// Escapes the text that is written to it. Control characters that HTML forbids become U+FFFD, so
+/// that nothing is lost silently.
 struct Escaped<'a>(&'a mut String);
 
 impl Write for Escaped<'_> {
@@ -38,22 +38,22 @@ impl Write for Escaped<'_> {
 }
 
 impl Html {
-    /// Nothing yet.
+    /// An empty page.
     pub fn new() -> Html {
         Html::default()
     }
 
-    /// Everything that was written.
+    /// The text of the page.
     pub fn into_string(self) -> String {
         self.out
     }
 
-    /// Source text as it is: style, script, and what needs no attributes.
+    /// Writes literal source text: style, script, and elements without attributes.
     pub fn source(&mut self, text: &'static str) {
         self.out.push_str(text);
     }
 
-    /// Text, escaped.
+    /// Writes escaped text.
     pub fn text(&mut self, text: impl Display) {
         // Writing to a string cannot fail.
         let _ = write!(Escaped(&mut self.out), "{text}");
@@ -71,7 +71,7 @@ impl Html {
         }
     }
 
-    /// An element with what `inside` writes into it.
+    /// Writes an element with the contents that `inside` writes.
     pub fn within(
         &mut self,
         name: &'static str,
@@ -86,7 +86,7 @@ impl Html {
         self.out.push('>');
     }
 
-    /// An element with text in it.
+    /// Writes an element with text in it.
     pub fn element(
         &mut self,
         name: &'static str,
@@ -96,19 +96,19 @@ impl Html {
         self.within(name, attributes, |h| h.text(text));
     }
 
-    /// An element without an inside: of SVG, or one that HTML calls void.
+    /// Writes an element without contents: of SVG, or a void element of HTML.
     pub fn empty(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
         self.begin(name, attributes);
         self.out.push_str("/>");
     }
 
-    /// A break between lines of the source, for those who read it.
+    /// Writes a line break into the source, for readers of the source.
     pub fn line(&mut self) {
         self.out.push('\n');
     }
 
-    /// JSON for scripts. `<` can stand only within its strings, where it is written as an escape:
-    /// nothing in it ends the element.
+    /// Writes JSON for scripts. `<` can occur only within strings, where it is written as an
+    /// escape, so nothing in the JSON ends the element.
     pub fn json(&mut self, id: &'static str, json: &str) {
         self.begin("script", &[("type", &"application/json"), ("id", &id)]);
         self.out.push('>');

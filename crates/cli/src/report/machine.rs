@@ -1,5 +1,5 @@
-//! What a run was made on: facts of the machine, the system, the file system and the program. What
-//! cannot be found out is left out.
+//! Facts about the machine, the system, the file system and the program of a run. Unknown facts are
+//! left out.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,8 @@ pub fn machine() -> Facts {
         row(
             "virtual",
             Some(
-                "yes: the processor says that a hypervisor runs it, so times include what it takes"
+                "yes: the processor says that a hypervisor runs it, so times include the \
+                hypervisor's"
                     .to_string(),
             ),
         );
@@ -62,7 +63,7 @@ pub fn machine() -> Facts {
     }
 }
 
-/// The value of `name : value`, the first there is.
+/// The value of the first line `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -70,7 +71,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// The file system that a folder is in: its kind, and what it lies on.
+/// The file system of a folder: its kind and its source.
 pub fn file_system(folder: &Path) -> Option<String> {
     let folder = fs::canonicalize(folder).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -84,8 +85,8 @@ pub fn file_system(folder: &Path) -> Option<String> {
     })
 }
 
-/// The kind and source of the mount that holds a path, of lines as `proc_pid_mountinfo(5)` has
-/// them.
+/// The kind and source of the mount that holds a path, from lines in the format of
+/// `proc_pid_mountinfo(5)`.
 fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
     let mut best: Option<(usize, String, String)> = None;
     for line in mounts.lines() {
@@ -99,7 +100,7 @@ fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
         let (Some(kind), Some(source)) = (about.next(), about.next()) else {
             continue;
         };
-        // The deepest; of several on one place, the last covers the others.
+        // Take the deepest mount; of several at the same path, the last covers the others.
         if path.starts_with(&point)
             && best
                 .as_ref()
@@ -111,7 +112,7 @@ fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
     best.map(|(_, kind, source)| (kind, source))
 }
 
-/// Blanks and the like are octal in that file.
+/// Blanks and similar characters are octal escapes in that file.
 fn unescaped(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")
@@ -122,7 +123,7 @@ fn unescaped(text: &str) -> String {
 /// How the program was built.
 pub fn program() -> Facts {
     let build = if cfg!(debug_assertions) {
-        "debug: slower than it could be, by several times (build with --release to measure)"
+        "debug: several times slower than a release build (build with --release to measure)"
     } else {
         "release"
     };

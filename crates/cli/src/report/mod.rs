@@ -1,14 +1,14 @@
-//! Reports: what a run did, measured and found, as one HTML file that needs nothing else.
+//! Reports: the measurements and results of a run, as one HTML file that needs nothing else.
 //!
-//! [`model`] is the data, without a word of how it looks. [`record`] gathers it while a run goes
-//! on, and [`machine`] says what it ran on. [`page`] draws it. [`timeline`] and [`sections`] are
+//! [`model`] is the data, independent of its presentation. [`record`] gathers it during a run, and
+//! [`machine`] describes the machine. [`page`] draws the report. [`timeline`] and [`sections`] are
 //! its parts; they use [`chart`], [`scale`], [`number`], [`bins`], [`png`], and [`html`], which
 //! escapes text and balances elements.
 //!
-//! Invariants: the file refers to nothing outside of itself; every text that is not this program's
-//! own is escaped; every chart also shows its numbers as a table; the data, all but the pictures,
-//! is in the file as JSON too (`<script id="data">`). Any data can be drawn: none at all, a single
-//! sample, zeros, the largest numbers.
+//! Invariants: the file refers to nothing outside of itself; every text that is not a literal of
+//! this program is escaped; every chart also shows its numbers as a table; the data, except the
+//! pictures, is in the file as JSON too (`<script id="data">`). Any data can be drawn: none at all,
+//! a single sample, zeros, the largest numbers.
 //!
 //! Threading: only the recorder is shared by threads.
 
@@ -54,7 +54,7 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// The file that was asked for; what it held is replaced at the end.
+    /// The requested file, which is replaced at the end.
     ///
     /// # Errors
     /// It cannot be written.

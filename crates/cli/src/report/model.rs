@@ -1,29 +1,29 @@
-//! What a report tells, as plain data: nothing of how it looks. It can be stored as JSON and drawn
-//! later.
+//! The contents of a report as plain data, independent of its presentation. They can be stored as
+//! JSON and drawn later.
 //!
-//! Units are the last word of a name. Times without another word count from the beginning of the
-//! run.
+//! Units are the last word of a name. Times are relative to the beginning of the run, unless their
+//! documentation says otherwise.
 
 use serde::{Deserialize, Serialize};
 
 /// A whole report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What it is a report of.
+    /// The title.
     pub title: String,
-    /// What came out, in a sentence or two.
+    /// The result, in a sentence or two.
     pub verdict: String,
-    /// When it was made: seconds since 1970, UTC.
+    /// The time when it was made, in seconds since 1970, UTC.
     pub made_unix_s: u64,
-    /// The figures to see first.
+    /// The most important figures.
     pub headlines: Vec<Headline>,
-    /// What happened when.
+    /// The timeline.
     pub timeline: Timeline,
-    /// How long calls and jobs took.
+    /// The latencies of calls and jobs.
     pub latencies: Vec<Latency>,
-    /// What was written, and why.
+    /// The bytes that were written, by cause.
     pub writes: Vec<Writes>,
-    /// Kills of a writer, and what came after.
+    /// Kills of a writer, and the recoveries after them.
     pub kills: Vec<Kill>,
     /// The data, if it was a plasma.
     pub plasma: Option<Plasma>,
@@ -31,7 +31,7 @@ pub struct Report {
     pub facts: Vec<Facts>,
 }
 
-/// A figure to see first.
+/// One of the most important figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Headline {
     /// What it is.
@@ -45,32 +45,32 @@ pub struct Headline {
 /// A titled list of facts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Of what.
+    /// The title.
     pub title: String,
     /// Names and values.
     pub rows: Vec<(String, String)>,
-    /// A longer text, printed as it is; empty if there is none.
+    /// A longer text, printed unchanged; empty if there is none.
     pub text: String,
 }
 
-/// What happened when.
+/// The timeline of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     /// How long the run was.
     pub length_s: f64,
-    /// What was going on, in order.
+    /// The phases of the run, in order.
     pub phases: Vec<Phase>,
-    /// When each opening of a store was; a sample names its opening by its place here.
+    /// The time of each opening of a store; a sample names its opening by its index here.
     pub opened_s: Vec<f64>,
-    /// The stores at moments, in order of time.
+    /// Samples of the stores, in order of time.
     pub samples: Vec<Sample>,
-    /// Pairs that were read since the beginning, at moments.
+    /// The number of pairs that were read since the beginning, at several times.
     pub reads: Vec<(f64, u64)>,
     /// Delays of writers.
     pub delays: Vec<Delayed>,
-    /// All delays by cause, those too that are not among `delays`.
+    /// The totals of all delays by cause, also of those that are not among `delays`.
     pub delay_totals: Vec<DelayTotal>,
-    /// Events worth a mark: the kills.
+    /// Marked events: the kills.
     pub marks: Vec<Mark>,
 }
 
@@ -79,7 +79,7 @@ pub struct Timeline {
 pub struct Phase {
     /// What was done.
     pub name: String,
-    /// Of which kind that is.
+    /// Its kind.
     pub kind: PhaseKind,
     /// Beginning.
     pub from_s: f64,
@@ -91,20 +91,20 @@ pub struct Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseKind {
-    /// The store had nothing to do.
+    /// The store was idle.
     #[default]
     Rest,
-    /// Writers were at work.
+    /// Writers were writing.
     Write,
-    /// Readers were at work.
+    /// Readers were reading.
     Read,
-    /// Writers were at work that will be killed.
+    /// Writers that will be killed were writing.
     Kill,
-    /// A store was opened again and compared.
+    /// A store was opened again and its contents were compared.
     Verify,
 }
 
-/// A moment of a store. Counts are since its opening.
+/// A sample of a store. Its counters start at the opening.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// When.
@@ -116,7 +116,7 @@ pub struct Sample {
     pub counts: Counts,
 }
 
-/// What is counted of a store.
+/// The counters of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Entries written.
@@ -144,9 +144,9 @@ pub struct Delayed {
     pub from_s: f64,
     /// Its length.
     pub length_us: u64,
-    /// The word of its cause.
+    /// The name of its cause.
     pub cause: String,
-    /// Whose load it was.
+    /// The keyspace that caused it.
     pub keyspace: String,
     /// The numbers behind it, in words.
     pub why: String,
@@ -155,11 +155,11 @@ pub struct Delayed {
 /// All delays of one cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayTotal {
-    /// The word of the cause.
+    /// The name of the cause.
     pub cause: String,
     /// How many.
     pub count: u64,
-    /// How long together.
+    /// The sum of their lengths.
     pub total_us: u64,
     /// The longest.
     pub max_us: u64,
@@ -189,7 +189,8 @@ pub struct Latency {
     pub mean_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Shares below 1 of the observations, growing, and the time that this share took at most.
+    /// Ascending shares of the observations, below 1, each with the time that this share took at
+    /// most.
     pub points: Vec<(f64, u64)>,
 }
 
@@ -201,10 +202,10 @@ impl Latency {
     }
 }
 
-/// What one store wrote, by cause.
+/// The bytes that one store wrote, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writes {
-    /// Which store, when.
+    /// The store and the time, in words.
     pub name: String,
     /// Bytes that users gave to write.
     pub user_bytes: u64,
@@ -218,12 +219,12 @@ pub struct Writes {
     pub compaction_read_bytes: u64,
 }
 
-/// A kill of a writer, and what came after.
+/// A kill of a writer, and the recovery after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
-    /// How long after its first acknowledgement it was killed.
+    /// The time from its first acknowledgement to the kill.
     pub after_us: u64,
-    /// Jobs that ran when it last spoke.
+    /// The jobs that ran at its last message.
     pub job_count: u64,
     /// Its flushes.
     pub flush_count: u64,
@@ -231,15 +232,15 @@ pub struct Kill {
     pub compaction_count: u64,
     /// Batches that were acknowledged to it.
     pub acknowledged_count: u64,
-    /// Batches of it that the store held after.
+    /// The batches of it that the store held after the kill.
     pub found_count: u64,
-    /// Pairs that were compared.
+    /// The number of pairs that were compared.
     pub compared_count: u64,
-    /// How long opening took.
+    /// The time that the open took.
     pub open_us: u64,
-    /// Log records that opening replayed.
+    /// The number of log records that the open replayed.
     pub replayed_record_count: u64,
-    /// Bytes at the log's end that were no whole record.
+    /// The bytes at the log's end that were not a whole record.
     pub discarded_log_bytes: u64,
 }
 
@@ -256,15 +257,15 @@ pub struct Plasma {
     pub length: f64,
     /// Velocity at the upper edge of pictures; that at the lower is its negative.
     pub velocity: f64,
-    /// What was found in the store, dump by dump.
+    /// The results of each dump in the store.
     pub dumps: Vec<Dump>,
-    /// Time and energy of the electric field at every step, as the simulation had it.
+    /// Time and energy of the electric field at every step, from the simulation.
     pub field_energy: Vec<(f64, f64)>,
     /// The growth of the wave, if it could be fitted.
     pub growth: Option<Growth>,
 }
 
-/// A dump, as the store holds it.
+/// A dump, as it is in the store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Dump {
     /// Its time, in plasma units.
@@ -277,13 +278,13 @@ pub struct Dump {
     pub speed_max: f64,
     /// Columns of the picture.
     pub columns: usize,
-    /// Particles by velocity (row, fastest first) and position (column), row by row. Not stored: a
-    /// picture is worth a million numbers.
+    /// The numbers of particles by velocity (row, fastest first) and position (column), row by row.
+    /// They are not in the JSON, because a picture has a million of them.
     #[serde(skip)]
     pub counts: Vec<u32>,
 }
 
-/// How fast the field's amplitude grew, a unit of plasma time.
+/// The growth of the field's amplitude, per unit of plasma time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
     /// Beginning of the fit.

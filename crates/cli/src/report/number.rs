@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits or so, and a unit.
+//! Numbers in a readable form: about three digits, and a unit.
 
 use chrono::{DateTime, Utc};
 

@@ -19,7 +19,7 @@ pub fn render(report: &Report) -> Result<String, Failure> {
             h.source("<meta charset=\"utf-8\">");
             h.source("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
             h.source("<meta name=\"color-scheme\" content=\"light dark\">");
-            // No icon is asked for.
+            // The empty icon keeps browsers from requesting one.
             h.source("<link rel=\"icon\" href=\"data:,\">");
             h.element("title", &[], &report.title);
             h.within("style", &[], |h| h.source(include_str!("style.css")));
@@ -41,7 +41,7 @@ pub fn render(report: &Report) -> Result<String, Failure> {
             h.element(
                 "footer",
                 &[],
-                "The data of this page, all but the pictures, is in it as JSON: the script element \
+                "The data of this page, except the pictures, is in it as JSON: the script element \
                 with the id “data”.",
             );
             h.json("data", &data);

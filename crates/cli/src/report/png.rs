@@ -4,9 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use png::{BitDepth, ColorType, Encoder, EncodingError, Filter};
 
-/// Colours from few to many: dark violet to pale yellow, in even steps of lightness, so that they
-/// can be told apart whatever colours the reader sees (after "inferno" of N. Smith and S. van der
-/// Walt).
+/// Colours from few to many: dark violet to pale yellow, in even steps of lightness, so that
+/// readers can distinguish them whatever colours they see (after "inferno" of N. Smith and S. van
+/// der Walt).
 const COLOURS: [[u8; 3]; 12] = [
     [8, 8, 20],
     [28, 16, 68],

@@ -1,14 +1,13 @@
-//! Gathers a run's [`Timeline`] while the run goes on.
+//! Gathers a run's [`Timeline`] during the run.
 //!
-//! What it is: [`Moment`] is what is taken of a store at once, plain data that also travels through
-//! a pipe from a process that will be killed; [`Recorder`] puts moments, phases and marks onto one
-//! clock; [`Sampler`] is the thread that takes moments of a store here.
+//! [`Moment`] is one sample of a store: plain data, which a process that will be killed can also
+//! send through a pipe. [`Recorder`] puts moments, phases and marks onto one clock. [`Sampler`] is
+//! the thread that takes moments of a store of this process.
 //!
-//! Invariants: samples are in order of time; a delay is there once, with its last known length,
-//! whatever the number of moments that told of it. Samples stay when the process that sent them
-//! dies.
+//! Invariants: samples are in order of time. A delay is recorded once, with its last known length,
+//! even if several moments contain it. Samples stay when the process that sent them dies.
 //!
-//! Threading: a [`Recorder`] is shared; one mutex, held only to append.
+//! Threading: a [`Recorder`] is shared. It has one mutex, which is held only to append.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,15 +22,15 @@ use super::model::{
 };
 use crate::output::bytes;
 
-/// Delays that a timeline keeps; beyond them the shortest go.
+/// The number of delays that a timeline keeps. If there are more, the shortest are dropped.
 const DELAYS_MAX: usize = 2_000;
 
 /// A store at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Since its opening.
+    /// The time since its opening.
     pub open_us: u64,
-    /// What it counted.
+    /// Its counters.
     pub counts: Counts,
     /// Delays by cause.
     pub delay_totals: Vec<DelayTotal>,
@@ -42,13 +41,13 @@ pub struct Moment {
 /// A delay, in the time of its store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreDelay {
-    /// Its beginning, since the opening.
+    /// Its beginning, relative to the opening.
     pub from_us: u64,
-    /// Its length, so far if it lasts.
+    /// Its length, or its length so far if it has not ended.
     pub length_us: u64,
-    /// The word of its cause.
+    /// The name of its cause.
     pub cause: String,
-    /// Whose load it was.
+    /// The keyspace that caused it.
     pub keyspace: String,
     /// The numbers behind it.
     pub why: String,
@@ -68,7 +67,7 @@ fn delay_totals(last: &[Moment]) -> Vec<DelayTotal> {
 }
 
 impl Moment {
-    /// What a store's statistics say, `open_us` after its opening.
+    /// A sample from a store's statistics, `open_us` after its opening.
     pub fn of(stats: &Stats, open_us: u64) -> Moment {
         let mut level_bytes = Vec::new();
         for keyspace in &stats.keyspaces {
@@ -120,7 +119,7 @@ const LATENCIES: [(&str, &str); 6] = [
     ),
     (
         "commit",
-        "a group of several batches, or one that is synced, goes through the log into the memtable",
+        "a group of several batches, or a synced one, is written to the log and the memtable",
     ),
     ("flush", "a memtable becomes tables"),
     ("compaction", "tables are merged"),
@@ -181,7 +180,7 @@ pub fn delays_since(stats: &Stats, since_us: u64) -> Vec<StoreDelay> {
 #[derive(Debug, Default)]
 struct Inner {
     timeline: Timeline,
-    /// By opening, then by where in its time, cause and keyspace.
+    /// Delays by opening, and then by beginning, cause and keyspace.
     delays: BTreeMap<(usize, u64, String, String), StoreDelay>,
     /// The last moment of each opening.
     last: Vec<Moment>,
@@ -208,7 +207,7 @@ impl Recorder {
         }
     }
 
-    // Plain data, whole at every moment: a panic elsewhere does not harm it.
+    // This is plain data that is complete at every moment, so a panic elsewhere does not harm it.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -222,7 +221,7 @@ impl Recorder {
         self.reads.fetch_add(pairs, Ordering::Relaxed);
     }
 
-    /// A store was opened just now; gives the number under which its moments are added.
+    /// Records that a store was opened now. Returns the number under which its moments are added.
     pub fn opened(&self) -> usize {
         let now = self.now_s();
         let mut inner = self.lock();
@@ -231,13 +230,14 @@ impl Recorder {
         inner.last.len() - 1
     }
 
-    /// Adds a moment that is now.
+    /// Adds a moment that was taken now.
     pub fn add(&self, opening: usize, moment: Moment) {
         let mut inner = self.lock();
-        // Within the lock, so that samples are in order.
+        // This is done under the lock, so that samples are in order.
         let at_s = self.now_s();
         let counts = moment.counts.clone();
-        // What a writer elsewhere says of its opening is better than when it was heard of.
+        // For another process, its own time of the opening is more exact than the time at which its
+        // message arrived.
         let opened_s = at_s - moment.open_us as f64 / 1e6;
         if let (Some(last), Some(opened)) = (
             inner
@@ -257,7 +257,7 @@ impl Recorder {
         }
     }
 
-    /// Adds a delay, or what became of it since.
+    /// Adds a delay, or updates its length.
     pub fn delay(&self, opening: usize, delay: StoreDelay) {
         let key = (
             opening,
@@ -287,7 +287,7 @@ impl Recorder {
         });
     }
 
-    /// Something happened now.
+    /// Marks an event that happens now.
     pub fn mark(&self, label: impl Into<String>, what: impl Into<String>) {
         let at_s = self.now_s();
         self.lock().timeline.marks.push(Mark {
@@ -297,7 +297,7 @@ impl Recorder {
         });
     }
 
-    /// What the openings of these numbers wrote together.
+    /// The sum of what these openings wrote.
     pub fn writes(&self, name: &str, openings: std::ops::Range<usize>) -> Writes {
         let inner = self.lock();
         let mut writes = Writes {
@@ -314,7 +314,7 @@ impl Recorder {
         writes
     }
 
-    /// The latencies of an opening, as last told.
+    /// The last reported latencies of an opening.
     pub fn latencies(&self, opening: usize) -> Vec<Latency> {
         let inner = self.lock();
         inner
@@ -324,7 +324,7 @@ impl Recorder {
             .unwrap_or_default()
     }
 
-    /// Openings so far.
+    /// The number of openings so far.
     pub fn openings(&self) -> usize {
         self.lock().last.len()
     }
@@ -334,7 +334,7 @@ impl Recorder {
         delay_totals(&self.lock().last)
     }
 
-    /// The run ends now.
+    /// Ends the run now.
     pub fn finish(&self) -> Timeline {
         self.add_reads();
         let mut inner = self.lock();
@@ -372,14 +372,14 @@ impl Inner {
     }
 }
 
-/// Takes moments of a store in a thread, until it is stopped.
+/// A thread that takes moments of a store until it is stopped.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// How often a sampler looks.
+/// The interval at which a sampler takes moments.
 pub const EVERY: Duration = Duration::from_millis(100);
 
 impl Sampler {
@@ -399,7 +399,7 @@ impl Sampler {
                     for delay in delays_since(&stats, since_us) {
                         recorder.delay(*opening, delay);
                     }
-                    // Generous: a delay that is told twice is kept once.
+                    // It does no harm to add a delay twice.
                     since_us = open_us.saturating_sub(EVERY.as_micros() as u64);
                 }
                 recorder.add_reads();
@@ -424,7 +424,7 @@ impl Drop for Sampler {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It has nothing to say; what it took is with the recorder.
+            // The thread has no result, because its moments are in the recorder.
             let _ = thread.join();
         }
     }

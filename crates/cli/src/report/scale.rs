@@ -1,7 +1,7 @@
-//! Axes: from values to places, with ticks at 1, 2 and 5 times powers of ten.
+//! Axes: map values to positions, with ticks at 1, 2 and 5 times powers of ten.
 //!
-//! Invariant: whatever the values (none, all the same, infinite, not a number), a place is a finite
-//! number from 0 to 1 and an axis has a tick.
+//! Invariant: whatever the values (none, all the same, infinite, not a number), a position is a
+//! finite number from 0 to 1 and an axis has a tick.
 
 use super::number::{Unit, grouped, with_unit};
 
@@ -18,11 +18,11 @@ pub struct Axis {
 /// A tick of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
-    /// Where: 0 is the axis' beginning, 1 its end.
+    /// The position: 0 is the axis' beginning, 1 its end.
     pub at: f64,
     /// The value with its unit.
     pub label: String,
-    /// Whether the label may go where there is little room.
+    /// Whether the label may be omitted if there is little space.
     pub minor: bool,
 }
 
@@ -39,13 +39,13 @@ pub fn round_step(least: f64) -> f64 {
     step.unwrap_or(10.0 * power)
 }
 
-/// Decimals that tell multiples of a step apart.
+/// The number of decimals that distinguish multiples of a step.
 fn decimals(step: f64) -> usize {
     (-step.log10().floor()).clamp(0.0, 6.0) as usize
 }
 
 impl Axis {
-    /// From 0 to a tick at or above `max`, with about `count` ticks beyond 0.
+    /// An axis from 0 to a tick at or above `max`, with about `count` ticks beyond 0.
     pub fn from_zero(max: f64, count: usize, unit: Unit) -> Axis {
         let max = if max.is_finite() && max > 0.0 {
             max
@@ -57,7 +57,7 @@ impl Axis {
         Axis::linear(0.0, (max / step - 1e-9).ceil().max(1.0) * step, step, unit)
     }
 
-    /// From 0 to exactly `max`, with about `count` ticks.
+    /// An axis from 0 to exactly `max`, with about `count` ticks.
     pub fn span(max: f64, count: usize, unit: Unit) -> Axis {
         let max = if max.is_finite() && max > 0.0 {
             max
@@ -95,8 +95,8 @@ impl Axis {
         }
     }
 
-    /// Logarithmic, over all values above 0. Ticks at powers of ten, and at 2 and 5 times them
-    /// where few powers are.
+    /// A logarithmic axis over all values above 0. It has ticks at powers of ten, and at 2 and 5
+    /// times them if there are few powers.
     pub fn log(values: impl Iterator<Item = f64>, unit: Option<Unit>) -> Axis {
         let (mut low, mut high) = (f64::INFINITY, 0f64);
         for value in values.filter(|v| v.is_finite() && *v > 0.0) {
@@ -107,7 +107,7 @@ impl Axis {
         }
         let (first, last) = (low.log10(), high.log10());
         let fine = last - first < 2.5;
-        // Down and up to the nearest tick.
+        // Extend the range down and up to the nearest tick.
         let steps: &[f64] = if fine { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let (from, to) = (first.floor() as i32 - 1, last.ceil() as i32 + 1);
         let all: Vec<(i32, f64)> = (from..=to)
@@ -155,8 +155,8 @@ impl Axis {
         axis
     }
 
-    /// Where a value is: 0 is the axis' beginning, 1 its end. What lies beyond, or is not a number,
-    /// is at an end.
+    /// The position of a value: 0 is the axis' beginning, 1 its end. Values beyond the axis, or
+    /// NaN, are at an end.
     pub fn place(&self, value: f64) -> f64 {
         let at = if self.log {
             let (low, high) = (self.low.ln(), self.high.ln());

@@ -33,7 +33,7 @@ fn nines(share: f64) -> f64 {
 pub fn latencies(h: &mut Html, latencies: &[Latency]) {
     h.line();
     h.within("section", &[("id", &"latency")], |h| {
-        h.element("h2", &[], "How long things took");
+        h.element("h2", &[], "Latencies");
         let seen: Vec<&Latency> = latencies.iter().filter(|l| l.count > 0).collect();
         if seen.is_empty() {
             h.element("p", &[("class", &"quiet")], "Nothing was timed.");
@@ -91,7 +91,7 @@ fn latency_chart(h: &mut Html, seen: &[&Latency]) {
         .map(|(share, label)| Tick {
             at: x.place(nines(*share)),
             label: (*label).to_string(),
-            // Its neighbour is so near that their labels may collide.
+            // Its neighbour is so close that their labels may collide.
             minor: *share == 0.5,
         })
         .collect();
@@ -155,8 +155,8 @@ fn latency_chart(h: &mut Html, seen: &[&Latency]) {
     let chart = Chart {
         id: "percentiles",
         title: "Percentiles",
-        note: "Both axes are logarithmic: to the right the rarer, upwards the longer. A line ends \
-             with its longest observation."
+        note: "Both axes are logarithmic: rarer observations are to the right, longer ones are \
+            higher up. A line ends with its longest observation."
             .to_string(),
         description: said.join("; "),
         x,
@@ -188,8 +188,8 @@ pub fn writes(h: &mut Html, writes: &[Writes]) {
         h.element(
             "p",
             &[("class", &"note")],
-            "Bytes written to files for each byte that a user gave: the write amplification, and \
-             what it is made of.",
+            "Bytes written to files for each byte that users wrote: the write amplification, and \
+            its parts.",
         );
         let most = some
             .iter()
@@ -309,8 +309,8 @@ pub fn kills(h: &mut Html, kills: &[Kill]) {
             &[("class", &"note")],
             "Each time a writer process died by SIGKILL in the middle of its work, the store was \
              opened again and both of its keyspaces were compared with the script, pair by pair. \
-             Of each writer thread all acknowledged batches must be there, whole, and at most the \
-             one beyond them that was being written.",
+             All acknowledged batches of each writer thread must be there as a whole, and beyond \
+             them at most the one that was being written.",
         );
         let rows = kills.iter().enumerate().map(|(n, kill)| {
             let lost = kill.acknowledged_count.saturating_sub(kill.found_count);
@@ -493,7 +493,7 @@ fn growth(h: &mut Html, plasma: &Plasma) {
                 .fold((f64::INFINITY, 0f64), |(low, high), p| {
                     (low.min(p.1), high.max(p.1))
                 });
-            // The line ends where it would leave the plot.
+            // The line ends at the edge of the plot.
             let until = |edge: f64| at + (edge / energy).ln() / (2.0 * growth.theory).max(1e-9);
             let (from, to) = (until(low).clamp(0.0, end), until(high).clamp(0.0, end));
             layers.push(Layer {

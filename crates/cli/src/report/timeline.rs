@@ -1,4 +1,4 @@
-//! The part of the page about time: throughput with delays and kills, bytes written by cause, bytes
+//! The timeline of the page: throughput with delays and kills, bytes written by cause, and bytes
 //! held by level.
 
 use std::fmt::Display;
@@ -11,9 +11,9 @@ use super::number::{Unit, grouped, micros};
 use super::scale::Axis;
 use crate::output::{count, plural};
 
-/// Delays that are drawn; beyond them the shortest are only counted.
+/// The number of delays that are drawn. If there are more, the shortest are only counted.
 const DRAWN_MAX: usize = 500;
-/// Delays that are told one by one.
+/// The number of delays that are listed one by one.
 const TOLD_MAX: usize = 8;
 /// Colours of levels.
 const LEVELS: [&str; 7] = ["c-l0", "c-l1", "c-l2", "c-l3", "c-l4", "c-l5", "c-l6"];
@@ -31,7 +31,7 @@ impl PhaseKind {
 
     fn name(self) -> &'static str {
         match self {
-            PhaseKind::Rest => "the store rests",
+            PhaseKind::Rest => "the store is idle",
             PhaseKind::Write => "writing",
             PhaseKind::Read => "reading",
             PhaseKind::Kill => "writing, to be killed",
@@ -45,10 +45,10 @@ fn cause(word: &str) -> String {
     match word {
         "sealed_memtables" => "memtables wait for their flush".to_string(),
         "memtable_slowdown" => "memtables fill faster than they are flushed: slowed".to_string(),
-        "log_slowdown" => "much log is not flushed: slowed".to_string(),
+        "log_slowdown" => "much of the log is not flushed: slowed".to_string(),
         "l0_slowdown" => "many runs in level 0: slowed".to_string(),
         "l0_stop" => "too many runs in level 0: stopped".to_string(),
-        "log_bytes" => "too much log is not flushed".to_string(),
+        "log_bytes" => "too much of the log is not flushed".to_string(),
         other => other.replace('_', " "),
     }
 }
@@ -77,7 +77,7 @@ pub fn section(h: &mut Html, timeline: &Timeline) {
 }
 
 impl Times<'_> {
-    /// The end of the last span, which may lie beyond the run's.
+    /// The end of the last span, which may lie beyond the end of the run.
     fn end_s(&self) -> f64 {
         self.bins.width_s * self.bins.count as f64
     }
@@ -118,7 +118,7 @@ impl Times<'_> {
         }
         h.within("figure", &[("class", &"chart phases")], |h| {
             h.within("figcaption", &[], |h| {
-                h.element("h3", &[], "What went on");
+                h.element("h3", &[], "Phases, throughput and delays");
                 chart::legend(h, kinds.iter().map(|k| (k.name(), k.colour(), Shape::Fill)));
             });
             h.within("div", &[("class", &"frame")], |h| {
@@ -202,7 +202,7 @@ impl Times<'_> {
             id: "throughput",
             title: "Throughput",
             note: format!(
-                "A second, in spans of {}.{}{}",
+                "Per second, in spans of {}.{}{}",
                 Unit::Seconds.show(self.bins.width_s),
                 self.lane_note(total),
                 if timeline.marks.is_empty() {
@@ -228,7 +228,7 @@ impl Times<'_> {
         self.delays(h);
     }
 
-    /// What the lane shows, of so many delays in all.
+    /// The note about the lane of delays; the argument is the number of all delays.
     fn lane_note(&self, total: u64) -> String {
         let drawn = self.timeline.delays.len().min(DRAWN_MAX) as u64;
         match drawn {
@@ -264,7 +264,7 @@ impl Times<'_> {
                 let attributes: [(_, &dyn Display); 4] =
                     [("x", &x), ("y", &"0"), ("width", &width), ("height", &"10")];
                 h.within("rect", &attributes, |h| {
-                    h.element("title", &[], told(delay));
+                    h.element("title", &[], delay_text(delay));
                 });
             }
         });
@@ -316,7 +316,7 @@ impl Times<'_> {
             );
             h.within("ol", &[("class", &"told")], |h| {
                 for delay in longest {
-                    h.element("li", &[], told(delay));
+                    h.element("li", &[], delay_text(delay));
                 }
             });
         });
@@ -358,8 +358,8 @@ impl Times<'_> {
             id: "written",
             title: "Bytes written to files, by cause",
             note:
-                "A second, one on top of the other; the dashed line is what users gave to write. \
-                A flush or compaction counts when it is done."
+                "Per second, stacked; the dashed line shows the bytes that users wrote. A flush or \
+                compaction counts when it is done."
                     .to_string(),
             description: format!("At most {} together.", Unit::BytesPerSecond.show(max)),
             x: self.x.clone(),
@@ -416,10 +416,10 @@ impl Times<'_> {
         });
         let chart = Chart {
             id: "levels",
-            title: "Where the data lay",
+            title: "Bytes by level",
             note: "Bytes in memtables and in tables by level, all keyspaces together.".to_string(),
             description: format!(
-                "At most {} together. In the end: {}.",
+                "At most {} in total. At the end: {}.",
                 Unit::Bytes.show(max),
                 last.collect::<Vec<_>>().join(", ")
             ),
@@ -459,7 +459,7 @@ impl Times<'_> {
     }
 }
 
-/// Each series on top of those before it.
+/// Stacks each series on those before it.
 fn stacked(series: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let mut tops: Vec<Vec<f64>> = Vec::with_capacity(series.len());
     for values in series {
@@ -480,7 +480,7 @@ fn times_count(n: u64) -> String {
     }
 }
 
-fn told(delay: &Delayed) -> String {
+fn delay_text(delay: &Delayed) -> String {
     format!(
         "{} at {}\u{a0}s, keyspace {}: {} ({})",
         micros(delay.length_us),
