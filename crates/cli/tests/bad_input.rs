@@ -1,5 +1,5 @@
-//! What people and disks do wrong: each is refused with a clear error and the right exit code, and
-//! nothing is lost.
+//! Mistakes of users and faults of disks: each is refused with a clear error and the right exit
+//! code, and nothing is lost.
 
 mod common;
 #[path = "../../storage/tests/common/tmpfs.rs"]
@@ -74,7 +74,7 @@ fn an_argument_that_is_no_utf_8_is_named_with_what_to_do() {
         "{said}"
     );
     assert!(!store.exists());
-    // As it says.
+    // Do what the message says.
     on("put", &store, &[r"a\xfe", "v"]).fine();
     assert_eq!(on("get", &store, &["--hex", "61fe"]).fine(), "76\n");
 }
@@ -116,20 +116,20 @@ fn no_store_there() {
     assert_eq!(fs::read(&file).unwrap(), b"text");
     on("load", &file, &[]).failed(3);
     assert_eq!(fs::read(&file).unwrap(), b"text");
-    // A wrong input path leaves no store behind.
+    // A wrong input path creates no store.
     let said = on("load", &missing, &["/nowhere/at/all"]).failed(3);
     assert!(said.contains("/nowhere/at/all"), "{said}");
     let said = on("load", &missing, &[empty.to_str().unwrap()]).failed(3);
     assert!(said.contains("folder"), "{said}");
     assert!(!missing.exists());
-    // A keyspace that is not there.
+    // The keyspace does not exist.
     numbered_store(&missing, 10);
     let said = on("scan", &missing, &["-k", "people"]).failed(3);
     assert!(
         said.contains("`people`") && said.contains("default"),
         "{said}"
     );
-    // The demo harms no folder that has anything in it.
+    // The demo does not touch a folder with files in it.
     let said = silt([
         OsStr::new("demo"),
         OsStr::new("--store"),
@@ -142,8 +142,8 @@ fn no_store_there() {
     assert!(said.contains("not a folder"), "{said}");
 }
 
-/// A path that is one folder too short must not strew a store's files among others; a new file
-/// system and a mount's hidden files are nobody's.
+/// If a path lacks its last part, a store's files must not be mixed with other files. The files of
+/// a new file system and a mount's hidden files do not count.
 #[test]
 fn no_store_is_created_among_other_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,14 +160,14 @@ fn no_store_is_created_among_other_files() {
     }
     fs::rename(home.join("letter.txt"), home.join(".letter.txt")).unwrap();
     on("put", &home, &["k", "v"]).fine();
-    // In a store's folder other files may lie.
+    // Other files may lie in a store's folder.
     fs::write(home.join("letter.txt"), "dear").unwrap();
     on("put", &home, &["l", "w"]).fine();
     assert_eq!(on("count", &home, &[]).fine(), "2\n");
 }
 
-/// `ulimit -f` is like a full disk: an error, and what was written stays. The kernel's signal
-/// killed the process.
+/// `ulimit -f` is like a full disk: an error, and what was written stays. (Formerly the kernel's
+/// signal killed the process.)
 #[test]
 fn a_limit_of_file_sizes_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn a_limit_of_file_sizes_is_told() {
         let store = dir.path().join(blocks.to_string());
         let said = limited(blocks, &store, &input).failed(3);
         assert!(said.contains("ulimit -f"), "{blocks}: {said}");
-        // Without the limit it goes on.
+        // Without the limit the load continues.
         let loaded = on("load", &store, &[input.to_str().unwrap()]);
         assert_eq!(loaded.code, Some(0), "{loaded:?}");
         assert_eq!(on("count", &store, &[]).fine(), "20000\n");
@@ -213,12 +213,12 @@ fn a_second_writer_is_refused_and_told_who_holds_the_store() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // It opens the store once it has seen what its input is.
+    // It opens the store once it has detected what its input is.
     let mut input = writer.stdin.take().unwrap();
     input.write_all(&numbered(1_000)).unwrap();
     let start = Instant::now();
-    // Every open writes a manifest anew: the writer has the store once the pointer names another
-    // one.
+    // Every open writes a new manifest, so the writer has the store open once the pointer names
+    // another manifest.
     while pointer() == before {
         assert!(
             start.elapsed() < Duration::from_secs(60),
@@ -241,7 +241,7 @@ fn a_second_writer_is_refused_and_told_who_holds_the_store() {
     assert_eq!(on("count", &store, &[]).fine(), "1001\n");
 }
 
-/// Runs `silt` as somebody who may not read what this test owns.
+/// Runs `silt` as a user who may not read what this test owns.
 fn as_nobody(dir: &Path, args: &[&OsStr]) -> Option<Ended> {
     let mut command;
     if rustix::process::geteuid().is_root() {
@@ -295,7 +295,7 @@ fn missing_permissions() {
                 return;
             };
             if mode == 0o555 && command != "del" {
-                // Who only reads needs no more than to be allowed to.
+                // A reader needs only permission to read.
                 ended.fine();
                 continue;
             }
@@ -344,7 +344,7 @@ fn a_store_of_a_newer_format_is_refused_and_left_alone() {
     assert_eq!(on("count", &store, &[]).fine(), "100\n");
 }
 
-/// Checks a store that must be damaged in `file`; gives what was said.
+/// Checks a store that must be damaged in `file`, and returns the output.
 fn damaged(store: &Path, file: &Path, what: &str) -> String {
     let ended = on("check", store, &[]);
     let name = file.file_name().unwrap().to_str().unwrap();
@@ -367,7 +367,7 @@ fn every_damaged_byte_of_a_table_is_found_and_named() {
     let good = fs::read(table).unwrap();
     let mut draw = Draw(1);
     for round in 0..60 {
-        // The end, where properties and footer are, as often as all the rest.
+        // Half of the hits are at the end, where properties and footer are.
         let from = if round % 2 == 0 {
             0
         } else {
@@ -407,7 +407,7 @@ fn a_damaged_block_is_named_with_all_of_its_bytes_and_keys() {
         assert_eq!(said["problems"].as_array().unwrap().len(), 1, "{said}");
         said["problems"][0].clone()
     };
-    // From block to block: what is lost meets without a gap, and so do the keys.
+    // The lost ranges of neighbouring blocks, and their keys, meet without a gap.
     let (mut at, mut key) = (0, "key 000000".to_string());
     for block in 0..3 {
         let mut bad = good.clone();
@@ -436,7 +436,7 @@ fn a_damaged_block_is_named_with_all_of_its_bytes_and_keys() {
         assert_eq!(on("get", &store, &["key 002999"]).fine(), "3000\n");
         at = range[1];
     }
-    // Without its end a table is lost with all of its keys.
+    // A table without its end is lost with all of its keys.
     let said = problem(&[&good[..good.len() - 1], &[!good[good.len() - 1]]].concat());
     assert_eq!(said["keys"], "[key 000000..key 002999]", "{said}");
 }
@@ -477,7 +477,7 @@ fn reads_of_a_torn_table_fail_and_name_it() {
         let said = on(command, &store, args).failed(3);
         assert!(said.contains(name), "{command}: {said}");
     }
-    // A damaged block spoils its own keys only.
+    // A damaged block affects its own keys only.
     let mut bad = good.clone();
     bad[10] ^= 0x40;
     fs::write(&table, &bad).unwrap();
@@ -500,7 +500,7 @@ fn a_damaged_manifest_or_pointer_is_named() {
             .unwrap()
     };
     for pointer in [true, false] {
-        // Every open writes a manifest anew, under another name.
+        // Every open writes a new manifest under another name.
         let file = if pointer {
             store.join("CURRENT")
         } else {
@@ -519,7 +519,7 @@ fn a_damaged_manifest_or_pointer_is_named() {
         fs::write(&file, good).unwrap();
         assert_eq!(on("count", &store, &[]).fine(), "100\n");
     }
-    // Without its pointer the folder's data is no new store's.
+    // Data in a folder without a pointer does not belong to a new store.
     let current = store.join("CURRENT");
     let good = fs::read(&current).unwrap();
     fs::remove_file(&current).unwrap();
@@ -562,7 +562,7 @@ fn fill(dir: &Path) {
     fs::remove_file(&ballast).unwrap();
     on("check", &store, &[]).fine();
     let found: u64 = on("count", &store, &[]).fine().trim().parse().unwrap();
-    // A batch whose answer was an error may be there after all.
+    // A batch that returned an error may be in the store.
     assert!((kept..=kept + 1000).contains(&found), "{kept} {found}");
     let last = on("scan", &store, &["--reverse", "--limit", "1", "--keys"]).fine();
     assert_eq!(last, format!("{:06} {wide}\n", found - 1));
@@ -644,7 +644,7 @@ fn a_cut_log_gives_a_prefix_or_an_error() {
                 );
                 on("check", &copy, &[]).fine();
             }
-            // What was claimed to be synced is gone: named, and refused by an open too.
+            // Data that was synced is lost: the error names it, and an open refuses it too.
             Some(1) => {
                 assert!(
                     checked.out.contains(".log"),
@@ -658,8 +658,8 @@ fn a_cut_log_gives_a_prefix_or_an_error() {
     }
 }
 
-/// Data without its pointer is no empty folder: every command says so, and none makes a new store
-/// over it.
+/// A folder with data and without a pointer is not empty: every command says so, and none creates a
+/// new store over it.
 #[test]
 fn a_lost_pointer_is_told_from_no_store() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Every command on sound stores: what it prints, where, and its exit code.
+//! Every command on sound stores: its output and its exit code.
 
 mod common;
 
@@ -122,7 +122,7 @@ fn csv_with_header_quotes_and_keyspaces() {
         !said.contains("keyspace `default`") && said.contains("file bytes"),
         "{said}"
     );
-    // Another delimiter.
+    // Load with another delimiter.
     let tabs = [
         OsStr::new("load"),
         store.as_os_str(),
@@ -181,7 +181,7 @@ fn a_larger_load_is_counted_and_checked() {
     let backward = on("scan", &store, &["--reverse"]).fine();
     lines.reverse();
     assert!(lines.iter().copied().eq(backward.lines()));
-    // A second load goes on top of the first.
+    // A second load adds to the first.
     silt_with(
         [OsStr::new("load"), store.as_os_str()],
         b"key 000123\nnew\n",
@@ -232,7 +232,7 @@ fn bad_records_end_a_load_or_are_left_out() {
         said.contains("record 2 (line 2)") && said.contains("70000") && said.contains("1 record, "),
         "{said}"
     );
-    // What came before stays.
+    // The records before it stay.
     assert_eq!(on("scan", &store, &[]).fine(), "first\t1\n");
     let ended = load(&["--skip-bad"], &long);
     assert_eq!(ended.code, Some(1));
@@ -277,12 +277,11 @@ fn a_keyspace_is_one_line_whatever_its_name() {
     assert_eq!(said, "default\ntwo\\nlines\\t\\u{1b}[31m ä\\\n");
     let said = on("levels", &store, &[]).fine();
     assert!(said.contains("`two\\nlines\\t"), "{said}");
-    // It is given as it is.
+    // The value is stored unchanged.
     assert_eq!(on("get", &store, &["-k", name, "a"]).fine(), "1\n");
 }
 
-/// A command that fails has closed the store all the same, so that damage to its log is found
-/// later.
+/// A command that fails closes the store too, so that damage to its log is found later.
 #[test]
 fn a_command_that_fails_closes_the_store() {
     let dir = tempfile::tempdir().unwrap();

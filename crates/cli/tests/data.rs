@@ -45,7 +45,7 @@ fn put_creates_and_every_form_comes_back() {
         on("get", &store, &["--hex", "00000007000000000000000c"]).fine(),
         "0000003f000010c061620000\n"
     );
-    // Values from files stand as they are.
+    // Values from files are stored unchanged.
     let file = dir.path().join("v");
     fs::write(&file, b"\xff\nraw\\n").unwrap();
     on("put", &store, &["f", "--file", file.to_str().unwrap()]).fine();
@@ -79,7 +79,7 @@ fn json_of_pairs() {
         on("scan", &store, &["--json", "--keys", "--base64"]).fine(),
         "{\"key\":\"YSJi\"}\n{\"key\":\"/w==\"}\n"
     );
-    // What is no JSON is printed as text and marked, and the scan goes on.
+    // A value that is not JSON is printed as text and marked, and the scan continues.
     on("put", &store, &["a", "\\xfe"]).fine();
     let ended = on("scan", &store, &["--json", "--value-as", "json"]);
     assert_eq!(
@@ -100,7 +100,8 @@ fn json_of_pairs() {
     );
     assert_eq!(ended.out, "{\"key\":\"a\",\"key_is_json\":false}\n");
     assert!(ended.failed(1).contains("1 pair has"));
-    // A value alone is an error, as 1 would mean that it is not there.
+    // A single value that is not JSON is an error, because exit code 1 would mean that it does not
+    // exist.
     let said = on("get", &store, &["a", "--json", "--value-as", "json"]).failed(3);
     assert!(said.contains("--value-as hex"), "{said}");
 }
@@ -114,7 +115,7 @@ fn layouts_order_prefixes_and_misfits() {
         let value = format!("{cell}.5,-1,{id}");
         on("put", &store, &with(&[&key, &value], &LAYOUTS)).fine();
     }
-    // By number, though 256 begins with a smaller byte in the other order.
+    // The keys sort by number, although 256 would sort first in the other byte order.
     assert_eq!(
         on("scan", &store, &LAYOUTS).fine(),
         "7\t2\t7.5\t-1.0\t2\n7\t300\t7.5\t-1.0\t300\n256\t1\t256.5\t-1.0\t1\n"
@@ -173,7 +174,7 @@ fn keys_and_ranges_are_removed() {
     };
     on("del", &store, &["key 000001", "key 000002", "not there"]).fine();
     assert_eq!(count(), 998);
-    // Nobody can be asked here.
+    // There is no terminal to ask on.
     let said = on("del", &store, &["--prefix", "key 0001"]).failed(2);
     assert!(
         said.contains("(100 keys)") && said.contains("--yes"),
@@ -187,12 +188,12 @@ fn keys_and_ranges_are_removed() {
     assert_eq!(count(), 888);
     on("del", &store, &["--to", "key 000010", "--yes"]).fine();
     assert_eq!(count(), 880);
-    // Neither a key nor a bound, or both.
+    // Neither a key nor a bound is given, or both are.
     on("del", &store, &[]).failed(2);
     on("del", &store, &["k", "--prefix", "k"]).failed(2);
     on("del", &store, &["--from", "b", "--to", "a", "--yes"]).failed(2);
     assert_eq!(count(), 880);
-    // To the end means the end, whatever key is there; 131,070 digits.
+    // An open range reaches to the end, whatever the last key is; this one has 131,070 digits.
     let greatest = "ff".repeat(65_535);
     on("put", &store, &["--hex", &greatest[..100_000], "00"]).fine();
     on("put", &store, &["--hex", &greatest, "00"]).fine();

@@ -1,4 +1,4 @@
-//! The demo, small; and writers that die by SIGKILL in the middle of their work.
+//! A small demo, and writers that are killed with SIGKILL in the middle of their work.
 
 mod common;
 #[path = "common/page.rs"]
@@ -68,8 +68,8 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
     assert_eq!(delays, counts.sum::<u64>(), "{said}");
     let checked = on("check", &store, &[]).fine();
     assert!(checked.contains("ledger-a"), "{checked}");
-    // Of the 5,000 keys of dump 0, 250 went by a range delete and a quarter of the others one by
-    // one.
+    // Of the 5,000 keys of dump 0, a range delete removed 250, and single deletes removed a quarter
+    // of the others.
     assert_eq!(on("count", &store, &[]).fine(), "18563\n");
     assert_eq!(
         on("count", &store, &["--hex", "--prefix", "0000000000000003"]).fine(),
@@ -82,18 +82,18 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
     );
 }
 
-/// The report of ten kills and 20,000 pairs: its data, and that the page shows it.
+/// The report of ten kills and 20,000 pairs: checks its data, and that the page shows them.
 fn report_is_whole(html: &str) {
     assert!(html.len() < 2 << 20, "{} bytes", html.len());
     let page = page::read(html);
     let data: serde_json::Value = serde_json::from_str(&page.json).unwrap();
     let list = |pointer: &str| data.pointer(pointer).unwrap().as_array().unwrap().clone();
     let number = |value: &serde_json::Value, name: &str| value[name].as_u64().unwrap();
-    // Every particle was written once, and the changes came on top; what is written before the
-    // kills is of the first opening.
+    // Every particle was written once, followed by the changes; writes before the kills belong to
+    // the first opening.
     let samples = list("/timeline/samples");
     let plasma = samples.iter().rfind(|s| s["opening"] == 0).unwrap();
-    // 950 overwrites and as many deletes, 250 of them less in the range, and the range delete.
+    // The changes are 950 overwrites, 950 deletes less the 250 in the range, and the range delete.
     let written = number(plasma, "written_count");
     assert!(
         (20_000 + 2_000..=20_000 + 2_501).contains(&written),
@@ -115,7 +115,7 @@ fn report_is_whole(html: &str) {
     assert!(reads > 5 * 20_000, "{reads}");
     assert_eq!(list("/plasma/dumps").len(), 4);
     assert_eq!(data.pointer("/plasma/pair_count").unwrap(), 20_000);
-    // The fields of the stored particles make the energy that the simulation had.
+    // The fields of the stored particles have the energy that the simulation had.
     let energies = list("/plasma/field_energy");
     for dump in list("/plasma/dumps") {
         let at = energies
@@ -184,8 +184,8 @@ fn the_same_seed_draws_the_same_picture() {
     assert!(run("a") == run("b"));
 }
 
-/// A load is no demo: its only promise is that a kill leaves a prefix of whole batches. Ten of
-/// them, one on top of the other.
+/// `load` promises less than the demo: a kill leaves a prefix of whole batches. This test does ten
+/// such loads into one store.
 #[test]
 fn a_killed_load_leaves_a_prefix() {
     const RECORDS: u64 = 60_000;
@@ -206,14 +206,14 @@ fn a_killed_load_leaves_a_prefix() {
             .spawn()
             .unwrap();
         let mut pipe = child.stdin.take().unwrap();
-        // Fed up to some point, then killed while it is at work on it.
+        // The load gets a part of the input, and is killed while it works on it.
         let fed = draw.below(input.len() as u64) as usize;
         pipe.write_all(&input[..fed]).unwrap();
         std::thread::sleep(Duration::from_micros(draw.below(40_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         if !store.join("CURRENT").exists() {
-            // Killed before the store was there: looking at it says so.
+            // If it was killed before the store existed, looking at the store says so.
             on("check", &store, &[]).failed(3);
             continue;
         }
@@ -235,7 +235,7 @@ fn a_killed_load_leaves_a_prefix() {
         );
         assert_eq!(keys.as_bytes(), numbered(count), "round {round}");
         cut_short += u64::from(count > 0);
-        // What earlier rounds left is still there.
+        // The records of earlier rounds are still there.
         on("check", &store, &[]).fine();
     }
     println!("{cut_short} loads were killed after their first batch");

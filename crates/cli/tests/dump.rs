@@ -1,4 +1,5 @@
-//! `silt dump` over every file of a store, sound, damaged, cut, and while a writer has it.
+//! `silt dump` of every file of a store: sound, damaged, cut, and while a writer has the store
+//! open.
 
 mod common;
 
@@ -105,7 +106,7 @@ fn every_file_of_a_store_is_told() {
         .unwrap();
     assert!(small.get("value").is_none() && small["kind"] == "put");
 
-    // What the small files are for.
+    // Print the contents of the small files.
     on("options", &store, &["--set", "compression=lz4"]).fine();
     for file in ["OPTIONS.toml", "RESERVE", "LOCK.store"] {
         dump(&store.join(file), &[]).fine();
@@ -129,7 +130,7 @@ fn where_the_parts_of_a_store_lie_is_no_damaged_pointer() {
         assert!(said.contains(word), "{said}");
         assert_eq!(of_type(&objects(&store.join(file), &[]), "text").len(), 1);
     }
-    // The pointer is one under any name, and by its name whatever it holds.
+    // The pointer is recognised under any name, and by its name with any content.
     let other = dir.path().join("other");
     fs::copy(store.join("CURRENT"), &other).unwrap();
     assert!(dump(&other, &[]).fine().contains("the pointer"));
@@ -158,12 +159,12 @@ fn content_counts_more_than_names_and_what_is_no_file_is_refused() {
     assert_eq!(dump(&odd, &["--kind", "table"]).code, Some(1));
     let said = dump(Path::new("/dev/null"), &[]).failed(3);
     assert!(said.contains("regular file"), "{said}");
-    // A layout that does not fit is said, and nothing is lost over it.
+    // If a layout does not fit, the dump says so and prints everything all the same.
     let found = dump(&table, &["--entries", "-n", "1", "--key-as", "id:u64be"]).fine();
     assert!(found.contains("(no such record)"), "{found}");
 }
 
-/// The damage that a dump names: offsets.
+/// The offsets of the damage that a dump names.
 fn damage(file: &Path) -> Vec<u64> {
     let all = objects(file, &[]);
     let damage = of_type(&all, "damage");
@@ -209,7 +210,7 @@ fn a_damaged_file_is_told_as_far_as_it_holds() {
     let copy = hurt(&table, len - 3);
     assert_eq!(of_type(&objects(&copy, &[]), "block").len(), blocks.len());
 
-    // A store that was opened again since its load has flushed what the log had of it.
+    // The open after the load has flushed what the log held of it.
     let loaded = dir.path().join("loaded");
     numbered_store(&loaded, 5000);
     let log = files(&loaded, ".log")
@@ -226,7 +227,7 @@ fn a_damaged_file_is_told_as_far_as_it_holds() {
     assert!(of_type(&all, "end")[0]["chained_checksum"].is_null());
 }
 
-/// Whatever is flipped or cut: an answer, no panic.
+/// Whatever is flipped or cut, the dump prints an answer and does not panic.
 #[test]
 fn no_bytes_make_it_panic() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ fn no_bytes_make_it_panic() {
                 bytes.truncate(draw.below(sound.len() as u64) as usize);
             } else {
                 for _ in 0..=draw.below(4) {
-                    // Mostly where something stands.
+                    // Most hits are where the file has data.
                     let most = [512, sound.len() as u64][draw.below(2) as usize];
                     let at = draw.below(most.min(sound.len() as u64)) as usize;
                     bytes[at] ^= 1 << draw.below(8);
@@ -266,7 +267,7 @@ fn no_bytes_make_it_panic() {
     }
 }
 
-/// A writer has the store, in another process: every file can be looked at all the same.
+/// Every file can be dumped while another process writes to the store.
 #[test]
 fn it_needs_no_lease() {
     let dir = tempfile::tempdir().unwrap();
@@ -280,7 +281,7 @@ fn it_needs_no_lease() {
         .spawn()
         .unwrap();
     let mut input = writer.stdin.take().unwrap();
-    // More than one batch, so that the writer is past its open.
+    // Wait for more than one batch, so that the writer's open is finished.
     let lines: String = (0..30_000).map(|n| format!("new {n}\t{n}\n")).collect();
     input.write_all(lines.as_bytes()).unwrap();
     let said = on("count", &store, &[]).failed(3);
@@ -288,7 +289,7 @@ fn it_needs_no_lease() {
     let mut found = String::new();
     for file in files(&store, "") {
         let ended = dump(&file, &["--entries"]);
-        // A compaction of the writer may have deleted it since.
+        // A compaction of the writer may have deleted the file since.
         let is_gone = ended.code == Some(3) && !file.exists();
         assert!(
             is_gone || matches!(ended.code, Some(0 | 1)),

@@ -51,11 +51,11 @@ fn levels_and_stats_for_people_and_programs() {
     }
 }
 
-/// The space that the files of a folder take: lengths, and blocks on the disk.
+/// The space that the files of a folder take: their lengths, and their blocks on the disk.
 fn on_disk(store: &Path) -> (u64, u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let all = fs::read_dir(store).unwrap().map(|e| e.unwrap());
-    // The lease's file is no data.
+    // The lease's file is not data.
     let all = all.filter(|e| !e.file_name().to_string_lossy().starts_with("LOCK."));
     all.fold((0, 0, 0), |(count, bytes, blocks), e| {
         let meta = e.metadata().unwrap();
@@ -99,7 +99,8 @@ fn stats_count_every_file_on_the_disk() {
         said.contains("\non disk    ") && said.contains("log, live"),
         "{said}"
     );
-    // An open one, as its writer publishes it: the published file itself changes its length.
+    // An open store, from the statistics that its writer publishes. Publishing changes the length
+    // of the published file itself.
     let open = Store::open(&store, Options::load(&store).unwrap()).unwrap();
     let own = open.stats().space;
     let (count, bytes, _) = on_disk(&store);
@@ -161,13 +162,13 @@ fn keyspaces_of_tools_are_shown_by_their_names_only() {
             "{said}"
         );
     }
-    // By its name it is a keyspace as any other.
+    // By its name it can be used like any other keyspace.
     assert_eq!(on("count", &store, &["-k", "silt.own"]).fine(), "1\n");
     for command in ["stats", "levels", "compact"] {
         let said = on(command, &store, &["-k", "silt.own"]).fine();
         assert!(said.contains("silt.own"), "{command}: {said}");
     }
-    // Damage in it is shown.
+    // Damage in it is reported.
     let table = files(&store, ".tbl")
         .into_iter()
         .min_by_key(|p| fs::metadata(p).unwrap().len());
@@ -182,7 +183,8 @@ fn keyspaces_of_tools_are_shown_by_their_names_only() {
     );
 }
 
-/// It ended at once, with exit code 3, when it was started before the program that makes the store.
+/// The command ended at once, with exit code 3, if it was started before the program that creates
+/// the store.
 #[test]
 fn watching_waits_for_a_store_that_is_not_there_yet() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +208,7 @@ fn watching_waits_for_a_store_that_is_not_there_yet() {
     child.wait().unwrap();
     let figures: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
     assert_eq!(figures["keyspaces"][0]["name"], "default", "{line}");
-    // Without --watch nothing is waited for.
+    // Without --watch the command does not wait.
     on("stats", &dir.path().join("none"), &[]).failed(3);
 }
 
@@ -226,7 +228,7 @@ fn watching_ends_with_its_reader() {
     assert_eq!(lines.next().unwrap().unwrap(), first);
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    // What is wrong from the start is an error.
+    // An error at the first look ends the command.
     on("stats", &store, &["--watch", "-k", "nobody"]).failed(3);
 }
 
@@ -236,8 +238,8 @@ fn a_compaction_gives_space_back() {
     let store = dir.path().join("s");
     numbered_store(&store, 5_000);
     numbered_store(&store, 5_000);
-    // Less than an eighth of all entries: more would be compacted in the background, perhaps before
-    // the command looks at what there is.
+    // These are less than an eighth of all entries; otherwise they would be compacted in the
+    // background, perhaps before the command looks at them.
     on("del", &store, &["--from", "key 004700", "--yes"]).fine();
     let said = on("compact", &store, &["--json"]).fine();
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -272,7 +274,7 @@ fn reading_changes_nothing_and_readers_share() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     numbered_store(&store, 100);
-    // In the log only.
+    // The entries are only in the log.
     on("put", &store, &["key 000005", "in the log"]).fine();
     let list = || -> Vec<_> {
         let read = |p: std::path::PathBuf| (fs::read(&p).unwrap(), p);
@@ -299,8 +301,8 @@ fn reading_changes_nothing_and_readers_share() {
         list() == before,
         "reading left the store's files as they were"
     );
-    // One reader waits for its pipe to be read. Another reader and a check are not kept out, but
-    // a writer is.
+    // One reader waits until its pipe is read. Another reader and a check can open the store
+    // meanwhile, and a writer cannot.
     let mut reader = Command::new(SILT)
         .args(["stats", s, "--watch", "--json"])
         .stdout(Stdio::piped())
@@ -311,7 +313,7 @@ fn reading_changes_nothing_and_readers_share() {
     reader.wait().unwrap();
 }
 
-/// What `silt` prints as JSON.
+/// The JSON that `silt` prints.
 fn json_of(command: &str, store: &Path, more: &[&str]) -> Value {
     let said = on(command, store, &[&["--json"][..], more].concat()).fine();
     serde_json::from_str(&said).unwrap()
@@ -332,7 +334,7 @@ fn beside_a_live_writer() {
     }
     store.flush().unwrap();
     store.create_keyspace("birds").unwrap();
-    // Not before the writer has published all that.
+    // Wait until the writer has published all that.
     let stats = loop {
         let stats = json_of("stats", &path, &[]);
         if stats["keyspaces"].as_array().unwrap().len() == 2 {
@@ -370,14 +372,14 @@ fn beside_a_live_writer() {
             .failed(3)
             .contains("birds")
     );
-    // The others are kept out as before.
+    // Other processes are excluded as before.
     assert!(
         on("get", &path, &["k"])
             .failed(3)
             .contains(&pid.to_string())
     );
 
-    // A block each time where nobody sees a terminal, with rates from the second sample on.
+    // Without a terminal it prints a block each time, with rates from the second sample on.
     let mut child = Command::new(SILT)
         .args(["stats", path.to_str().unwrap(), "--watch=0.2"])
         .stdout(Stdio::piped())
@@ -398,7 +400,7 @@ fn beside_a_live_writer() {
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 
-    // The last figures of a writer that stopped publishing.
+    // The last figures of a writer that stopped publishing are shown.
     store.set_option("stats_publish_ms", 0u64).unwrap();
     std::thread::sleep(Duration::from_millis(1100));
     let file = path.join("STATS.json");
@@ -416,7 +418,7 @@ fn beside_a_live_writer() {
     assert!(said.contains("stats_publish_ms"), "{said}");
     store.close().unwrap();
 
-    // Of a writer that was killed: the store can be read, and what it left is told.
+    // After a kill of the writer the store can be read, and its last figures are reported.
     let said = on("levels", &path, &[]).fine();
     assert!(
         said.starts_with("read from the store; nobody has it open"),
@@ -439,7 +441,7 @@ fn beside_a_live_writer() {
     assert_eq!(stats["source"]["kind"], "opened");
     assert_eq!(stats["source"]["left_behind"]["pid"], gone.id());
     assert_eq!(stats["keyspaces"].as_array().unwrap().len(), 2);
-    // Nor does nonsense in the file keep anybody from the store.
+    // Garbage in the file does not keep the store from being read.
     fs::write(&file, "nonsense").unwrap();
     assert_eq!(json_of("stats", &path, &[])["source"]["kind"], "opened");
     on("put", &path, &["k", "v"]).fine();

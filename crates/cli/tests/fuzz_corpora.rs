@@ -5,7 +5,7 @@
 use siltstone_cli::fuzzing::TARGETS;
 use siltstone_sim::fuzzing::replay::replay;
 
-/// Mutations of a target's whole corpus in the gate.
+/// The number of mutations of a target's whole corpus in the gate.
 const MUTATIONS: u64 = 500;
 
 #[test]

@@ -1,5 +1,4 @@
-//! `load`: every format, what becomes key and value, bad records, and loads that go on where they
-//! were interrupted.
+//! `load`: every format, keys and values, bad records, and interrupted loads that are resumed.
 
 mod common;
 
@@ -117,7 +116,7 @@ fn keys_and_values_of_every_format() {
         let store = dir.path().join(i.to_string());
         let ended = load(&store, args, input);
         if expected.is_empty() {
-            // "rest" is a member's name beside others.
+            // Here "rest" is the name of a member.
             ended.fine();
             assert_eq!(
                 on("scan", &store, &["-n", "1"]).fine(),
@@ -161,7 +160,7 @@ fn numbers_become_keys_that_sort() {
         on("scan", &store, &forms).fine(),
         "20\t0.25\t1000.0\n300\t1.5\t-2.0\n"
     );
-    // A scan loads again as it was printed, and base64 and hexadecimal columns as bytes.
+    // A printed scan can be loaded again, and base64 and hexadecimal columns become bytes.
     let store2 = dir.path().join("s2");
     let printed = on("scan", &store, &[]).fine();
     load(&store2, &["-f", "tsv", "--escapes"], printed.as_bytes()).fine();
@@ -287,8 +286,7 @@ fn said(ended: &Ended) -> serde_json::Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}: {ended:?}"))
 }
 
-/// One quote that never closed left out everything behind it, as "1 bad record" and with exit code
-/// 0.
+/// A quote that was never closed dropped everything after it, as "1 bad record" and with exit code 0.
 #[test]
 fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +329,7 @@ fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
     for n in stray {
         assert_eq!(on("get", &store, &[&format!("k{n:05}")]).code, Some(1));
     }
-    // A bound that is too small for the long fields costs their lines.
+    // With a bound that is too small for the long fields, their lines are bad.
     let args = [
         path,
         "--skip-bad",
@@ -347,7 +345,7 @@ fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
     assert_eq!(said(&ended)["left_out_line_count"], 33, "{ended:?}");
 }
 
-/// Lines of which each has a key of its own.
+/// Lines with a different key each.
 fn people(count: u64, seed: u64) -> Vec<u8> {
     let mut draw = Draw(seed);
     (0..count)
@@ -368,7 +366,8 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
     let at = torn.windows(7).position(|w| w == b"\n002345").unwrap() + 7;
     torn.splice(at..at, *b"\"x");
     fs::write(&file, &torn[..at]).unwrap();
-    // The record is cut: what came before is there, and where to go on.
+    // The record is incomplete: the records before it are in the store, and the message says how to
+    // continue.
     fs::write(
         &file,
         [&torn[..at - 6], b"\"002345\"x,1\n", &good[at + 1..]].concat(),
@@ -381,7 +380,7 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
     );
     assert_eq!(on("count", &store, &[]).fine(), "2345\n");
     assert_eq!(on("count", &store, &["-k", "silt.load"]).fine(), "1\n");
-    // Other flags would cut other records.
+    // With other flags the records would be cut differently.
     let said = on("load", &store, &[path, "--whole"]).failed(3);
     assert!(
         said.contains("other flags") && said.contains("--restart"),
@@ -393,7 +392,7 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
         said.contains("now --format csv --key-as id:u64be,_:f32,x:i16,n:text4,y:bytes)"),
         "{said}"
     );
-    // The default said is no other flag.
+    // Giving the default explicitly does not count as another flag.
     let ended = on("load", &store, &[path, "--value", "rest"]);
     assert_eq!(ended.code, Some(3));
     assert!(
@@ -401,10 +400,10 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
         "{}",
         ended.err
     );
-    // Another keyspace is another load.
+    // A load into another keyspace is another load.
     let said = on("load", &store, &[path, "-k", "other"]).failed(3);
     assert!(said.contains("record 2346 "), "{said}");
-    // What came before has changed, or is gone.
+    // The input before the position has changed, or is missing.
     let mut changed = good.clone();
     changed[20] ^= 1;
     for text in [&changed[..], &good[..1000], b""] {
@@ -416,7 +415,7 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
         );
     }
     assert_eq!(on("count", &store, &[]).fine(), "2345\n");
-    // The bad record is mended in place.
+    // The bad record is corrected in place.
     fs::write(&file, &good).unwrap();
     let ended = on("load", &store, &[path, "--json"]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -428,7 +427,7 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
         on("get", &store, &["002999"]).fine().matches('1').count(),
         1
     );
-    // It is finished: the next one begins anew.
+    // The load is finished, so the next one starts from the beginning.
     assert_eq!(
         on("count", &store, &["-k", "silt.load"]).fine(),
         "1\n",
@@ -454,7 +453,7 @@ fn standard_input_goes_on_by_its_name() {
     let ended = load(&store, &with(&args, &["--json"]), &people(2_000, 1));
     assert!(ended.out.contains("\"record_count\":500,"), "{}", ended.out);
     assert_eq!(on("count", &store, &[]).fine(), "2000\n");
-    // Without a name there is nothing to go on with.
+    // A load without a name cannot be resumed.
     let said = load(&store, &["-f", "csv", "-k", "b"], &torn).failed(3);
     assert!(!said.contains("goes on"), "{said}");
     on("count", &store, &["-k", "silt.load"]).failed(3);
@@ -465,7 +464,7 @@ fn a_killed_load_goes_on_and_nothing_is_lost_or_doubled() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     let mut draw = Draw(3);
-    // The number of a line is its key: a record that came twice would shift all others.
+    // The number of a line is its key, so a record that was loaded twice would shift all others.
     let lines: Vec<Vec<u8>> = (0..40_000)
         .map(|n| format!("{n} {:x}\n", draw.below(u64::MAX)).into_bytes())
         .collect();
@@ -484,8 +483,8 @@ fn a_killed_load_goes_on_and_nothing_is_lost_or_doubled() {
         let mut child = start();
         let mut input = child.stdin.take().unwrap();
         input.write_all(&lines[..fed].concat()).unwrap();
-        // Killed when the batch is in the log that holds the last record but one or two thousand;
-        // more may be there.
+        // The load is killed when the log has the batch that holds the last record but one or two
+        // thousand; the store may hold more.
         let mark = format!("{:012}", fed - 2_000);
         let written =
             |log: &Path| fs::read(log).is_ok_and(|b| b.windows(12).any(|w| w == mark.as_bytes()));

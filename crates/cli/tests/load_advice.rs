@@ -1,4 +1,4 @@
-//! What `load` says about inputs and flags that fit together but may not be what was meant.
+//! Advice of `load` about valid inputs and flags that may not be what the user meant.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn records_of_several_lines_are_counted_and_the_longest_is_named() {
     let expected = "2 records go over several lines by quotes; the longest has 21 lines \
                     (lines 11 to 31)\n";
     assert!(said.ends_with(expected), "{said}");
-    // Line breaks in a JSON array are no matter of quotes.
+    // Line breaks in a JSON array have nothing to do with quotes.
     let array = b"[\n{\"id\":\n1},\n{\"id\":2}]\n";
     let said = load(&store, &["-f", "json", "--key", "id"], array).fine();
     assert!(!said.contains("several lines"), "{said}");
@@ -37,7 +37,7 @@ fn records_of_several_lines_are_counted_and_the_longest_is_named() {
     assert!(!said.contains("several lines"), "{said}");
 }
 
-/// The totals of a load that was interrupted hold what the runs before it read, too.
+/// The totals of a load that was interrupted include the runs before it.
 #[test]
 fn records_of_several_lines_are_counted_over_all_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn columns_that_the_first_record_lacks_are_explained() {
         let said = load(&store, &args, b"1;2;3\n4;5;6\n").failed(3);
         assert!(said.contains("column 3 is asked for"), "{said}");
         assert!(said.contains(advice), "{said}");
-        // A later record is one that differs from the others.
+        // A later record differs from the others.
         let delimited = ["-f", format, "--key", "3", "--delimiter", ";"];
         let said = load(&store, &delimited, b"1;2;3\n4;5\n").failed(3);
         assert!(
@@ -98,7 +98,7 @@ fn another_delimiter_in_every_line_is_hinted_at() {
             assert!(said.contains(shown) && said.contains(given), "{said}");
         }
         assert_eq!(hint(&["--delimiter", delimiter], &input), "");
-        // A line without it, or one of two columns, disproves it.
+        // A line without the delimiter, or a line of two columns, disproves the advice.
         assert_eq!(hint(&[], &format!("{input}3\n")), "");
         assert_eq!(hint(&[], &format!("{input}3{delimiter},\n")), "");
     }
@@ -150,7 +150,7 @@ fn ranges_that_are_none_name_the_format_and_who_chose_it() {
     );
 }
 
-/// Two members of one name made an object of which readers of JSON keep only one.
+/// Two members with one name made an object of which readers of JSON keep only one.
 #[test]
 fn values_whose_members_would_have_one_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn values_whose_members_would_have_one_name_are_refused() {
         assert!(said.contains("--value rest or --value whole"), "{said}");
         assert!(!store.exists());
     }
-    // A layout has names of its own.
+    // A layout has its own names.
     run("id,id", &["--value-as", "a:u8,b:u8"]).fine();
     let shown = on("get", &store, &["1", "--value-as", "a:u8,b:u8"]).fine();
     assert_eq!(shown, "1\t1\n");
@@ -202,7 +202,7 @@ fn an_archive_is_said_to_be_one_before_flags_are_looked_at() {
         let args = [&[file.to_str().unwrap()], flags].concat();
         let said = on("load", &store, &args).failed(3);
         assert!(said.contains("it is a zip archive"), "{said}");
-        // As lines it would be refused for its flags.
+        // As lines, the input would be refused because of its flags.
         assert!(said.contains("--format FORMAT`, with"), "{said}");
     }
     fs::write(&file, b"text\n").unwrap();
@@ -211,7 +211,7 @@ fn an_archive_is_said_to_be_one_before_flags_are_looked_at() {
     assert!(said.contains("--header means nothing"), "{said}");
 }
 
-/// A command that fails before `| silt load` gave 0 records and no word about it.
+/// If the command before `| silt load` failed, the load reported 0 records and no warning.
 #[test]
 fn an_empty_standard_input_is_said() {
     let dir = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn a_keyspace_that_load_creates_is_said() {
     assert!(run(&["-k", "other", "--json"]).starts_with('{'));
 }
 
-/// A line with several bad elements counted once for each of them.
+/// A line with several bad elements was counted once for each of them.
 #[test]
 fn lines_left_out_are_counted_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn lines_left_out_are_counted_once() {
     assert_eq!(said["total"]["left_out_line_count"], 2, "{said}");
 }
 
-/// One place had three byte counts, and the records before it two.
+/// One position was reported with three byte counts, and the number of records before it with two.
 #[test]
 fn a_place_has_one_count_of_bytes_and_records() {
     let dir = tempfile::tempdir().unwrap();
@@ -275,7 +275,8 @@ fn a_place_has_one_count_of_bytes_and_records() {
     assert!(said.contains("from 0 B of input"), "{said}");
 }
 
-/// What the end of a load called records, and where the next one says that it stopped.
+/// The numbers of records at the end of a load, and in the message of the next one about where it
+/// stopped.
 #[test]
 fn a_stopped_load_tells_good_records_from_bad_ones() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `load` of inputs that are more than plain text: compressed, in other encodings, JSON of every
-//! shape, and what is nothing that can be loaded.
+//! `load` of inputs that are not plain text: compressed, in other encodings, JSON of every shape,
+//! and files that cannot be loaded.
 
 mod common;
 
@@ -33,14 +33,14 @@ fn utf16(text: &str, mark: &str) -> Vec<u8> {
     }
 }
 
-/// Rows of CSV, each with a key of its own.
+/// Rows of CSV with a different key each.
 fn rows(count: u64) -> String {
     (0..count)
         .map(|n| format!("k{n:06},\"Zoë 😀\",{}\n", n * 7919))
         .collect()
 }
 
-/// It was loaded as garbage, or refused with advice that read lines instead of CSV.
+/// Such input was loaded as garbage, or refused with advice to read it as lines instead of CSV.
 #[test]
 fn compressed_and_encoded_text_is_read_as_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn compressed_and_encoded_text_is_read_as_what_it_is() {
             gzip(&wide("LE")),
             "as csv, decompressed from gzip, decoded from UTF-16LE (by",
         ),
-        // Its name says something else, or nothing.
+        // The name of the file suggests something else, or nothing.
         (
             "b.csv",
             gzip(text.as_bytes()),
@@ -121,7 +121,7 @@ fn compressed_and_encoded_text_is_read_as_what_it_is() {
     assert_eq!(on("scan", &store, &[]).fine(), "K\tav\nL\tbw\n");
 }
 
-/// What the message advises, run by a shell.
+/// Runs the command that the message advises in a shell.
 fn follow(said: &str, dir: &Path) -> Ended {
     let advice = said.split('`').nth(1).unwrap();
     let bin = Path::new(SILT).parent().unwrap().to_str().unwrap();
@@ -244,7 +244,7 @@ fn what_is_refused_is_loaded_by_the_command_that_is_advised() {
             fs::remove_dir_all(&store).unwrap();
         }
     }
-    // Half a character: the advice loads what is whole.
+    // The text has half a character: the advised command loads all whole characters.
     let mut halved = utf16(&format!("\u{feff}{text}"), "LE");
     let at = halved.len() - 4;
     halved.splice(at..at, [0, 0xd8]);
@@ -258,14 +258,14 @@ fn what_is_refused_is_loaded_by_the_command_that_is_advised() {
         assert!(said.contains("half a surrogate pair"), "{said}");
         if is_there("iconv") {
             let ended = follow(&said, dir.path());
-            // iconv itself fails, and silt does not see this.
+            // Here iconv itself fails, and silt does not notice this.
             assert_eq!(ended.code, Some(0), "{said}: {ended:?}");
             let store = dir.path().join("a store");
             assert_eq!(on("count", &store, &[]).fine(), "300\n", "{said}");
         }
         fs::remove_dir_all(dir.path().join("a store")).unwrap();
     }
-    // What nothing here decompresses, by its first bytes.
+    // Files that silt does not decompress are recognised by their first bytes.
     let store = dir.path().join("s");
     let zip = [&b"PK\x03\x04"[..], &[0; 40], b"[Content_Types].xml"].concat();
     for (start, what) in [
@@ -291,7 +291,7 @@ fn what_is_refused_is_loaded_by_the_command_that_is_advised() {
             assert!(said.contains("--format "), "{said}");
             assert!(!store.exists());
         }
-        // Nobody is kept from it.
+        // --raw loads it all the same.
         let load = [file.to_str().unwrap(), "--format", "lines", "--raw"];
         on("load", &store, &load).fine();
         assert_eq!(on("count", &store, &[]).fine(), "1\n");
@@ -326,7 +326,8 @@ fn a_name_says_the_format_or_the_flag_must() {
         );
         fs::remove_dir_all(&store).unwrap();
     }
-    // Without an ending, text is lines and this is said; what is no text is not loaded so.
+    // Without an extension, text is read as lines, and the output says so; other content is not
+    // loaded as lines.
     let file = dir.path().join("words");
     fs::write(&file, b"zebra\n\xff\n").unwrap();
     let said = on("load", &store, &[file.to_str().unwrap()]).fine();
@@ -343,7 +344,7 @@ fn a_name_says_the_format_or_the_flag_must() {
     );
     let ended = follow(&said, dir.path());
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    // With --json the answer is the one object.
+    // With --json the output is a single object.
     let said = on(
         "load",
         &store,
@@ -357,7 +358,8 @@ fn a_name_says_the_format_or_the_flag_must() {
     );
 }
 
-/// Whatever is cut off or damaged ends the load with an error, and what came before it is there.
+/// If compressed data is incomplete or damaged, the load ends with an error, and the records before
+/// it are in the store.
 #[test]
 fn damaged_compressed_text_is_never_a_shorter_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -382,7 +384,7 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
         let mut damaged = bytes.clone();
         damaged[bytes.len() / 2..][..4].fill(0x5a);
         fs::write(&file, &damaged).unwrap();
-        // What a damaged stream decodes to may be bad records, before a checksum tells.
+        // A damaged stream may decode to bad records before its checksum is reached.
         let said = on("load", &store, &[path, "--skip-bad", "-k", "damaged"]);
         assert_eq!(said.code, Some(3), "{said:?}");
         let last = said.err.lines().last().unwrap();
@@ -393,7 +395,7 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
         );
         let found: u64 = on("count", &store, &[]).fine().trim().parse().unwrap();
         assert!((1_000..=60_000).contains(&found), "{found}");
-        // The same command goes on with the whole file.
+        // The same command continues with the whole file.
         fs::write(&file, [&bytes[..], &bytes[..]].concat()).unwrap();
         let ended = on("load", &store, &[path, "--json"]);
         assert!(ended.err.contains("going on from there"), "{ended:?}");
@@ -412,7 +414,8 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
     }
 }
 
-/// A log that is emptied in place while it is read gave a third of its records and exit code 0.
+/// Of a log that was emptied in place while it was read, a third of the records were loaded, with
+/// exit code 0.
 #[test]
 fn a_file_that_gets_shorter_while_it_is_read_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -423,7 +426,7 @@ fn a_file_that_gets_shorter_while_it_is_read_is_an_error() {
             dir.path().join(format!("{cut}.csv")),
         );
         fs::write(&file, &text).unwrap();
-        // The first line of output waits for room in the pipe, and so does the load.
+        // The first line of output waits for space in the pipe, and so does the load.
         let (mut output, mut filled) = std::io::pipe().unwrap();
         let full = [b'x'; 1 << 16];
         filled.write_all(&full).unwrap();
@@ -462,7 +465,7 @@ fn a_file_that_gets_shorter_while_it_is_read_is_an_error() {
             "{said}"
         );
         assert!(!said.contains("goes on there"), "{said}");
-        // Of the records that are there none is cut.
+        // None of the loaded records is cut.
         if store.exists() {
             for line in on("scan", &store, &[]).fine().lines() {
                 assert!(text.contains(&line.replacen('\t', ",", 1)), "{line}");
@@ -484,8 +487,8 @@ fn places_are_those_of_the_decoded_text() {
     );
 }
 
-/// Kills loads of compressed text with stray quotes in it; in the end everything is there once, and
-/// the counts are those of a load that ran through.
+/// Kills loads of compressed text that contains stray quotes. In the end everything is in the store
+/// once, and the counts equal those of a load without interruption.
 #[test]
 fn a_killed_load_of_compressed_text_goes_on_and_counts_alike() {
     let dir = tempfile::tempdir().unwrap();
@@ -519,7 +522,7 @@ fn a_killed_load_of_compressed_text_goes_on_and_counts_alike() {
         let mut child = load(&killed);
         let mut input = child.stdin.take().unwrap();
         input.write_all(&bytes[..bytes.len() / 4 * round]).unwrap();
-        // Killed when it has written most of what it was given.
+        // The load is killed when it has written most of what it was given.
         let mark = format!("k{:06}", 15_000 * round - 6_000);
         let is_written =
             |log: &Path| fs::read(log).is_ok_and(|b| b.windows(7).any(|w| w == mark.as_bytes()));
@@ -567,7 +570,7 @@ fn json_of_every_shape() {
         let said = on("load", &store, &[file.to_str().unwrap(), "--key", "id"]).fine();
         assert!(said.contains(&format!(" as {format} ")), "{name}: {said}");
         assert_eq!(on("count", &store, &[]).fine(), "50\n", "{name}");
-        // A record in the middle that lost a quote.
+        // A record in the middle lost a quote.
         let bad = text.replacen("\"k25\"", "\"k25", 1);
         fs::write(&file, &bad).unwrap();
         let args = [file.to_str().unwrap(), "--key", "id", "-k", "bad"];
@@ -579,7 +582,7 @@ fn json_of_every_shape() {
             ended.out.contains("left out 1 bad record ("),
             "{name}: {ended:?}"
         );
-        // In one line nothing shows where the next element begins.
+        // If the array is one line, nothing shows where the next element begins.
         let is_one_line = ["b.json", "e.json"].contains(&name);
         let left = if is_one_line { "24\n" } else { "49\n" };
         assert_eq!(on("count", &store, &["-k", "bad"]).fine(), left, "{name}");
@@ -587,7 +590,7 @@ fn json_of_every_shape() {
             .err
             .contains("all that follows belongs to this bad record");
         assert_eq!(is_said, is_one_line, "{name}: {ended:?}");
-        // A file that was cut off.
+        // The file was cut off.
         fs::write(&file, &text[..text.len() - 8]).unwrap();
         let args = [file.to_str().unwrap(), "--key", "id", "-k", "cut"];
         on("load", &store, &args).failed(3);

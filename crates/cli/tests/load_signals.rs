@@ -1,5 +1,5 @@
-//! `load` and signals: it stops between two records, closes the store, and goes on when it is
-//! given again.
+//! `load` and signals: it stops between two records, closes the store, and the same command resumes
+//! it.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{Ended, SILT, files, numbered, on};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A load of standard input that has a name, and the bytes that it is fed first.
+/// A load of standard input that has a name, and the bytes that it gets first.
 fn begun(store: &Path, input: &[u8], errors: Stdio) -> (Child, std::process::ChildStdin) {
     let mut child = Command::new(SILT)
         .args(["load", store.to_str().unwrap(), "-"])
@@ -31,7 +31,7 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits until the log has a text: until then the handlers may not be installed.
+/// Waits until the log has a text. Before that, the handlers may not be installed.
 fn wait_for(store: &Path, text: &str) {
     let has = |log: &Path| {
         fs::read(log).is_ok_and(|b| b.windows(text.len()).any(|w| w == text.as_bytes()))
@@ -43,7 +43,7 @@ fn wait_for(store: &Path, text: &str) {
     }
 }
 
-/// What the command came to. It must end although its input stays open.
+/// The result of the command. It must end although its input stays open.
 fn ended(mut child: Child) -> Ended {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -66,10 +66,11 @@ fn a_signal_ends_a_load_between_two_records_and_it_goes_on() {
         (Signal::INT, "SIGINT", 130, 2_500),
         (Signal::TERM, "SIGTERM", 143, 4_500),
     ] {
-        // The input is left open in the middle of a line: the command waits for the rest of it.
+        // The input stays open in the middle of a line, so the command waits for the end of the
+        // line.
         let part = &input[..fed * line + 4];
         let (child, stdin) = begun(&store, part, Stdio::piped());
-        // The last batch that is written while the input is open.
+        // This is the last batch that is written while the input is open.
         wait_for(&store, &format!("{:012}", fed - 500));
         send(&child, signal);
         let said = ended(child);
@@ -82,8 +83,8 @@ fn a_signal_ends_a_load_between_two_records_and_it_goes_on() {
                 && last.contains("the same command goes on there"),
             "{last}"
         );
-        // The records of the batch that was not full yet are there as well, and the store is
-        // closed: nobody else has it open.
+        // The records of the incomplete batch are in the store as well, and the store is closed:
+        // another process can open it.
         assert_eq!(on("count", &store, &[]).fine(), format!("{fed}\n"));
         on("check", &store, &[]).fine();
     }
@@ -137,7 +138,7 @@ fn a_signal_while_reading_over_what_was_loaded_changes_nothing() {
 fn a_second_signal_ends_a_load_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
-    // Nobody reads standard error, and it is full: the command cannot get past its last message.
+    // Standard error is not read, and its pipe is full, so the command blocks at its last message.
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let room = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
     writer.write_all(&vec![b'.'; room]).unwrap();
@@ -145,7 +146,7 @@ fn a_second_signal_ends_a_load_at_once() {
     let (mut child, stdin) = begun(&store, &input, writer.into());
     wait_for(&store, &format!("{:012}", 1_000));
     send(&child, Signal::INT);
-    // The first one is answered: the records of the batch that was not full are there.
+    // The first signal has taken effect: the records of the incomplete batch are in the store.
     let start = Instant::now();
     while on("count", &store, &[]).out != "1500\n" {
         assert!(start.elapsed() < Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! What operators do to stores by hand, and what `silt` says of it.
+//! What operators do to stores by hand, and how `silt` reports it.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn a_lost_file_of_directories_is_missed_and_can_be_written_again() {
         }
     }
     assert!(!new.exists());
-    // As it says.
+    // Do what the message says.
     let (_, lines) = all[1].split_once("lines: ").unwrap();
     let (lines, _) = lines.split_once(';').unwrap();
     let lines: String = lines
@@ -84,7 +84,7 @@ fn a_lost_file_of_directories_is_missed_and_can_be_written_again() {
         .collect();
     fs::write(&file, lines).unwrap();
     assert_eq!(on("count", &store, &[]).fine(), "2000\n");
-    // The log's disk is not there either.
+    // The log's disk is missing too.
     fs::remove_file(&file).unwrap();
     fs::rename(dir.path().join("fast"), dir.path().join("away")).unwrap();
     let said = on("get", &store, &["key 000001"]).failed(3);
@@ -92,7 +92,7 @@ fn a_lost_file_of_directories_is_missed_and_can_be_written_again() {
         said.contains("DIRECTORIES") && said.contains("fast"),
         "{said}"
     );
-    // Nothing tells where the parts are: a repair says that there may be some.
+    // Nothing shows where the parts are: a repair says that there may be some.
     fs::remove_file(store.join("OPTIONS.toml")).unwrap();
     let checked = on("check", &store, &[]);
     assert!(
@@ -124,7 +124,7 @@ fn settings_that_cannot_be_read_are_a_problem_with_advice() {
         }
         assert!(text[0] == b'#' || got.contains("line 2"), "{got}");
     }
-    // A link stays one.
+    // A link stays a link.
     let real = dir.path().join("real.toml");
     fs::write(&real, "# mine\n").unwrap();
     fs::remove_file(&file).unwrap();
@@ -133,7 +133,7 @@ fn settings_that_cannot_be_read_are_a_problem_with_advice() {
     assert!(file.is_symlink());
     let text = fs::read_to_string(&real).unwrap();
     assert!(text.contains("# mine") && text.contains("always"), "{text}");
-    // Settings of a keyspace that is not there are named.
+    // Settings of a keyspace that does not exist are reported.
     fs::remove_file(&file).unwrap();
     fs::write(&file, "[keyspaces.tow]\nlevel_factor = 4\n").unwrap();
     let said = on("check", &store, &[]).fine();
@@ -180,7 +180,7 @@ fn rescued_keyspaces_are_shown_and_hidden_names_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     on("put", &store, &["wren", "9 g", "-k", "birds"]).fine();
-    // The manifest is lost, and with it what named the keyspaces; the tables know their numbers.
+    // The manifest is lost, and with it the names of the keyspaces; the tables have their ids.
     on("compact", &store, &[]).fine();
     for lost in files(&store, ".log")
         .into_iter()
@@ -200,7 +200,7 @@ fn rescued_keyspaces_are_shown_and_hidden_names_are_refused() {
         on("get", &new, &["wren", "-k", "repaired-2"]).fine(),
         "9 g\n"
     );
-    // A name that would never be shown.
+    // Keyspaces with this name would never be shown.
     let none = dir.path().join("none");
     for at in [&new, &none] {
         let said = silt(["keyspace", "create", path(at), "-k", "silt.mine"]).failed(2);
@@ -216,7 +216,7 @@ fn a_repair_that_was_cut_off_is_named_and_targets_within_the_store_are_refused()
     let dir = tempfile::tempdir().unwrap();
     let (store, new) = (dir.path().join("s"), dir.path().join("new"));
     numbered_store(&store, 100);
-    // As a repair leaves it before its pointer.
+    // This is the state that a repair leaves before it writes the pointer.
     on("repair", &store, &["--to", path(&new)]).fine();
     fs::remove_file(new.join("CURRENT")).unwrap();
     fs::write(
@@ -310,15 +310,15 @@ fn tables_that_cannot_be_ingested_create_nothing() {
     assert_eq!(silt(["keyspace", "list", path(&store)]).fine(), "default\n");
 }
 
-/// The tables of an export that was killed between two of them were taken for all of it: a second
-/// export said only that they were there, and an ingest took them in.
+/// The tables of an export that was killed between two of them were accepted as the whole export: a
+/// second export said only that they existed, and an ingest accepted them.
 #[test]
 fn an_export_that_was_killed_is_neither_repeated_nor_ingested() {
     let dir = tempfile::tempdir().unwrap();
     let (store, new) = (dir.path().join("s"), dir.path().join("new"));
     on("options", &store, &["--set", "table_bytes=65536"]).fine();
     numbered_store(&store, 30_000);
-    // An export that is done before it is killed is tried again.
+    // If the export ends before it is killed, try again.
     let killed = (0..50).find_map(|round| {
         let out = dir.path().join(format!("out{round}"));
         let mut child = Command::new(SILT)
@@ -351,10 +351,10 @@ fn an_export_that_was_killed_is_neither_repeated_nor_ingested() {
         }
     }
     assert!(!new.exists());
-    // Another export into the folder works, but the folder is still not whole.
+    // Another export into the folder works, but the killed export is still refused.
     on("export", &store, &[path(&out), "--name", "other"]).fine();
     on("ingest", &new, &[path(&out)]).failed(3);
-    // As it says.
+    // Do what the message says.
     for file in fs::read_dir(&out).unwrap().map(|e| e.unwrap().path()) {
         fs::remove_file(file).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What operators do wrong to a store's settings and its files, and what `silt` says of it.
+//! Mistakes of operators with a store's settings and files, and how `silt` reports them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{Draw, Ended, SILT, numbered_store, on, split_store};
 
-/// A store of two keyspaces, `default` and `other`, closed.
+/// A closed store with two keyspaces, `default` and `other`.
 fn two_keyspaces(dir: &Path) -> PathBuf {
     let store = dir.join("s");
     numbered_store(&store, 100);
@@ -17,7 +17,7 @@ fn two_keyspaces(dir: &Path) -> PathBuf {
     store
 }
 
-/// What a check that finds damage prints.
+/// The output of a check that finds damage.
 #[track_caller]
 fn damaged(store: &Path) -> String {
     let checked = on("check", store, &[]);
@@ -56,7 +56,7 @@ fn a_folder_in_the_settings_that_the_store_does_not_have_is_named() {
     on("options", &store, &["--unset", "log_dir"]).fine();
     on("check", &store, &[]).fine();
     assert_eq!(on("count", &store, &[]).fine(), "100\n");
-    // So it is where another folder was recorded.
+    // The same holds if another folder was recorded.
     let dir = tempfile::tempdir().unwrap();
     let store = split_store(dir.path());
     on("check", &store, &[]).fine();
@@ -106,7 +106,7 @@ fn settings_that_contradict_what_the_store_keeps_are_named_with_their_origins() 
             ],
         );
     }
-    // A change that leads to settings that are possible can be made, and another one cannot.
+    // A change that makes the settings valid is accepted, and another one is refused.
     let refused = on(
         "options",
         &store,
@@ -137,7 +137,7 @@ fn a_change_whose_file_cannot_be_written_changes_nothing() {
     .fine();
     let before = on("options", &store, &["-k", "other"]).fine();
     let file = fs::read(store.join("OPTIONS.toml")).unwrap();
-    // What lies there cannot be written, as on a full disk.
+    // The file at this path cannot be written, as on a full disk.
     let in_the_way = store.join(".OPTIONS.toml.tmp");
     fs::create_dir(&in_the_way).unwrap();
     for change in [["--set", "compression=zstd"], ["--unset", "block_bytes"]] {
@@ -147,7 +147,7 @@ fn a_change_whose_file_cannot_be_written_changes_nothing() {
     fs::remove_dir(&in_the_way).unwrap();
     assert_eq!(on("options", &store, &["-k", "other"]).fine(), before);
     assert_eq!(fs::read(store.join("OPTIONS.toml")).unwrap(), file);
-    // Nothing is left of a change that the store refuses.
+    // A change that the store refuses leaves no traces.
     on(
         "options",
         &store,
@@ -240,7 +240,7 @@ fn a_manifest_without_its_pointer_is_no_place_for_a_new_store() {
         assert!(!said.contains("create a store"), "{said}");
     }
     assert!(!store.join("CURRENT").exists());
-    // Settings alone are those of a store that is to be created.
+    // A folder with settings only is that of a store that will be created.
     let store = dir.path().join("new");
     on("options", &store, &["--set", "background_tasks=3"]).fine();
     on("put", &store, &["k", "v"]).fine();
@@ -286,7 +286,8 @@ fn a_load_that_fails_after_its_last_record_says_so() {
         .map(|n| format!("{n:06} {:060}\n", draw.below(u64::MAX)))
         .collect();
     fs::write(&input, lines).unwrap();
-    // Each segment of the log fits into 128 KiB, and the table that the load ends with does not.
+    // Each segment of the log fits into 128 KiB; the table that the load writes at its end does
+    // not.
     let limited: Ended = Command::new("sh")
         .args(["-c", "ulimit -f 256; exec \"$0\" load \"$1\" \"$2\""])
         .args([OsStr::new(SILT), store.as_os_str(), input.as_os_str()])

@@ -1,4 +1,4 @@
-//! `silt completions` and `silt man`: what shells complete, and how the manual reads.
+//! `silt completions` and `silt man`: the completions of shells, and the text of the manual.
 //!
 //! Shells and `man` that are not installed are skipped with a message; bash is always tried.
 
@@ -54,7 +54,7 @@ impl Tried {
     }
 }
 
-/// What is typed, and what it is completed to: all of it, and what is not among it.
+/// What is typed, the expected completions, and completions that must be absent.
 const TYPED: [(&str, &[&str], &[&str]); 7] = [
     ("silt op", &["options"], &["load"]),
     (
@@ -99,7 +99,7 @@ fn assert_completed(shell: &str, typed: &str, found: &str, expected: &[&str], ab
 #[test]
 fn bash_completes_settings_and_keyspaces() {
     let tried = Tried::new("bash");
-    // A live writer is no obstacle.
+    // Completions also work while a writer has the store open.
     let store = tried.dir.path().join("s");
     let open = siltstone::Store::open(store, siltstone::Options::default()).unwrap();
     for (typed, expected, absent) in TYPED {
@@ -136,10 +136,10 @@ fn fish_completes_settings_and_keyspaces() {
     }
 }
 
-/// A zsh within a zsh, because only a terminal completes: at the first tab the script is loaded
-/// from a folder of functions. What is completed without a choice stands on the line then, which is
-/// printed. The terminal echoes what is typed, so the words that the outer zsh waits for are typed
-/// in two parts.
+/// Runs a zsh within a zsh, because zsh completes only on a terminal. At the first tab the script
+/// is loaded from a folder of functions. A completion without a choice is then part of the line,
+/// which is printed. The terminal echoes what is typed, so the words that the outer zsh waits for
+/// are typed in two parts.
 #[test]
 fn zsh_completes_settings_and_keyspaces() {
     let tried = Tried::new("zsh");
@@ -277,7 +277,7 @@ fn man_formats_every_page_without_a_complaint() {
             String::from_utf8_lossy(&ended.stderr),
         );
         assert!(ended.status.success() && err.is_empty(), "{page:?}: {err}");
-        // Examples keep their lines on a narrow screen.
+        // The lines of examples are not wrapped on a narrow screen.
         let source = fs::read_to_string(&page).unwrap();
         if page.ends_with("silt-options.1") {
             assert!(

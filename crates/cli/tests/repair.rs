@@ -9,7 +9,7 @@ fn a_damaged_store_is_repaired_into_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("words.silt");
     numbered_store(&store, 20_000);
-    // A second life leaves nothing in the log but what the first one wrote to tables.
+    // After the second open the log holds only entries that the first one wrote to tables.
     on("count", &store, &[]).fine();
     let table = files(&store, ".tbl").pop().unwrap();
     let sound = std::fs::read(&table).unwrap();
@@ -42,21 +42,21 @@ fn a_damaged_store_is_repaired_into_a_new_one() {
     let new = dir.path().join("words.silt.repaired");
     assert!(on("check", &new, &[]).fine().contains("sound"));
     let count: u64 = on("count", &new, &[]).fine().trim().parse().unwrap();
-    // What the log still holds of a lost range is taken from it.
+    // Entries of a lost range that are still in the log are taken from it.
     assert!(
         (20_000 - lost..=20_000).contains(&count),
         "{count}, lost {lost}"
     );
     assert_eq!(on("get", &new, &["key 019999"]).fine().trim(), "20000");
 
-    // The folder is taken now.
+    // Now the folder is not empty.
     let err = on("repair", &store, &[]).failed(3);
     assert!(
         err.contains("not empty") && err.contains("not there yet"),
         "{err}"
     );
 
-    // With the block back, and the pointer lost, nothing else is.
+    // With the block restored and the pointer lost, nothing else is lost.
     std::fs::write(&table, &sound).unwrap();
     std::fs::remove_file(store.join("CURRENT")).unwrap();
     let whole = dir.path().join("whole.silt");
@@ -78,7 +78,7 @@ fn a_damaged_store_is_repaired_into_a_new_one() {
 }
 
 /// A kill leaves a last record that is not whole. `check` mentioned it and ended with exit code 0;
-/// `repair` said "LOST DATA" and ended with 1.
+/// `repair` printed "LOST DATA" and ended with 1.
 #[test]
 fn check_and_repair_agree_about_a_torn_last_record() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn check_and_repair_agree_about_a_torn_last_record() {
     let keyspace = open.default_keyspace().unwrap();
     keyspace.put(b"first", b"1").unwrap();
     keyspace.put(b"second", [7; 100]).unwrap();
-    // Without a close.
+    // The store is not closed.
     drop((keyspace, open));
     let [log] = &files(&store, ".log")
         .into_iter()

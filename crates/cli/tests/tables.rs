@@ -28,11 +28,12 @@ fn what_is_exported_is_ingested() {
     assert_eq!(said["tables"][0]["name"], "some-00000.table");
     let said = on("export", &store, &[o, "--from", "x", "--name", "none"]).fine();
     assert!(said.contains("nothing to export"), "{said}");
-    // An exported table is looked into as any other.
+    // An exported table can be inspected like any other.
     let said = on("dump", &out.join("some-00000.table"), &[]).fine();
     assert!(said.contains("belongs to no store"), "{said}");
 
-    // A folder has both tables: the range of the second lies within the first, it comes above.
+    // The folder has both tables: the range of the second lies within the first, so it is ingested
+    // above it.
     let copy = dir.path().join("copy");
     let said = on("ingest", &copy, &[o, "--json"]).fine();
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -47,7 +48,7 @@ fn what_is_exported_is_ingested() {
     on("check", &copy, &[]).fine();
     assert!(out.join("some-00000.table").exists());
 
-    // Nothing wrong creates a store.
+    // A wrong argument creates no store.
     let none = dir.path().join("none");
     for (args, code, word) in [
         (&[][..], 2, "FILE"),
@@ -82,7 +83,7 @@ fn several_keyspaces_are_one_step() {
     );
     let new = dir.path().join("new");
     let into = |name: &str, path: &str| format!("--into={name}={path}");
-    // One is damaged: nothing of any is taken in.
+    // One table is damaged, so none of them is ingested.
     let sound = fs::read(&birds).unwrap();
     let mut bad = sound.clone();
     bad[3] ^= 1;
@@ -110,14 +111,14 @@ fn several_keyspaces_are_one_step() {
     for (name, count) in [("default", "200\n"), ("birds", "1\n"), ("third", "200\n")] {
         assert_eq!(on("count", &new, &["-k", name]).fine(), count, "{name}");
     }
-    // Once more on top, and the files go.
+    // Ingest them again on top, with --move, which removes the files.
     on("put", &new, &["wren", "lost", "-k", "birds"]).fine();
     on("ingest", &new, &[&birds, "-k", "birds", "--move"]).fine();
     assert_eq!(on("get", &new, &["wren", "-k", "birds"]).fine(), "9 g\n");
     assert!(!out.join("birds-00000.table").exists());
     on("ingest", &new, &[&numbers, "-k", "fourth", "--copy"]).fine();
     assert!(out.join("default-00000.table").exists());
-    // A store's own table is refused: it has numbers and a keyspace.
+    // A store's own table is refused, because it has sequence numbers and a keyspace id.
     on("compact", &new, &[]).fine();
     let own = files(&store, ".tbl").remove(0);
     let said = on("ingest", &new, &[own.to_str().unwrap()]).failed(3);
@@ -153,7 +154,7 @@ fn a_check_as_json() {
     assert!(problem["offset"].is_u64() && problem["what"].is_string());
 }
 
-/// What cannot be exported or ingested is said in words, and how it can.
+/// If something cannot be exported or ingested, the message says why and what to do.
 #[test]
 fn exports_over_files_and_ingests_of_no_tables_say_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,7 +192,7 @@ fn exports_over_files_and_ingests_of_no_tables_say_so() {
         assert!(!said.contains("silt check"), "{said}");
     }
     assert_eq!(on("count", &store, &[]).fine(), "100\n");
-    // A name that was mistyped makes a keyspace, which is said.
+    // A mistyped name creates a keyspace, and the output says so.
     let said = on("ingest", &store, &[&name, "-k", "brids"]).fine();
     assert!(
         said.starts_with("created keyspace `brids`\ntook 100 entries"),

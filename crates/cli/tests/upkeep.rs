@@ -13,7 +13,7 @@ fn settings_are_printed_changed_and_followed() {
     let said = on("options", &store, &[]).failed(3);
     assert!(said.contains("--set"), "{said}");
     assert!(!store.exists());
-    // Before the store is there.
+    // The store does not exist yet.
     on("options", &store, &["--set", "memtable_bytes=1048576"]).fine();
     on("options", &store, &["--set", "compression=lz4"]).fine();
     let written = || fs::read_to_string(store.join("OPTIONS.toml")).unwrap();
@@ -33,9 +33,9 @@ fn settings_are_printed_changed_and_followed() {
         printed.lines().all(|line| line.chars().count() <= 100),
         "{printed}"
     );
-    // What is printed is a file of settings.
+    // The output is a valid file of settings.
     siltstone::Options::from_toml(&printed).unwrap();
-    // A memtable of 1 MiB is flushed several times where one of 64 MiB never would be.
+    // A memtable of 1 MiB is flushed several times; one of 64 MiB never would be.
     let wide = "x".repeat(90);
     let lines: String = (0..40_000).map(|n| format!("{n:06}{wide}\n")).collect();
     let file = dir.path().join("lines");
@@ -67,7 +67,7 @@ fn settings_are_printed_changed_and_followed() {
         assert!(said.contains(word), "{args:?}: {said}");
     }
     assert_eq!(on("options", &store, &[]).fine(), before);
-    // What is wrong in the file is named by every command.
+    // Every command reports errors in the file.
     fs::write(store.join("OPTIONS.toml"), "memtable_bytes = 1\n").unwrap();
     for (command, args) in [("count", &[][..]), ("put", &["k", "v"]), ("options", &[])] {
         let said = on(command, &store, args).failed(3);
@@ -82,7 +82,7 @@ fn settings_are_printed_changed_and_followed() {
 fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
-    // A keyspace has settings once it is there.
+    // A keyspace has settings only once it exists.
     for args in [["--set", "block_bytes=32768"], ["--unset", "block_bytes"]] {
         let args = ["-k", "birds", args[0], args[1]];
         let said = on("options", &store, &args).failed(3);
@@ -117,7 +117,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
         line("block_bytes"),
         "block_bytes = \"16 KiB\"  # OPTIONS.toml"
     );
-    // The store keeps it at once: a program that knows nothing of the file has it too.
+    // The store keeps the setting at once: a program that does not read the file has it too.
     let said = on(
         "options",
         &store,
@@ -147,7 +147,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
         all["keyspaces"][0]["settings"][0]["source"], "keyspace",
         "{all}"
     );
-    // The file alone says nothing of what the store keeps.
+    // The file alone does not show what the store keeps.
     fs::remove_file(store.join("OPTIONS.toml")).unwrap();
     assert_eq!(line("block_bytes"), kept);
     let said = on(
@@ -159,7 +159,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
     assert_eq!(said, "block_bytes = \"8 KiB\"  # default\n");
     assert_eq!(block_bytes(), None);
     assert_eq!(line("block_bytes"), "block_bytes = \"8 KiB\"  # default");
-    // What was written by hand counts from the next open for writing on.
+    // Settings written by hand take effect at the next open for writing.
     let text = "# by hand\n[keyspaces.birds]\nlevel_factor = 4\n[keyspaces.gone]\n";
     fs::write(store.join("OPTIONS.toml"), text).unwrap();
     assert!(line("level_factor").ends_with("when the store is next opened for writing"));
@@ -210,7 +210,7 @@ fn settings_beside_a_program_that_has_others() {
         said.contains("sync is \"never\", but OPTIONS.toml sets \"always\""),
         "{said}"
     );
-    // What the store keeps is changed by the program itself, or when it is closed.
+    // What the store keeps can be changed by the program that has it open, or when it is closed.
     let said = on(
         "options",
         &store,
@@ -276,7 +276,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
 fn a_store_is_destroyed_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let (store, at) = (dir.path().join("s"), |name: &str| dir.path().join(name));
-    // Before the store is there, and never after.
+    // They can be set before the store exists, and never after.
     let fast = format!("log_dir={}", at("fast").display());
     on("options", &store, &["--set", &fast]).fine();
     on("options", &store, &["--set", "table_dir=tables"]).fine();
@@ -284,7 +284,7 @@ fn a_store_is_destroyed_and_nothing_else() {
     assert!(at("fast/OWNER").exists() && store.join("tables/OWNER").exists());
     let said = on("options", &store, &["--set", &fast]).failed(2);
     assert!(said.contains("log_dir"), "{said}");
-    // Every command finds its parts.
+    // Every command finds the parts of the store.
     assert_eq!(on("count", &store, &[]).fine().trim(), "2000");
     let said = on("check", &store, &[]).fine();
     assert!(said.contains("sound") && !said.contains("also"), "{said}");
@@ -296,7 +296,7 @@ fn a_store_is_destroyed_and_nothing_else() {
     let repaired = at("repaired");
     on("repair", &store, &["--to", repaired.to_str().unwrap()]).fine();
     assert_eq!(on("count", &repaired, &[]).fine().trim(), "2001");
-    // Nobody is there to be asked.
+    // There is no terminal to ask on.
     let said = on("destroy", &store, &[]).failed(2);
     assert!(said.contains("--yes"), "{said}");
     assert_eq!(on("count", &store, &[]).fine().trim(), "2001");
@@ -312,7 +312,7 @@ fn a_store_is_destroyed_and_nothing_else() {
     assert_eq!(fs::read_to_string(copy.join("letter.txt")).unwrap(), "dear");
     let said = on("destroy", &copy, &["--yes"]).failed(3);
     assert!(said.contains("no siltstone store"), "{said}");
-    // What says where the parts are can be damaged too.
+    // The file that says where the parts are can be damaged too.
     let store = at("s2");
     on("options", &store, &["--set", "log_dir=log"]).fine();
     numbered_store(&store, 10);
@@ -333,7 +333,7 @@ fn a_store_is_destroyed_and_nothing_else() {
     assert_eq!(said["problems"][0]["file"], "DIRECTORIES");
     fs::write(&file, text).unwrap();
     on("check", &store, &[]).fine();
-    // What lies in the place of a file is named, by check and by an open.
+    // If something else is in the place of a file, check and an open report what it is.
     fs::remove_file(store.join("RESERVE")).unwrap();
     fs::create_dir(store.join("RESERVE")).unwrap();
     let ended = on("check", &store, &[]);

@@ -1,5 +1,5 @@
-//! README.md's example of a large file, command by command as it stands there, over a small tree
-//! instead of /usr.
+//! README.md's example of a large file, with the commands exactly as they are there, over a small
+//! tree instead of /usr.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn commands() -> Vec<&'static str> {
     block.lines().collect()
 }
 
-/// A tree with the paths that the example asks for, and names that make bad lines.
+/// A tree with the paths that the example reads, and names that make bad lines.
 fn plant(root: &Path) -> u64 {
     for folder in ["bin", "share/doc", "lib"] {
         fs::create_dir_all(root.join(folder)).unwrap();
@@ -63,7 +63,7 @@ fn the_readmes_example_runs() {
         }
         script.push_str(&format!("{command} 2>&1\necho \"== $?\"\n"));
     }
-    // The redirection goes before a comment.
+    // The redirection is placed before a comment.
     let script: String = script
         .lines()
         .map(|line| match line.split_once("  # ") {

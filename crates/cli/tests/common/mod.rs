@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 /// The binary.
 pub const SILT: &str = env!("CARGO_BIN_EXE_silt");
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -29,14 +29,15 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
-    /// Its output, if it went well and said nothing on standard error.
+    /// Its output. The command must have succeeded without output on standard error.
     #[track_caller]
     pub fn fine(self) -> String {
         assert_eq!((self.code, &self.err[..]), (Some(0), ""), "{}", self.out);
         self.out
     }
 
-    /// Its error, if it ended with this code, and said why in one line that no panic wrote.
+    /// Its error. The command must have ended with this code, and with a reason in one line that is
+    /// not from a panic.
     #[track_caller]
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
@@ -71,7 +72,7 @@ pub fn silt_with<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, input: &[u8
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that refuses its input closes it early.
+    // A command that refuses its input may close it early.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap().into()
 }
@@ -107,14 +108,14 @@ pub fn split_store(dir: &Path) -> PathBuf {
     store
 }
 
-/// Creates a keyspace as a tool does for itself: `silt` refuses names that begin with `silt.`.
+/// Creates a keyspace as tools do for themselves: `silt` refuses names that begin with `silt.`.
 pub fn tools_keyspace(store: &Path, name: &str) {
     let opened = siltstone::Store::open(store, siltstone::Options::default()).unwrap();
     opened.create_keyspace(name).unwrap();
     opened.close().unwrap();
 }
 
-/// Files of a store whose names end so.
+/// The files of a store whose names have this ending.
 pub fn files(store: &Path, suffix: &str) -> Vec<std::path::PathBuf> {
     let mut found: Vec<_> = std::fs::read_dir(store)
         .unwrap()
@@ -125,7 +126,7 @@ pub fn files(store: &Path, suffix: &str) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// A generator that prints nothing and repeats (splitmix64).
+/// A random generator without output whose sequence can be repeated (splitmix64).
 pub struct Draw(pub u64);
 
 impl Draw {

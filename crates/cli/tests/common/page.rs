@@ -1,14 +1,14 @@
-//! Reads a page of HTML as strictly as a test can: every tag is closed in its order, every
-//! attribute quoted, nothing from outside is asked for.
+//! Reads a page of HTML as strictly as a test can: every tag is closed in order, every attribute is
+//! quoted, and nothing from outside is referred to.
 
 use std::collections::BTreeSet;
 
-/// What is in a page.
+/// The contents of a page.
 #[derive(Debug, Default)]
 pub struct Page {
     /// Names of elements, in order, with their attributes.
     pub elements: Vec<(String, Vec<(String, String)>)>,
-    /// All text that is shown, entities decoded.
+    /// All visible text, with entities decoded.
     pub text: String,
     /// The text within the element `script` of the type JSON.
     pub json: String,
@@ -61,7 +61,7 @@ fn attributes(mut text: &str) -> Vec<(String, String)> {
     }
 }
 
-/// Reads a page; panics where it is not well-formed or asks for anything outside of itself.
+/// Reads a page. Panics if it is not well-formed or refers to anything outside of itself.
 pub fn read(html: &str) -> Page {
     let mut page = Page::default();
     let mut open: Vec<String> = Vec::new();
@@ -112,7 +112,7 @@ pub fn read(html: &str) -> Page {
 }
 
 impl Page {
-    /// References lead somewhere within, pictures have their words.
+    /// References lead to elements of the page, and pictures have descriptions.
     fn check(&self) {
         let mut ids = BTreeSet::new();
         let all = || {
@@ -155,7 +155,7 @@ impl Page {
         }
     }
 
-    /// How many elements of a name there are.
+    /// The number of elements with a name.
     pub fn count(&self, name: &str) -> usize {
         self.elements.iter().filter(|(n, _)| n == name).count()
     }
