@@ -1,10 +1,10 @@
-//! Compares a store with the model: everything, both ways.
+//! Compares a store with the model: everything, in both directions.
 //!
-//! What it is: whole scans forward and backward, gets of keys that are there and that are not,
-//! seeks both ways, changes of direction and bounds, at the present and at any snapshot; and, after
-//! a crash, the search for the one prefix of the history that the store shows.
+//! The comparison covers whole scans forward and backward, gets of existing and absent keys, seeks
+//! in both directions, and changes of direction and bounds, at the present and at any snapshot.
+//! After a crash, it searches for the one prefix of the history that the store shows.
 //!
-//! Threading: called by one task; the store may be written meanwhile, because all comparisons are
+//! Threading: called by one task. The store may be written meanwhile, because all comparisons are
 //! made at a snapshot's number.
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use crate::model::{Model, Pairs};
 use crate::observe::{SharedHistory, lock};
 use crate::rng::Rng;
 
-/// What a run may report instead of an answer.
+/// A failure of a run.
 pub type Check = std::result::Result<(), String>;
 
-/// Bytes for people: short, with their length.
+/// Bytes in a readable form: short, with their length.
 pub fn show(bytes: &[u8]) -> String {
     let head = bytes[..bytes.len().min(24)].escape_ascii().to_string();
     if bytes.len() > 24 {
@@ -51,7 +51,7 @@ fn scan(cursor: &mut Cursor, backward: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> 
     Ok(pairs)
 }
 
-/// Says where two lists of pairs part.
+/// Describes the first difference of two lists of pairs.
 fn compare<'a>(
     what: &str,
     found: &[(Vec<u8>, Vec<u8>)],
@@ -92,12 +92,12 @@ fn pairs(state: &Pairs) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
     state.iter().map(|(k, v)| (&k[..], &v[..]))
 }
 
-/// Turns a store's error into a report.
+/// Turns a store's error into a failure.
 fn told(what: &str) -> impl Fn(siltstone::Error) -> String + '_ {
     move |e| format!("{what}: {e}")
 }
 
-/// Compares all of a keyspace at a snapshot with `wanted`. `keys` are asked for one by one.
+/// Compares all of a keyspace at a snapshot with `wanted`. `keys` are read one by one.
 ///
 /// # Errors
 /// The first difference.
@@ -152,7 +152,7 @@ pub fn check_keyspace(
         return Ok(());
     }
     let key = |rng: &mut Rng| rng.pick(keys).as_ref().to_vec();
-    // Bounds in ascending order: a reversed range is refused.
+    // The bounds must ascend, because a reversed range is refused.
     let (a, b) = match (key(rng), key(rng)) {
         (a, b) if a > b => (b, a),
         bounds => bounds,
@@ -185,7 +185,7 @@ pub fn check_keyspace(
     walk(&mut cursor, wanted, &what, &key(rng), rng, 12)
 }
 
-/// Seeks and steps at random, and compares every stand.
+/// Seeks and steps at random, and compares every position.
 ///
 /// # Errors
 /// The first difference.
@@ -285,7 +285,7 @@ pub fn check_now(
     check_at(store, &snapshot, history, keys, rng)
 }
 
-/// Compares the keyspaces that live now at `snapshot`; for when none is being created or dropped.
+/// Compares the existing keyspaces at `snapshot`. No keyspace may be created or dropped meanwhile.
 ///
 /// # Errors
 /// The first difference.
@@ -319,7 +319,7 @@ pub fn check_at(
     Ok(())
 }
 
-/// Pairs as a scan gave them.
+/// Pairs as a scan returned them.
 type Scanned = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The whole contents of a store: per keyspace its id and its pairs.
@@ -367,7 +367,8 @@ impl Contents {
         pairs.flat_map(|(_, pairs)| pairs.iter().map(|(key, _)| &key[..]))
     }
 
-    /// Says where this and what is wanted part: keyspaces and pairs; next ids are not compared.
+    /// Describes the first difference to the expected keyspaces and pairs; next ids are not
+    /// compared.
     ///
     /// # Errors
     /// The first difference.
@@ -385,7 +386,7 @@ impl Contents {
     }
 }
 
-/// Compares a whole store with what it is to hold: by name, id and pairs.
+/// Compares a whole store with the expected contents: by name, id and pairs.
 ///
 /// # Errors
 /// The first difference.
@@ -426,18 +427,17 @@ fn equals(contents: &Contents, model: &Model, number: u64) -> Check {
 }
 
 /// Finds the prefix of the history that a freshly opened store shows: one that ends at `least` or
-/// later, the same over all keyspaces. Cuts the model to it and gives its end.
+/// later, and is the same over all keyspaces. Cuts the model to it and returns its end.
 ///
 /// # Errors
-/// With the difference to the prefix that comes nearest.
+/// There is none; the error has the difference to the closest prefix.
 pub fn find_prefix(
     store: &Store,
     model: &mut Model,
     least: u64,
 ) -> std::result::Result<u64, String> {
     let contents = contents(store).map_err(told("reading everything after a recovery"))?;
-    // A number above the published one was never given in the store's past, whatever its contents
-    // look like.
+    // The store never gave a number above the published one, whatever its contents look like.
     let published = store.snapshot().number();
     let ends: Vec<u64> = model
         .ends_from(least)

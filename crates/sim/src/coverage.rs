@@ -1,7 +1,7 @@
-//! What a batch of seeds reached: operations, drop rules, kinds of compaction, faults. A trial
-//! fails if something that it is there for was never reached.
+//! Counts what a batch of seeds reached: operations, drop rules, kinds of compaction, faults. A
+//! trial fails if something that it must reach was never reached.
 //!
-//! Threading: owned; runs give theirs back and are added up.
+//! Threading: owned; each run returns its own, and these are added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,24 +16,24 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// One more of `name`.
+    /// Counts one of `name`.
     pub fn add(&mut self, name: &str) {
         self.add_count(name, 1);
     }
 
-    /// `count` more of `name`.
+    /// Counts `count` of `name`.
     pub fn add_count(&mut self, name: &str, count: u64) {
         *self.counts.entry(name.to_string()).or_insert(0) += count;
     }
 
-    /// Adds up.
+    /// Adds the counts of another one.
     pub fn merge(&mut self, other: &Coverage) {
         for (name, count) in &other.counts {
             self.add_count(name, *count);
         }
     }
 
-    /// Takes over what a store counted until it was closed.
+    /// Adds the counters of a store, which are complete once it is closed.
     pub fn take_stats(&mut self, stats: &Stats) {
         for (name, count) in &stats.counters {
             if name.ends_with("_count") {
@@ -57,7 +57,7 @@ impl Coverage {
         }
     }
 
-    /// Takes over what a crash did.
+    /// Adds the effects of a crash.
     pub fn take_crash(&mut self, report: &CrashReport) {
         for (name, count) in report.counts() {
             self.add_count(&format!("crash.{name}"), count);
@@ -69,7 +69,7 @@ impl Coverage {
         self.counts.get(name).copied().unwrap_or(0)
     }
 
-    /// Which of these were never reached.
+    /// The names among these that were never reached.
     pub fn missing<'a>(&self, wanted: &[&'a str]) -> Vec<&'a str> {
         wanted
             .iter()

@@ -1,24 +1,24 @@
 //! Trials of the whole store on the simulated runtime: a model, workloads, a checker, and the
-//! trials that put them together.
+//! trials that use them.
 //!
-//! What it is: one seed decides a run: options, operations, schedule of tasks, faults. Everything
-//! that the store answers is compared with the [`model`]; what a trial is there to reach is counted
-//! ([`coverage`]) and its absence is a failure. [`trials`] runs seeds and prints the ones that fail
+//! One seed decides a run: options, operations, the schedule of tasks, and faults. Every answer of
+//! the store is compared with the [`model`]. Each trial counts what it reached ([`coverage`]), and
+//! fails if something that it must reach is missing. [`trials`] runs seeds, and prints failing ones
 //! with the command that repeats them.
 //!
-//! - [`model`]: every version of every key, cut to any prefix.
-//! - [`observe`]: the history as the store's log was told it.
-//! - [`settings`]: what is set for keyspaces, and what of it a crash may leave.
-//! - [`world`]: an open store, and every operation on it with what it must give.
+//! - [`model`]: every version of every key, which can be cut to any prefix.
+//! - [`observe`]: the history, as it is appended to the store's log.
+//! - [`settings`]: the settings of keyspaces, and what a crash may leave of them.
+//! - [`world`]: an open store, and every operation on it with the expected results.
 //! - [`workload`]: option sets, keys, values, clients.
-//! - [`checker`]: whole contents against the model.
-//! - [`linear`]: whether a history of overlapping operations has an order.
+//! - [`checker`]: compares whole contents with the model.
+//! - [`linear`]: decides whether a history of overlapping operations has an order.
 //! - [`executors`]: executors that fail and lie.
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
-//! - [`reduce`]: what is not needed for a failure is left out.
+//! - [`reduce`]: leaves out everything that a failure does not need.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
-//! - [`process`]: real processes on real files, killed, starved and lied to; alone in this crate it
-//!   does not run on the simulated runtime.
+//! - [`process`]: real processes on real files, which are killed, run out of space, or get errors.
+//!   Only this part of the crate does not run on the simulated runtime.
 //!
 //! Threading: a run has one OS thread; runs share nothing.
 

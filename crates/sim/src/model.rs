@@ -1,14 +1,14 @@
-//! What a store must answer: every version of every key, by sequence number.
+//! The expected contents of a store: every version of every key, by sequence number.
 //!
-//! What it is: [`Model`] is the history as the log recorded it, record by record, and an index over
-//! it that answers gets and scans of any keyspace at any number. It never forgets a version, so any
-//! snapshot and any cursor can be checked, and it can be cut to any prefix of its records, which is
-//! what a power loss may do to a store.
+//! [`Model`] is the history as the log recorded it, record by record, and an index that answers
+//! gets and scans of any keyspace at any number. It never forgets a version, so any snapshot and
+//! any cursor can be checked. It can be cut to any prefix of its records, which is what a power
+//! loss may do to a store.
 //!
-//! Invariants: records come with ascending numbers; a keyspace's id is never given twice; the index
-//! is a function of the records.
+//! Invariants: records have ascending numbers; a keyspace's id is never given twice; the index is a
+//! function of the records.
 //!
-//! Threading: owned; the run keeps it under a mutex that is held over no storage call.
+//! Threading: owned; the run keeps it under a mutex that is not held over storage calls.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -35,7 +35,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The keyspace that it is about.
+    /// The keyspace that the entry belongs to.
     pub fn keyspace(&self) -> u32 {
         match self {
             Op::Put(id, ..) | Op::Delete(id, _) | Op::DeleteRange(id, ..) => *id,
@@ -43,34 +43,34 @@ impl Op {
     }
 }
 
-/// What a record of the log says.
+/// The contents of a record of the log.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Entries, numbered one by one.
     Group(Vec<Op>),
-    /// Runs of pairs (or deletes) by keyspace, oldest first: all of run *i* has the record's first
-    /// number + *i*.
+    /// An ingest: runs of pairs (or deletes) by keyspace, oldest first. All of run *i* has the
+    /// record's first number + *i*.
     Ingest(Vec<(u32, Vec<TablePairs>)>),
-    /// A keyspace begins.
+    /// A keyspace is created.
     Create(u32, String),
-    /// A keyspace ends.
+    /// A keyspace is dropped.
     Drop(u32),
-    /// A keyspace ended without a record, because there was no room for one: by the manifest alone,
-    /// right after the record before.
+    /// A keyspace was dropped without a record, because there was no space for one: by the manifest
+    /// alone, right after the record before.
     DropWithoutRecord(u32),
 }
 
 /// A record of the log.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Number of its first entry.
+    /// The number of its first entry.
     pub first: u64,
-    /// What it says.
+    /// Its contents.
     pub event: Event,
 }
 
 impl Record {
-    /// Number of its last entry.
+    /// The number of its last entry.
     pub fn last(&self) -> u64 {
         match &self.event {
             Event::Group(ops) => self.first + ops.len() as u64 - 1,
@@ -92,7 +92,7 @@ struct KeyspaceModel {
     range_deletes: Vec<(u64, Bytes, Bytes)>,
 }
 
-/// See the module.
+/// The model; see the module.
 #[derive(Clone, Debug)]
 pub struct Model {
     records: Vec<Record>,
@@ -121,8 +121,8 @@ impl Model {
     /// Adds the next record.
     ///
     /// # Panics
-    /// If its numbers do not ascend, or it names a keyspace that is not there: the store wrote a
-    /// wrong log.
+    /// If the numbers do not ascend, or the record names a keyspace that does not exist: the store
+    /// wrote a wrong log.
     pub fn push(&mut self, record: Record) {
         let last = self.last();
         let record = match record.event {
@@ -215,14 +215,14 @@ impl Model {
         self.records.last().map_or(0, Record::last)
     }
 
-    /// The end of the last record that ends at `number` or before: the published number may lie
-    /// above it, because an open starts above everything that may ever have been given.
+    /// The end of the last record that ends at `number` or before. The published number may lie
+    /// above it, because an open starts above all numbers that may ever have been given.
     pub fn end_at(&self, number: u64) -> u64 {
         let count = self.records.partition_point(|r| r.last() <= number);
         count.checked_sub(1).map_or(0, |at| self.records[at].last())
     }
 
-    /// End of the first record above `after` that is wanted.
+    /// The end of the first record above `after` that matches.
     pub fn first_above(&self, after: u64, wanted: impl Fn(&Event) -> bool) -> Option<u64> {
         let from = self.records.partition_point(|r| r.last() <= after);
         self.records[from..]
@@ -236,8 +236,8 @@ impl Model {
         &self.records
     }
 
-    /// The numbers at which the history may end: the start, and after each record; those from
-    /// `least` on, newest first.
+    /// The numbers at which the history may end, newest first: the start, and the end of each
+    /// record, from `least` on.
     pub fn ends_from(&self, least: u64) -> Vec<u64> {
         let ends = std::iter::once(0).chain(self.records.iter().map(Record::last));
         let mut ends: Vec<u64> = ends.filter(|end| *end >= least).collect();
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    /// The keyspaces that live at `number`: name and id.
+    /// The keyspaces that exist at `number`: name and id.
     pub fn keyspaces(&self, number: u64) -> BTreeMap<String, u32> {
         let live = |k: &KeyspaceModel| k.created <= number && k.dropped.is_none_or(|d| d > number);
         self.keyspaces
@@ -274,8 +274,8 @@ impl Model {
         named.collect()
     }
 
-    /// The id that the next keyspace gets at `number`. Ids of dropped keyspaces are not given
-    /// again.
+    /// The id of the next keyspace that is created at `number`. Ids of dropped keyspaces are not
+    /// given again.
     pub fn next_keyspace_id(&self, number: u64) -> u32 {
         let ids = self
             .keyspaces
@@ -285,7 +285,7 @@ impl Model {
         ids.max().unwrap_or(0) + 1
     }
 
-    /// Number of the record that created or dropped a keyspace.
+    /// The number of the record that created or dropped a keyspace.
     pub fn number_of_change(&self, wanted: impl Fn(&Event) -> bool) -> Option<u64> {
         self.records
             .iter()
@@ -320,7 +320,7 @@ impl Model {
         Self::newest(keyspace, key, versions, number).cloned()
     }
 
-    /// The values that a read of `key` may give that took its number between `from` and `to`.
+    /// The values that a read of `key` may return if it took its number between `from` and `to`.
     pub fn between(&self, id: u32, key: &[u8], from: u64, to: u64) -> Vec<Option<Bytes>> {
         let mut numbers = vec![from];
         if let Some(keyspace) = self.keyspaces.get(&id) {
@@ -333,7 +333,7 @@ impl Model {
             let ranges = keyspace.range_deletes.iter().map(|(n, ..)| *n);
             numbers.extend(points.chain(ranges).filter(|n| (from + 1..=to).contains(n)));
         }
-        // In the order in which they came: points and range deletes are kept apart.
+        // In their order: points and range deletes are kept separately.
         numbers.sort_unstable();
         numbers.into_iter().map(|n| self.get(id, key, n)).collect()
     }
@@ -349,7 +349,7 @@ impl Model {
         keyspace.versions.iter().filter_map(shown).collect()
     }
 
-    /// Puts and deletes of keys from `lower` on and before `upper` that were ever written to
+    /// All puts and deletes of keys from `lower` on and before `upper` that were ever written to
     /// keyspace `id` up to `number`.
     pub fn version_count(&self, id: u32, lower: &[u8], upper: Option<&[u8]>, number: u64) -> u64 {
         let Some(keyspace) = self.keyspaces.get(&id) else {

@@ -1,12 +1,12 @@
 //! The order of changes on several media: a storage that notes in one medium's journal how far
 //! another one has come.
 //!
-//! What it is: [`Noted`] passes every call on to a medium; after each one that changes it, it marks
-//! the place in the journal of the *main* medium. So a crash of both at one moment can be made from
+//! [`Noted`] forwards every call to a medium. After each call that changes it, it marks the
+//! position in the journal of the *main* medium. So a crash of both at one moment can be made from
 //! the two journals: see [`moments`].
 //!
-//! Invariants: no point of the runtime lies between a change and its note, so each note is a moment
-//! that was.
+//! Invariant: tasks are not switched between a change and its note, so each note is a moment that
+//! really occurred.
 //!
 //! Threading: as the medium.
 
@@ -19,7 +19,7 @@ use siltstone_storage::{
     Storage, WriteFile,
 };
 
-/// See the module.
+/// The storage; see the module.
 #[derive(Clone)]
 pub struct Noted {
     medium: MemoryStorage,
@@ -51,8 +51,8 @@ impl Noted {
     }
 }
 
-/// The places of the other medium at which both may have been at one moment while the main one
-/// stood where `replay` stands, ascending.
+/// The positions of the other medium, ascending, at which it may have been while the main medium
+/// was at the position of `replay`.
 pub fn moments(replay: &Replay, letter: char) -> Vec<u64> {
     let marks = replay.marks_so_far();
     let place = |label: &str| label.strip_prefix(letter)?.parse::<u64>().ok();

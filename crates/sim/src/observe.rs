@@ -1,12 +1,12 @@
-//! The history, as the log is told it: a storage between store and medium that reads along.
+//! The history: a storage between store and medium that records what is appended to the log.
 //!
-//! What it is: [`Observed`] passes every call on; of every append to a log segment it decodes the
-//! record and adds it to the [`History`], *before* the append happens. So the history's order is
-//! the store's own, whoever else writes at the same time, and it holds what was in flight at a
-//! crash. What a batch holds is taken from what its client announced ([`History::announce`]); a
-//! record with entries that nobody announced, or with a number that does not ascend, ends the run.
+//! [`Observed`] forwards every call. It decodes the record of every append to a log segment and
+//! adds it to the [`History`] *before* the append happens. So the history's order is the store's
+//! own, whoever else writes at the same time, and it includes what was in flight at a crash. The
+//! contents of a batch are taken from its client's announcement ([`History::announce`]). A record
+//! with entries that no client announced, or with a number that does not ascend, ends the run.
 //!
-//! Threading: the history is under a std mutex held over no storage call.
+//! Threading: the history is under a std mutex that is not held over storage calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,22 +24,22 @@ use siltstone_storage::{
 use crate::model::{Event, Model, Op, Record, TablePairs};
 use crate::settings::SettingsModel;
 
-/// What was written, what was promised.
+/// What was written and promised.
 #[derive(Clone, Default)]
 pub struct History {
-    /// Everything that the log was given.
+    /// Everything that was appended to the log.
     pub model: Model,
     /// Batches that clients are about to write or have in flight.
     announced: Vec<Vec<Op>>,
-    /// By the digest of their blocks: an ingest gives them names of its own.
+    /// Announced tables by the digest of their blocks, because an ingest gives them new names.
     tables: BTreeMap<u128, TablePairs>,
-    /// What is set for keyspaces.
+    /// The settings of keyspaces.
     pub settings: SettingsModel,
-    /// A keyspace whose drop found no room for a record and poisoned the store: the manifest may
-    /// say that it is gone, once it is read again.
+    /// A keyspace whose drop found no space for a record and poisoned the store. The manifest may
+    /// have the drop when it is read again.
     pub doubtful_drop: Option<u32>,
-    /// Largest number that earlier lives gave, also to what was lost since: the log may not give it
-    /// again.
+    /// The largest number that was given before the last crash, also to writes that were lost
+    /// since. The log may not give it again.
     pub given: u64,
     /// Largest number acknowledged.
     pub acked: u64,
@@ -48,24 +48,25 @@ pub struct History {
 }
 
 impl History {
-    /// Says what is about to be written, as one batch.
+    /// Announces a write, as one batch.
     pub fn announce(&mut self, ops: Vec<Op>) {
         self.announced.push(ops);
     }
 
-    /// Takes back what was announced and refused before it came to the log; nothing if it is there.
+    /// Removes an announcement that was refused before it reached the log. Does nothing if it is in
+    /// the log.
     pub fn withdraw(&mut self, ops: &[Op]) {
         if let Some(at) = self.announced.iter().position(|a| a == ops) {
             self.announced.swap_remove(at);
         }
     }
 
-    /// A new life begins: nothing is in flight.
+    /// Starts after a crash or close: nothing is in flight.
     pub fn forget_announced(&mut self) {
         self.announced.clear();
     }
 
-    /// Says what the table with this digest of its blocks holds, which may be ingested.
+    /// Announces the contents of the table with this digest of its blocks, which may be ingested.
     pub fn announce_table(&mut self, digest: u128, pairs: TablePairs) {
         self.tables.insert(digest, pairs);
     }
@@ -75,7 +76,8 @@ impl History {
         self.tables.contains_key(&digest)
     }
 
-    /// What an ingest's record says: by keyspace, its runs with what was announced of their tables.
+    /// The contents of an ingest's record: for each keyspace its runs, with the announced contents
+    /// of their tables.
     fn ingest(&self, body: &[u8]) -> Event {
         let edit = Edit::decode(body).expect("an ingest's body").edit;
         let parts = edit.keyspaces.iter().map(|keyspace| {
@@ -132,8 +134,8 @@ impl History {
         all
     }
 
-    /// Takes in what is appended to a log segment: a header, or one whole record. Gives the
-    /// record's last number.
+    /// Records an append to a log segment: a header, or one whole record. Returns the record's last
+    /// number.
     fn appended(&mut self, parts: &[&[u8]]) -> Option<u64> {
         let head = parts[0];
         if head.starts_with(&MAGIC) {
@@ -167,7 +169,7 @@ impl History {
             Some(RecordKind::Group) => Event::Group(self.group(&bodies)),
             Some(RecordKind::KeyspaceCreate) => Event::Create(
                 number(&whole),
-                // Options may follow, after a byte that is no part of a name.
+                // Options may follow, after a byte that never occurs in a name.
                 whole[4..]
                     .split(|byte| *byte == 0xff)
                     .next()
@@ -189,12 +191,12 @@ impl History {
 /// A shared history.
 pub type SharedHistory = Arc<Mutex<History>>;
 
-/// The history, whatever panicked while it was held.
+/// The history, even if a task panicked while it held it.
 pub fn lock(history: &SharedHistory) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// See the module.
+/// The storage; see the module.
 pub struct Observed {
     inner: Arc<dyn Storage>,
     history: SharedHistory,
@@ -202,8 +204,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Reads along with what is written to `inner`; notes in the journal of `journal` which numbers
-    /// are given.
+    /// Records what is written to `inner`, and notes in the journal of `journal` which numbers are
+    /// given.
     pub fn new(
         inner: Arc<dyn Storage>,
         history: SharedHistory,

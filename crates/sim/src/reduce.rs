@@ -1,58 +1,58 @@
-//! Makes a failing seed small: fewer operations, fewer and shorter keys, smaller values; printed as
-//! a test that can be pasted.
+//! Reduces a failing seed: fewer operations, fewer and shorter keys, smaller values. The result is
+//! printed as a test that can be pasted into the sources.
 //!
-//! What it is: a [`Cut`] says what is left out of a run. Each operation of a client draws from
-//! numbers of its own, so leaving one out leaves the others as they were. [`reduce`] leaves out as
-//! much as it can while the seed still fails: whole lives' clients first, then ever smaller groups
-//! of operations (ddmin), then it tries short keys and small values.
+//! A [`Cut`] says what is left out of a run. Each operation of a client draws from random numbers
+//! of its own, so leaving one out does not change the others. [`reduce`] leaves out as much as it
+//! can while the seed still fails: first all clients of a life, then smaller and smaller groups of
+//! operations (ddmin). Then it tries short keys and small values.
 //!
-//! Invariants: the same seed and cut give the same run. A run that is cut may fail in another way
-//! than the whole one: what is printed says how.
+//! Invariants: the same seed and cut give the same run. A run with a cut may fail differently than
+//! the whole run; the printed text says how.
 //!
-//! Threading: the cut in force is the thread's own; a simulated run, which has a thread of its own,
-//! takes it along ([`InForce`]).
+//! Threading: each thread has its own cut. A simulated run has a thread of its own, to which the
+//! cut is passed ([`InForce`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One operation of a run: which call of `Run::work` (from 0), which client, which of its
-/// operations.
+/// One operation of a run: the call of `Run::work` (from 0), the client, and the number of its
+/// operation.
 pub type Place = (u32, u32, u32);
 
-/// What is left of a run.
+/// The part of a run that is executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Only these operations; all, if `None`.
     pub only: Option<BTreeSet<Place>>,
     /// Keys are replaced by short ones, in the same order.
     pub short_keys: bool,
-    /// Values have at most so many bytes; 0: as drawn.
+    /// The maximum size of values in bytes; 0: as drawn.
     pub value_bytes_max: u64,
 }
 
-/// A cut while it is in force, and what was done under it.
+/// A cut that is in force, and the operations that were done under it.
 #[derive(Clone, Debug, Default)]
 pub struct InForce {
-    /// What is left out.
+    /// The cut.
     pub cut: Cut,
     done: Arc<Mutex<BTreeMap<Place, String>>>,
 }
 
 thread_local! {
     static IN_FORCE: RefCell<InForce> = RefCell::new(InForce::default());
-    /// What stands at the places of all runs so far.
+    /// The number of all calls of `Run::work` so far.
     static NAMES: RefCell<BTreeMap<Place, String>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 impl InForce {
-    /// This thread's.
+    /// The cut of this thread.
     pub fn present() -> InForce {
         IN_FORCE.with_borrow(Clone::clone)
     }
 
-    /// Makes it this thread's: for the thread of a simulated run.
+    /// Makes it the cut of this thread. The thread of a simulated run calls this.
     pub fn take_along(self) {
         IN_FORCE.set(self);
     }
@@ -61,7 +61,7 @@ impl InForce {
         self.done.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether an operation is done. It is noted.
+    /// Whether an operation is done. If so, it is recorded.
     pub(crate) fn keeps(&self, place: Place, what: impl FnOnce() -> String) -> bool {
         let only = self.cut.only.as_ref();
         let kept = only.is_none_or(|only| only.contains(&place));
@@ -86,7 +86,7 @@ impl Cut {
         self.watched(trial).0
     }
 
-    /// Runs `trial` with this cut, and says what was done of it.
+    /// Runs `trial` with this cut, and returns the operations that were done.
     fn watched<T>(&self, trial: impl FnOnce() -> T) -> (T, BTreeSet<Place>) {
         struct Back(InForce);
         impl Drop for Back {
@@ -108,7 +108,7 @@ impl Cut {
 }
 
 impl fmt::Display for Cut {
-    /// As Rust.
+    /// The cut as Rust code.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Cut {{")?;
         writeln!(f, "            short_keys: {},", self.short_keys)?;
@@ -127,9 +127,9 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Makes a failing run small. `fails` runs it under the cut in force and gives the failure, if it
-/// fails. Gives the smallest cut that was found and how it fails with it; none if the whole run
-/// does not fail. Runs it `runs_max` times at most.
+/// Reduces a failing run. `fails` runs it under the cut in force and returns the failure, if it
+/// fails. Returns the smallest cut that was found and its failure, or none if the whole run does
+/// not fail. It runs `fails` at most `runs_max` times.
 pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut, String)> {
     let mut left = runs_max;
     let mut attempt = |cut: &Cut| {
@@ -189,8 +189,8 @@ pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut,
 /// A reduced seed as a test that can be pasted into `crates/sim/tests/trials.rs`.
 pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
     let mut text = String::new();
-    // Without the stack, and without the middle of long lines (options, of which the seed says the
-    // same).
+    // Leave out the stack, and the middle of long lines (options, which the seed determines
+    // anyway).
     let is_frame = |line: &str| {
         let line = line.trim_start();
         line.starts_with("at ")
@@ -223,9 +223,9 @@ pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A run of 40 operations that fails if two of them are there, unless values are tiny.
+    /// A run of 40 operations that fails if two certain ones are done, unless values are tiny.
     fn fails() -> Option<String> {
-        // In a thread of its own, as a simulated run is.
+        // This runs in a thread of its own, like a simulated run.
         let own = InForce::present();
         let run = std::thread::spawn(move || {
             own.take_along();
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn what_does_not_fail_is_not_reduced() {
         assert_eq!(reduce(10, || None), None);
-        // And it ends when its runs are used up.
+        // The reduction ends when its runs are used up.
         assert!(reduce(3, fails).is_some());
     }
 }

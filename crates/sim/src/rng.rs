@@ -1,4 +1,4 @@
-//! A small generator of random numbers (SplitMix64): one seed, one sequence, on every platform and
+//! A small random number generator (SplitMix64): one seed gives one sequence, on every platform and
 //! in every version.
 //!
 //! Threading: owned.
@@ -13,7 +13,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A generator of its own for part `n` of what this one decides.
+    /// A separate generator for part `n` of what this one decides.
     pub fn fork(&mut self, n: u64) -> Rng {
         Rng(self.draw() ^ n.wrapping_mul(0xA24B_AED4_963E_E407))
     }

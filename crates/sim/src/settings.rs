@@ -1,10 +1,10 @@
-//! What is set for keyspaces: every change in its order, and what of it may be found after a crash.
+//! The settings of keyspaces: every change in its order, and what may be found of it after a crash.
 //!
-//! What it is: settings are no part of the log's history (only a create's own are, in its record):
-//! a change is an edit of the manifest, which is durable when its call returns. So after a crash a
-//! keyspace has what was set last, or what a call set that had not come back.
+//! Settings are not in the log's history (except those of a create, which are in its record): a
+//! change is an edit of the manifest, which is durable when its call returns. So after a crash a
+//! keyspace has the settings of the last change that returned, or of one that had not returned.
 //!
-//! Invariants: changes are made one at a time (the world's turn), so their order is the store's.
+//! Invariant: changes are made one at a time (the world's turn), so their order is the store's.
 //!
 //! Threading: owned; a part of the history.
 
@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 
 use siltstone::KeyspaceOptions;
 
-/// See the module.
+/// The settings; see the module.
 #[derive(Clone, Debug)]
 pub struct SettingsModel {
-    /// Everything that was begun, in order: the keyspace's id, and what it has then.
+    /// All changes that were begun, in order: the keyspace's id, and its settings after the change.
     changes: Vec<(u32, KeyspaceOptions)>,
-    /// As many of them are known to be over: durable, or refused.
+    /// The number of changes that are known to be over: durable, or refused.
     settled: usize,
-    /// What a create that is under way puts into its record.
+    /// The settings that a running create puts into its record.
     creating: KeyspaceOptions,
 }
 
@@ -34,39 +34,39 @@ impl Default for SettingsModel {
 }
 
 impl SettingsModel {
-    /// Says what the next keyspace that is created has of its own.
+    /// Announces the own settings of the next keyspace that is created.
     pub fn announce_create(&mut self, own: KeyspaceOptions) {
         self.creating = own;
     }
 
-    /// The record of a create is being written.
+    /// Called when the record of a create is being written.
     pub(crate) fn created(&mut self, id: u32) {
         self.changes.push((id, self.creating.clone()));
     }
 
-    /// A keyspace is about to have this.
+    /// Announces a change of a keyspace's settings.
     pub fn begin(&mut self, id: u32, own: KeyspaceOptions) {
         self.changes.push((id, own));
     }
 
-    /// The last change was refused: nothing has changed.
+    /// The last change was refused: it had no effect.
     pub fn withdraw(&mut self) {
         self.changes.pop();
     }
 
-    /// Everything begun is durable. Gives a number for it, which grows.
+    /// All changes that were begun are durable. Returns their number, which only grows.
     pub fn settle(&mut self) -> usize {
         self.settled = self.changes.len();
         self.settled
     }
 
-    /// What `settle` gave last.
+    /// The last result of `settle`.
     pub fn settled(&self) -> usize {
         self.settled
     }
 
-    /// What keyspace `id` may have, if what was begun first, `settled` of them, is over, and
-    /// anything after it may have happened.
+    /// The settings that keyspace `id` may have if the first `settled` changes are over and any
+    /// later one may have happened.
     pub fn allowed(&self, id: u32, settled: usize) -> Vec<KeyspaceOptions> {
         let (over, open) = self.changes.split_at(settled.min(self.changes.len()));
         let of_it = |change: &&(u32, KeyspaceOptions)| change.0 == id;
@@ -80,7 +80,7 @@ impl SettingsModel {
         all
     }
 
-    /// A new life begins, of a store of which only the first `settled` changes are known to be
+    /// Starts after a crash of a store of which only the first `settled` changes are known to be
     /// over.
     pub fn restart(&mut self, settled: usize) {
         let mut ids: Vec<u32> = self.changes.iter().map(|(id, _)| *id).collect();
@@ -94,8 +94,8 @@ impl SettingsModel {
         self.settled = 0;
     }
 
-    /// An open wishes these settings, by name, for the keyspaces `names`; it may keep them at any
-    /// of its calls.
+    /// An open requests these settings, by name, for the keyspaces `names`; it may store them at
+    /// any of its calls.
     pub fn wish(
         &mut self,
         names: &BTreeMap<u32, String>,

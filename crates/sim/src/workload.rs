@@ -1,9 +1,8 @@
 //! Clients that mix all operations of a store, decided by a seed.
 //!
-//! What it is: [`Plan`] is what a seed draws before anything runs: keys, weights, options.
-//! [`Client`] is one writer and reader that works through its own random operations against the
-//! [`World`] that it shares with others. Every read is compared with the model at the number at
-//! which it was made.
+//! [`Plan`] is what a seed draws before anything runs: keys, weights, options. [`Client`] is one
+//! writer and reader that works through its own random operations against the [`World`] that it
+//! shares with others. Every read is compared with the model at the number at which it was made.
 //!
 //! Invariants: a client announces a write before it writes (see [`crate::observe`]). Everything is
 //! decided by the seed, so the order of random draws must stay as it is.
@@ -36,14 +35,15 @@ const MODES: [IngestMode; 3] = [IngestMode::Link, IngestMode::Copy, IngestMode::
 pub struct Client {
     world: Arc<World>,
     rng: Rng,
-    /// Which work of the run it belongs to, and which client of that work it is.
+    /// The part of the run that it belongs to, and its index in that part.
     place: (u32, u32),
     snapshots: Vec<Snapshot>,
     cursors: Vec<reads::HeldCursor>,
 }
 
 impl Client {
-    /// A client with its own random numbers. [`crate::reduce`] identifies it by its place.
+    /// A client with its own random numbers. [`crate::reduce`] identifies it by its position in the
+    /// run.
     pub fn new(world: &Arc<World>, rng: Rng, place: (u32, u32)) -> Client {
         Client {
             world: world.clone(),
@@ -236,7 +236,7 @@ impl Client {
         Ok(())
     }
 
-    /// Creates a keyspace, a part of the time with options of its own.
+    /// Creates a keyspace, sometimes with its own options.
     fn create(&mut self) -> Check {
         let name = *self.rng.pick(&NAMES);
         let own = match self.rng.chance(30) {

@@ -1,16 +1,14 @@
-//! One open store, and what is done to it: every operation announces what it is about to write,
-//! does it, notes what was promised, and checks what it gave.
+//! One open store, and its operations: every operation announces what it is about to write, does
+//! it, records what was promised, and checks the result.
 //!
-//! What it is: [`World`] is what the clients of a store share, and what stories play on.
-//! [`write`](World::write), [`create`](World::create) and [`drop_keyspace`](World::drop_keyspace)
-//! are here; tables from outside in [`outside`], checkpoints, settings and verification in
-//! [`upkeep`].
+//! [`World`] is shared by the clients of a store and used by stories. [`write`](World::write),
+//! [`create`](World::create) and [`drop_keyspace`](World::drop_keyspace) are here; tables from
+//! outside are in [`outside`], and checkpoints, settings and verification in [`upkeep`].
 //!
-//! Invariants: an operation that failed in a way that its documentation does not allow ends the
-//! run.
+//! Invariant: an operation that fails in a way that its documentation does not allow ends the run.
 //!
-//! Threading: shared by the tasks of a run; what it holds is under std mutexes that are held over
-//! no point of the runtime, but for `turn`.
+//! Threading: shared by the tasks of a run. Its contents are under std mutexes that are not held
+//! where tasks can be switched, except `turn`.
 
 mod leaks;
 pub mod outside;
@@ -35,27 +33,27 @@ use upkeep::Copy;
 /// Kinds of [`Promise`]: the remainder of a number in a mark says which it is.
 pub(crate) const PROMISES: u64 = 8;
 
-/// How a run takes errors.
+/// How a run treats errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errors {
-    /// Any is a failure.
+    /// Any error is a failure of the run.
     Fatal,
-    /// Storage faults are injected: calls may fail, but never lie.
+    /// Storage faults are injected: calls may fail, but must not return wrong answers.
     Expected,
-    /// Files were damaged behind the store's back: calls may fail, naming one of them, but never
-    /// lie.
+    /// Files were damaged while the store was open: calls may fail with an error that names one of
+    /// them, but must not return wrong answers.
     Damaged,
 }
 
-/// See the module.
+/// The world; see the module.
 pub struct World {
     /// The runtime.
     pub runtime: Runtime,
     /// The store.
     pub store: Store,
-    /// The medium below everything, for marks in its journal.
+    /// The medium below all other storages, for marks in its journal.
     pub medium: MemoryStorage,
-    /// As the store sees it: ingested tables are written here.
+    /// The storage that the store uses: ingested tables are written here.
     pub storage: Arc<dyn Storage>,
     /// A folder of tables that belong to no store.
     pub outside: Arc<dyn Storage>,
@@ -63,54 +61,54 @@ pub struct World {
     pub history: SharedHistory,
     /// The seed's plan.
     pub plan: Arc<Plan>,
-    /// Executors beside the host's own are offered jobs.
+    /// Whether executors beside the host's own are offered jobs.
     pub has_strangers: bool,
-    /// What was reached.
+    /// Counts of what was reached.
     pub coverage: StdMutex<Coverage>,
-    /// How errors are taken.
+    /// How errors are treated.
     pub errors: Errors,
-    /// Storage faults were injected earlier in this life: settings may count that were not kept,
-    /// drops may have no number.
+    /// Whether storage faults were injected earlier in this life: then settings may be in force
+    /// that were not stored, and drops may have no number.
     pub was_faulty: bool,
     /// Files that were damaged.
     pub damaged: StdMutex<BTreeSet<String>>,
-    /// The store syncs every write.
+    /// Whether the store syncs every write.
     pub synced_writes: bool,
-    /// The store syncs by itself what is older than this.
+    /// The interval of the store's own sync, if it has one.
     pub interval: Option<Duration>,
-    /// What was acknowledged since, and when.
+    /// What was acknowledged since then, and when.
     pub young: StdMutex<VecDeque<(Instant, u64)>>,
-    /// What the store was opened with for single keyspaces.
+    /// The options for single keyspaces with which the store was opened.
     pub wishes: BTreeMap<String, KeyspaceOptions>,
     /// Numbers for names of ingested tables.
     pub next_name: Arc<AtomicU64>,
-    /// Checkpoints that are looked at again later.
+    /// Checkpoints that are compared again later.
     pub copies: Arc<StdMutex<Vec<Copy>>>,
-    /// How many promises were begun.
+    /// The number of promises that were begun.
     pub begun: AtomicU64,
-    /// Whoever creates a keyspace or changes settings: one at a time, so that the model knows the
-    /// order.
+    /// Held while a keyspace is created or settings are changed: one at a time, so that the model
+    /// knows the order.
     pub turn: Mutex<()>,
-    /// Somebody is closing the store, or has closed it: from then on any call may be refused.
+    /// Whether a task is closing the store, or has closed it: from then on any call may be refused.
     pub closing: AtomicBool,
-    /// Where memory for memtables is refused: the keyspaces whose groups may be too large for what
-    /// there is.
+    /// If memory for memtables is refused: the keyspaces whose groups may be too large for the
+    /// memory.
     pub starved: StdMutex<Option<BTreeSet<u32>>>,
 }
 
-/// What the store says when it gets no memory for a memtable.
+/// The store's message when it gets no memory for a memtable.
 const NO_MEMORY: &str = "no memory for a memtable";
 
-/// From this size on a memtable's memory is refused where a run says so, in bytes: more than any
-/// that is not made for one large batch.
+/// The size in bytes from which on a memtable's memory is refused, if a run asks for this. Only
+/// memtables that are made for one large batch are that large.
 const REFUSED_BYTES: usize = 900 << 10;
 
-/// Batches of fewer bytes than this do not come near [`REFUSED_BYTES`], however many of them share
-/// a group.
+/// Batches with fewer bytes than this never come close to [`REFUSED_BYTES`], however many of them
+/// share a group.
 const SMALL_BYTES: usize = 128 << 10;
 
-/// What promises to be durable when it ends: a run is cut off inside each kind as often as inside
-/// any other.
+/// An operation that promises durability when it ends. A run is cut off inside each kind equally
+/// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// A batch that is to be synced.
@@ -131,7 +129,7 @@ pub enum Promise {
     Settings,
 }
 
-/// Notes the end of what was begun.
+/// Records the end of an operation.
 pub struct Begun<'a> {
     medium: &'a MemoryStorage,
     number: u64,
@@ -144,8 +142,7 @@ impl Drop for Begun<'_> {
 }
 
 impl World {
-    /// The same open store once its storage does all that it is told: from now on no error may
-    /// come.
+    /// The same open store, once its storage executes all calls: from now on no error is allowed.
     pub fn mended(&self) -> Arc<World> {
         Arc::new(World {
             runtime: self.runtime.clone(),
@@ -161,7 +158,7 @@ impl World {
             was_faulty: true,
             damaged: StdMutex::default(),
             synced_writes: self.synced_writes,
-            // Of what was written while syncs failed nobody knows when it was synced.
+            // For writes during failing syncs it is not known when they were synced.
             interval: None,
             young: StdMutex::default(),
             wishes: self.wishes.clone(),
@@ -174,8 +171,8 @@ impl World {
         })
     }
 
-    /// Notes in the journal, from here until what it gives is dropped, that something is under way
-    /// that will be a promise.
+    /// Notes in the journal that an operation is running that will end with a promise, from here
+    /// until the returned value is dropped.
     pub fn begin(&self, promise: Promise) -> Begun<'_> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed) * PROMISES + promise as u64;
         self.medium.mark(format!("b{number}"));
@@ -193,7 +190,7 @@ impl World {
             .add(name);
     }
 
-    /// Notes that everything up to `number` was acknowledged.
+    /// Records that everything up to `number` was acknowledged.
     pub fn acked(&self, number: u64) {
         let mut history = lock(&self.history);
         let number = history.model.end_at(number);
@@ -204,7 +201,7 @@ impl World {
         }
     }
 
-    /// Notes that everything up to `number` was promised to survive power loss.
+    /// Records that everything up to `number` was promised to survive power loss.
     pub fn synced(&self, number: u64) {
         self.acked(number);
         let mut history = lock(&self.history);
@@ -216,9 +213,9 @@ impl World {
         }
     }
 
-    /// Notes what has become older than the interval of the store's own sync. Nothing that a sync
-    /// waits for takes simulated time, as long as no fault is injected; so what is older by any
-    /// time is synced.
+    /// Records what has become older than the interval of the store's own sync. As long as no fault
+    /// is injected, nothing that a sync waits for takes simulated time, so everything that is older
+    /// is synced.
     fn age(&self) {
         let Some(interval) = self.interval.filter(|_| self.errors == Errors::Fatal) else {
             return;
@@ -242,7 +239,7 @@ impl World {
         }
     }
 
-    /// Ok if the error may come, else the run's failure.
+    /// Ok if the error is allowed, otherwise the run's failure.
     ///
     /// # Errors
     /// The run's failure.
@@ -270,10 +267,10 @@ impl World {
         Err(format!("{what}: {error}"))
     }
 
-    /// Announces `ops`, has `write` write them as one batch, and notes what was promised.
+    /// Announces `ops`, calls `write` to write them as one batch, and records what was promised.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn write(
         &self,
         ops: Vec<Op>,
@@ -294,8 +291,8 @@ impl World {
                         Event::Group(all) => all.windows(ops.len()).any(|w| w == &ops[..]),
                         _ => false,
                     };
-                    // If two clients write the same at the same time, it may be the other's, which
-                    // came first.
+                    // If two clients write the same at the same time, it may be the write of the
+                    // other, which came first.
                     history.model.first_above(before, has)
                 };
                 let Some(last) = own else {
@@ -334,7 +331,7 @@ impl World {
         starved.get_or_insert_default();
     }
 
-    /// Notes, where memory is refused, whose groups a large batch makes too large.
+    /// If memory is refused, records whose groups a large batch makes too large.
     fn note_large(&self, ops: &[Op]) {
         let mut starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(starved) = &mut *starved
@@ -344,7 +341,7 @@ impl World {
         }
     }
 
-    /// Whether a batch may be refused memory: it, or one that may share its group, is large, in one
+    /// Whether a batch may be refused memory: it, or one that may share its group, is large in one
     /// of the keyspaces that it touches.
     fn is_starved(&self, ops: &[Op]) -> bool {
         let starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
@@ -352,8 +349,8 @@ impl World {
         ops.iter().any(is_starved)
     }
 
-    /// Writes a value for which no memtable gets memory; batches of others, which may share its
-    /// group, are not to be refused with it.
+    /// Writes a value for which no memtable gets memory. Batches of others that share its group
+    /// must not be refused because of it.
     ///
     /// # Errors
     /// As [`World::write`].
@@ -388,10 +385,10 @@ impl World {
         })
     }
 
-    /// Creates a keyspace with settings of its own; none if it could not be.
+    /// Creates a keyspace with its own settings. Returns none if it could not be created.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn create(&self, name: &str, own: &KeyspaceOptions) -> Result<Option<Keyspace>, String> {
         let _turn = self.turn.lock();
         let mut wanted = self.wishes.get(name).cloned().unwrap_or_default();
@@ -423,7 +420,7 @@ impl World {
         }
     }
 
-    /// Everything that was set so far is durable.
+    /// Records that all settings so far are durable.
     fn settled(&self) {
         let number = lock(&self.history).settings.settle();
         self.medium.mark(format!("o{number}"));
@@ -432,7 +429,7 @@ impl World {
     /// Drops a keyspace.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Check {
         let id = keyspace.id();
         let _begun = self.begin(Promise::Drop);
@@ -447,7 +444,8 @@ impl World {
             let also = [ErrorKind::NotFound, ErrorKind::KeyspaceDropped];
             return self.allow(&e, &also, "drop");
         }
-        // Another of the same name may have come in between: the record names the one that went.
+        // A keyspace with the same name may have been created in between: the record names the one
+        // that was dropped.
         let error = keyspace.get(b"x").err().map(|e| e.kind());
         let closing = self.closing.load(Ordering::Relaxed);
         let gone = error == Some(ErrorKind::KeyspaceDropped)
@@ -460,7 +458,7 @@ impl World {
             return Err(format!("a get from a dropped keyspace gives {error:?}"));
         }
         let number = number.or_else(|| {
-            // Without room the manifest alone says it.
+            // On a full disk the manifest alone has the drop.
             let silent = gone && self.errors != Errors::Fatal;
             silent.then(|| {
                 history.model.push(Record {
@@ -484,7 +482,7 @@ impl World {
         damaged.iter().any(|name| message.contains(name.as_str()))
     }
 
-    /// Whether a message is of a fault that was injected.
+    /// Whether a message is about an injected fault.
     pub(crate) fn is_excused(&self, message: &str) -> bool {
         match self.errors {
             Errors::Fatal => false,
@@ -493,16 +491,16 @@ impl World {
         }
     }
 
-    /// Asks of a store at rest, whose storage does all it is told, that it owes nothing: no edit
-    /// waits, no ingest is unsettled, nothing keeps the log that has nothing in it. Then everything
-    /// can be flushed, and the log is not needed any more.
+    /// Checks that a store at rest whose storage executes all calls owes nothing: no edit waits,
+    /// every ingest is in the manifest, and no empty part of the log is held. Then everything can
+    /// be flushed, and the log is not needed any more.
     ///
     /// # Errors
-    /// What it owes.
+    /// The store owes something; the error says what.
     pub fn nothing_is_owed(&self) -> Check {
         let hooks = self.store.core_for_tests();
         let mut told = String::new();
-        // What found no room or met a fault is tried again in rounds.
+        // What found no space or met a fault is retried in rounds.
         for round in 0..8 {
             if round > 0 {
                 self.runtime.sleep(Duration::from_secs(1));
@@ -554,11 +552,11 @@ impl World {
         }))
     }
 
-    /// Asks that the sources of each keyspace have all numbers between them: those on both sides of
-    /// a hole would never merge.
+    /// Checks that the sources of each keyspace cover all numbers between them: sources on both
+    /// sides of a hole would never merge.
     ///
     /// # Errors
-    /// A hole.
+    /// There is a hole.
     pub fn slots_meet(&self) -> Check {
         let hooks = self.store.core_for_tests();
         for name in self.store.keyspaces() {
@@ -575,12 +573,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether a message says no more than that the store is closed, where somebody closed it.
+    /// Whether a message only says that the store is closed, if a task closed it.
     pub(crate) fn is_closed(&self, message: &str) -> bool {
         self.closing.load(Ordering::Relaxed) && message.contains("the store is closed")
     }
 
-    /// Ok if a message is of a fault that was injected.
+    /// Ok if a message is about an injected fault.
     pub(crate) fn excuse(&self, message: String) -> Check {
         if self.is_excused(&message) {
             self.reach("fault.excused");
@@ -590,7 +588,7 @@ impl World {
     }
 }
 
-/// Bytes of keys and values.
+/// The number of bytes of keys and values.
 fn bytes_of(ops: &[Op]) -> usize {
     let bytes = |op: &Op| match op {
         Op::Put(_, key, value) => key.len() + value.len(),

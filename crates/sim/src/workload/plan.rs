@@ -1,5 +1,5 @@
-//! What a seed decides before anything runs: options, keys, values, and which operations come how
-//! often.
+//! The decisions of a seed before anything runs: options, keys, values, and the frequencies of
+//! operations.
 //!
 //! Invariants: everything comes from the seed.
 //!
@@ -19,12 +19,14 @@ use crate::model::{Bytes, Op};
 use crate::reduce::InForce;
 use crate::rng::Rng;
 
-/// Names that keyspaces are given, over and over.
+/// The names of keyspaces, which are used repeatedly.
 pub(crate) const NAMES: [&str; 4] = ["default", "a", "b", "c"];
 
-/// A seed's draw of options: small sizes, so that a few hundred operations reach every mechanism.
+/// Options drawn from a seed: sizes are small, so that a few hundred operations reach every
+/// mechanism.
 pub fn draw_options(rng: &mut Rng) -> Options {
-    // What came later draws from a stream of its own, so that kept seeds keep their options.
+    // Settings that were added later draw from a separate stream, so that kept seeds keep their
+    // options.
     let mut more = rng.clone().fork(1);
     let table_bytes = 64 << 10 << rng.below(2);
     let trigger = 1 + rng.below(5) as u32;
@@ -71,8 +73,8 @@ pub fn draw_options(rng: &mut Rng) -> Options {
     }
 }
 
-/// What some keyspaces are to have of their own: kept from life to life, and changed by each open
-/// that wishes something else.
+/// The own settings of some keyspaces: stored from life to life, and changed by each open that
+/// requests others.
 fn draw_own(rng: &mut Rng, table_bytes: u64) -> BTreeMap<String, KeyspaceOptions> {
     let mut all = BTreeMap::new();
     for name in NAMES {
@@ -85,7 +87,7 @@ fn draw_own(rng: &mut Rng, table_bytes: u64) -> BTreeMap<String, KeyspaceOptions
     all
 }
 
-/// What one keyspace is to have of its own.
+/// The own settings of one keyspace.
 pub(crate) fn draw_own_of_one(rng: &mut Rng, table_bytes: u64) -> KeyspaceOptions {
     let codecs = [Compression::None, Compression::Lz4, Compression::Zstd(1)];
     let by_level: Vec<Compression> = (0..1 + rng.below(4)).map(|_| *rng.pick(&codecs)).collect();
@@ -107,8 +109,8 @@ pub(crate) fn draw_own_of_one(rng: &mut Rng, table_bytes: u64) -> KeyspaceOption
     }
 }
 
-/// A setting and a value for it, which the store may refuse: some cannot change while it is open,
-/// and some do not fit the others.
+/// A setting and a value for it. The store may refuse it: some settings cannot change while it is
+/// open, and some values contradict others.
 pub(crate) fn draw_setting(rng: &mut Rng) -> (&'static Setting, Value) {
     let wanted: [(&str, &[Value]); 16] = [
         (
@@ -158,7 +160,7 @@ pub(crate) fn draw_table_options(rng: &mut Rng) -> TableOptions {
     }
 }
 
-/// The keys of a run: few enough that they meet, of all shapes.
+/// The keys of a run, of all shapes, and few enough that operations meet.
 fn draw_keys(rng: &mut Rng) -> Vec<Bytes> {
     let mut keys: Vec<Vec<u8>> = vec![vec![], vec![0], vec![0, 0], vec![0xff], vec![0xff; 9]];
     let prefix: Vec<u8> = (0..8 + rng.index(40)).map(|_| b'p').collect();
@@ -235,20 +237,20 @@ fn behind(key: &[u8]) -> Bytes {
     }
 }
 
-/// What a seed decides before anything runs.
+/// The decisions of a seed before anything runs.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// All keys, ascending.
     pub keys: Vec<Bytes>,
     /// Largest usual value in bytes.
     pub value_bytes: u64,
-    /// In how many of a hundred a value compresses.
+    /// The percentage of values that are compressible.
     pub compressible_percent: u64,
-    /// In how many of a hundred a batch is to be synced.
+    /// The percentage of batches that are synced.
     pub sync_percent: u64,
-    /// What is left out.
+    /// The cut: what is left out.
     pub in_force: InForce,
-    /// By [`Action`].
+    /// The weights, by [`Action`].
     weights: [u64; ACTIONS.len()],
 }
 
@@ -329,8 +331,8 @@ const ACTIONS: [(Action, u64); 34] = [
     (A::DeleteAlone, 8),
 ];
 
-/// What some runs do more of than others, how many times as much: situations that need several rare
-/// operations close to each other.
+/// The operations that some runs do more often than others, and how many times as often, to reach
+/// situations that need several rare operations close to each other.
 const THEMES: [&[(Action, u64)]; 6] = [
     &[],
     &[],
@@ -344,21 +346,21 @@ const THEMES: [&[(Action, u64)]; 6] = [
         (A::Batch, 2),
         (A::SyncLog, 2),
     ],
-    // Level 0 grows, and much of it are deletes.
+    // Level 0 grows, and many of its entries are deletes.
     &[
         (A::Flush, 6),
         (A::Delete, 4),
         (A::DeleteRange, 2),
         (A::DeleteAlone, 3),
     ],
-    // Tables without entries between those with some.
+    // Tables without entries lie between tables with entries.
     &[(A::DeleteAlone, 8), (A::CompactRange, 3), (A::Scan, 4)],
 ];
 
 impl Plan {
     /// A seed's plan.
     pub fn draw(rng: &mut Rng) -> Plan {
-        // Each run leans towards other operations: some are rare enough to be left out.
+        // Each run prefers other operations: some are rare enough to be left out.
         let weights = ACTIONS.map(|(_, weight)| match rng.below(6) {
             0 => weight / 4,
             1 => weight * 3,
@@ -431,7 +433,7 @@ impl Plan {
 
     pub(crate) fn range(&self, rng: &mut Rng) -> (Bytes, Bytes) {
         let (start, end) = self.any_range(rng);
-        // A key of many 0xff lies above the end of everything.
+        // A key of many 0xff bytes lies above all bounds.
         if start <= end {
             (start, end)
         } else {
@@ -439,7 +441,7 @@ impl Plan {
         }
     }
 
-    /// A range without a key of the plan's: behind one of them, until the next.
+    /// A range without a key of the plan: behind one of them, up to the next.
     pub(crate) fn gap(&self, rng: &mut Rng) -> (Bytes, Bytes) {
         let at = rng.index(self.keys.len());
         let start = behind(&self.keys[at]);
@@ -476,8 +478,8 @@ impl Plan {
         self
     }
 
-    /// The same plan with keys that all begin with so many bytes more: what says between which keys
-    /// tables lie becomes long.
+    /// The same plan with keys that all begin with this many more bytes, so that the bounds of
+    /// tables become long.
     pub(crate) fn with_long_keys(mut self, bytes: usize) -> Plan {
         let prefix = vec![b'L'; bytes];
         let long = self.keys.iter().map(|key| [&prefix[..], &key[..]].concat());
@@ -487,7 +489,7 @@ impl Plan {
 
     fn any_range(&self, rng: &mut Rng) -> (Bytes, Bytes) {
         match rng.below(10) {
-            // Everything, and everything from somewhere on.
+            // Everything, and everything from some key on.
             0 => (Bytes::from(&[][..]), Bytes::from(&[0xff; 12][..])),
             1 => (self.key(rng), Bytes::from(&[0xff; 12][..])),
             // One key.

@@ -1,5 +1,5 @@
-//! A client's reads: keys one by one and together, snapshots, cursors that are held, stepped and
-//! refreshed.
+//! A client's reads: of single keys and of many, of snapshots, and by cursors that are held,
+//! stepped and refreshed.
 //!
 //! Threading: as the client.
 
@@ -12,7 +12,7 @@ use crate::checker::{Check, check_keyspace, show, walk};
 use crate::model::{Bytes, Pairs};
 use crate::observe::{SharedHistory, lock};
 
-/// A cursor that lives through other operations, and what it must show.
+/// A cursor that is kept during other operations, and what it must show.
 pub(super) struct HeldCursor {
     cursor: Cursor,
     number: u64,
@@ -24,7 +24,7 @@ pub(super) struct HeldCursor {
 }
 
 impl HeldCursor {
-    /// Sets what is to be seen at the cursor's number.
+    /// Sets the expected pairs at the cursor's number.
     fn expect(&mut self, history: &SharedHistory) {
         let (keyspace, options) = (&self.keyspace, &self.options);
         self.number = self.cursor.number();
@@ -81,7 +81,7 @@ impl Client {
         ))
     }
 
-    /// Many keys at once: they must be what one moment shows.
+    /// Reads many keys at once: the values must be those of one moment.
     pub(super) fn multi_get(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
@@ -121,7 +121,7 @@ impl Client {
         ))
     }
 
-    /// Compares a keyspace at a snapshot; errors that may come end the comparison.
+    /// Compares a keyspace at a snapshot. Allowed errors end the comparison.
     pub(super) fn compare(&mut self, keyspace: &Keyspace, snapshot: &Snapshot) -> Check {
         let world = self.world.clone();
         let wanted = lock(&world.history)
@@ -129,7 +129,7 @@ impl Client {
             .state(keyspace.id(), snapshot.number());
         let keys: Vec<Bytes> = (0..12).map(|_| world.plan.key(&mut self.rng)).collect();
         match check_keyspace(keyspace, snapshot, &wanted, &keys, &mut self.rng) {
-            // A keyspace may be dropped on the way, a read may meet an injected fault.
+            // Meanwhile a keyspace may be dropped, and a read may meet an injected fault.
             Err(e) if e.contains("was dropped") => Ok(()),
             Err(e) if world.is_excused(&e) => Ok(()),
             result => result,
@@ -211,13 +211,13 @@ impl Client {
         }
     }
 
-    /// Brings a cursor to the present; it stays where it was, or goes to the next key.
+    /// Refreshes a cursor; it keeps its position, or goes to the next key.
     pub(super) fn refresh(&mut self, held: &mut HeldCursor) -> Check {
         let stood = held.cursor.valid().then(|| held.cursor.key().to_vec());
         if let Err(e) = held.cursor.refresh() {
             if e.kind() != ErrorKind::KeyspaceDropped {
-                // It may be on the way: what it would show now is not known to the model under the
-                // old number.
+                // The cursor may be moving: what it would show now is not known to the model under
+                // the old number.
                 held.expect(&self.world.history);
             }
             return self
@@ -250,8 +250,8 @@ impl Client {
         ))
     }
 
-    /// All keys with a prefix: by a cursor with bounds, both ways and by seeks, and by an iterator
-    /// from both ends.
+    /// Reads all keys with a prefix: by a cursor with bounds, in both directions and by seeks, and
+    /// by an iterator from both ends.
     pub(super) fn prefix(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
@@ -279,8 +279,8 @@ impl Client {
             Err(e) if e.contains("was dropped") => return Ok(()),
             result => result.or_else(|e| world.excuse(e))?,
         }
-        // The iterator has a number of its own, at or above the snapshot's: only without other
-        // writers it is known.
+        // The iterator has its own number, at or above the snapshot's, so its pairs are known only
+        // without other writers.
         let before = world.store.snapshot().number();
         let mut pairs = match keyspace.prefix(prefix) {
             Ok(pairs) => pairs,
@@ -324,8 +324,8 @@ impl Client {
         ))
     }
 
-    /// Sizes and counts lie within their errors of what is stored: at least what a snapshot shows,
-    /// at most all that was ever written.
+    /// Checks that sizes and counts are within their errors of what is stored: at least what a
+    /// snapshot shows, at most everything that was ever written.
     pub(super) fn approximate(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {

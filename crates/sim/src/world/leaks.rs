@@ -1,10 +1,10 @@
 //! Checks for leaks, which every row makes.
 //!
-//! What it is: [`World::nothing_is_left_over`] checks a store at rest,
-//! [`World::nothing_is_left_behind`] the folders of a store that was closed. Once all cursors and
-//! snapshots are dropped, no snapshot is registered, no view holds a table that is no longer in a
-//! level, and the folders hold exactly the tables and the one manifest that the manifest names.
-//! This also holds after calls that failed: a deletion, or a creation that was carried out.
+//! [`World::nothing_is_left_over`] checks a store at rest, and [`World::nothing_is_left_behind`]
+//! the folders of a store that was closed. Once all cursors and snapshots are dropped, no snapshot
+//! is registered, no view holds a table that is no longer in a level, and the folders hold exactly
+//! the one manifest and the tables that it names. This also holds after calls that failed, such as
+//! a deletion, or a creation that took effect.
 //!
 //! Threading: as the world.
 
@@ -29,11 +29,11 @@ fn named_tables(state: &StoreState) -> BTreeSet<String> {
 }
 
 impl World {
-    /// Checks of a store at rest, without cursors and snapshots, that nothing is held for any, and
-    /// that its folders hold the tables of its levels and one manifest, and no others.
+    /// Checks that a store at rest, without cursors and snapshots, holds nothing for any, and that
+    /// its folders hold exactly the tables of its levels and one manifest.
     ///
     /// # Errors
-    /// What is left over or missing.
+    /// Something is left over or missing; the error says what.
     pub fn nothing_is_left_over(&self) -> Check {
         let hooks = self.store.core_for_tests();
         let mut told = String::new();
@@ -77,7 +77,7 @@ impl World {
     /// Checks the folders of a store that was closed when no cursor and no snapshot of it existed.
     ///
     /// # Errors
-    /// What is left over or missing.
+    /// Something is left over or missing; the error says what.
     pub fn nothing_is_left_behind(&self) -> Check {
         let state = recover(&self.medium).map_err(|e| e.to_string())?;
         let Some(state) = state else {
@@ -92,7 +92,8 @@ impl World {
         }
     }
 
-    /// How the folders of tables and of the manifest differ from what the manifest names.
+    /// The differences between the folders of tables and of the manifest and what the manifest
+    /// names.
     fn compare_folders(&self, state: &StoreState) -> Result<Option<String>, String> {
         let named = named_tables(state);
         let list = |storage: &dyn Storage, is_meant: fn(&str) -> bool| {

@@ -22,10 +22,10 @@ use crate::checker::{Check, check_contents, show};
 use crate::model::{Bytes, Pairs};
 use crate::observe::lock;
 
-/// Key and value, or delete.
+/// A key and its value, or a delete.
 type Entry = (Bytes, Option<Bytes>);
 
-/// Digest and entries of a finished table.
+/// The digest and the entries of a finished table.
 pub(crate) fn read_table(storage: &dyn Storage, name: &str) -> Result<(u128, Vec<Entry>), String> {
     let told = |e: siltstone_table::error::TableError| format!("{name}: {e}");
     let file = storage.open(name).map_err(|e| e.to_string())?;
@@ -47,8 +47,8 @@ pub(crate) fn read_table(storage: &dyn Storage, name: &str) -> Result<(u128, Vec
     Ok((table.footer().digest.into(), entries))
 }
 
-/// In the names of tables that are written into the store's folder to be ingested there: an attempt
-/// that the store does not make.
+/// A part of the names of tables that are written into the store's folder to be ingested there: an
+/// attempt number that the store does not use.
 pub(crate) const OWN_TABLES: &str = "-99999999-";
 
 impl World {
@@ -57,16 +57,16 @@ impl World {
         TableFolder::on(self.outside.clone(), Epoch::default())
     }
 
-    /// A prefix that no table outside has.
+    /// A prefix that no other table outside has.
     pub fn new_prefix(&self) -> String {
         format!("t{:06}", self.next_name.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Builds tables of entries in ascending key order, and announces what is in them. None if a
-    /// fault kept it from being done.
+    /// Builds tables of entries in ascending key order, and announces their contents. Returns none
+    /// if a fault prevented it.
     ///
     /// # Errors
-    /// A table that holds something else, or an error that may not come.
+    /// A table with other contents, or an error that is not allowed.
     pub fn build(
         &self,
         entries: &[Entry],
@@ -90,11 +90,11 @@ impl World {
         self.announce(&built, entries)
     }
 
-    /// The same tables under other names, as a user's tool copies them: it syncs nothing. What
-    /// could not be copied is left as it is.
+    /// The same tables under other names, as a user's tool copies them, without any sync. Files
+    /// that could not be copied are left.
     ///
     /// # Errors
-    /// An error that may not come.
+    /// An error that is not allowed.
     pub fn copied(&self, files: Vec<TableFile>) -> Result<Vec<TableFile>, String> {
         let (epoch, folder) = (Epoch::default(), self.folder());
         let mut all = Vec::new();
@@ -121,8 +121,8 @@ impl World {
         Ok(all)
     }
 
-    /// Compares tables with the entries that are meant to be in them, and announces them. None if a
-    /// fault kept them from being read.
+    /// Compares tables with their expected entries, and announces them. Returns none if a fault
+    /// prevented reading them.
     fn announce(
         &self,
         built: &[BuiltTable],
@@ -161,11 +161,11 @@ impl World {
         Ok(Some(built.iter().map(|table| table.file.clone()).collect()))
     }
 
-    /// Exports what `snapshot` sees of a range, compares it with the model, and announces it. None
-    /// if it could not be.
+    /// Exports what `snapshot` sees of a range, compares it with the model, and announces it.
+    /// Returns none if it could not be exported.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn export(
         &self,
         keyspace: &Keyspace,
@@ -201,11 +201,11 @@ impl World {
         Ok(files)
     }
 
-    /// Ingests exported tables into a new store, which then holds just what `snapshot` sees of a
-    /// range.
+    /// Ingests exported tables into a new store, which must then hold exactly what `snapshot` sees
+    /// of a range.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn ingest_elsewhere(
         &self,
         keyspace: &Keyspace,
@@ -224,7 +224,7 @@ impl World {
         };
         let store = Store::open_with(components, options).map_err(told)?;
         let target = store.default_keyspace().map_err(told)?;
-        // Hidden by what the export holds, or shown beside it.
+        // These keys are hidden by the export's entries, or are shown beside them.
         let hidden = wanted.keys().next().cloned();
         if let Some(key) = &hidden {
             target.put(key, b"before").map_err(told)?;
@@ -252,11 +252,11 @@ impl World {
         seen
     }
 
-    /// Ingests tables outside into keyspaces, all at once. Gives the number from which on they are
-    /// seen; none if it could not be.
+    /// Ingests tables from outside into keyspaces, all at once. Returns the number from which on
+    /// they are visible, or none if it could not be done.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn ingest(
         &self,
         parts: &[(Keyspace, Vec<TableFile>)],
@@ -281,8 +281,8 @@ impl World {
                 }
                 let text = e.to_string();
                 if self.errors == Errors::Damaged && names.iter().any(|name| text.contains(name)) {
-                    // Cut under the store's name while it was being taken in; the caller knows it
-                    // by his own.
+                    // The file was cut under the store's name while it was being ingested; the
+                    // caller knows it by its own name.
                     self.reach("ingest.damaged_on_the_way");
                     return Ok(None);
                 }
@@ -307,7 +307,7 @@ impl World {
         for name in names {
             let is_there = there.iter().any(|o| o.name == name);
             let is_left = report.left.iter().any(|left| left.ends_with(name));
-            // A delete that failed may have happened.
+            // A deletion that failed may have taken effect.
             if is_there != (how != IngestMode::Move) && !is_left {
                 return Err(format!(
                     "after an ingest by {how:?}, {name} is there: {is_there}"
@@ -329,10 +329,10 @@ impl World {
         Ok(Some(report.number))
     }
 
-    /// Writes a table into the store's folder and ingests it there, past the import.
+    /// Writes a table into the store's folder and ingests it there, without the import.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn ingest_own(&self, keyspace: &Keyspace, entries: Vec<Entry>) -> Check {
         let Some(meta) = self.prepare_own(entries)? else {
             return Ok(());
@@ -348,10 +348,11 @@ impl World {
         }
     }
 
-    /// Writes a table into the store's folder, to be ingested there. None if it could not be.
+    /// Writes a table into the store's folder, to be ingested there. Returns none if it could not
+    /// be written.
     ///
     /// # Errors
-    /// An error that may not come.
+    /// An error that is not allowed.
     pub(crate) fn prepare_own(&self, entries: Vec<Entry>) -> Result<Option<TableMeta>, String> {
         let hooks = self.store.core_for_tests();
         let name = format!(
@@ -362,7 +363,7 @@ impl World {
         let (epoch, id) = (hooks.epoch(), hooks.new_table_id());
         let meta = match write_table(&*self.storage, &name, &entries, epoch, id) {
             Ok(meta) => meta,
-            // It is this trial's own call that found no room.
+            // It is this trial's own call that found no space.
             Err(e) if self.errors != Errors::Fatal && e.contains("no space left") => {
                 self.reach("ingest.no_room_for_a_table");
                 return Ok(None);
@@ -377,8 +378,8 @@ impl World {
     }
 }
 
-/// Writes a table as an ingest wants it: number 0 in all entries, synced. Its name is the caller's
-/// to sync, through the store.
+/// Writes a table in the form that an ingest requires: synced, with number 0 in all entries. The
+/// caller must sync its name through the store.
 fn write_table(
     storage: &dyn Storage,
     name: &str,

@@ -1,4 +1,4 @@
-//! What is done to a whole store: checkpoints, settings, verification.
+//! Operations on a whole store: checkpoints, settings, verification.
 //!
 //! Threading: as the world.
 
@@ -14,18 +14,19 @@ use crate::checker::{Check, check_contents};
 use crate::model::{Event, Pairs, Record};
 use crate::observe::lock;
 
-/// A checkpoint, and what it holds.
+/// A checkpoint, and its expected contents.
 #[derive(Clone)]
 pub struct Copy {
-    /// Where it is.
+    /// Its storage.
     pub medium: MemoryStorage,
-    /// The moment that it shows.
+    /// The number that it shows.
     pub published: u64,
-    /// By name: id, pairs, and what may be set for it (anything, if nothing is listed).
+    /// For each name: id, pairs, and the settings that it may have (any, if none are listed).
     pub keyspaces: BTreeMap<String, (u32, Pairs, Vec<KeyspaceOptions>)>,
 }
 
-/// Options to look at any store with: room for whatever its log holds, and no wishes.
+/// Options with which any store can be opened for comparison: enough budget for whatever its log
+/// holds, and no requested settings.
 pub fn reading_options() -> Options {
     Options {
         create_if_missing: false,
@@ -35,7 +36,7 @@ pub fn reading_options() -> Options {
 }
 
 impl Copy {
-    /// Compares the checkpoint with what it is to hold, as it is and as a loss of power leaves it.
+    /// Compares the checkpoint with its expected contents, both directly and after a loss of power.
     ///
     /// # Errors
     /// The first difference.
@@ -81,11 +82,11 @@ impl Copy {
 }
 
 impl World {
-    /// Writes a checkpoint to `target`, compares it with the model, and gives it. None if it could
-    /// not be written.
+    /// Writes a checkpoint to `target`, compares it with the model, and returns it. Returns none if
+    /// it could not be written.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn checkpoint_to(
         &self,
         target: Arc<dyn Storage>,
@@ -108,7 +109,7 @@ impl World {
                 report.published
             ));
         }
-        // The log was synced through the moment that it shows.
+        // The log was synced through the moment that the checkpoint shows.
         self.synced(report.published);
         let copy = {
             let history = lock(&self.history);
@@ -123,7 +124,7 @@ impl World {
                             Errors::Fatal if !self.was_faulty => {
                                 history.settings.allowed(id, settled)
                             }
-                            // What found no room counts without being kept.
+                            // A setting that found no space is in force without being stored.
                             _ => Vec::new(),
                         };
                         (name, (id, pairs, allowed))
@@ -134,8 +135,8 @@ impl World {
         let silent = |record: &Record| matches!(record.event, Event::DropWithoutRecord(_));
         let was_faulty = self.was_faulty || self.errors != Errors::Fatal;
         if was_faulty && lock(&self.history).model.records().iter().any(silent) {
-            // A drop on a full disk has no number of its own: whether it comes before the
-            // checkpoint is not known.
+            // A drop on a full disk has no number of its own, so it is not known whether it
+            // precedes the checkpoint.
             self.reach("checkpoint.beside_a_drop_without_a_number");
             return Ok(None);
         }
@@ -159,7 +160,7 @@ impl World {
         Ok(Some(copy))
     }
 
-    /// Writes a checkpoint, compares it now, and keeps it for later.
+    /// Writes a checkpoint, compares it now, and keeps it for a later comparison.
     ///
     /// # Errors
     /// As [`World::checkpoint_to`].
@@ -169,7 +170,7 @@ impl World {
             return Ok(());
         };
         if let Err(e) = copy.verify(&self.runtime) {
-            // Of a file that was damaged, it has the damage.
+            // A checkpoint of a damaged file has the damage.
             return self.excuse(e);
         }
         let mut copies = self.copies.lock().unwrap_or_else(|e| e.into_inner());
@@ -182,7 +183,7 @@ impl World {
     /// Verifies all tables of the open store.
     ///
     /// # Errors
-    /// Damage, or an error that may not come.
+    /// Damage, or an error that is not allowed.
     pub fn verify(&self) -> Check {
         match self.store.verify(&mut |_| {}) {
             Ok(report) => {
@@ -201,7 +202,7 @@ impl World {
     /// Sets an option of the store by name.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn set_option(&self, setting: &Setting, value: Value) -> Check {
         let _turn = self.turn.lock();
         let name = setting.name;
@@ -215,7 +216,7 @@ impl World {
             (Ok(()), siltstone::Change::WhileOpen) => {
                 let mut wanted = before;
                 wanted.set(name, &value).map_err(|e| e.to_string())?;
-                // Keyspaces come and go meanwhile.
+                // Keyspaces may be created and dropped meanwhile.
                 wanted.keyspaces = after.keyspaces.clone();
                 if after != wanted {
                     return Err(format!("{name} = {value}: {after:?}, expected {wanted:?}"));
@@ -227,10 +228,10 @@ impl World {
         }
     }
 
-    /// Sets options of a keyspace, or has all of `unset` follow the store's again.
+    /// Sets options of a keyspace, and unsets all of `unset`.
     ///
     /// # Errors
-    /// A wrong answer or an error that may not come.
+    /// A wrong answer, or an error that is not allowed.
     pub fn set_keyspace(
         &self,
         keyspace: &Keyspace,
@@ -279,21 +280,21 @@ impl World {
         }
     }
 
-    /// Compares what is set for all keyspaces right after an open with what may be; goes on from
-    /// there. Where errors are expected nothing is compared: what an open wishes and finds no room
-    /// counts without being kept.
+    /// Compares the settings of all keyspaces right after an open with the allowed ones, and
+    /// continues from there. If errors are allowed nothing is compared, because a setting that an
+    /// open requests and finds no space for is in force without being stored.
     ///
     /// # Errors
-    /// The first that differs.
+    /// The first difference.
     pub fn settings_after_open(&self) -> Check {
         self.take_settings(self.errors == Errors::Fatal)
     }
 
-    /// Goes on from what is set for all keyspaces right after an open; compares it with what may
-    /// be, if it is known.
+    /// Continues from the settings of all keyspaces right after an open. Compares them with the
+    /// allowed ones, if these are known.
     ///
     /// # Errors
-    /// The first that differs.
+    /// The first difference.
     pub fn take_settings(&self, is_known: bool) -> Check {
         let _turn = self.turn.lock();
         for name in self.store.keyspaces() {
